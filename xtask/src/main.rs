@@ -1,0 +1,3 @@
+//! Every developer command, under the alias `cargo x`.
+
+fn main() {}
