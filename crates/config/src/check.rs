@@ -139,6 +139,14 @@ fn directory(path: &Located<PathBuf>, problems: &mut Collector<'_>) -> Option<Pa
     let message = match path.value.canonicalize() {
         Ok(real) if real.is_dir() => return Some(real),
         Ok(_) => format!("{shown} is not a directory"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_flag(&path.origin) => {
+            match with_real_parent(&path.value) {
+                Some(real) => return Some(real),
+                None => {
+                    format!("neither {shown} nor the directory it would be in exists; make that one first")
+                }
+            }
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             format!("{shown} does not exist; make it, or correct the path")
         }
@@ -146,6 +154,14 @@ fn directory(path: &Located<PathBuf>, problems: &mut Collector<'_>) -> Option<Pa
     };
     problems.add(&path.origin, message);
     None
+}
+
+/// A path whose last component alone is missing, with the symlinks of the rest resolved. A symlink that leads nowhere
+/// is not missing.
+fn with_real_parent(path: &Path) -> Option<PathBuf> {
+    let parent = path.parent()?.canonicalize().ok()?;
+    let real = parent.join(path.file_name()?);
+    real.symlink_metadata().is_err().then_some(real)
 }
 
 fn complete_clients(

@@ -10,6 +10,10 @@ use crate::units::{format_duration, format_size, parse_duration, parse_size};
 pub struct Limit {
     /// Key in `[limits]`; the flag is the same with dashes.
     pub key: &'static str,
+    /// What it is, for the help.
+    pub help: &'static str,
+    /// Whether the default depends on the machine, so that the help must not state it.
+    pub per_machine: bool,
     kind: Kind,
 }
 
@@ -26,22 +30,84 @@ const TIB: u64 = 1 << 40;
 const SECOND: u64 = 1_000_000;
 const DAY: u64 = 86_400 * SECOND;
 
-/// Every limit there is, in the order of the documentation. The smallest buffers hold two requests of 1 MiB.
+const fn limit(key: &'static str, help: &'static str, kind: Kind) -> Limit {
+    Limit { key, help, per_machine: false, kind }
+}
+
+/// Every limit there is, in the order of the documentation. The smallest buffers hold a few requests of 1 MiB.
 pub const LIMITS: &[Limit] = &[
-    Limit { key: "threads", kind: Kind::Count(|l| &mut l.threads, 1..=1024) },
-    Limit { key: "workers", kind: Kind::Count(|l| &mut l.workers, 1..=4096) },
-    Limit { key: "worker_queue", kind: Kind::Count(|l| &mut l.worker_queue, 1..=1_048_576) },
-    Limit { key: "memory", kind: Kind::Size(|l| &mut l.memory, 16 * MIB..=64 * TIB) },
-    Limit { key: "connection_memory", kind: Kind::Size(|l| &mut l.connection_memory, 4 * MIB..=TIB) },
-    Limit { key: "connections", kind: Kind::Count(|l| &mut l.connections, 1..=1_048_576) },
-    Limit { key: "inflight", kind: Kind::Count(|l| &mut l.inflight, 1..=65_536) },
-    Limit { key: "reply_cache_entries", kind: Kind::Count(|l| &mut l.reply_cache_entries, 64..=16_777_216) },
-    Limit { key: "reply_cache_memory", kind: Kind::Size(|l| &mut l.reply_cache_memory, 64 * KIB..=TIB) },
-    Limit { key: "open_files", kind: Kind::Count(|l| &mut l.open_files, 16..=16_777_216) },
-    Limit { key: "busy_poll", kind: Kind::Time(|l| &mut l.busy_poll, 0..=SECOND / 100) },
-    Limit { key: "idle_timeout", kind: Kind::Time(|l| &mut l.idle_timeout, 0..=30 * DAY) },
-    Limit { key: "stall_timeout", kind: Kind::Time(|l| &mut l.stall_timeout, SECOND..=DAY) },
-    Limit { key: "drain_timeout", kind: Kind::Time(|l| &mut l.drain_timeout, 0..=DAY) },
+    Limit {
+        per_machine: true,
+        ..limit(
+            "threads",
+            "Event-loop threads; one per core unless given",
+            Kind::Count(|l| &mut l.threads, 1..=1024),
+        )
+    },
+    Limit {
+        per_machine: true,
+        ..limit(
+            "workers",
+            "Threads for requests that wait for the disk; 16 per core, from 32 to 256, unless given",
+            Kind::Count(|l| &mut l.workers, 1..=4096),
+        )
+    },
+    limit(
+        "worker_queue",
+        "Requests that may wait for a worker before clients are told to try again later",
+        Kind::Count(|l| &mut l.worker_queue, 1..=1_048_576),
+    ),
+    limit(
+        "memory",
+        "Memory for requests and replies in total",
+        Kind::Size(|l| &mut l.memory, 16 * MIB..=64 * TIB),
+    ),
+    limit(
+        "connection_memory",
+        "Memory for requests and replies of one connection",
+        Kind::Size(|l| &mut l.connection_memory, 4 * MIB..=TIB),
+    ),
+    limit("connections", "Connections open at once", Kind::Count(|l| &mut l.connections, 1..=1_048_576)),
+    limit(
+        "inflight",
+        "Requests of one connection worked on at once",
+        Kind::Count(|l| &mut l.inflight, 1..=65_536),
+    ),
+    limit(
+        "reply_cache_entries",
+        "Replies kept to answer retransmitted requests",
+        Kind::Count(|l| &mut l.reply_cache_entries, 64..=16_777_216),
+    ),
+    limit(
+        "reply_cache_memory",
+        "Memory for those replies",
+        Kind::Size(|l| &mut l.reply_cache_memory, 64 * KIB..=TIB),
+    ),
+    limit(
+        "open_files",
+        "Files and directories kept open between requests",
+        Kind::Count(|l| &mut l.open_files, 16..=16_777_216),
+    ),
+    limit(
+        "busy_poll",
+        "How long a thread looks for more work before it sleeps; 0 switches it off",
+        Kind::Time(|l| &mut l.busy_poll, 0..=SECOND / 100),
+    ),
+    limit(
+        "idle_timeout",
+        "Close a connection without requests after this; 0 means never",
+        Kind::Time(|l| &mut l.idle_timeout, 0..=30 * DAY),
+    ),
+    limit(
+        "stall_timeout",
+        "Close a connection that stops within a request or does not read replies after this",
+        Kind::Time(|l| &mut l.stall_timeout, SECOND..=DAY),
+    ),
+    limit(
+        "drain_timeout",
+        "How long a stop waits for requests in flight",
+        Kind::Time(|l| &mut l.drain_timeout, 0..=DAY),
+    ),
 ];
 
 impl Limit {
@@ -69,6 +135,15 @@ impl Limit {
             }
         }
         Ok(())
+    }
+
+    /// What kind of value it takes, as the help names it.
+    pub fn value_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Count(..) => "COUNT",
+            Kind::Size(..) => "SIZE",
+            Kind::Time(..) => "TIME",
+        }
     }
 
     /// The limit's value as text that [`set`](Self::set) reads back.

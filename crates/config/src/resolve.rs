@@ -14,7 +14,8 @@ use crate::table::Located;
 /// What the command line said; what it did not say is absent. Each field is the flag of the same name.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
-    /// Directory to serve, the argument `DIR`; it has to exist. It replaces the exports of the file.
+    /// Directory to serve, the argument `DIR`; its last component may be missing, the caller makes it then. It replaces
+    /// the exports of the file.
     pub dir: Option<PathBuf>,
     /// Further name of the export of `dir`, besides `/`.
     pub export: Option<String>,

@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_config::Mode;
 
@@ -93,12 +94,20 @@ impl Client {
         }
     }
 
+    /// Starts a flush and does not wait for its end, which is an event.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn start_flush(&self) -> Result<(), ClientError> {
+        self.last_answer(Request::Flush { wait: false }, |_| ControlFlow::Continue(())).map(drop)
+    }
+
     /// Makes durable on the backing store what was acknowledged so far.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub fn flush(&self, mut progress: impl FnMut(FlushProgress)) -> Result<FlushReport, ClientError> {
-        let answer = self.last_answer(Request::Flush, |response| {
+        let answer = self.last_answer(Request::Flush { wait: true }, |response| {
             if let Response::Progress(step) = response {
                 progress(step);
             }
@@ -147,6 +156,7 @@ impl Client {
     ) -> Result<Response, ClientError> {
         let failed = |source| ClientError::Connection { path: self.state_dir.clone(), source };
         let mut stream = self.connect()?;
+        stream.set_read_timeout(patience(&request)).map_err(failed)?;
         let call = Call { version: PROTOCOL_VERSION, request };
         let mut line = serde_json::to_vec(&call).map_err(|error| ClientError::Protocol(error.to_string()))?;
         line.push(b'\n');
@@ -179,6 +189,12 @@ impl Client {
             _ => ClientError::Connection { path: self.state_dir.clone(), source },
         })
     }
+}
+
+/// How long an answer may take: what only looks is quick in a server that is well, the rest takes what it takes.
+fn patience(request: &Request) -> Option<Duration> {
+    let quick = matches!(request, Request::Status | Request::Sample | Request::Mode);
+    quick.then_some(Duration::from_secs(10))
 }
 
 fn unexpected(response: &Response) -> ClientError {

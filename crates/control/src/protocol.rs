@@ -46,9 +46,12 @@ pub enum Request {
         /// The mode wanted.
         mode: Mode,
     },
-    /// Make durable on the backing store what was written so far: [`Response::Progress`]es, then one
-    /// [`Response::Flushed`].
-    Flush,
+    /// Make durable on the backing store what was written so far.
+    Flush {
+        /// With it: [`Response::Progress`]es, then one [`Response::Flushed`]. Without: [`Response::Done`] at once; how
+        /// it ends is an event.
+        wait: bool,
+    },
     /// Show or change the pool: [`Response::Pool`].
     Pool(PoolRequest),
 }
@@ -68,6 +71,8 @@ pub enum PoolRequest {
     Remove {
         /// The device as `pool status` shows it.
         path: PathBuf,
+        /// Answer only when the device may be pulled.
+        wait: bool,
     },
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use forebay_config::Mode;
 use parking_lot::{Condvar, Mutex};
 
-use crate::event::EventLog;
+use crate::event::{EventLog, Severity};
 use crate::protocol::{
     Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, Request, Response,
 };
@@ -236,7 +236,21 @@ fn answer(stream: &UnixStream, request: Request, handler: &dyn Handler, clients:
             Ok(()) => Response::Mode { mode: handler.mode() },
             Err(message) => Response::Error { message },
         },
-        Request::Flush => {
+        Request::Flush { wait: false } => {
+            send(stream, &Response::Done)?;
+            stream.shutdown(std::net::Shutdown::Both)?;
+            let (severity, kind, message) = match handler.flush(&mut |_| {}) {
+                Ok(_) => (
+                    Severity::Info,
+                    "flush-done",
+                    "flush: everything written before it is durable".to_owned(),
+                ),
+                Err(message) => (Severity::Error, "flush-failed", format!("flush: {message}")),
+            };
+            handler.events().add(severity, kind, message, &[]);
+            return Ok(());
+        }
+        Request::Flush { wait: true } => {
             // A client that has gone away does not end the flush it began.
             let mut progress = |progress| drop(send(stream, &Response::Progress(progress)));
             handler.flush(&mut progress).map_or_else(|message| Response::Error { message }, Response::Flushed)
