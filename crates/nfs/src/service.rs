@@ -69,7 +69,9 @@ impl Nfs {
         });
         let of_workers = shared.clone();
         let workers = Workers::new(config.workers, config.worker_queue, config.busy_poll, move |job| {
+            of_workers.stats.busy.fetch_add(1, Ordering::Relaxed);
             of_workers.run(job);
+            of_workers.stats.busy.fetch_sub(1, Ordering::Relaxed);
         })?;
         Ok(Nfs { shared, workers })
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use forebay_control::Recorder;
+use forebay_metrics::Recorder;
 use forebay_wire::nfs3::Procedure;
 
 /// Counters of one procedure.
@@ -25,6 +25,8 @@ pub struct Stats {
     pub bytes_written: AtomicU64,
     /// Requests that went to a worker and are not answered yet.
     pub deferred: AtomicU64,
+    /// Workers at a request now.
+    pub busy: AtomicU64,
     /// Requests turned away with NFS3ERR_JUKEBOX because too many waited for a worker.
     pub rejected: AtomicU64,
 }

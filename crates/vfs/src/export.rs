@@ -272,6 +272,11 @@ impl Vfs {
         Ok(failed)
     }
 
+    /// Makes everything written to the file system behind an export durable (syncfs(2)).
+    pub fn flush(&self, export: &Export) -> Result<()> {
+        Ok(rustix::fs::syncfs(export.fs.mount())?)
+    }
+
     /// Makes all data that clients were told is unstable durable; returns how many files failed.
     pub fn sync_unstable(&self) -> usize {
         let mut failed = 0;
