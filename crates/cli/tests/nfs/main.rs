@@ -8,5 +8,7 @@
 #[macro_use]
 mod harness;
 
+mod access;
 mod mounting;
+mod names;
 mod rpc_errors;
