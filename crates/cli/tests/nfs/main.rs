@@ -9,6 +9,9 @@
 mod harness;
 
 mod access;
+mod attributes;
+mod data;
 mod mounting;
 mod names;
+mod objects;
 mod rpc_errors;
