@@ -11,6 +11,8 @@ mod harness;
 mod access;
 mod attributes;
 mod data;
+mod handles;
+mod listing;
 mod mounting;
 mod names;
 mod objects;
