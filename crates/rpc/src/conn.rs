@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
@@ -67,12 +67,17 @@ pub(crate) enum Turn {
     Starved,
 }
 
+/// Bytes received and not taken in yet because a limit was reached.
+struct Backlog {
+    bytes: Vec<u8>,
+    done: usize,
+    _charge: Charge,
+}
+
 pub(crate) struct Conn {
     pub(crate) link: Arc<Link>,
     assembler: Assembler,
-    /// Received, not taken in yet because a limit was reached.
-    backlog: Vec<u8>,
-    backlog_charge: Option<Charge>,
+    backlog: Option<Backlog>,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     pub(crate) hung_up: bool,
@@ -96,8 +101,7 @@ impl Conn {
         Self {
             link,
             assembler: Assembler::default(),
-            backlog: Vec::new(),
-            backlog_charge: None,
+            backlog: None,
             readable: false,
             writable: false,
             hung_up: false,
@@ -147,22 +151,18 @@ impl Conn {
             return Ok(Turn::Wait);
         }
         self.starved = false;
-        if !self.backlog.is_empty() {
-            let backlog = std::mem::take(&mut self.backlog);
-            let mut input = &backlog[..];
+        if let Some(mut backlog) = self.backlog.take() {
+            let mut input = &backlog.bytes[backlog.done..];
             self.consume(&mut input, io)?;
-            if input.len() == backlog.len() {
-                self.backlog = backlog;
-            } else {
-                self.keep(input, io);
-            }
+            backlog.done = backlog.bytes.len() - input.len();
+            self.backlog = (backlog.done < backlog.bytes.len()).then_some(backlog);
         } else if self.readable && self.may_read(io) {
             self.receive(io)?;
         }
         if self.starved {
             return Ok(Turn::Starved);
         }
-        if self.backlog.is_empty() && !self.readable {
+        if self.backlog.is_none() && !self.readable {
             return Ok(Turn::Wait);
         }
         if self.may_read(io) { Ok(Turn::Again) } else { Ok(self.pause(io)) }
@@ -170,8 +170,10 @@ impl Conn {
 
     /// Keeps what a limit left unhandled.
     fn keep<S: Service>(&mut self, rest: &[u8], io: &Io<S>) {
-        self.backlog_charge = (!rest.is_empty()).then(|| io.pool.charge(rest.len()));
-        self.backlog = rest.to_vec();
+        if !rest.is_empty() {
+            let charge = io.pool.charge(rest.len());
+            self.backlog = Some(Backlog { bytes: rest.to_vec(), done: 0, _charge: charge });
+        }
     }
 
     fn receive<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
@@ -280,7 +282,9 @@ impl Conn {
         let paused = link.with_outlet(|outlet| {
             self.out_bytes = outlet.bytes();
             let paused = !self.may_read(io);
-            outlet.watch(paused);
+            // Half of the requests answered are worth a wake-up, one is not; bytes become fewer in large steps.
+            let full = self.link.inflight() >= io.config.max_inflight;
+            outlet.watch(paused.then_some(if full { io.config.max_inflight / 2 } else { usize::MAX }));
             paused
         });
         if !paused {
@@ -337,7 +341,7 @@ impl Conn {
         let reason = self.closing.unwrap_or(CloseReason::PeerClosed);
         let drained = self.link.with_outlet(|outlet| {
             let drained = self.link.inflight() == 0 && outlet.idle();
-            outlet.watch(!drained);
+            outlet.watch((!drained).then_some(usize::MAX));
             drained
         });
         if drained { Err(reason) } else { Ok(Turn::Wait) }
@@ -345,27 +349,32 @@ impl Conn {
 
     /// Whether nothing is under way in either direction.
     pub(crate) fn quiet(&self) -> bool {
-        self.backlog.is_empty()
+        self.backlog.is_none()
             && !self.assembler.partial()
             && self.link.inflight() == 0
             && self.link.with_outlet(|outlet| outlet.bytes()) == 0
     }
 
-    /// What the passing of time alone makes of the connection.
-    pub(crate) fn overdue(&mut self, config: &Config, now: Instant) -> Option<CloseReason> {
+    /// What the passing of time alone makes of the connection. `patience` is how long a stall is tolerated.
+    pub(crate) fn overdue(
+        &mut self,
+        config: &Config,
+        patience: Duration,
+        now: Instant,
+    ) -> Option<CloseReason> {
         let (bytes, written) = self.link.with_outlet(|outlet| (outlet.bytes(), outlet.written()));
         if bytes == 0 {
             self.output.restart(now);
         }
         self.output.moved(written, false, now);
-        if self.output.stalled(config.stall_timeout, now) {
+        if self.output.stalled(patience, now) {
             return Some(CloseReason::StalledOutput);
         }
         // Backlog, or readiness not used: it is the server that does not go on.
-        if !self.assembler.partial() || !self.backlog.is_empty() || self.readable {
+        if !self.assembler.partial() || self.backlog.is_some() || self.readable {
             self.input.restart(now);
         }
-        if self.input.stalled(config.stall_timeout, now) {
+        if self.input.stalled(patience, now) {
             return Some(CloseReason::StalledInput);
         }
         let idle = config.idle_timeout.is_some_and(|limit| now.duration_since(self.last_active) >= limit);

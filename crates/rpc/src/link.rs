@@ -80,6 +80,8 @@ pub(crate) trait Wire {
     fn with_outlet<R>(&self, f: impl FnOnce(&mut Outlet<Self::Chunk>) -> R) -> R;
     /// Writes from the front of `batch`, removing what is written.
     fn write(&self, batch: &mut VecDeque<Self::Chunk>) -> Wrote;
+    /// Deferred records not answered yet.
+    fn inflight(&self) -> usize;
     /// The socket failed; the event loop has to close the connection.
     fn failed(&self);
 }
@@ -93,14 +95,17 @@ pub(crate) fn drive<W: Wire>(wire: &W, mut batch: VecDeque<W::Chunk>, mut more: 
             Wrote::All(n) => {
                 (more, tell) = wire.with_outlet(|outlet| {
                     outlet.wrote(n, n);
-                    (outlet.take(&mut batch, SLICES / 2), outlet.lessened() || tell)
+                    (outlet.take(&mut batch, SLICES / 2), outlet.lessened(wire.inflight()) || tell)
                 });
             }
             Wrote::Full(n) => {
                 (more, tell) = wire.with_outlet(|outlet| {
                     outlet.wrote(n, n);
                     let again = outlet.blocked(&mut batch);
-                    (again && outlet.take(&mut batch, SLICES / 2), (n > 0 && outlet.lessened()) || tell)
+                    (
+                        again && outlet.take(&mut batch, SLICES / 2),
+                        (n > 0 && outlet.lessened(wire.inflight())) || tell,
+                    )
                 });
             }
             Wrote::Failed => {
@@ -156,11 +161,6 @@ impl Link {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Deferred records not answered yet.
-    pub(crate) fn inflight(&self) -> usize {
-        self.inflight.load(Relaxed)
-    }
-
     /// Bytes of deferred records not answered yet.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
@@ -181,7 +181,7 @@ impl Link {
             self.held.fetch_sub(held, Relaxed);
             self.inflight.fetch_sub(1, Relaxed);
             let writer = chunk.is_some_and(|chunk| outlet.push(chunk)) && outlet.take(&mut batch, SLICES / 2);
-            (writer, outlet.lessened())
+            (writer, outlet.lessened(self.inflight()))
         });
         if writer {
             tell |= drive(self, batch, true);
@@ -222,6 +222,10 @@ impl Wire for Link {
         }
         self.home.stats.bytes_out.fetch_add(total as u64, Relaxed);
         Wrote::All(total)
+    }
+
+    fn inflight(&self) -> usize {
+        self.inflight.load(Relaxed)
     }
 
     fn failed(&self) {

@@ -1,4 +1,5 @@
 //! Records in, replies out, over real sockets.
+#![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
 
 mod common;
 
@@ -128,4 +129,37 @@ fn shutdown_does_not_wait_beyond_its_deadline() {
     assert!(client.closed());
     assert_eq!(counters.read().closed_for(CloseReason::Shutdown), 1);
     echo.open();
+}
+
+#[test]
+fn clients_that_come_and_go_in_the_middle_leave_nothing_behind() {
+    let (echo, server) = start(two_loops());
+    let addr = server.local_addrs()[0];
+    let clients: Vec<_> = (0..4u32)
+        .map(|seed| {
+            std::thread::spawn(move || {
+                for round in 0..100u32 {
+                    let mut client = Client::connect(addr);
+                    let kinds = [PAYLOAD, DEFERRED_PAYLOAD, ECHO, DEFERRED];
+                    for tag in 0..8 {
+                        let kind = kinds[(tag + seed) as usize % 4];
+                        let mut request = payload_request(kind, 30_000 * tag as usize, tag);
+                        request.resize(9 + 20_000 * (round as usize % 5), 1);
+                        client.send(&request);
+                    }
+                    // Some read nothing, some a part, some cut a record off.
+                    (0..round % 9).for_each(|_| drop(client.receive()));
+                    if round % 2 == 0 {
+                        client.socket_write(&marked(&[ECHO; 9000])[..5000 + round as usize]);
+                    }
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    await_stats(&server, "nothing held", |stats| stats.connections == 0 && stats.memory == 0);
+    await_stats(&server, "all closed", |stats| stats.closed.iter().sum::<u64>() == 400);
+    server.shutdown(DRAIN);
+    assert_eq!(echo.connected.load(SeqCst), 400);
+    assert_eq!(echo.disconnected.load(SeqCst), 400);
 }
