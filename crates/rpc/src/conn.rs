@@ -12,8 +12,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 use crate::assemble::{Assembler, EARLY, Next};
 use crate::batch::{Batch, finish};
 use crate::config::Config;
+use crate::drive::{Wire, drained, offer, resume};
 use crate::home::Home;
-use crate::link::{Link, SLICES, Wire, drive};
+use crate::link::Link;
 use crate::pool::{Charge, Pool, SMALL};
 use crate::reply::Reply;
 use crate::service::{Body, Message, Outcome, Service};
@@ -122,7 +123,7 @@ impl Conn {
         if self.hung_up {
             return Err(CloseReason::SocketError);
         }
-        self.send_queued();
+        self.out_bytes = resume(&*self.link, std::mem::take(&mut self.writable));
         let result = self.input_turn(io);
         let flushed = self.flush(io);
         if io.records > 0 {
@@ -131,19 +132,6 @@ impl Conn {
         let turn = result?;
         flushed?;
         if self.closing.is_some() { self.drain() } else { Ok(turn) }
-    }
-
-    fn send_queued(&mut self) {
-        let mut queued = VecDeque::new();
-        let writable = std::mem::take(&mut self.writable);
-        let writer = self.link.with_outlet(|outlet| {
-            self.out_bytes = outlet.bytes();
-            writable && outlet.writable() && outlet.take(&mut queued, SLICES / 2)
-        });
-        if writer {
-            drive(&*self.link, queued, true);
-            self.out_bytes = self.link.with_outlet(|outlet| outlet.bytes());
-        }
     }
 
     fn input_turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
@@ -300,51 +288,21 @@ impl Conn {
         if io.batch.is_empty() {
             return Ok(());
         }
-        let mut queued = VecDeque::new();
-        let more = if self.link.with_outlet(|outlet| outlet.begin()) {
-            let Ok((sent, all)) = io.batch.send(self.link.fd()) else {
-                io.batch.clear();
-                return Err(CloseReason::SocketError);
-            };
+        let (link, batch) = (&*self.link, &mut io.batch);
+        let waiting = offer(link, |may_write| {
+            let (sent, all) = if may_write { batch.send(link.fd()).ok()? } else { (0, false) };
             io.home.stats.bytes_out.fetch_add(sent as u64, Relaxed);
-            let mut rest = if all { VecDeque::new() } else { io.batch.rest(sent, &io.pool) };
-            self.link.with_outlet(|outlet| {
-                outlet.wrote(sent, 0);
-                outlet.count(&rest);
-                let go_on = all || outlet.blocked(&mut rest);
-                let more = go_on && outlet.take(&mut queued, SLICES / 2);
-                self.out_bytes = outlet.bytes();
-                more
-            })
-        } else {
-            let rest = io.batch.rest(0, &io.pool);
-            self.link.with_outlet(|outlet| {
-                let mut writer = false;
-                for chunk in rest {
-                    writer |= outlet.push(chunk);
-                }
-                let more = writer && outlet.take(&mut queued, SLICES / 2);
-                self.out_bytes = outlet.bytes();
-                more
-            })
-        };
+            Some((sent, if all { VecDeque::new() } else { batch.rest(sent, &io.pool) }))
+        });
         io.batch.clear();
-        if more {
-            drive(&*self.link, queued, true);
-            self.out_bytes = self.link.with_outlet(|outlet| outlet.bytes());
-        }
+        self.out_bytes = waiting.ok_or(CloseReason::SocketError)?;
         Ok(())
     }
 
-    /// Closes if nothing is in flight or unsent, else asks to be told.
-    fn drain(&mut self) -> Result<Turn, CloseReason> {
+    /// Closes if nothing is in flight or unsent; else a post comes.
+    fn drain(&self) -> Result<Turn, CloseReason> {
         let reason = self.closing.unwrap_or(CloseReason::PeerClosed);
-        let drained = self.link.with_outlet(|outlet| {
-            let drained = self.link.inflight() == 0 && outlet.idle();
-            outlet.watch((!drained).then_some(usize::MAX));
-            drained
-        });
-        if drained { Err(reason) } else { Ok(Turn::Wait) }
+        if drained(&*self.link) { Err(reason) } else { Ok(Turn::Wait) }
     }
 
     /// Whether nothing is under way in either direction.
