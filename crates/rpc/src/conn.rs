@@ -124,21 +124,22 @@ impl Conn {
             return Err(CloseReason::SocketError);
         }
         self.out_bytes = resume(&*self.link, std::mem::take(&mut self.writable));
-        let result = self.input_turn(io);
+        let taken = self.take_in(io);
         let flushed = self.flush(io);
         if io.records > 0 {
             io.home.stats.records.fetch_add(std::mem::take(&mut io.records), Relaxed);
         }
-        let turn = result?;
+        taken?;
         flushed?;
-        if self.closing.is_some() { self.drain() } else { Ok(turn) }
+        self.next_turn(io)
     }
 
-    fn input_turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
-        if self.closing.is_some() {
-            return Ok(Turn::Wait);
-        }
+    /// Handles the backlog, or else receives once.
+    fn take_in<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
         self.starved = false;
+        if self.closing.is_some() {
+            return Ok(());
+        }
         if let Some(mut backlog) = self.backlog.take() {
             let mut input = &backlog.bytes[backlog.done..];
             self.consume(&mut input, io)?;
@@ -147,13 +148,23 @@ impl Conn {
         } else if self.readable && self.may_read(io) {
             self.receive(io)?;
         }
-        if self.starved {
-            return Ok(Turn::Starved);
+        Ok(())
+    }
+
+    /// Decides after all sending of this turn, which may have ended what a pause would wait for.
+    fn next_turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
+        if let Some(reason) = self.closing {
+            return if drained(&*self.link) { Err(reason) } else { Ok(Turn::Wait) };
         }
-        if self.backlog.is_none() && !self.readable {
-            return Ok(Turn::Wait);
-        }
-        if self.may_read(io) { Ok(Turn::Again) } else { Ok(self.pause(io)) }
+        Ok(if self.starved {
+            Turn::Starved
+        } else if self.backlog.is_none() && !self.readable {
+            Turn::Wait
+        } else if self.may_read(io) {
+            Turn::Again
+        } else {
+            self.pause(io)
+        })
     }
 
     /// Keeps what a limit left unhandled.
@@ -297,12 +308,6 @@ impl Conn {
         io.batch.clear();
         self.out_bytes = waiting.ok_or(CloseReason::SocketError)?;
         Ok(())
-    }
-
-    /// Closes if nothing is in flight or unsent; else a post comes.
-    fn drain(&self) -> Result<Turn, CloseReason> {
-        let reason = self.closing.unwrap_or(CloseReason::PeerClosed);
-        if drained(&*self.link) { Err(reason) } else { Ok(Turn::Wait) }
     }
 
     /// Whether nothing is under way in either direction.

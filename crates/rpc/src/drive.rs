@@ -40,7 +40,8 @@ pub(crate) fn submit<W: Wire>(wire: &W, chunk: Option<W::Chunk>, depart: impl Fn
 }
 
 /// Sends replies that are not queued. `attempt` is told whether it may write; it returns the bytes written and
-/// what remains, or none if the socket failed. Returns none then, else the bytes that now wait.
+/// what remains, or none if the socket failed. Returns none then, else the bytes that now wait. Only for the
+/// loop, which looks afterwards at what it waits for: it is not told of what became fewer here.
 pub(crate) fn offer<W: Wire>(
     wire: &W,
     attempt: impl FnOnce(bool) -> Option<(usize, VecDeque<W::Chunk>)>,
@@ -68,7 +69,8 @@ pub(crate) fn offer<W: Wire>(
     Some(wire.with_outlet(|outlet| outlet.bytes()))
 }
 
-/// The event loop's start of a turn: goes on writing if the socket became writable. Returns the bytes waiting.
+/// The event loop's start of a turn: goes on writing if the socket became writable. Returns the bytes waiting. As
+/// after [`offer`], the loop has to look at what it waits for.
 pub(crate) fn resume<W: Wire>(wire: &W, writable: bool) -> usize {
     let mut batch = VecDeque::new();
     let (writer, waiting) = wire.with_outlet(|outlet| {
