@@ -28,15 +28,21 @@ pub(crate) trait Wire {
 
 /// A deferred request is done with: `depart` takes it off the counts, `chunk` is its reply. Counts and queue
 /// change under one lock: a loop about to pause sees both or is told, and a loop about to close never sees
-/// nothing in flight while a reply is still to come. Returns whether the loop has to be told.
-pub(crate) fn submit<W: Wire>(wire: &W, chunk: Option<W::Chunk>, depart: impl FnOnce()) -> bool {
-    let mut batch = VecDeque::new();
-    let (writer, tell) = wire.with_outlet(|outlet| {
+/// nothing in flight while a reply is still to come. Returns whether the caller is now the writer, who has to
+/// [`write_out`], and whether the loop has to be told.
+pub(crate) fn submit<W: Wire>(wire: &W, chunk: Option<W::Chunk>, depart: impl FnOnce()) -> (bool, bool) {
+    wire.with_outlet(|outlet| {
         depart();
-        let writer = chunk.is_some_and(|chunk| outlet.push(chunk)) && outlet.take(&mut batch, AT_ONCE);
+        let writer = chunk.is_some_and(|chunk| outlet.push(chunk));
         (writer, outlet.lessened(wire.inflight()))
-    });
-    drive(wire, batch, writer) || tell
+    })
+}
+
+/// The turn of a writer made so by [`submit`]. Returns whether the loop has to be told.
+pub(crate) fn write_out<W: Wire>(wire: &W) -> bool {
+    let mut batch = VecDeque::new();
+    let more = wire.with_outlet(|outlet| outlet.take(&mut batch, AT_ONCE));
+    drive(wire, batch, more)
 }
 
 /// Sends replies that are not queued. `attempt` is told whether it may write; it returns the bytes written and

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 
 use crate::assemble::single_mark;
-use crate::drive::{Wire, Wrote, submit};
+use crate::drive::{Wire, Wrote, submit, write_out};
 use crate::home::{Home, Post};
 use crate::outlet::{Outlet, Weigh};
 use crate::pool::{Charge, Pool, PooledBuf};
@@ -122,15 +122,22 @@ impl Link {
         self.held.fetch_add(held, Relaxed);
     }
 
-    /// A deferred record is done with. Counts and queue change under one lock: a loop about to pause sees both
-    /// or is told, and a loop about to close never sees nothing in flight while a reply is still to come.
-    pub(crate) fn leave(&self, held: usize, reply: Option<OwnedReply>) {
+    /// A deferred record is done with. Returns whether [`write_out`](Self::write_out) has to follow.
+    pub(crate) fn leave(&self, held: usize, reply: Option<OwnedReply>) -> bool {
         let chunk = reply.map(|reply| Chunk::from_reply(reply, &self.pool));
-        let tell = submit(self, chunk, || {
+        let (writer, tell) = submit(self, chunk, || {
             self.held.fetch_sub(held, Relaxed);
             self.inflight.fetch_sub(1, Relaxed);
         });
         if tell {
+            self.home.post(Post::Resume(self.token));
+        }
+        writer
+    }
+
+    /// Writes what is queued.
+    pub(crate) fn write_out(&self) {
+        if write_out(self) {
             self.home.post(Post::Resume(self.token));
         }
     }

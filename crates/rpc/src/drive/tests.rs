@@ -87,12 +87,17 @@ impl Model {
         })
     }
 
-    /// A ticket is sent, or dropped.
-    fn leave(&self, reply: Option<Reply>) {
-        let tell = submit(self, reply, || {
-            self.inflight.fetch_sub(1, SeqCst);
-        });
-        if tell {
+    /// Tickets are sent together, or dropped.
+    fn leave(&self, replies: Vec<Option<Reply>>) {
+        let (mut writer, mut tell) = (false, false);
+        for reply in replies {
+            let (now_writer, to_tell) = submit(self, reply, || {
+                self.inflight.fetch_sub(1, SeqCst);
+            });
+            writer |= now_writer;
+            tell |= to_tell;
+        }
+        if writer && write_out(self) || tell {
             self.pipe.lock().unwrap().post = true;
             self.event.notify_one();
         }
@@ -162,12 +167,12 @@ fn replies_arrive_whole() {
     // The middle reply does not fit the socket, the others do or not as it comes.
     let model = Model::new(3, 4);
     let mut threads = Vec::new();
-    for (tag, left) in [(1, 2), (2, 5), (3, 1)] {
+    for replies in [vec![(1, 2), (2, 5)], vec![(3, 1)], vec![]] {
         let model = Arc::clone(&model);
-        threads.push(thread::spawn(move || model.leave(Some(Reply { tag, left }))));
+        let replies = replies.into_iter().map(|(tag, left)| Some(Reply { tag, left }));
+        let replies = if replies.len() == 0 { vec![None] } else { replies.collect() };
+        threads.push(thread::spawn(move || model.leave(replies)));
     }
-    let dropped = Arc::clone(&model);
-    threads.push(thread::spawn(move || dropped.leave(None)));
     let served = Arc::clone(&model);
     threads.push(thread::spawn(move || {
         served.reply_inline(Reply { tag: 4, left: 4 });
