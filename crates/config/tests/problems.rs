@@ -123,7 +123,7 @@ fn mistakes_of_exports() {
         8,
         &["already exported (line 2)", "aliases"],
     );
-    assert_one("[export]\npath = \"@/more\"\n#", 1, 1, &["duplicate key"]);
+    assert_one("[export]\npath = \"@/more\"\n#", 4, 3, &["duplicate key"]);
 }
 
 #[test]
