@@ -1,11 +1,9 @@
 //! `forebay serve`: from the command line to a running server.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 
 use anyhow::Context;
 use forebay_config::{LIMITS, Problems, Resolved, Settings, resolve};
-use forebay_control::HandleMode;
 
 use crate::serve_args::ServeArgs;
 use crate::{Exit, announce, logging, output};
@@ -26,17 +24,8 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
     logging::start(&settings.log);
     make_directories(&settings)?;
     let shown = settings.clone();
-    run_server(settings, move |listen, handles| announce::ready(&shown, listen, handles))?;
+    forebay_server::run(settings, move |listen, handles| announce::ready(&shown, listen, handles))?;
     Ok(Exit::Done)
-}
-
-/// Runs the server; `ready` is called once, with the addresses it got, when clients are accepted.
-fn run_server(
-    settings: Settings,
-    ready: impl FnOnce(&[SocketAddr], HandleMode) + Send + 'static,
-) -> anyhow::Result<()> {
-    drop((settings, ready));
-    anyhow::bail!("this build contains no server")
 }
 
 /// Says every mistake.

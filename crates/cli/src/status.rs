@@ -102,7 +102,6 @@ fn clients(status: &Status) -> Table {
         right("OPS"),
         right("READ"),
         right("WRITTEN"),
-        right("IN FLIGHT"),
         right("LAST SEEN"),
     ]);
     for client in status.clients.iter().take(CLIENTS_SHOWN) {
@@ -112,7 +111,6 @@ fn clients(status: &Status) -> Table {
             count(client.operations),
             format_size(client.bytes_read),
             format_size(client.bytes_written),
-            count(client.inflight),
             output::time_of_day(client.last_seen_ns),
         ]);
     }

@@ -87,7 +87,6 @@ struct ClientRates {
     operations: f64,
     read: f64,
     written: f64,
-    inflight: u64,
 }
 
 impl View {
@@ -160,7 +159,6 @@ impl View {
             right("OPS/s"),
             right("READ MiB/s"),
             right("WRITE MiB/s"),
-            right("IN FLIGHT"),
         ]);
         for client in self.client_rates.iter().take(50) {
             table.row([
@@ -168,7 +166,6 @@ impl View {
                 rate(client.operations),
                 mebibytes(client.read),
                 mebibytes(client.written),
-                client.inflight.to_string(),
             ]);
         }
         table
@@ -215,7 +212,6 @@ fn client_rates(earlier: Option<&Status>, now: &Status) -> Vec<ClientRates> {
                 operations: per_second(client.operations, old.map(|old| old.operations)),
                 read: per_second(client.bytes_read, old.map(|old| old.bytes_read)),
                 written: per_second(client.bytes_written, old.map(|old| old.bytes_written)),
-                inflight: client.inflight,
             }
         })
         .collect();

@@ -7,7 +7,7 @@
 
 mod client;
 mod event;
-mod latency;
+
 mod protocol;
 mod sample;
 mod server;
@@ -16,7 +16,7 @@ mod status;
 
 pub use client::{Client, ClientError};
 pub use event::{Event, EventLog, Severity};
-pub use latency::{LatencySummary, Recorder, Snapshot};
+pub use forebay_metrics::{LatencySummary, Recorder, Snapshot};
 pub use protocol::{
     Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest, PoolStatus, Request,
     Response,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::latency::Snapshot;
+use forebay_metrics::Snapshot;
 
 /// Counters of a server since its start, and a few values of the moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use forebay_config::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::latency::LatencySummary;
 use crate::protocol::PoolStatus;
+use forebay_metrics::LatencySummary;
 
 /// A server at one moment. Times are nanoseconds since 1970 unless they are durations; sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -120,9 +120,7 @@ pub struct ClientStatus {
     pub bytes_read: u64,
     /// Payload bytes it wrote.
     pub bytes_written: u64,
-    /// Its requests in flight.
-    pub inflight: u64,
-    /// When its last request came.
+    /// When it last connected or hung up.
     pub last_seen_ns: u64,
 }
 

@@ -1,10 +1,10 @@
 //! READ, WRITE and COMMIT.
 
-use std::mem::MaybeUninit;
+use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::FileType;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::attr::{Attr, Wcc};
 use crate::change::Changed;
@@ -13,12 +13,11 @@ use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::journal::Intent;
 use crate::object::want;
-use crate::sys;
 
 /// What READ found.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOut {
-    /// Bytes now initialised at the front of the buffer.
+    /// Bytes read, at the front of the buffer.
     pub len: usize,
     /// Whether they reach the end of the file.
     pub eof: bool,
@@ -58,32 +57,35 @@ fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wai
 }
 
 impl Vfs {
-    /// Reads up to `buf.len()` bytes at `offset` into the front of `buf`. With [`Wait::No`] it succeeds
-    /// only if all of them are in memory.
-    pub fn read(
+    /// Reads up to `count` bytes at `offset` into the front of what `buffer` gives, which is asked for no more
+    /// than the file holds and may give less. With [`Wait::No`] it succeeds only if all of them are in memory.
+    pub fn read<'b>(
         &self,
         target: &Target,
         cred: &Cred,
         offset: u64,
-        buf: &mut [MaybeUninit<u8>],
+        count: usize,
         wait: Wait,
+        buffer: impl FnOnce(usize) -> &'b mut [u8],
     ) -> Result<ReadOut> {
         let mut attr = self.attr_of(target)?;
         permitted(self, target, cred, &attr, want::READ, wait)?;
-        if offset >= attr.size {
+        let there = attr.size.saturating_sub(offset);
+        if there == 0 {
             return Ok(ReadOut { len: 0, eof: true, attr });
         }
         let fd = target.object.reader(&self.budget, wait.allowed())?;
+        let buf = buffer(count.min(usize::try_from(there).unwrap_or(usize::MAX)));
         let len = read_full(fd, buf, offset, wait)?;
-        let end = offset + len as u64;
-        if len < buf.len() && end < attr.size {
+        if len < buf.len() {
             if !wait.allowed() {
                 return Err(Error::WouldBlock);
             }
             // The file shrank while it was read.
             attr = self.attr_of(target)?;
         }
-        Ok(ReadOut { len, eof: len < buf.len() || end >= attr.size, attr })
+        let eof = len < buf.len() || offset + len as u64 >= attr.size;
+        Ok(ReadOut { len, eof, attr })
     }
 
     /// Writes `data` at `offset`. With `stable`, the intent must be made durable before the reply.
@@ -154,10 +156,12 @@ impl Vfs {
     }
 }
 
-fn read_full(fd: BorrowedFd<'_>, buf: &mut [MaybeUninit<u8>], offset: u64, wait: Wait) -> Result<usize> {
+fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64, wait: Wait) -> Result<usize> {
+    let flags = if wait.allowed() { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
     let mut done = 0;
     while done < buf.len() {
-        match sys::pread(fd, &mut buf[done..], offset + done as u64, !wait.allowed()) {
+        let mut rest = [IoSliceMut::new(&mut buf[done..])];
+        match rustix::io::preadv2(fd, &mut rest, offset + done as u64, flags) {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(Errno::INTR) => {}

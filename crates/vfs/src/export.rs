@@ -31,6 +31,8 @@ impl Wait {
 /// A directory to export.
 #[derive(Clone, Debug)]
 pub struct ExportSpec {
+    /// Its number within handles, unique and the same after every restart.
+    pub id: u32,
     /// The path clients mount, such as "/" or "/data".
     pub name: String,
     /// The directory served.
@@ -39,7 +41,7 @@ pub struct ExportSpec {
 
 /// A directory in service.
 pub struct Export {
-    /// Its number within handles: derived from its name, so the same after every restart.
+    /// Its number within handles.
     pub id: u32,
     /// The path clients mount.
     pub name: String,
@@ -158,10 +160,9 @@ impl Vfs {
             rustix::fs::Mode::empty(),
         )?;
         let (root, _) = fs.adopt(path)?;
-        let derived = key.derive(spec.name.as_bytes());
         Ok(Export {
-            id: derived as u32,
-            fsid: derived,
+            id: spec.id,
+            fsid: key.derive(&spec.id.to_le_bytes()),
             name: spec.name.clone(),
             path: spec.path.clone(),
             root,
@@ -269,6 +270,11 @@ impl Vfs {
             export.fs.journal.close();
         }
         Ok(failed)
+    }
+
+    /// Makes everything written to the file system behind an export durable (syncfs(2)).
+    pub fn flush(&self, export: &Export) -> Result<()> {
+        Ok(rustix::fs::syncfs(export.fs.mount())?)
     }
 
     /// Makes all data that clients were told is unstable durable; returns how many files failed.

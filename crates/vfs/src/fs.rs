@@ -1,6 +1,6 @@
 //! A backing file system: what it promises, the objects known on it, how handles become objects.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -67,6 +67,10 @@ impl Filesystem {
             budget,
             unstable: AtomicUsize::new(0),
         })
+    }
+
+    pub(crate) fn mount(&self) -> BorrowedFd<'_> {
+        self.mount.as_fd()
     }
 
     /// Counts an unstable write about to happen; false if too many files have uncommitted data already and

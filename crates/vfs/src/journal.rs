@@ -13,7 +13,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
+use forebay_metrics::Recorder;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 use smallvec::SmallVec;
@@ -46,7 +48,7 @@ pub enum Order {
 }
 
 /// Counters since start.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct JournalStats {
     /// Batches made durable.
     pub batches: AtomicU64,
@@ -54,6 +56,8 @@ pub struct JournalStats {
     pub operations: AtomicU64,
     /// Acknowledgements that turned into errors.
     pub failures: AtomicU64,
+    /// How long batches took.
+    pub latency: Recorder,
 }
 
 /// Data ranges above this are written back by their own thread before they join a batch, so that a large
@@ -178,7 +182,9 @@ impl Journal {
     fn lead(&self) {
         loop {
             let batch = std::mem::take(&mut self.queue.lock().waiting);
+            let begun = Instant::now();
             let results = self.sync(&batch);
+            self.stats.latency.record(begun.elapsed());
             let mut queue = self.queue.lock();
             let more = !queue.waiting.is_empty();
             let handed = more && queue.helper_idle && !queue.helper_leads;

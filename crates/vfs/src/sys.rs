@@ -1,7 +1,6 @@
 //! The Linux system calls that no safe wrapper offers, one function each.
 
 use std::ffi::CStr;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -104,21 +103,6 @@ pub(crate) fn sync_file_range(fd: impl AsFd, offset: u64, len: u64, wait: bool) 
     // SAFETY: plain integers and a live descriptor.
     let result = unsafe { libc::sync_file_range(fd.as_fd().as_raw_fd(), offset as i64, len as i64, flags) };
     check(result.into()).map(drop)
-}
-
-/// Reads into uninitialised memory; returns the number of bytes at its front that are now initialised.
-/// With `nowait`, fails with EAGAIN when the data is not in memory.
-pub(crate) fn pread(
-    fd: impl AsFd,
-    buf: &mut [MaybeUninit<u8>],
-    offset: u64,
-    nowait: bool,
-) -> Result<usize, Errno> {
-    let iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-    let flags = if nowait { libc::RWF_NOWAIT } else { 0 };
-    // SAFETY: the one iovec covers exactly `buf`, which outlives the call.
-    let n = unsafe { libc::preadv2(fd.as_fd().as_raw_fd(), &raw const iov, 1, offset as i64, flags) };
-    check(n as libc::c_long).map(|n| n as usize)
 }
 
 /// Sets the calling thread's supplementary groups (the raw call: glibc's would set every thread's).
