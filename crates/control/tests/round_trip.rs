@@ -84,7 +84,6 @@ fn status() -> Status {
         operations: u64::MAX,
         bytes_read: 1,
         bytes_written: 2,
-        inflight: 3,
         last_seen_ns: 4,
     };
     let export = ExportStatus {
