@@ -154,12 +154,8 @@ impl View {
 
     fn clients(&self) -> Table {
         let right = |head| (head, Align::Right);
-        let mut table = Table::new(&[
-            ("CLIENT", Align::Left),
-            right("OPS/s"),
-            right("READ MiB/s"),
-            right("WRITE MiB/s"),
-        ]);
+        let mut table =
+            Table::new(&[("CLIENT", Align::Left), right("OPS/s"), right("READ MiB/s"), right("WRITE MiB/s")]);
         for client in self.client_rates.iter().take(50) {
             table.row([
                 client.address.to_string(),

@@ -216,4 +216,20 @@ mod tests {
             "echo bfq > /sys/block/sda/queue/scheduler"
         );
     }
+
+    #[test]
+    fn apply_writes_what_a_finding_proposes_and_nothing_else() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let (wrong, right) = (dir.path().join("wrong"), dir.path().join("right"));
+        std::fs::write(&wrong, "1\n").unwrap();
+        std::fs::write(&right, "2\n").unwrap();
+        apply(&[
+            Check::ok("right", "good as it is"),
+            Check::warn("wrong", "bad").mend_by_writing(&wrong, "3"),
+            Check::warn("other", "bad").mend("ask somebody"),
+            Check::warn("absent", "bad").mend_by_writing(dir.path().join("absent/file"), "3"),
+        ]);
+        assert_eq!(std::fs::read_to_string(&wrong).unwrap(), "3");
+        assert_eq!(std::fs::read_to_string(&right).unwrap(), "2\n");
+    }
 }
