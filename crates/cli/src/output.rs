@@ -115,10 +115,12 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// A latency in nanoseconds with three digits or so: `870ns`, `12.3us`, `4.56ms`, `1.20s`.
+/// A latency in nanoseconds with three digits or so: `870ns`, `12.3us`, `4.56ms`, `1.20s`; `-` for 0, which stands
+/// for no latency at all.
 pub(crate) fn latency(nanos: u64) -> String {
     let (value, unit) = match nanos {
-        0..1_000 => return format!("{nanos}ns"),
+        0 => return "-".to_owned(),
+        1..1_000 => return format!("{nanos}ns"),
         1_000..1_000_000 => (nanos as f64 / 1e3, "us"),
         1_000_000..1_000_000_000 => (nanos as f64 / 1e6, "ms"),
         _ => (nanos as f64 / 1e9, "s"),
@@ -184,7 +186,7 @@ mod tests {
     #[test]
     fn figures_are_short_and_have_units() {
         let latencies = [
-            (0, "0ns"),
+            (0, "-"),
             (999, "999ns"),
             (1_234, "1.23us"),
             (45_600, "45.6us"),

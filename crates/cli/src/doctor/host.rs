@@ -36,12 +36,17 @@ const CAPABILITIES: [(&str, u32); 8] = [
     ("CAP_MKNOD", 27),
 ];
 
-fn privileges() -> Check {
+/// The effective capabilities of this process, as a set of bits.
+fn capabilities() -> u64 {
     let status = read("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
-    let missing: Vec<&str> =
-        CAPABILITIES.iter().filter(|(_, bit)| effective & (1 << bit) == 0).map(|(name, _)| *name).collect();
+    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn privileges() -> Check {
+    let held = capabilities();
+    let lacks = |(_, bit): &&(&str, u32)| held & (1 << bit) == 0;
+    let missing: Vec<&str> = CAPABILITIES.iter().filter(lacks).map(|(name, _)| *name).collect();
     if missing.is_empty() {
         return Check::ok("privileges", "enough to act for every user and to use the kernel's file handles");
     }
@@ -56,15 +61,16 @@ fn privileges() -> Check {
 fn open_files(limits: &Limits) -> Check {
     // Some for the listeners, the state directory, libraries and the control socket.
     let needed = (limits.connections + limits.open_files + 256) as u64;
-    match getrlimit(Resource::Nofile).maximum {
-        Some(maximum) if maximum < needed => {
-            let finding = format!("at most {maximum}, but connections and cached files may need {needed}");
-            Check::warn("open files", finding)
-                .mend("ulimit -Hn 1048576, or LimitNOFILE=1048576 in the systemd unit")
-        }
-        Some(maximum) => Check::ok("open files", format!("up to {maximum}")),
-        None => Check::ok("open files", "unlimited"),
+    let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    // The server raises its own limit, with this capability (24) beyond the hard one.
+    let may_raise = capabilities() & (1 << 24) != 0;
+    let system = read("/proc/sys/fs/nr_open").and_then(|text| text.parse().ok()).unwrap_or(hard);
+    let maximum = if may_raise { hard.max(system) } else { hard };
+    if maximum >= needed {
+        return Check::ok("open files", format!("the server may open {maximum}, and needs at most {needed}"));
     }
+    let finding = format!("at most {maximum}, but connections and cached files may need {needed}");
+    Check::warn("open files", finding).mend("ulimit -Hn 1048576, or LimitNOFILE=1048576 in the systemd unit")
 }
 
 /// The largest buffer that TCP's autotuning may use (tcp(7)).
