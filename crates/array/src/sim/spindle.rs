@@ -251,7 +251,7 @@ mod tests {
             disk.finish(&m, now);
         }
         let mean = now as f64 / count as f64;
-        let expected = 9.5e6 + m.revolution / 2.0 + m.command + m.transfer(4096);
+        let expected = 8.5e6 + m.revolution / 2.0 + m.command + m.transfer(4096);
         assert!((mean / expected - 1.0).abs() < 0.03, "{mean} against {expected}");
     }
 
