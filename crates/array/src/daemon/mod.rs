@@ -87,16 +87,16 @@ impl Daemon {
         let mut buffer = vec![0; abi::MAX_TRANSFER + 4096];
         while !self.stop {
             self.progress()?;
-            self.wait()?;
+            let (request, question) = self.wait()?;
             self.progress()?;
-            loop {
+            while request {
                 match self.channel.receive(&mut buffer)? {
                     Received::Request(length) => self.request(&buffer[..length])?,
                     Received::Empty => break,
                     Received::Gone => return Ok(()),
                 }
             }
-            while let Some((ask, from)) = control::next(&self.control)? {
+            if question && let Some((ask, from)) = control::next(&self.control)? {
                 let answer = self.asked(ask)?;
                 control::answer(&self.control, &from, &answer);
             }
@@ -109,8 +109,8 @@ impl Daemon {
         self.started.elapsed().as_nanos() as Nanos
     }
 
-    /// Sleeps until a request, a question, or the model's next event.
-    fn wait(&mut self) -> io::Result<()> {
+    /// Sleeps until a request, a question, or the model's next event; says which of the first two are there.
+    fn wait(&mut self) -> io::Result<(bool, bool)> {
         let timeout = match self.array.next_event() {
             Some(at) => at.saturating_sub(self.now()).min(IDLE),
             None => IDLE,
@@ -119,7 +119,8 @@ impl Daemon {
         let fuse = self.channel.fd();
         let mut fds = [PollFd::new(&fuse, PollFlags::IN), PollFd::new(&self.control, PollFlags::IN)];
         match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(_) => Ok((!fds[0].revents().is_empty(), !fds[1].revents().is_empty())),
+            Err(rustix::io::Errno::INTR) => Ok((false, false)),
             Err(e) => Err(e.into()),
         }
     }

@@ -32,6 +32,34 @@ impl Runs {
         after > 0 && self.0[after - 1].1 >= end
     }
 
+    /// Takes what is to be written together when only part of a stripe is there: the first run, its place within its
+    /// chunk widened to whole lines, and whatever lies at the same place of other chunks. The rest stays.
+    pub(crate) fn take_rows(&mut self, chunk: u32, line: u32) -> Self {
+        let Some((start, end)) = self.0.first().copied() else { return Self::default() };
+        let within = start % chunk;
+        let (low, high) = if within + end - start > chunk {
+            (0, chunk)
+        } else {
+            (within / line * line, (within + end - start).next_multiple_of(line))
+        };
+        let (mut taken, mut rest) = (Self::default(), Self::default());
+        for (mut at, end) in std::mem::take(&mut self.0) {
+            while at < end {
+                let base = at / chunk * chunk;
+                let (inside, border) = match at - base {
+                    w if w < low => (false, low),
+                    w if w < high => (true, high),
+                    _ => (false, chunk),
+                };
+                let until = end.min(base + border);
+                if inside { &mut taken } else { &mut rest }.insert(at, until);
+                at = until;
+            }
+        }
+        *self = rest;
+        taken
+    }
+
     /// How many aligned groups of `size` blocks the set touches.
     pub(crate) fn groups(&self, size: u32) -> u32 {
         let (mut count, mut next) = (0, 0);
@@ -70,5 +98,23 @@ mod tests {
                 assert_eq!(runs.covers(5, 20), plain[5..20].iter().all(|b| *b));
             }
         }
+    }
+
+    #[test]
+    fn a_small_write_is_taken_with_its_row_and_a_long_one_whole() {
+        let (chunk, line) = (128, 16);
+        let mut runs = Runs::default();
+        for start in [20, 128 + 17, 128 + 60, 256 + 31] {
+            runs.insert(start, start + 1);
+        }
+        let taken: Vec<_> = runs.take_rows(chunk, line).iter().collect();
+        assert_eq!(taken, [(20, 21), (145, 146), (287, 288)]);
+        assert_eq!(runs.iter().collect::<Vec<_>>(), [(188, 189)]);
+
+        let mut long = Runs::default();
+        long.insert(100, 600);
+        long.insert(1000, 1001);
+        assert_eq!(long.take_rows(chunk, line).iter().collect::<Vec<_>>(), [(100, 600), (1000, 1001)]);
+        assert!(long.is_empty());
     }
 }

@@ -133,8 +133,17 @@ impl Array {
     }
 
     fn start_round(&mut self, at: Nanos, id: u64) {
+        let (cached, whole) = (self.cached(), self.stripe_blocks());
+        let (chunk, line) = ((self.geometry.chunk() / BLOCK) as u32, self.line_blocks());
         let Some(stripe) = self.stripes.get_mut(&id) else { return };
-        let blocks = std::mem::take(&mut stripe.dirty);
+        let blocks = if cached && !stripe.dirty.covers(0, whole) {
+            stripe.dirty.take_rows(chunk, line)
+        } else {
+            std::mem::take(&mut stripe.dirty)
+        };
+        // Who waits for the stripe waits for all of it.
+        let clean = stripe.dirty.is_empty();
+        let waiters = if clean { std::mem::take(&mut stripe.waiters) } else { Vec::new() };
         let plan = plan(&self.geometry, id, &blocks);
         let base = id * self.geometry.stripe_bytes();
         for (start, end) in blocks.iter() {
@@ -145,7 +154,7 @@ impl Array {
         let (commands, later) = if full { (plan.writes, None) } else { (plan.reads, Some(plan.writes)) };
         stripe.round = Some(Round {
             blocks,
-            waiters: std::mem::take(&mut stripe.waiters),
+            waiters,
             outstanding: commands.len() as u32,
             writes: later,
             partial: !full,
