@@ -17,6 +17,9 @@ pub struct ArrayArgs {
     /// Directory that holds the state of all arrays
     #[arg(long, global = true, value_name = "DIR", default_value = "/run/forebay-array")]
     state_dir: PathBuf,
+    /// Name of the array
+    #[arg(long, global = true, default_value = "array")]
+    name: String,
     #[command(subcommand)]
     command: ArrayCommand,
 }
@@ -27,16 +30,12 @@ enum ArrayCommand {
     Up(UpArgs),
     /// Remove an array and its data; none there is fine
     Down {
-        #[command(flatten)]
-        name: Name,
         /// Also when files on it are open
         #[arg(long)]
         force: bool,
     },
     /// Show what an array is doing
     Status {
-        #[command(flatten)]
-        name: Name,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -49,16 +48,12 @@ enum ArrayCommand {
     },
     /// Cut the power: unflushed writes are lost except for a random subset, and every request fails
     Cut {
-        #[command(flatten)]
-        name: Name,
         /// Decides which of the unflushed blocks survive
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
     /// Inject a fault
     Inject {
-        #[command(flatten)]
-        name: Name,
         #[command(subcommand)]
         fault: FaultArgs,
     },
@@ -73,16 +68,7 @@ enum ArrayCommand {
 }
 
 #[derive(Debug, Args)]
-struct Name {
-    /// Name of the array
-    #[arg(long, default_value = "array")]
-    name: String,
-}
-
-#[derive(Debug, Args)]
 struct UpArgs {
-    #[command(flatten)]
-    name: Name,
     /// A shipped model (see `list`) or a TOML file
     #[arg(long)]
     model: String,
@@ -150,16 +136,16 @@ enum FaultArgs {
 /// # Errors
 /// [`ArrayError`]; one sentence for people.
 pub fn run(args: &ArrayArgs, invocation: &[&str]) -> Result<(), ArrayError> {
-    let base = &args.state_dir;
+    let (base, name) = (&args.state_dir, args.name.as_str());
     match &args.command {
-        ArrayCommand::Up(up) => run_up(base, up, invocation),
-        ArrayCommand::Down { name, force } => {
-            let was_there = power::down(base, &name.name, *force)?;
+        ArrayCommand::Up(up) => run_up(base, name, up, invocation),
+        ArrayCommand::Down { force } => {
+            let was_there = power::down(base, name, *force)?;
             let what = if was_there { "removed" } else { "is not there" };
-            note(&format!("array {} {what}", name.name))
+            note(&format!("array {name} {what}"))
         }
-        ArrayCommand::Status { name, json } => {
-            let (state, status) = power::status(base, &name.name)?;
+        ArrayCommand::Status { json } => {
+            let (state, status) = power::status(base, name)?;
             if *json {
                 print_json(&(Described::new(&state, status.as_ref())))
             } else {
@@ -167,13 +153,13 @@ pub fn run(args: &ArrayArgs, invocation: &[&str]) -> Result<(), ArrayError> {
             }
         }
         ArrayCommand::List { json } => list(base, *json),
-        ArrayCommand::Cut { name, seed } => {
-            let (lost, kept) = power::cut(base, &name.name, *seed)?;
+        ArrayCommand::Cut { seed } => {
+            let (lost, kept) = power::cut(base, name, *seed)?;
             print(&format!("{lost} unflushed blocks of 4 KiB lost, {kept} kept (seed {seed})"))
         }
-        ArrayCommand::Inject { name, fault } => {
+        ArrayCommand::Inject { fault } => {
             for fault in faults(fault)? {
-                power::inject(base, &name.name, fault)?;
+                power::inject(base, name, fault)?;
             }
             Ok(())
         }
@@ -182,14 +168,14 @@ pub fn run(args: &ArrayArgs, invocation: &[&str]) -> Result<(), ArrayError> {
     }
 }
 
-fn run_up(base: &Path, args: &UpArgs, invocation: &[&str]) -> Result<(), ArrayError> {
+fn run_up(base: &Path, name: &str, args: &UpArgs, invocation: &[&str]) -> Result<(), ArrayError> {
     let mut model = Model::load(&args.model)?;
     if let Some(kind) = args.write_cache {
         model.cache.kind = kind;
     }
     let plan = Plan {
         base: base.to_owned(),
-        name: args.name.name.clone(),
+        name: name.to_owned(),
         model,
         size: args.size,
         image_dir: args.image_dir.clone(),

@@ -66,10 +66,9 @@ pub(crate) fn attach(fuse: &Path, model: &Model) -> Result<String, ArrayError> {
     set("max_sectors_kb", MAX_REQUEST_KIB)?;
     set("read_ahead_kb", &model.host.read_ahead_kib.to_string())?;
     set("rotational", "1")?;
-    if model.cache.kind != CacheKind::Volatile {
-        // Nothing to flush: the kernel need not ask.
-        set("write_cache", "write through")?;
-    }
+    // Without a volatile cache there is nothing to flush and the kernel need not ask. Set in any case: a loop device
+    // keeps the setting of its user before.
+    set("write_cache", if model.cache.kind == CacheKind::Volatile { "write back" } else { "write through" })?;
     Ok(device)
 }
 

@@ -202,14 +202,16 @@ pub fn down(base: &Path, name: &str, force: bool) -> Result<bool, ArrayError> {
         home.remove()?;
         return Ok(false);
     };
-    let lost = state.phase != Phase::Up || !state::alive(&home.directory);
-    if !lost {
+    // Nothing may be stuck, and the data is about to go: no need for the disks' pace.
+    let works = state.phase == Phase::Up
+        && ask(&home.directory, &Ask::Inject(Fault::Clear)).is_ok()
+        && ask(&home.directory, &Ask::Inject(Fault::Instant)).is_ok();
+    if works {
         progress(&format!("unmounting {}", state.mount.display()));
-        // Nothing may be stuck, and the data is about to go: no need for the disks' pace.
-        _ = ask(&home.directory, &Ask::Inject(Fault::Clear));
-        _ = ask(&home.directory, &Ask::Inject(Fault::Instant));
+    } else {
+        kill(&home, &state);
     }
-    if let Err(e) = dismantle(&home, &state, force || lost) {
+    if let Err(e) = dismantle(&home, &state, force || !works) {
         _ = ask(&home.directory, &Ask::Inject(Fault::Clear));
         return Err(e);
     }

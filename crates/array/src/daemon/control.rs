@@ -12,8 +12,9 @@ use std::time::Duration;
 
 /// Longest message, bytes.
 const MESSAGE: usize = 64 * 1024;
-/// How long a client waits for an answer; the daemon answers between two requests, so this is generous.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client waits for an answer; the daemon answers between two requests, so this is generous even on a
+/// machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the daemon is asked.
 #[derive(Debug, Serialize, Deserialize)]

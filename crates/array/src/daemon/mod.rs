@@ -89,12 +89,8 @@ impl Daemon {
             self.progress()?;
             let (request, question) = self.wait()?;
             self.progress()?;
-            while request {
-                match self.channel.receive(&mut buffer)? {
-                    Received::Request(length) => self.request(&buffer[..length])?,
-                    Received::Empty => break,
-                    Received::Gone => return Ok(()),
-                }
+            if request && !self.receive(&mut buffer)? {
+                return Ok(());
             }
             if question && let Some((ask, from)) = control::next(&self.control)? {
                 let answer = self.asked(ask)?;
@@ -102,6 +98,17 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+
+    /// Takes all requests that are there; `false` when unmounted.
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
+        loop {
+            match self.channel.receive(buffer)? {
+                Received::Request(length) => self.request(&buffer[..length])?,
+                Received::Empty => return Ok(true),
+                Received::Gone => return Ok(false),
+            }
+        }
     }
 
     /// Nanoseconds since the start.
