@@ -104,12 +104,6 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Whether a program of this name is on the search path.
-pub(crate) fn available(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
-}
-
 /// A child that is killed when its owner goes.
 pub(crate) struct Guarded(pub(crate) Child);
 

@@ -7,6 +7,8 @@
 mod cpio;
 mod kernel;
 
+pub(crate) use kernel::Kernel;
+
 use std::{ffi::OsString, fmt::Write as _, fs, path::PathBuf, time::Duration};
 
 use anyhow::{Result, bail};
@@ -48,7 +50,7 @@ impl Guest {
     /// The guest did not boot, could not mount, was killed by its limit, or died.
     pub(crate) fn run(&self, each: impl FnMut(&[u8])) -> Result<i32> {
         let work = tempfile::Builder::new().prefix("guest-").tempdir_in(process::rigs_dir()?)?;
-        let kernel = kernel::Kernel::ready()?;
+        let kernel = Kernel::ready()?;
         fs::write(work.path().join("initramfs"), self.initramfs(&kernel)?)?;
         fs::write(work.path().join("status"), "")?;
 
@@ -71,7 +73,7 @@ impl Guest {
         }
     }
 
-    fn initramfs(&self, kernel: &kernel::Kernel) -> Result<Vec<u8>> {
+    fn initramfs(&self, kernel: &Kernel) -> Result<Vec<u8>> {
         let mut archive = cpio::Archive::new();
         archive.file("init", include_bytes!("init.sh"));
         archive.file("job", self.job().as_bytes());
@@ -119,7 +121,7 @@ impl Guest {
         job
     }
 
-    fn arguments(&self, kernel: &kernel::Kernel) -> Vec<OsString> {
+    fn arguments(&self, kernel: &Kernel) -> Vec<OsString> {
         let fixed = [
             "-nodefaults -no-user-config -display none -monitor none -no-reboot",
             "-machine q35 -accel tcg,thread=multi -cpu max,la57=off -smp 2 -rtc base=utc",
