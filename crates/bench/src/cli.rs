@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 
+use crate::ganesha::{self, Ganesha};
 use crate::job::Job;
 use crate::options::{Options, Pattern};
 use crate::result::{Report, SCHEMA};
@@ -33,8 +34,11 @@ pub enum BenchCommand {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The export: nfs://HOST[:PORT]/EXPORT[?mountport=N].
-    #[arg(long)]
-    url: Target,
+    #[arg(long, required_unless_present = "ganesha")]
+    url: Option<Target>,
+    /// Start nfs-ganesha on this directory and measure it (root; packages nfs-ganesha-vfs and rpcbind).
+    #[arg(long, value_name = "DIR", conflicts_with = "url")]
+    ganesha: Option<PathBuf>,
     /// What the clients do, one after the other.
     #[arg(required_unless_present = "job")]
     patterns: Vec<Pattern>,
@@ -127,8 +131,16 @@ fn run(args: RunArgs) -> Result<()> {
     if args.threads == 0 {
         bail!("--threads must be at least 1");
     }
+    let ganesha = match &args.ganesha {
+        Some(dir) => {
+            ganesha::move_to_private_network()?;
+            Some(Ganesha::start(dir)?)
+        }
+        None => None,
+    };
+    let target = args.url.or_else(|| ganesha.as_ref().map(|ganesha| ganesha.target().clone()));
     let settings = Settings {
-        target: args.url,
+        target: target.context("there is no server to measure; give --url")?,
         repeat: args.repeat,
         threads: args.threads,
         verify: args.verify,

@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod compare;
+pub mod ganesha;
 pub mod job;
 pub mod null_server;
 pub mod options;

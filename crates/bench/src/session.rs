@@ -93,7 +93,7 @@ impl Session {
             time_delta: Nfstime3::default(),
             properties: 0,
         };
-        let mut session = Self { connection, xid: 0, address, root, fsinfo };
+        let mut session = Self { connection, xid: rand::random(), address, root, fsinfo };
         session.fsinfo =
             session.call::<_, PostOpAttr>(Procedure::Fsinfo, &FsinfoArgs { object: root }, || {
                 "the root".into()
@@ -126,7 +126,7 @@ impl Session {
     where
         for<'a> Result<T, Failed<F>>: Decode<'a>,
     {
-        self.xid += 1;
+        self.xid = self.xid.wrapping_add(1);
         call(&mut self.connection, self.xid, procedure as u32, arguments)
             .and_then(|reply| reply.map_err(|status| anyhow!("the server says {status:?}")))
             .with_context(|| format!("{} of {} at {} failed", procedure.name(), what(), self.address))
@@ -206,7 +206,7 @@ impl Session {
         let (mut cookie, mut cookieverf) = (0, [0; 8]);
         loop {
             let arguments = ReaddirArgs { dir: *dir, cookie, cookieverf, count: 64 << 10 };
-            self.xid += 1;
+            self.xid = self.xid.wrapping_add(1);
             arguments.encode(self.connection.begin_call(self.xid, Procedure::Readdir as u32));
             self.connection.end_call();
             let mut reader = Reader::new(self.connection.exchange(TIMEOUT)?);
