@@ -30,15 +30,37 @@ pub enum BenchCommand {
     NullServer(NullServerArgs),
 }
 
-/// Arguments of `bench run`.
+/// Which server.
 #[derive(Debug, Args)]
-pub struct RunArgs {
+pub struct ServerArgs {
     /// The export: nfs://HOST[:PORT]/EXPORT[?mountport=N].
     #[arg(long, required_unless_present = "ganesha")]
     url: Option<Target>,
-    /// Start nfs-ganesha on this directory and measure it (root; packages nfs-ganesha-vfs and rpcbind).
+    /// Start nfs-ganesha on this directory and take it (root; packages nfs-ganesha-vfs and rpcbind).
     #[arg(long, value_name = "DIR", conflicts_with = "url")]
     ganesha: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    /// The server, and the process to keep alive where it was started for this.
+    fn start(&self) -> Result<(Target, Option<Ganesha>)> {
+        match (&self.url, &self.ganesha) {
+            (Some(url), _) => Ok((url.clone(), None)),
+            (None, Some(dir)) => {
+                ganesha::move_to_private_network()?;
+                let ganesha = Ganesha::start(dir)?;
+                Ok((ganesha.target().clone(), Some(ganesha)))
+            }
+            (None, None) => bail!("there is no server; give --url"),
+        }
+    }
+}
+
+/// Arguments of `bench run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    server: ServerArgs,
     /// What the clients do, one after the other.
     #[arg(required_unless_present = "job")]
     patterns: Vec<Pattern>,
@@ -91,9 +113,8 @@ pub struct CompareArgs {
 /// Arguments of `bench verify`.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// The export: nfs://HOST[:PORT]/EXPORT[?mountport=N].
-    #[arg(long)]
-    url: Target,
+    #[command(flatten)]
+    server: ServerArgs,
     /// State file that `bench run --state` has written.
     #[arg(long, value_name = "FILE")]
     state: PathBuf,
@@ -115,7 +136,7 @@ pub fn execute(command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Run(args) => run(*args),
         BenchCommand::Compare(args) => run_compare(&args),
-        BenchCommand::Verify(args) => run_verify(args),
+        BenchCommand::Verify(args) => run_verify(&args),
         BenchCommand::NullServer(args) => null_server::serve(args.listen, |address| {
             // A reader that is gone is no reason to stop.
             let _ = writeln!(io::stdout(), "nfs://{address}/");
@@ -131,16 +152,9 @@ fn run(args: RunArgs) -> Result<()> {
     if args.threads == 0 {
         bail!("--threads must be at least 1");
     }
-    let ganesha = match &args.ganesha {
-        Some(dir) => {
-            ganesha::move_to_private_network()?;
-            Some(Ganesha::start(dir)?)
-        }
-        None => None,
-    };
-    let target = args.url.or_else(|| ganesha.as_ref().map(|ganesha| ganesha.target().clone()));
+    let (target, _ganesha) = args.server.start()?;
     let settings = Settings {
-        target: target.context("there is no server to measure; give --url")?,
+        target,
         repeat: args.repeat,
         threads: args.threads,
         verify: args.verify,
@@ -192,9 +206,10 @@ fn run_compare(args: &CompareArgs) -> Result<()> {
         .context("the comparison cannot be printed")
 }
 
-fn run_verify(args: VerifyArgs) -> Result<()> {
+fn run_verify(args: &VerifyArgs) -> Result<()> {
+    let (target, _ganesha) = args.server.start()?;
     let settings = Settings {
-        target: args.url,
+        target,
         repeat: 1,
         threads: 1,
         verify: true,

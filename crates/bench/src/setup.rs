@@ -254,7 +254,7 @@ impl Setup {
 
     /// What each client does that lists the one directory of the first tree.
     pub(crate) fn listing(&self, trees: &[Arc<Tree>], options: &Options) -> Vec<(Box<dyn Workload>, u16)> {
-        let entries = u64::from(options.items.min(options.items_per_dir));
+        let entries = u64::from(options.items);
         let count = self.session.fsinfo.dtpref.clamp(4096, 1 << 20);
         let dir = trees[0].dir_of(0);
         let part = |_| -> (Box<dyn Workload>, u16) {
