@@ -25,6 +25,8 @@ use crate::stats::CloseReason;
 const SCRATCH: usize = 256 << 10;
 /// Received behind, or as the start of, a large record: all that is ever copied of it.
 const TAIL: usize = 2 * EARLY;
+/// Receives at most to empty a socket before it is closed.
+const DISCARDS: usize = 64;
 /// A head vector that grew beyond this is not kept.
 const HEAD_KEPT: usize = 64 << 10;
 
@@ -154,7 +156,11 @@ impl Conn {
     /// Decides after all sending of this turn, which may have ended what a pause would wait for.
     fn next_turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
         if let Some(reason) = self.closing {
-            return if drained(&*self.link) { Err(reason) } else { Ok(Turn::Wait) };
+            if !drained(&*self.link) {
+                return Ok(Turn::Wait);
+            }
+            self.discard(io);
+            return Err(reason);
         }
         Ok(if self.starved {
             Turn::Starved
@@ -165,6 +171,16 @@ impl Conn {
         } else {
             self.pause(io)
         })
+    }
+
+    /// Empties the socket: closed with input unread, it would take back replies still on their way (RFC 1122
+    /// section 4.2.2.13).
+    fn discard<S: Service>(&self, io: &mut Io<S>) {
+        for _ in 0..DISCARDS {
+            if !matches!(recv(self.link.fd(), &mut io.scratch[..], RecvFlags::DONTWAIT), Ok((1.., _))) {
+                return;
+            }
+        }
     }
 
     /// Keeps what a limit left unhandled.

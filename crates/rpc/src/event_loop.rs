@@ -131,7 +131,8 @@ impl<S: Service> EventLoop<S> {
 
     /// Until something has to be done without being asked; none if there is nothing.
     fn timeout(&self) -> Option<Duration> {
-        let sweep = (self.conns.len() > 0).then_some(self.next_sweep);
+        let trim = self.acceptor.is_some() && self.io.pool.has_cached();
+        let sweep = (self.conns.len() > 0 || trim).then_some(self.next_sweep);
         let accept = self.acceptor.as_ref().and_then(Acceptor::paused_until);
         let first = [self.retry_at, sweep, accept, self.deadline].into_iter().flatten().min()?;
         Some(first.saturating_duration_since(Instant::now()))
@@ -260,6 +261,10 @@ impl<S: Service> EventLoop<S> {
             .filter_map(|(token, conn)| conn.overdue(config, patience, now).map(|reason| (token, reason)))
             .collect();
         overdue.into_iter().for_each(|(token, reason)| self.close(token, reason));
+        // One loop does it, or buffers would be unneeded too soon.
+        if self.acceptor.is_some() {
+            self.io.pool.trim();
+        }
         self.next_sweep = now + self.sweep_interval();
     }
 

@@ -47,7 +47,22 @@ impl Drop for Mapping {
 
 struct Class {
     size: usize,
-    free: Mutex<Vec<Mapping>>,
+    free: Mutex<Free>,
+}
+
+#[derive(Default)]
+struct Free {
+    maps: Vec<Mapping>,
+    /// Fewest buffers free since the last trim: so many were not needed.
+    unneeded: usize,
+}
+
+impl Free {
+    fn pop(&mut self) -> Option<Mapping> {
+        let map = self.maps.pop();
+        self.unneeded = self.unneeded.min(self.maps.len());
+        map
+    }
 }
 
 /// All buffers of a server.
@@ -64,7 +79,7 @@ impl Pool {
     /// A pool whose largest buffers hold `largest` bytes and which hands out `limit` bytes in all.
     pub(crate) fn new(largest: usize, limit: usize) -> Arc<Self> {
         let largest = largest.max(1 << 20).next_multiple_of(PAGE);
-        let class = |size| Class { size, free: Mutex::new(Vec::new()) };
+        let class = |size| Class { size, free: Mutex::default() };
         let classes = [SMALL, 64 << 10, 256 << 10, largest].map(class);
         Arc::new(Self {
             limit,
@@ -152,11 +167,30 @@ impl Pool {
         }
     }
 
+    /// Gives buffers back to the system that were not needed since the last call.
+    pub(crate) fn trim(&self) {
+        for class in &self.classes {
+            let mut free = class.free.lock();
+            let spare = free.unneeded;
+            self.cached.fetch_sub(spare * class.size, Relaxed);
+            let unneeded: Vec<_> = free.maps.drain(..spare).collect();
+            free.unneeded = free.maps.len();
+            drop(free);
+            // Unmapping takes its time; others may need the lock.
+            drop(unneeded);
+        }
+    }
+
+    /// Whether buffers are kept for reuse.
+    pub(crate) fn has_cached(&self) -> bool {
+        self.cached.load(Relaxed) > 0
+    }
+
     fn give_back(&self, map: Mapping, class: usize) {
         let used = self.used.fetch_sub(map.len, Relaxed) - map.len;
         if used + self.cached.load(Relaxed) + map.len <= self.limit {
             self.cached.fetch_add(map.len, Relaxed);
-            self.classes[class].free.lock().push(map);
+            self.classes[class].free.lock().maps.push(map);
         }
     }
 
@@ -258,6 +292,19 @@ mod tests {
         let large = pool.lease_payload(1 << 20).unwrap();
         assert_eq!(pool.cached.load(Relaxed), 0);
         assert_eq!(pool.used(), large.len());
+    }
+
+    #[test]
+    fn what_is_not_needed_goes_back_to_the_system() {
+        let pool = Pool::new(1 << 20, 1 << 30);
+        drop((0..4).map(|_| pool.lease(1 << 20).unwrap()).collect::<Vec<_>>());
+        pool.trim();
+        assert_eq!(pool.cached.load(Relaxed), 4 << 20, "they were needed since the last time");
+        drop((0..3).map(|_| pool.lease(1 << 20).unwrap()).collect::<Vec<_>>());
+        pool.trim();
+        assert_eq!(pool.cached.load(Relaxed), 3 << 20);
+        pool.trim();
+        assert!(!pool.has_cached());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 mod common;
 
 use std::collections::HashSet;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -116,6 +116,26 @@ fn shutdown_answers_what_is_in_flight() {
         assert_eq!(client.receive(), b"gated");
     }
     assert!(client.closed());
+    stopping.join().unwrap();
+}
+
+#[test]
+fn shutdown_with_requests_unread_resets_nobody() {
+    let (echo, server) = start(Config { max_inflight: 4, ..two_loops() });
+    let mut client = Client::new(&server);
+    // More than one receive takes.
+    let mut large = vec![0; 300_000];
+    large[0] = GATED;
+    (0..8).for_each(|_| client.send(&large));
+    await_stats(&server, "a pause", |stats| stats.deferred == 4 && stats.pauses > 0);
+    let stopping = std::thread::spawn(move || server.shutdown(DRAIN));
+    // The loops stop reading before the requests end.
+    std::thread::sleep(Duration::from_millis(50));
+    echo.open();
+    for _ in 0..4 {
+        assert!(client.receive() == large);
+    }
+    assert_eq!(client.socket.read(&mut [0]).unwrap(), 0, "an orderly end, no reset");
     stopping.join().unwrap();
 }
 
