@@ -125,6 +125,12 @@ impl Unprivileged {
         Self { home, binary }
     }
 
+    /// The user's id.
+    pub fn uid(&self) -> u32 {
+        let own = geteuid();
+        if own.is_root() { Self::NOBODY } else { own.as_raw() }
+    }
+
     /// A command of that user.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
