@@ -118,9 +118,10 @@ impl Unprivileged {
         if !geteuid().is_root() {
             return Self { home, binary: built };
         }
-        // What was built may lie where that user may not look.
+        // What was built may lie where that user may not look. Copied by another process: a child forked by another
+        // test at this moment would hold the copy open for writing, and starting it would fail (ETXTBSY).
         let binary = home.path().join("forebay");
-        std::fs::copy(built, &binary).unwrap();
+        assert!(Command::new("cp").args([&built, &binary]).status().unwrap().success());
         std::os::unix::fs::chown(home.path(), Some(Self::NOBODY), Some(Self::NOBODY)).unwrap();
         Self { home, binary }
     }
