@@ -4,7 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -55,6 +55,8 @@ pub(crate) struct Pool {
     limit: usize,
     used: AtomicUsize,
     cached: AtomicUsize,
+    /// The one record buffer beyond the limit is on loan.
+    extra: AtomicBool,
     classes: [Class; CLASSES],
 }
 
@@ -64,7 +66,13 @@ impl Pool {
         let largest = largest.max(1 << 20).next_multiple_of(PAGE);
         let class = |size| Class { size, free: Mutex::new(Vec::new()) };
         let classes = [SMALL, 64 << 10, 256 << 10, largest].map(class);
-        Arc::new(Self { limit, used: AtomicUsize::new(0), cached: AtomicUsize::new(0), classes })
+        Arc::new(Self {
+            limit,
+            used: AtomicUsize::new(0),
+            cached: AtomicUsize::new(0),
+            extra: AtomicBool::new(false),
+            classes,
+        })
     }
 
     /// Bytes in use: leased buffers and what was charged.
@@ -77,10 +85,27 @@ impl Pool {
         self.used() >= self.limit
     }
 
-    /// A buffer of at least `size` bytes; none if the limit does not allow it or `size` is beyond the largest.
+    /// A buffer of at least `size` bytes for a record; none if the limit does not allow it or `size` is beyond
+    /// the largest. One at a time is lent beyond the limit: else partial records that fill the memory and all
+    /// need a larger buffer to go on would wait for each other.
     pub(crate) fn lease(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
         let class = self.classes.iter().position(|class| class.size >= size)?;
-        self.lease_class(class, false)
+        if let Some(buf) = self.lease_class(class, false) {
+            return Some(buf);
+        }
+        if self.extra.swap(true, Relaxed) {
+            return None;
+        }
+        match self.lease_class(class, true) {
+            Some(mut buf) => {
+                buf.extra = true;
+                Some(buf)
+            }
+            None => {
+                self.extra.store(false, Relaxed);
+                None
+            }
+        }
     }
 
     /// A buffer for up to `size` bytes of reply payload: a smaller one when memory is short, but always one of
@@ -114,7 +139,7 @@ impl Pool {
                 }
             }
         };
-        Some(PooledBuf { map: Some(map), class, pool: Arc::clone(self) })
+        Some(PooledBuf { map: Some(map), class, extra: false, pool: Arc::clone(self) })
     }
 
     /// Gives cached buffers back to the system until at most `keep` bytes are cached, largest first.
@@ -159,6 +184,7 @@ pub(crate) struct PooledBuf {
     /// Always there until drop.
     map: Option<Mapping>,
     class: usize,
+    extra: bool,
     pool: Arc<Pool>,
 }
 
@@ -187,6 +213,9 @@ impl DerefMut for PooledBuf {
 impl Drop for PooledBuf {
     fn drop(&mut self) {
         if let Some(map) = self.map.take() {
+            if self.extra {
+                self.pool.extra.store(false, Relaxed);
+            }
             self.pool.give_back(map, self.class);
         }
     }
@@ -200,7 +229,8 @@ mod tests {
     fn the_limit_holds_and_buffers_come_back() {
         let pool = Pool::new(1 << 20, 3 << 20);
         let mut held: Vec<_> = std::iter::from_fn(|| pool.lease(1 << 20)).collect();
-        assert_eq!(held.len(), 3);
+        assert_eq!(held.len(), 4, "and the one extra");
+        held.pop();
         assert!(pool.full());
         held.pop();
         assert!(pool.lease(1 << 20).is_some());
@@ -225,7 +255,7 @@ mod tests {
         let pool = Pool::new(1 << 20, 1 << 20);
         drop((0..64).map(|_| pool.lease(SMALL).unwrap()).collect::<Vec<_>>());
         assert_eq!(pool.cached.load(Relaxed), 1 << 20);
-        let large = pool.lease(1 << 20).unwrap();
+        let large = pool.lease_payload(1 << 20).unwrap();
         assert_eq!(pool.cached.load(Relaxed), 0);
         assert_eq!(pool.used(), large.len());
     }

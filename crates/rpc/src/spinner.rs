@@ -43,7 +43,7 @@ impl Spinner {
                 self.vain = self.vain.saturating_add(1);
                 return false;
             }
-            std::hint::spin_loop();
+            std::thread::yield_now();
         }
     }
 }
