@@ -17,7 +17,10 @@ pub(crate) fn ready(settings: &Settings, listen: &[SocketAddr], handles: HandleM
         let names: Vec<&str> = export.names().collect();
         lines.push(format!("Serving {} as {}", export.path.display(), names.join(" and ")));
         lines.extend(export.clients.iter().map(|rule| format!("  {}", describe_rule(rule))));
-        lines.extend(squashed_out(export));
+        // Without privilege everyone acts as this process's user, squashed or not.
+        if rustix::process::geteuid().is_root() {
+            lines.extend(squashed_out(export));
+        }
     }
     let addresses: Vec<String> = listen.iter().map(ToString::to_string).collect();
     lines.push(format!("Listening on {}", addresses.join(", ")));
@@ -121,7 +124,7 @@ fn limits_of_privilege(handles: HandleMode) -> Vec<String> {
     }
     if handles == HandleMode::Fallback {
         lines.push(
-            "Without CAP_DAC_READ_SEARCH file handles are looked up by path: files renamed by others than clients may become stale"
+            "Without CAP_DAC_READ_SEARCH files are found by inode number: the first use of an old handle after a restart walks the tree"
                 .to_owned(),
         );
     }

@@ -109,7 +109,11 @@ impl View {
     }
 
     fn draw(&self) -> anyhow::Result<()> {
-        let (width, height) = terminal::size()?;
+        let (width, height) = match terminal::size()? {
+            // A terminal that does not know its size, as on a serial line.
+            (0, _) | (_, 0) => (80, 24),
+            size => size,
+        };
         let text = self.render(usize::from(width));
         let mut frame = Vec::new();
         crossterm::queue!(frame, cursor::MoveTo(0, 0))?;

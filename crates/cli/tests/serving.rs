@@ -5,9 +5,13 @@
 
 mod common;
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use common::{Serving, Unprivileged, exists, forebay, text};
+use common::{Running, Serving, Unprivileged, exists, forebay, text};
 use rustix::process::Signal;
 
 #[test]
@@ -142,4 +146,52 @@ fn an_unprivileged_user_serves_and_finds_the_newest_server() {
     assert!(output.stderr.is_empty() && text(&output.stdout).contains("/first"), "{}", text(&output.stderr));
     let (_, rest) = first.end(Signal::TERM);
     assert!(rest.contains("Not running as root"), "{rest}");
+}
+
+#[test]
+fn the_service_manager_is_told_when_clients_are_accepted() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let user = Unprivileged::new();
+    std::os::unix::fs::chown(dir.path().join("notify"), Some(user.uid()), None).unwrap();
+    let mut permissions = dir.path().metadata().unwrap().permissions();
+    permissions.set_mode(0o711);
+    std::fs::set_permissions(dir.path(), permissions).unwrap();
+    let mut command = user.command(&["serve", "data", "--listen", "127.0.0.1:0"]);
+    let server = Running::start(command.env("NOTIFY_SOCKET", dir.path().join("notify")));
+    let mut message = [0; 64];
+    let length = socket.recv(&mut message).unwrap();
+    assert_eq!(&message[..length], b"READY=1");
+    assert_eq!(server.end(Signal::TERM).0.code(), Some(0));
+}
+
+#[test]
+fn top_shows_rates_on_a_terminal_until_q() {
+    let server = Serving::start(&[]);
+    let command = format!(
+        "{} top --interval 0.05 --state-dir {}",
+        env!("CARGO_BIN_EXE_forebay"),
+        server.state().display()
+    );
+    // script(1) of util-linux gives it a terminal.
+    let mut child = Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut keys = child.stdin.take().unwrap();
+    let mut screen = String::new();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    // Each frame ends so: two of them show that it goes on by itself.
+    while screen.matches("q quits").count() < 2 {
+        assert_ne!(output.read_line(&mut screen).unwrap(), 0, "it ended: {screen}");
+    }
+    keys.write_all(b"q").unwrap();
+    while output.read_line(&mut screen).unwrap() > 0 {}
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(screen.contains("syncs/s") && screen.contains("COMMIT"), "{screen}");
+    assert!(screen.ends_with("\x1b[?1049l\x1b[?25h"), "the screen is given back: {screen:?}");
 }

@@ -51,7 +51,7 @@ fn privileges() -> Check {
         return Check::ok("privileges", "enough to act for every user and to use the kernel's file handles");
     }
     let finding = format!(
-        "this user lacks {}: clients act as one user, and file handles are remembered paths",
+        "this user lacks {}: clients act as one user, and old file handles are found by walking the tree",
         missing.join(", ")
     );
     Check::warn("privileges", finding)

@@ -118,11 +118,18 @@ impl Unprivileged {
         if !geteuid().is_root() {
             return Self { home, binary: built };
         }
-        // What was built may lie where that user may not look.
+        // What was built may lie where that user may not look. Copied by another process: a child forked by another
+        // test at this moment would hold the copy open for writing, and starting it would fail (ETXTBSY).
         let binary = home.path().join("forebay");
-        std::fs::copy(built, &binary).unwrap();
+        assert!(Command::new("cp").args([&built, &binary]).status().unwrap().success());
         std::os::unix::fs::chown(home.path(), Some(Self::NOBODY), Some(Self::NOBODY)).unwrap();
         Self { home, binary }
+    }
+
+    /// The user's id.
+    pub fn uid(&self) -> u32 {
+        let own = geteuid();
+        if own.is_root() { Self::NOBODY } else { own.as_raw() }
     }
 
     /// A command of that user.
