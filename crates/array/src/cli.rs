@@ -183,6 +183,15 @@ fn run_up(base: &Path, name: &str, args: &UpArgs, invocation: &[&str]) -> Result
         mount: args.mount.clone(),
     };
     let state = power::up(&plan, invocation)?;
+    if let Ok(image) = rustix::fs::statvfs(&args.image_dir) {
+        let free = image.f_bavail * image.f_frsize;
+        if free < state.size {
+            let (dir, free, size) = (args.image_dir.display(), free >> 20, state.size >> 20);
+            note(&format!(
+                "{dir} has {free} MiB free; writes beyond that fail, though the array has {size} MiB"
+            ))?;
+        }
+    }
     if args.json {
         return print_json(&Described::new(&state, None));
     }

@@ -9,6 +9,7 @@ use crate::sim::Array;
 use crate::state::{self, FileSystem, Home, Phase, State};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -146,6 +147,7 @@ fn start(home: &Home, invocation: &[&str]) -> Result<i32, ArrayError> {
     let log_path = home.directory.join("log");
     let log = File::create(&log_path).doing(|| format!("make {}", log_path.display()))?;
     let mut child = Command::new("/proc/self/exe")
+        .arg0("forebay-array")
         .args(invocation)
         .arg("daemon")
         .arg(&home.directory)
@@ -253,6 +255,10 @@ fn dismantle(home: &Home, state: &State, lazily: bool) -> Result<(), ArrayError>
             kill(home, state);
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+    if let Some(pid) = state.pid.and_then(rustix::process::Pid::from_raw) {
+        // Where this very process started the daemon, nobody else will.
+        _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
     }
     Ok(())
 }

@@ -206,6 +206,7 @@ impl Daemon {
 ///
 /// Each step helps and none is needed, so a refusal is not an error.
 pub(crate) fn become_hardware() {
+    _ = rustix::thread::set_name(c"forebay-array");
     _ = rustix::process::setpriority_process(None, -20);
     _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     // Memory reclaim on behalf of this process must not write back to the file system on the array.
