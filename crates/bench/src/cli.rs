@@ -64,7 +64,7 @@ pub struct RunArgs {
     /// What the clients do, one after the other.
     #[arg(required_unless_present = "job")]
     patterns: Vec<Pattern>,
-    /// Run the steps of this JSON file instead.
+    /// Run the steps of this JSON file instead; options of the clients come from it too.
     #[arg(long, value_name = "FILE", conflicts_with = "patterns")]
     job: Option<PathBuf>,
     #[command(flatten)]
@@ -118,6 +118,9 @@ pub struct VerifyArgs {
     /// State file that `bench run --state` has written.
     #[arg(long, value_name = "FILE")]
     state: PathBuf,
+    /// User id to read as.
+    #[arg(long, default_value_t = 0)]
+    uid: u32,
 }
 
 /// Arguments of `bench null-server`.
@@ -162,6 +165,7 @@ fn run(args: RunArgs) -> Result<()> {
         keep: args.keep,
         drop_caches: args.drop_caches,
         server_pid: args.server_pid,
+        uid: args.options.uid,
         command: std::env::args().collect(),
     };
     let report = runner::run(settings, &job)?;
@@ -217,6 +221,7 @@ fn run_verify(args: &VerifyArgs) -> Result<()> {
         keep: true,
         drop_caches: false,
         server_pid: None,
+        uid: args.uid,
         command: Vec::new(),
     };
     let (files, bytes) = verify::verify(settings, &args.state)?;

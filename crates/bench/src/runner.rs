@@ -48,6 +48,8 @@ pub struct Settings {
     pub drop_caches: bool,
     /// The server's process, where it cannot be found by its port.
     pub server_pid: Option<u32>,
+    /// User id that prepares and cleans up.
+    pub uid: u32,
     /// The command line, for the report.
     pub command: Vec<String>,
 }
@@ -80,7 +82,10 @@ pub fn run(settings: Settings, job: &Job) -> Result<Report> {
 
 impl Runner {
     pub(crate) fn new(settings: Settings) -> Result<Self> {
-        let session = Session::open(&settings.target, &identity(0, &Options::default()))?;
+        let session = Session::open(
+            &settings.target,
+            &identity(0, &Options { uid: settings.uid, ..Options::default() }),
+        )?;
         let server_pid = settings.server_pid.or_else(|| {
             let local = settings.target.is_loopback().unwrap_or(false);
             local.then(|| cpu::listener_of(session.address.port())).flatten()

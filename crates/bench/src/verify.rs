@@ -18,6 +18,7 @@ use crate::workload::{Access, Data, DataPlan, Workload};
 pub fn verify(settings: Settings, state: &Path) -> Result<(usize, u64)> {
     const DEPTH: u16 = 4;
     const RECORD: u64 = 1 << 20;
+    let options = Options { uid: settings.uid, ..Options::default() };
     let mut runner = Runner::new(settings)?;
     let setup = &mut runner.setup;
     let files = state::load(state, |name| {
@@ -48,6 +49,6 @@ pub fn verify(settings: Settings, state: &Path) -> Result<(usize, u64)> {
         parts.push((Box::new(Data::new(plan, DEPTH)), DEPTH));
     }
     let phase = Phase { name: "verify".to_owned(), parts };
-    runner.in_batches(phase, &Options::default()).context("the data is not what it has to be")?;
+    runner.in_batches(phase, &options).context("the data is not what it has to be")?;
     Ok((count, bytes))
 }
