@@ -87,16 +87,14 @@ pub(crate) fn groups(export: &forebay_config::Export) -> Vec<String> {
 fn squash(rule: &ClientRule, sys: Option<(u32, u32, Gids)>) -> Identity {
     let nobody = || Identity { uid: rule.anonuid, gid: rule.anongid, groups: SmallVec::new() };
     let Some((uid, gid, gids)) = sys else { return nobody() };
-    match rule.squash {
-        Squash::All => nobody(),
-        Squash::None => Identity { uid, gid, groups: SmallVec::from_slice(gids.as_slice()) },
-        Squash::Root if uid == 0 => nobody(),
-        Squash::Root => {
-            // A member of group 0 must not get through with it either.
-            let safe = |gid: u32| if gid == 0 { rule.anongid } else { gid };
-            Identity { uid, gid: safe(gid), groups: gids.as_slice().iter().map(|gid| safe(*gid)).collect() }
-        }
+    // The largest number is nobody's id: to the system it means "leave it", which would be the server's own.
+    let nobodys = |id: u32| id == u32::MAX || id == 0 && rule.squash == Squash::Root;
+    if rule.squash == Squash::All || nobodys(uid) {
+        return nobody();
     }
+    // A member of group 0 must not get through with it either.
+    let safe = |gid: u32| if nobodys(gid) { rule.anongid } else { gid };
+    Identity { uid, gid: safe(gid), groups: gids.as_slice().iter().map(|gid| safe(*gid)).collect() }
 }
 
 /// The address a reply cache entry belongs to: the client, whatever connection it uses.
@@ -125,7 +123,9 @@ mod tests {
         assert_eq!(squash(&rule(Squash::Root), sys(7, 8, &[9])), id(7, 8, &[9]));
         assert_eq!(squash(&rule(Squash::None), sys(0, 0, &[1])), id(0, 0, &[1]));
         assert_eq!(squash(&rule(Squash::All), sys(7, 8, &[9])), nobody);
+        assert_eq!(squash(&rule(Squash::None), sys(7, u32::MAX, &[u32::MAX])), id(7, 98, &[98]));
         for squashing in [Squash::None, Squash::Root, Squash::All] {
+            assert_eq!(squash(&rule(squashing), sys(u32::MAX, 8, &[9])), nobody, "no user has this number");
             assert_eq!(squash(&rule(squashing), None), nobody, "AUTH_NONE is nobody");
         }
     }

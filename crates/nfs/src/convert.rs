@@ -39,8 +39,10 @@ fn errno_status(errno: Errno) -> Nfsstat3 {
         Errno::DQUOT => Nfsstat3::Dquot,
         Errno::STALE => Nfsstat3::Stale,
         Errno::OPNOTSUPP => Nfsstat3::Notsupp,
-        // Descriptors, memory or a file in use by a program: better later than wrong.
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::TXTBSY | Errno::BUSY => Nfsstat3::Jukebox,
+        // A mount point, or a program that runs: for the client to hear of, not to wait for.
+        Errno::BUSY | Errno::TXTBSY => Nfsstat3::Acces,
+        // Descriptors or memory: better later than wrong.
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Nfsstat3::Jukebox,
         _ => Nfsstat3::Io,
     }
 }
@@ -105,8 +107,12 @@ pub(crate) fn handle(handle: &Handle) -> FileHandle {
     FileHandle::new(handle.as_slice()).unwrap_or_else(|| unreachable!("handles fit the protocol"))
 }
 
-/// What a client asks to set; `None` if a time is not one.
+/// What a client asks to set; `None` if a time or an id is not one.
 pub(crate) fn set_attr(set: &Sattr3) -> Option<SetAttr> {
+    // To chown(2) the largest number means "leave it".
+    if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
+        return None;
+    }
     let time = |set| match set {
         nfs3::SetTime::DontChange => Some(SetTime::Keep),
         nfs3::SetTime::ServerTime => Some(SetTime::Now),

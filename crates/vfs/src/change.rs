@@ -162,6 +162,10 @@ impl Vfs {
             .and_then(|()| require_dir(&to.object))
             .and_then(|()| crate::check_name(from_name))
             .and_then(|()| crate::check_name(to_name))
+            .and_then(|()| match [from_name, to_name].iter().any(|name| matches!(*name, b"." | b"..")) {
+                true => Err(Error::INVALID),
+                false => Ok(()),
+            })
             .and_then(|()| match from.export.id == to.export.id {
                 true => Ok(()),
                 false => Err(Error::Os(Errno::XDEV)),

@@ -116,6 +116,9 @@ pub(crate) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
 /// back restores them (capabilities(7)).
 pub(crate) fn set_thread_ids(uid: u32, gid: u32, returning: bool) -> Result<(), Errno> {
     const KEEP: u32 = u32::MAX;
+    if uid == KEEP || gid == KEEP {
+        return Err(Errno::INVAL);
+    }
     // SAFETY: plain integers; both calls report failure and then change nothing.
     let set_gid = || check(unsafe { libc::syscall(libc::SYS_setresgid, KEEP, gid, KEEP) });
     // SAFETY: as above.
