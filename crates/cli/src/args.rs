@@ -8,6 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use forebay_config::Mode;
 
+use crate::bench::BenchArgs;
 use crate::serve_args::ServeArgs;
 
 /// An NFS server for directories on slow storage.
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show what happened: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
+    /// Measure NFS servers, and emulate slow disk arrays to measure them on
+    Bench(Box<BenchArgs>),
     /// Check this host against good practice
     Doctor(DoctorArgs),
     /// Print the completions of a shell
@@ -332,6 +335,7 @@ mod tests {
             "top",
             "events --follow --json -n 5",
             "doctor --apply",
+            "bench array status",
         ];
         for line in good {
             let words = std::iter::once("forebay").chain(line.split(' '));

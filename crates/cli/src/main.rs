@@ -2,6 +2,7 @@
 
 mod announce;
 mod args;
+mod bench;
 mod control;
 mod doctor;
 mod events;
@@ -54,6 +55,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
+        Command::Bench(args) => bench::bench(*args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Completions(args) => generate::completions(args.shell),
         Command::Man(args) => generate::man(args.dir.as_deref()),
