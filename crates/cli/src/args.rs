@@ -10,6 +10,7 @@ use forebay_array::cli::ArrayArgs;
 use forebay_bench::cli::BenchCommand;
 use forebay_config::Mode;
 
+use crate::bench::BenchArgs;
 use crate::serve_args::ServeArgs;
 
 /// An NFS server for directories on slow storage.
@@ -52,9 +53,14 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show what happened: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
+<<<<<<< HEAD
     /// Measure an NFS server, or emulate a disk array to measure with
     #[command(subcommand)]
     Bench(Bench),
+=======
+    /// Measure NFS servers, and emulate slow disk arrays to measure them on
+    Bench(Box<BenchArgs>),
+>>>>>>> cli
     /// Check this host against good practice
     Doctor(DoctorArgs),
     /// Print the completions of a shell
@@ -346,6 +352,7 @@ mod tests {
             "top",
             "events --follow --json -n 5",
             "doctor --apply",
+            "bench array status",
         ];
         for line in good {
             let words = std::iter::once("forebay").chain(line.split(' '));

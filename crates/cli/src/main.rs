@@ -2,6 +2,7 @@
 
 mod announce;
 mod args;
+mod bench;
 mod control;
 mod doctor;
 mod events;
@@ -54,11 +55,15 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
+<<<<<<< HEAD
         Command::Bench(Bench::Load(command)) => forebay_bench::cli::execute(command).map(|()| Exit::Done),
         Command::Bench(Bench::Array(args)) => {
             forebay_array::cli::run(&args, &["bench", "array"])?;
             Ok(Exit::Done)
         }
+=======
+        Command::Bench(args) => bench::bench(*args),
+>>>>>>> cli
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Completions(args) => generate::completions(args.shell),
         Command::Man(args) => generate::man(args.dir.as_deref()),
