@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
 use forebay_config::{Access, ClientRule, Export, Settings, Squash, state_base};
@@ -16,6 +17,10 @@ pub(crate) fn ready(settings: &Settings, listen: &[SocketAddr], handles: HandleM
         let names: Vec<&str> = export.names().collect();
         lines.push(format!("Serving {} as {}", export.path.display(), names.join(" and ")));
         lines.extend(export.clients.iter().map(|rule| format!("  {}", describe_rule(rule))));
+        // Without privilege everyone acts as this process's user, squashed or not.
+        if rustix::process::geteuid().is_root() {
+            lines.extend(squashed_out(export));
+        }
     }
     let addresses: Vec<String> = listen.iter().map(ToString::to_string).collect();
     lines.push(format!("Listening on {}", addresses.join(", ")));
@@ -49,6 +54,25 @@ fn describe_rule(rule: &ClientRule) -> String {
     };
     let port = if rule.privileged_port { ", from ports below 1024" } else { "" };
     format!("to {}: {access}, {squash}{port}", networks.join(", "))
+}
+
+/// Says when a client's root will not be able to write, which surprises whoever mounts as root for a first try.
+fn squashed_out(export: &Export) -> Option<String> {
+    let squashed = |rule: &&ClientRule| rule.squash != Squash::None && rule.access == Access::ReadWrite;
+    let rule = export.clients.iter().find(squashed)?;
+    let directory = export.path.metadata().ok()?;
+    let writable = match (directory.uid() == rule.anonuid, directory.gid() == rule.anongid) {
+        (true, _) => directory.mode() & 0o200,
+        (_, true) => directory.mode() & 0o020,
+        _ => directory.mode() & 0o002,
+    };
+    (writable == 0).then(|| {
+        let uid = rule.anonuid;
+        format!(
+            "  note: user {uid} may not write in {}; for root of trusted clients use --squash none",
+            export.path.display()
+        )
+    })
 }
 
 /// The address as clients name it; a wildcard stands for this host's name.
@@ -100,7 +124,7 @@ fn limits_of_privilege(handles: HandleMode) -> Vec<String> {
     }
     if handles == HandleMode::Fallback {
         lines.push(
-            "Without CAP_DAC_READ_SEARCH file handles are looked up by path: files renamed by others than clients may become stale"
+            "Without CAP_DAC_READ_SEARCH files are found by inode number: the first use of an old handle after a restart walks the tree"
                 .to_owned(),
         );
     }

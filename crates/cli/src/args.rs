@@ -6,8 +6,11 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
+use forebay_array::cli::ArrayArgs;
+use forebay_bench::cli::BenchCommand;
 use forebay_config::Mode;
 
+use crate::bench::BenchArgs;
 use crate::serve_args::ServeArgs;
 
 /// An NFS server for directories on slow storage.
@@ -50,12 +53,29 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show what happened: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
+<<<<<<< HEAD
+    /// Measure an NFS server, or emulate a disk array to measure with
+    #[command(subcommand)]
+    Bench(Bench),
+=======
+    /// Measure NFS servers, and emulate slow disk arrays to measure them on
+    Bench(Box<BenchArgs>),
+>>>>>>> cli
     /// Check this host against good practice
     Doctor(DoctorArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write those of all verbs to a directory
     Man(ManArgs),
+}
+
+/// The verbs of the load generator, and the emulated array.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    #[command(flatten)]
+    Load(BenchCommand),
+    /// Emulate a disk array for every process of this machine
+    Array(ArrayArgs),
 }
 
 /// Which running server is meant.
@@ -270,4 +290,94 @@ where
 fn interval(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
     seconds.ok_or_else(|| "write a number of seconds from 0.01 to 86400".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::Cli;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// The commands in a help text: from `forebay` to a comment, a pipe, a redirection or a second command.
+    fn examples(help: &str) -> Vec<Vec<&str>> {
+        let lines = help
+            .lines()
+            .filter_map(|line| line.strip_prefix("  "))
+            .filter(|line| line.starts_with("forebay "));
+        lines
+            .map(|line| line.split(['#', '|', '>', '&']).next().unwrap_or(line).split_whitespace().collect())
+            .collect()
+    }
+
+    #[test]
+    fn every_example_of_the_help_parses() {
+        let root = Cli::command();
+        let helps = std::iter::once(&root).chain(root.get_subcommands());
+        for command in helps {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples = examples(&help);
+            assert!(
+                !examples.is_empty() || command.get_name() == "help",
+                "{} has no example",
+                command.get_name()
+            );
+            for example in examples {
+                let parsed = Cli::try_parse_from(&example);
+                assert!(parsed.is_ok(), "{}: {}", example.join(" "), parsed.unwrap_err());
+            }
+        }
+    }
+
+    #[test]
+    fn the_contract_of_the_command_line_holds() {
+        let good = [
+            "serve DIR --cache A --cache B --cache-size 1GiB --mode write-back --listen 1.2.3.4:5 --export /N --config F --state-dir D",
+            "serve --config F --check-config",
+            "serve DIR --portmap --read-only",
+            "serve DIR --portmap=register --worker-queue 5 --busy-poll 0",
+            "pool status --json",
+            "pool add P",
+            "pool remove P --wait",
+            "mode",
+            "mode write-through",
+            "flush",
+            "flush --wait",
+            "status --json",
+            "stat 1 5 --json",
+            "top",
+            "events --follow --json -n 5",
+            "doctor --apply",
+            "bench array status",
+        ];
+        for line in good {
+            let words = std::iter::once("forebay").chain(line.split(' '));
+            let parsed = Cli::try_parse_from(words);
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+        }
+        let bad = [
+            "",
+            "serve",
+            "pool",
+            "pool remove",
+            "mode fast",
+            "stat 0",
+            "stat 1 0",
+            "stat x",
+            "events -n x",
+            "serve D --anonuid -1",
+            "serve D --anonuid 4294967295",
+            "serve D --squash some",
+            "serve D --cache-size big",
+            "frobnicate",
+        ];
+        for line in bad {
+            let words = std::iter::once("forebay").chain(line.split_whitespace());
+            assert_eq!(Cli::try_parse_from(words).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
 }

@@ -43,7 +43,7 @@ pub(crate) fn find(target: &Target) -> anyhow::Result<Client> {
 }
 
 /// The servers that answer in the state directories below `base`.
-fn running(base: &Path) -> Vec<(Client, Status)> {
+pub(crate) fn running(base: &Path) -> Vec<(Client, Status)> {
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
     let clients = entries.map(|entry| Client::new(&entry.path()));
     clients.filter_map(|client| client.status().ok().map(|status| (client, status))).collect()

@@ -16,6 +16,9 @@ pub(crate) const HEAD: Style = Style::new().bold();
 
 /// Text in a style; colours disappear where the output is no terminal or NO_COLOR is set.
 pub(crate) fn paint(style: Style, text: &str) -> String {
+    if text.is_empty() {
+        return String::new();
+    }
     format!("{style}{text}{style:#}")
 }
 
@@ -112,10 +115,12 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// A latency in nanoseconds with three digits or so: `870ns`, `12.3us`, `4.56ms`, `1.20s`.
+/// A latency in nanoseconds with three digits or so: `870ns`, `12.3us`, `4.56ms`, `1.20s`; `-` for 0, which stands
+/// for no latency at all.
 pub(crate) fn latency(nanos: u64) -> String {
     let (value, unit) = match nanos {
-        0..1_000 => return format!("{nanos}ns"),
+        0 => return "-".to_owned(),
+        1..1_000 => return format!("{nanos}ns"),
         1_000..1_000_000 => (nanos as f64 / 1e3, "us"),
         1_000_000..1_000_000_000 => (nanos as f64 / 1e6, "ms"),
         _ => (nanos as f64 / 1e9, "s"),
@@ -162,5 +167,42 @@ fn local(nanos: u64, format: &str) -> String {
     match Timestamp::from_nanosecond(i128::from(nanos)) {
         Ok(moment) => moment.to_zoned(TimeZone::system()).strftime(format).to_string(),
         Err(_) => "?".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_aligned_whatever_their_colours() {
+        let mut table = Table::new(&[("NAME", Align::Left), ("SIZE", Align::Right), ("", Align::Left)]);
+        table.row(["a".into(), "1".into(), paint(GOOD, "ok")]);
+        table.row(["longer".into(), "12345".into(), "x".into()]);
+        let plain = anstream::adapter::strip_str(&table.render(1)).to_string();
+        assert_eq!(plain, " NAME     SIZE\n a           1  ok\n longer  12345  x\n");
+    }
+
+    #[test]
+    fn figures_are_short_and_have_units() {
+        let latencies = [
+            (0, "-"),
+            (999, "999ns"),
+            (1_234, "1.23us"),
+            (45_600, "45.6us"),
+            (789_000, "789us"),
+            (1_000_000, "1.00ms"),
+            (2_500_000_000, "2.50s"),
+        ];
+        latencies.iter().for_each(|(nanos, text)| assert_eq!(latency(*nanos), *text));
+        let counts = [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")];
+        counts.iter().for_each(|(number, text)| assert_eq!(count(*number), *text));
+        let spans = [(5, "5 s"), (65, "1 min 5 s"), (3_700, "1 h 1 min"), (90_000, "1 d 1 h")];
+        spans.iter().for_each(|(seconds, text)| assert_eq!(span(Duration::from_secs(*seconds)), *text));
+    }
+
+    #[test]
+    fn text_from_outside_cannot_drive_the_terminal() {
+        assert_eq!(printable("/srv/\x1b[2Jdata\n"), "/srv/?[2Jdata?");
     }
 }

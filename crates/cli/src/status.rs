@@ -56,7 +56,7 @@ pub(crate) fn head(status: &Status) -> String {
     let listen: Vec<String> = status.listen.iter().map(ToString::to_string).collect();
     let handles = match status.handles {
         HandleMode::Kernel => "kernel",
-        HandleMode::Fallback => "fallback (by path)",
+        HandleMode::Fallback => "fallback (by inode)",
     };
     let verifier = printable(&status.write_verifier);
     text.push_str(&format!("listening on {}  handles {handles}  verifier {verifier}\n", listen.join(", ")));

@@ -79,6 +79,8 @@ struct View {
     sample: Option<StatSample>,
     status: Option<Status>,
     rates: VecDeque<Rates>,
+    /// Whether the only rates are those of the server's whole life.
+    holds_life: bool,
     client_rates: Vec<ClientRates>,
 }
 
@@ -95,8 +97,9 @@ impl View {
         let rates = Rates::between(self.sample.as_ref(), &sample);
         let status = client.status()?;
         self.client_rates = client_rates(self.status.as_ref(), &status);
-        // The first interval is the whole life of the server: a mean that would dwarf or flatten the curve.
-        if self.sample.is_some() && self.rates.len() >= HISTORY {
+        // The first interval is the whole life of the server: shown until there is another, but no part of the curves.
+        let first = std::mem::replace(&mut self.holds_life, self.sample.is_none());
+        if first || self.rates.len() >= HISTORY {
             self.rates.pop_front();
         }
         self.rates.push_back(rates);
@@ -106,7 +109,11 @@ impl View {
     }
 
     fn draw(&self) -> anyhow::Result<()> {
-        let (width, height) = terminal::size()?;
+        let (width, height) = match terminal::size()? {
+            // A terminal that does not know its size, as on a serial line.
+            (0, _) | (_, 0) => (80, 24),
+            size => size,
+        };
         let text = self.render(usize::from(width));
         let mut frame = Vec::new();
         crossterm::queue!(frame, cursor::MoveTo(0, 0))?;
@@ -146,8 +153,11 @@ impl View {
             now.cpu_percent,
             format_size(status.memory.used_bytes)
         ));
-        text.push('\n');
-        text.push_str(&self.clients().render(0));
+        let clients = self.clients();
+        if !clients.is_empty() {
+            text.push('\n');
+            text.push_str(&clients.render(0));
+        }
         text.push_str("\nq quits\n");
         text
     }

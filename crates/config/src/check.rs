@@ -58,9 +58,6 @@ fn check_listen(listen: &[Located<SocketAddr>], problems: &mut Collector<'_>) {
                 format!("{} overlaps with {} ({place}); keep one of them", address.value, earlier.value);
             problems.add(&address.origin, message);
         }
-        if address.value.ip().is_multicast() {
-            problems.add(&address.origin, format!("{} is a multicast address; NFS needs TCP", address.value));
-        }
     }
 }
 
@@ -102,9 +99,10 @@ fn complete_exports(
 ) -> Vec<Export> {
     let mut done: Vec<Located<Export>> = Vec::new();
     for draft in drafts {
-        let (Some(path), Some(name)) = (draft.path, draft.name) else { continue };
-        let clients = complete_clients(&name.value, draft.clients, &draft.origin, outside, problems);
-        let Some(directory) = directory(&path, problems) else { continue };
+        let directory = draft.path.as_ref().and_then(|path| directory(path, problems));
+        let name = draft.name.map_or_else(String::new, |name| name.value);
+        let clients = complete_clients(&name, draft.clients, &draft.origin, outside, problems);
+        let (Some(path), Some(directory)) = (draft.path, directory) else { continue };
         let id = draft.id.map_or_else(|| derived_id(&directory), |id| id.value);
         if let Some(earlier) = done.iter().find(|earlier| earlier.value.id == id) {
             let place = problems.describe(&earlier.origin);
@@ -122,7 +120,7 @@ fn complete_exports(
             problems.add(&path.origin, message);
         }
         let aliases = draft.aliases.into_iter().map(|alias| alias.value).collect();
-        let export = Export { path: directory, name: name.value, aliases, id, clients };
+        let export = Export { path: directory, name, aliases, id, clients };
         done.push(Located { value: export, origin: path.origin });
     }
     done.into_iter().map(|export| export.value).collect()

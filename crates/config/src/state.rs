@@ -28,7 +28,11 @@ pub fn instance_name(paths: &[&Path]) -> String {
         .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         .take(32)
         .collect();
-    format!("{}-{:08x}", word.trim_start_matches('.'), fold32(fnv1a(&sorted)))
+    let word = match word.trim_start_matches('.') {
+        "" => "export",
+        word => word,
+    };
+    format!("{word}-{:08x}", fold32(fnv1a(&sorted)))
 }
 
 /// The path with the symlinks of its existing part resolved; what does not exist yet is kept as it is.

@@ -7,7 +7,6 @@
 
 mod client;
 mod event;
-
 mod protocol;
 mod sample;
 mod server;

@@ -80,7 +80,7 @@ pub enum Health {
 pub enum HandleMode {
     /// The kernel's own handles (name_to_handle_at): valid as long as the file exists.
     Kernel,
-    /// Paths remembered by the server, where the privilege for kernel handles is missing.
+    /// Inode numbers that the server finds again by walking the tree, where the privilege for kernel handles is missing.
     Fallback,
 }
 

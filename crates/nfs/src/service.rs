@@ -23,9 +23,9 @@ use crate::stats::Stats;
 pub struct NfsConfig {
     /// The exports with their rules; the same ids as those of the file system's exports.
     pub exports: Vec<forebay_config::Export>,
-    /// Threads for requests that wait for a disk.
+    /// Threads for requests that wait for a disk: as many for data, as many for names and attributes.
     pub workers: usize,
-    /// Requests that may wait for one.
+    /// Requests of each kind that may wait for one.
     pub worker_queue: usize,
     /// How long an idle worker polls before it sleeps.
     pub busy_poll: Duration,
@@ -43,7 +43,10 @@ pub struct Job {
 /// NFSv3 and MOUNT v3 for a set of exports.
 pub struct Nfs {
     shared: Arc<Shared>,
-    workers: Workers<Job>,
+    /// For READ, WRITE and COMMIT.
+    data: Workers<Job>,
+    /// For all others: names and attributes do not queue behind slow data.
+    names: Workers<Job>,
 }
 
 /// What event loops and workers share.
@@ -67,13 +70,16 @@ impl Nfs {
             mounts: Mounts::default(),
             stats: Stats::default(),
         });
-        let of_workers = shared.clone();
-        let workers = Workers::new(config.workers, config.worker_queue, config.busy_poll, move |job| {
-            of_workers.stats.busy.fetch_add(1, Ordering::Relaxed);
-            of_workers.run(job);
-            of_workers.stats.busy.fetch_sub(1, Ordering::Relaxed);
-        })?;
-        Ok(Nfs { shared, workers })
+        let pool = || {
+            let shared = shared.clone();
+            Workers::new(config.workers, config.worker_queue, config.busy_poll, move |job| {
+                shared.stats.busy.fetch_add(1, Ordering::Relaxed);
+                shared.run(job);
+                shared.stats.busy.fetch_sub(1, Ordering::Relaxed);
+            })
+        };
+        let (data, names) = (pool()?, pool()?);
+        Ok(Nfs { shared, data, names })
     }
 
     /// Counters since start.
@@ -93,30 +99,31 @@ impl Nfs {
 
     /// Requests waiting for a worker.
     pub fn queued(&self) -> usize {
-        self.workers.queued()
+        self.data.queued() + self.names.queued()
     }
 
     /// Finishes queued requests and ends the workers.
     pub fn stop(&self) {
-        self.workers.stop();
+        self.data.stop();
+        self.names.stop();
     }
 }
 
 impl Service for Nfs {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
         let arrived = Instant::now();
-        match self.shared.first_try(&message, reply, arrived) {
-            Some(outcome) => outcome,
-            None => {
-                reply.clear();
-                let (record, ticket) = message.defer();
-                self.shared.stats.deferred.fetch_add(1, Ordering::Relaxed);
-                if let Err(job) = self.workers.submit(Job { record, ticket, arrived }) {
-                    self.shared.turn_away(job);
-                }
-                Outcome::Deferred
-            }
+        let workers = match self.shared.first_try(&message, reply, arrived) {
+            Tried::Done(outcome) => return outcome,
+            Tried::Data => &self.data,
+            Tried::Names => &self.names,
+        };
+        reply.clear();
+        let (record, ticket) = message.defer();
+        self.shared.stats.deferred.fetch_add(1, Ordering::Relaxed);
+        if let Err(job) = workers.submit(Job { record, ticket, arrived }) {
+            self.shared.turn_away(job);
         }
+        Outcome::Deferred
     }
 
     fn connected(&self, peer: &Peer) -> bool {
@@ -127,6 +134,15 @@ impl Service for Nfs {
     fn disconnected(&self, peer: &Peer) {
         self.shared.clients.disconnected(peer.addr.ip());
     }
+}
+
+/// What came of trying a request on the event loop.
+enum Tried {
+    Done(Outcome),
+    /// It has to wait for file data.
+    Data,
+    /// It has to wait for anything else.
+    Names,
 }
 
 /// An object a call names, reached by an admitted caller.
@@ -143,29 +159,32 @@ impl At {
 
 impl Shared {
     /// Answers on the event loop if nothing has to be waited for.
-    fn first_try(&self, message: &Message<'_>, reply: &mut Reply<'_>, arrived: Instant) -> Option<Outcome> {
+    fn first_try(&self, message: &Message<'_>, reply: &mut Reply<'_>, arrived: Instant) -> Tried {
         match route(message.bytes(), message.peer()) {
-            Route::Nfs(procedure, call) => {
-                match self.look(procedure, &call, reply, Wait::No) {
-                    Ok(status) => {
-                        self.stats.answered(procedure, arrived.elapsed(), status != Nfsstat3::Ok);
-                    }
-                    Err(Stop::Garbage) => garbage(reply, call.xid()),
-                    // What fails otherwise has answered; what has to wait does so on a worker.
-                    Err(_) => return None,
+            Route::Nfs(procedure, call) => match self.look(procedure, &call, reply, Wait::No) {
+                Ok(status) => {
+                    self.stats.answered(procedure, arrived.elapsed(), status != Nfsstat3::Ok);
+                    Tried::Done(Outcome::Reply)
                 }
-                Some(Outcome::Reply)
-            }
+                Err(Stop::Garbage) => {
+                    garbage(reply, call.xid());
+                    Tried::Done(Outcome::Reply)
+                }
+                Err(_) if matches!(procedure, Procedure::Read | Procedure::Write | Procedure::Commit) => {
+                    Tried::Data
+                }
+                Err(_) => Tried::Names,
+            },
             Route::Mount(mount3::Procedure::Null, call) => {
                 success(reply.head(), call.xid());
-                Some(Outcome::Reply)
+                Tried::Done(Outcome::Reply)
             }
-            Route::Mount(..) => None,
+            Route::Mount(..) => Tried::Names,
             Route::Answer(header) => {
                 header.encode(reply.head());
-                Some(Outcome::Reply)
+                Tried::Done(Outcome::Reply)
             }
-            Route::Close => Some(Outcome::Close),
+            Route::Close => Tried::Done(Outcome::Close),
         }
     }
 

@@ -182,3 +182,6 @@ fn parse_mark(mark: [u8; 4]) -> (bool, usize) {
 pub(crate) fn single_mark(len: usize) -> [u8; 4] {
     (len as u32 | 0x8000_0000).to_be_bytes()
 }
+
+#[cfg(test)]
+mod tests;

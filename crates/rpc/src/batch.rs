@@ -13,7 +13,7 @@ use crate::pool::{Pool, PooledBuf, SMALL};
 use crate::reply::PayloadBuf;
 
 const ARENA: usize = 256 << 10;
-/// Left free before a payload for record mark and head, which are known only after it.
+/// At most left free before a payload for record mark and head, which are known only after it.
 const GAP: usize = 512;
 /// Payload bytes in pooled buffers that are worth a sendmsg of their own.
 const ENOUGH: usize = 512 << 10;
@@ -28,6 +28,9 @@ enum Piece {
 pub(crate) struct Batch {
     arena: Box<[u8]>,
     used: usize,
+    /// Left free before the next payload: what mark and head of the last reply with one took. Replies to READ
+    /// are all alike, so that mostly no hole remains and the whole batch is one slice.
+    gap: usize,
     pieces: Vec<Piece>,
     pooled: usize,
 }
@@ -37,6 +40,7 @@ impl Batch {
         Self {
             arena: vec![0; ARENA].into_boxed_slice(),
             used: 0,
+            gap: 0,
             pieces: Vec::with_capacity(SLICES),
             pooled: 0,
         }
@@ -53,13 +57,8 @@ impl Batch {
 
     /// Where the next reply's payload may be put, if it is small.
     pub(crate) fn region(&mut self) -> &mut [u8] {
-        let from = self.payload_start();
+        let from = self.used + self.gap;
         &mut self.arena[from..from + SMALL]
-    }
-
-    fn payload_start(&self) -> usize {
-        // On a cache line of its own: the copy out of the page cache is faster.
-        (self.used + GAP).next_multiple_of(64)
     }
 
     /// Adds a reply. `payload` is its padded length, and its buffer if it is not in the region.
@@ -73,17 +72,19 @@ impl Batch {
                 self.pieces.push(Piece::Pooled(buf, len));
             }
             Some((len, None)) => {
-                let start = self.payload_start();
-                let before = start - self.used;
-                self.used = start + len;
-                if mark.len() + head.len() <= before {
-                    let from = start - head.len() - mark.len();
+                let start = self.used + self.gap;
+                let head_len = mark.len() + head.len();
+                if head_len <= self.gap {
+                    let from = start - head_len;
                     self.copy_head(from, mark, head);
-                    self.pieces.push(Piece::Arena { from, to: self.used });
+                    self.used = start;
+                    self.push_arena(from, start + len);
                 } else {
+                    self.used = start + len;
                     self.push_head(mark, head);
-                    self.pieces.push(Piece::Arena { from: start, to: start + len });
+                    self.push_arena(start, start + len);
                 }
+                self.gap = head_len.min(GAP);
             }
         }
     }
@@ -98,7 +99,12 @@ impl Batch {
             return;
         }
         self.copy_head(from, mark, head);
-        self.used = to;
+        self.push_arena(from, to);
+    }
+
+    /// Adds a stretch of the arena, to the last piece if it continues that.
+    fn push_arena(&mut self, from: usize, to: usize) {
+        self.used = self.used.max(to);
         match self.pieces.last_mut() {
             Some(Piece::Arena { to: end, .. }) if *end == from => *end = to,
             _ => self.pieces.push(Piece::Arena { from, to }),

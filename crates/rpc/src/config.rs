@@ -12,7 +12,8 @@ pub struct Config {
     /// Connections served at once; beyond it the longest idle one makes room, or the new one is refused.
     pub max_connections: usize,
     /// Bytes that buffers of all connections may hold together. At the limit, connections stop being read;
-    /// what requests already accepted append to their reply heads, and small payloads, may go beyond it.
+    /// what requests already accepted append to their reply heads, and small payloads, may go beyond it. At
+    /// least four records of `max_record` bytes are allowed whatever is set here.
     pub memory: usize,
     /// Bytes one connection may hold in unanswered requests and unsent replies before it stops being read.
     pub conn_memory: usize,
@@ -21,7 +22,7 @@ pub struct Config {
     /// A connection without any request for this long is closed; `None` keeps it for ever.
     pub idle_timeout: Option<Duration>,
     /// A connection is closed when a record begun does not go on, or queued replies are not read, this long.
-    /// Each 64 KiB moved starts the time again.
+    /// Each 64 KiB moved starts the time again. While memory is short an eighth of it is enough.
     pub stall_timeout: Duration,
     /// How long a loop polls after work before it sleeps. Spinning that does not pay stops by itself.
     pub busy_poll: Duration,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
@@ -12,8 +12,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 use crate::assemble::{Assembler, EARLY, Next};
 use crate::batch::{Batch, finish};
 use crate::config::Config;
+use crate::drive::{Wire, drained, offer, resume};
 use crate::home::Home;
-use crate::link::{Link, SLICES, Wire, drive};
+use crate::link::Link;
 use crate::pool::{Charge, Pool, SMALL};
 use crate::reply::Reply;
 use crate::service::{Body, Message, Outcome, Service};
@@ -24,6 +25,8 @@ use crate::stats::CloseReason;
 const SCRATCH: usize = 256 << 10;
 /// Received behind, or as the start of, a large record: all that is ever copied of it.
 const TAIL: usize = 2 * EARLY;
+/// Receives at most to empty a socket before it is closed.
+const DISCARDS: usize = 64;
 /// A head vector that grew beyond this is not kept.
 const HEAD_KEPT: usize = 64 << 10;
 
@@ -67,12 +70,17 @@ pub(crate) enum Turn {
     Starved,
 }
 
+/// Bytes received and not taken in yet because a limit was reached.
+struct Backlog {
+    bytes: Vec<u8>,
+    done: usize,
+    _charge: Charge,
+}
+
 pub(crate) struct Conn {
     pub(crate) link: Arc<Link>,
     assembler: Assembler,
-    /// Received, not taken in yet because a limit was reached.
-    backlog: Vec<u8>,
-    backlog_charge: Option<Charge>,
+    backlog: Option<Backlog>,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     pub(crate) hung_up: bool,
@@ -96,8 +104,7 @@ impl Conn {
         Self {
             link,
             assembler: Assembler::default(),
-            backlog: Vec::new(),
-            backlog_charge: None,
+            backlog: None,
             readable: false,
             writable: false,
             hung_up: false,
@@ -118,60 +125,70 @@ impl Conn {
         if self.hung_up {
             return Err(CloseReason::SocketError);
         }
-        self.send_queued();
-        let result = self.input_turn(io);
+        self.out_bytes = resume(&*self.link, std::mem::take(&mut self.writable));
+        let taken = self.take_in(io);
         let flushed = self.flush(io);
         if io.records > 0 {
             io.home.stats.records.fetch_add(std::mem::take(&mut io.records), Relaxed);
         }
-        let turn = result?;
+        taken?;
         flushed?;
-        if self.closing.is_some() { self.drain() } else { Ok(turn) }
+        self.next_turn(io)
     }
 
-    fn send_queued(&mut self) {
-        let mut queued = VecDeque::new();
-        let writable = std::mem::take(&mut self.writable);
-        let writer = self.link.with_outlet(|outlet| {
-            self.out_bytes = outlet.bytes();
-            writable && outlet.writable() && outlet.take(&mut queued, SLICES / 2)
-        });
-        if writer {
-            drive(&*self.link, queued, true);
-            self.out_bytes = self.link.with_outlet(|outlet| outlet.bytes());
-        }
-    }
-
-    fn input_turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
-        if self.closing.is_some() {
-            return Ok(Turn::Wait);
-        }
+    /// Handles the backlog, or else receives once.
+    fn take_in<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
         self.starved = false;
-        if !self.backlog.is_empty() {
-            let backlog = std::mem::take(&mut self.backlog);
-            let mut input = &backlog[..];
+        if self.closing.is_some() {
+            return Ok(());
+        }
+        if let Some(mut backlog) = self.backlog.take() {
+            let mut input = &backlog.bytes[backlog.done..];
             self.consume(&mut input, io)?;
-            if input.len() == backlog.len() {
-                self.backlog = backlog;
-            } else {
-                self.keep(input, io);
-            }
+            backlog.done = backlog.bytes.len() - input.len();
+            self.backlog = (backlog.done < backlog.bytes.len()).then_some(backlog);
         } else if self.readable && self.may_read(io) {
             self.receive(io)?;
         }
-        if self.starved {
-            return Ok(Turn::Starved);
+        Ok(())
+    }
+
+    /// Decides after all sending of this turn, which may have ended what a pause would wait for.
+    fn next_turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
+        if let Some(reason) = self.closing {
+            if !drained(&*self.link) {
+                return Ok(Turn::Wait);
+            }
+            self.discard(io);
+            return Err(reason);
         }
-        if self.backlog.is_empty() && !self.readable {
-            return Ok(Turn::Wait);
+        Ok(if self.starved {
+            Turn::Starved
+        } else if self.backlog.is_none() && !self.readable {
+            Turn::Wait
+        } else if self.may_read(io) {
+            Turn::Again
+        } else {
+            self.pause(io)
+        })
+    }
+
+    /// Empties the socket: closed with input unread, it would take back replies still on their way (RFC 1122
+    /// section 4.2.2.13).
+    fn discard<S: Service>(&self, io: &mut Io<S>) {
+        for _ in 0..DISCARDS {
+            if !matches!(recv(self.link.fd(), &mut io.scratch[..], RecvFlags::DONTWAIT), Ok((1.., _))) {
+                return;
+            }
         }
-        if self.may_read(io) { Ok(Turn::Again) } else { Ok(self.pause(io)) }
     }
 
     /// Keeps what a limit left unhandled.
     fn keep<S: Service>(&mut self, rest: &[u8], io: &Io<S>) {
-        self.backlog_charge = (!rest.is_empty()).then(|| io.pool.charge(rest.len()));
-        self.backlog = rest.to_vec();
+        if !rest.is_empty() {
+            let charge = io.pool.charge(rest.len());
+            self.backlog = Some(Backlog { bytes: rest.to_vec(), done: 0, _charge: charge });
+        }
     }
 
     fn receive<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
@@ -280,7 +297,9 @@ impl Conn {
         let paused = link.with_outlet(|outlet| {
             self.out_bytes = outlet.bytes();
             let paused = !self.may_read(io);
-            outlet.watch(paused);
+            // Half of the requests answered are worth a wake-up, one is not; bytes become fewer in large steps.
+            let full = self.link.inflight() >= io.config.max_inflight;
+            outlet.watch(paused.then_some(if full { io.config.max_inflight / 2 } else { usize::MAX }));
             paused
         });
         if !paused {
@@ -296,76 +315,45 @@ impl Conn {
         if io.batch.is_empty() {
             return Ok(());
         }
-        let mut queued = VecDeque::new();
-        let more = if self.link.with_outlet(|outlet| outlet.begin()) {
-            let Ok((sent, all)) = io.batch.send(self.link.fd()) else {
-                io.batch.clear();
-                return Err(CloseReason::SocketError);
-            };
+        let (link, batch) = (&*self.link, &mut io.batch);
+        let waiting = offer(link, |may_write| {
+            let (sent, all) = if may_write { batch.send(link.fd()).ok()? } else { (0, false) };
             io.home.stats.bytes_out.fetch_add(sent as u64, Relaxed);
-            let mut rest = if all { VecDeque::new() } else { io.batch.rest(sent, &io.pool) };
-            self.link.with_outlet(|outlet| {
-                outlet.wrote(sent, 0);
-                outlet.count(&rest);
-                let go_on = all || outlet.blocked(&mut rest);
-                let more = go_on && outlet.take(&mut queued, SLICES / 2);
-                self.out_bytes = outlet.bytes();
-                more
-            })
-        } else {
-            let rest = io.batch.rest(0, &io.pool);
-            self.link.with_outlet(|outlet| {
-                let mut writer = false;
-                for chunk in rest {
-                    writer |= outlet.push(chunk);
-                }
-                let more = writer && outlet.take(&mut queued, SLICES / 2);
-                self.out_bytes = outlet.bytes();
-                more
-            })
-        };
-        io.batch.clear();
-        if more {
-            drive(&*self.link, queued, true);
-            self.out_bytes = self.link.with_outlet(|outlet| outlet.bytes());
-        }
-        Ok(())
-    }
-
-    /// Closes if nothing is in flight or unsent, else asks to be told.
-    fn drain(&mut self) -> Result<Turn, CloseReason> {
-        let reason = self.closing.unwrap_or(CloseReason::PeerClosed);
-        let drained = self.link.with_outlet(|outlet| {
-            let drained = self.link.inflight() == 0 && outlet.idle();
-            outlet.watch(!drained);
-            drained
+            Some((sent, if all { VecDeque::new() } else { batch.rest(sent, &io.pool) }))
         });
-        if drained { Err(reason) } else { Ok(Turn::Wait) }
+        io.batch.clear();
+        self.out_bytes = waiting.ok_or(CloseReason::SocketError)?;
+        Ok(())
     }
 
     /// Whether nothing is under way in either direction.
     pub(crate) fn quiet(&self) -> bool {
-        self.backlog.is_empty()
+        self.backlog.is_none()
             && !self.assembler.partial()
             && self.link.inflight() == 0
             && self.link.with_outlet(|outlet| outlet.bytes()) == 0
     }
 
-    /// What the passing of time alone makes of the connection.
-    pub(crate) fn overdue(&mut self, config: &Config, now: Instant) -> Option<CloseReason> {
+    /// What the passing of time alone makes of the connection. `patience` is how long a stall is tolerated.
+    pub(crate) fn overdue(
+        &mut self,
+        config: &Config,
+        patience: Duration,
+        now: Instant,
+    ) -> Option<CloseReason> {
         let (bytes, written) = self.link.with_outlet(|outlet| (outlet.bytes(), outlet.written()));
         if bytes == 0 {
             self.output.restart(now);
         }
         self.output.moved(written, false, now);
-        if self.output.stalled(config.stall_timeout, now) {
+        if self.output.stalled(patience, now) {
             return Some(CloseReason::StalledOutput);
         }
         // Backlog, or readiness not used: it is the server that does not go on.
-        if !self.assembler.partial() || !self.backlog.is_empty() || self.readable {
+        if !self.assembler.partial() || self.backlog.is_some() || self.readable {
             self.input.restart(now);
         }
-        if self.input.stalled(config.stall_timeout, now) {
+        if self.input.stalled(patience, now) {
             return Some(CloseReason::StalledInput);
         }
         let idle = config.idle_timeout.is_some_and(|limit| now.duration_since(self.last_active) >= limit);

@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::accept::Acceptor;
-use crate::config::Config;
 use crate::conn::{Conn, Io, Turn};
 use crate::home::Post;
 use crate::link::Link;
@@ -27,7 +26,9 @@ const WAKE: u64 = u64::MAX;
 /// Token of all listening sockets.
 const LISTEN: u64 = u64::MAX - 1;
 /// Pause before a connection that lacks memory has another turn.
-const STARVED_RETRY: Duration = Duration::from_millis(1);
+const STARVED_RETRY: Duration = Duration::from_millis(5);
+/// Stalls are tolerated for a so much shorter time while connections wait for memory that others hold.
+const PRESSED: u32 = 8;
 /// A connection idle for less is not closed to make room.
 const EVICTABLE: Duration = Duration::from_secs(1);
 
@@ -52,7 +53,7 @@ impl<S: Service> EventLoop<S> {
         epoll::add(&epoll, io.home.event(), EventData::new_u64(WAKE), EventFlags::IN | EventFlags::ET)?;
         let mut new = Self {
             spinner: Spinner::new(io.config.busy_poll),
-            next_sweep: io.now + sweep_interval(&io.config),
+            next_sweep: io.now,
             io,
             epoll,
             acceptor,
@@ -96,12 +97,12 @@ impl<S: Service> EventLoop<S> {
     /// Does what is due by the clock.
     fn keep_time(&mut self) {
         let now = self.io.now;
+        if now >= self.next_sweep {
+            self.sweep();
+        }
         if self.retry_at.is_some_and(|at| now >= at) {
             self.retry_at = None;
             std::mem::take(&mut self.starved).into_iter().for_each(|token| self.enqueue(token));
-        }
-        if now >= self.next_sweep {
-            self.sweep();
         }
         if let Some(acceptor) = &mut self.acceptor
             && acceptor.paused_until().is_some_and(|until| now >= until)
@@ -130,7 +131,8 @@ impl<S: Service> EventLoop<S> {
 
     /// Until something has to be done without being asked; none if there is nothing.
     fn timeout(&self) -> Option<Duration> {
-        let sweep = (self.conns.len() > 0).then_some(self.next_sweep);
+        let trim = self.acceptor.is_some() && self.io.pool.has_cached();
+        let sweep = (self.conns.len() > 0 || trim).then_some(self.next_sweep);
         let accept = self.acceptor.as_ref().and_then(Acceptor::paused_until);
         let first = [self.retry_at, sweep, accept, self.deadline].into_iter().flatten().min()?;
         Some(first.saturating_duration_since(Instant::now()))
@@ -189,6 +191,7 @@ impl<S: Service> EventLoop<S> {
             Ok(Turn::Again) => self.enqueue(token),
             Ok(Turn::Starved) => {
                 self.starved.push(token);
+                self.next_sweep = self.next_sweep.min(self.io.now + self.sweep_interval());
                 self.retry_at.get_or_insert(self.io.now + STARVED_RETRY);
             }
             Err(reason) => self.close(token, reason),
@@ -225,7 +228,7 @@ impl<S: Service> EventLoop<S> {
         }
         if self.conns.len() == 0 {
             // No sweep ran while nobody was connected.
-            self.next_sweep = self.io.now + sweep_interval(&self.io.config);
+            self.next_sweep = self.io.now + self.sweep_interval();
         }
         let (home, pool, now) = (&self.io.home, &self.io.pool, self.io.now);
         let token = self.conns.insert_with(|token| {
@@ -251,14 +254,30 @@ impl<S: Service> EventLoop<S> {
     }
 
     fn sweep(&mut self) {
-        let (config, now) = (&self.io.config, self.io.now);
+        let (config, now, patience) = (&self.io.config, self.io.now, self.patience());
         let overdue: Vec<_> = self
             .conns
             .iter_mut()
-            .filter_map(|(token, conn)| conn.overdue(config, now).map(|reason| (token, reason)))
+            .filter_map(|(token, conn)| conn.overdue(config, patience, now).map(|reason| (token, reason)))
             .collect();
         overdue.into_iter().for_each(|(token, reason)| self.close(token, reason));
-        self.next_sweep = now + sweep_interval(&self.io.config);
+        // One loop does it, or buffers would be unneeded too soon.
+        if self.acceptor.is_some() {
+            self.io.pool.trim();
+        }
+        self.next_sweep = now + self.sweep_interval();
+    }
+
+    /// How long a stalled transfer is tolerated.
+    fn patience(&self) -> Duration {
+        let stall = self.io.config.stall_timeout;
+        if self.starved.is_empty() { stall } else { stall / PRESSED }
+    }
+
+    /// A quarter of the shortest timeout: what is overdue is closed that much late at most.
+    fn sweep_interval(&self) -> Duration {
+        let shortest = self.io.config.idle_timeout.map_or(self.patience(), |idle| idle.min(self.patience()));
+        (shortest / 4).max(Duration::from_millis(1))
     }
 
     fn accept(&mut self) {
@@ -289,12 +308,6 @@ fn poll(epoll: &OwnedFd, events: &mut Vec<Event>, timeout: Option<Duration>) -> 
     // An interrupted wait is an empty one. Other errors cannot happen to an epoll set of our own.
     let _ = epoll::wait(epoll, spare_capacity(events), timeout.as_ref());
     !events.is_empty()
-}
-
-/// A quarter of the shortest timeout: what is overdue is closed that much late at most.
-fn sweep_interval(config: &Config) -> Duration {
-    let shortest = config.idle_timeout.map_or(config.stall_timeout, |idle| idle.min(config.stall_timeout));
-    (shortest / 4).max(Duration::from_millis(1))
 }
 
 fn log_close(peer: &Peer, reason: CloseReason) {

@@ -14,6 +14,7 @@ mod assemble;
 mod batch;
 mod config;
 mod conn;
+mod drive;
 mod event_loop;
 mod home;
 mod link;

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 
 use crate::assemble::single_mark;
+use crate::drive::{Wire, Wrote, submit, write_out};
 use crate::home::{Home, Post};
 use crate::outlet::{Outlet, Weigh};
 use crate::pool::{Charge, Pool, PooledBuf};
@@ -67,52 +68,6 @@ impl Weigh for Chunk {
     }
 }
 
-/// How a writer's attempt ended; the bytes it wrote.
-pub(crate) enum Wrote {
-    All(usize),
-    Full(usize),
-    Failed,
-}
-
-/// What [`drive`] needs of a connection; a model checker puts its own in.
-pub(crate) trait Wire {
-    type Chunk: Weigh;
-    fn with_outlet<R>(&self, f: impl FnOnce(&mut Outlet<Self::Chunk>) -> R) -> R;
-    /// Writes from the front of `batch`, removing what is written.
-    fn write(&self, batch: &mut VecDeque<Self::Chunk>) -> Wrote;
-    /// The socket failed; the event loop has to close the connection.
-    fn failed(&self);
-}
-
-/// The writer's turn: writes until nothing is queued or the socket is full. `more` tells whether `batch` holds
-/// anything yet. Returns whether the event loop has to be told that something became fewer.
-pub(crate) fn drive<W: Wire>(wire: &W, mut batch: VecDeque<W::Chunk>, mut more: bool) -> bool {
-    let mut tell = false;
-    while more {
-        match wire.write(&mut batch) {
-            Wrote::All(n) => {
-                (more, tell) = wire.with_outlet(|outlet| {
-                    outlet.wrote(n, n);
-                    (outlet.take(&mut batch, SLICES / 2), outlet.lessened() || tell)
-                });
-            }
-            Wrote::Full(n) => {
-                (more, tell) = wire.with_outlet(|outlet| {
-                    outlet.wrote(n, n);
-                    let again = outlet.blocked(&mut batch);
-                    (again && outlet.take(&mut batch, SLICES / 2), (n > 0 && outlet.lessened()) || tell)
-                });
-            }
-            Wrote::Failed => {
-                wire.with_outlet(Outlet::close);
-                wire.failed();
-                return true;
-            }
-        }
-    }
-    tell
-}
-
 pub(crate) struct Link {
     fd: OwnedFd,
     peer: Arc<Peer>,
@@ -156,11 +111,6 @@ impl Link {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Deferred records not answered yet.
-    pub(crate) fn inflight(&self) -> usize {
-        self.inflight.load(Relaxed)
-    }
-
     /// Bytes of deferred records not answered yet.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
@@ -172,21 +122,22 @@ impl Link {
         self.held.fetch_add(held, Relaxed);
     }
 
-    /// A deferred record is done with. Counts and queue change under one lock: a loop about to pause sees both
-    /// or is told, and a loop about to close never sees nothing in flight while a reply is still to come.
-    pub(crate) fn leave(&self, held: usize, reply: Option<OwnedReply>) {
+    /// A deferred record is done with. Returns whether [`write_out`](Self::write_out) has to follow.
+    pub(crate) fn leave(&self, held: usize, reply: Option<OwnedReply>) -> bool {
         let chunk = reply.map(|reply| Chunk::from_reply(reply, &self.pool));
-        let mut batch = VecDeque::new();
-        let (writer, mut tell) = self.with_outlet(|outlet| {
+        let (writer, tell) = submit(self, chunk, || {
             self.held.fetch_sub(held, Relaxed);
             self.inflight.fetch_sub(1, Relaxed);
-            let writer = chunk.is_some_and(|chunk| outlet.push(chunk)) && outlet.take(&mut batch, SLICES / 2);
-            (writer, outlet.lessened())
         });
-        if writer {
-            tell |= drive(self, batch, true);
-        }
         if tell {
+            self.home.post(Post::Resume(self.token));
+        }
+        writer
+    }
+
+    /// Writes what is queued.
+    pub(crate) fn write_out(&self) {
+        if write_out(self) {
             self.home.post(Post::Resume(self.token));
         }
     }
@@ -222,6 +173,10 @@ impl Wire for Link {
         }
         self.home.stats.bytes_out.fetch_add(total as u64, Relaxed);
         Wrote::All(total)
+    }
+
+    fn inflight(&self) -> usize {
+        self.inflight.load(Relaxed)
     }
 
     fn failed(&self) {

@@ -35,15 +35,15 @@ pub(crate) struct Outlet<C> {
     queue: VecDeque<C>,
     /// Bytes queued or being written from the queue.
     bytes: usize,
-    /// The event loop asks to be told, once, when requests in flight or queued bytes became fewer.
-    watched: bool,
+    /// The event loop asks to be told, once, of fewer bytes or requests with at most so many in flight.
+    watched: Option<usize>,
     /// Bytes the socket ever took; a sweep compares two readings to find a stalled reader.
     written: u64,
 }
 
 impl<C: Weigh> Outlet<C> {
     pub(crate) fn new() -> Self {
-        Self { state: State::Idle, kick: false, queue: VecDeque::new(), bytes: 0, watched: false, written: 0 }
+        Self { state: State::Idle, kick: false, queue: VecDeque::new(), bytes: 0, watched: None, written: 0 }
     }
 
     /// Bytes waiting.
@@ -148,13 +148,17 @@ impl<C: Weigh> Outlet<C> {
         self.bytes = 0;
     }
 
-    /// Asks for one `true` from [`lessened`](Self::lessened).
-    pub(crate) fn watch(&mut self, on: bool) {
-        self.watched = on;
+    /// Asks for one `true` from [`lessened`](Self::lessened), once at most this many requests are in flight.
+    pub(crate) fn watch(&mut self, inflight: Option<usize>) {
+        self.watched = inflight;
     }
 
     /// To be called after anything became fewer; true once if the loop asked to be told.
-    pub(crate) fn lessened(&mut self) -> bool {
-        std::mem::take(&mut self.watched)
+    pub(crate) fn lessened(&mut self, inflight: usize) -> bool {
+        let tell = self.watched.is_some_and(|at_most| inflight <= at_most);
+        if tell {
+            self.watched = None;
+        }
+        tell
     }
 }

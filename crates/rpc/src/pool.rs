@@ -4,7 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -47,7 +47,22 @@ impl Drop for Mapping {
 
 struct Class {
     size: usize,
-    free: Mutex<Vec<Mapping>>,
+    free: Mutex<Free>,
+}
+
+#[derive(Default)]
+struct Free {
+    maps: Vec<Mapping>,
+    /// Fewest buffers free since the last trim: so many were not needed.
+    unneeded: usize,
+}
+
+impl Free {
+    fn pop(&mut self) -> Option<Mapping> {
+        let map = self.maps.pop();
+        self.unneeded = self.unneeded.min(self.maps.len());
+        map
+    }
 }
 
 /// All buffers of a server.
@@ -55,6 +70,8 @@ pub(crate) struct Pool {
     limit: usize,
     used: AtomicUsize,
     cached: AtomicUsize,
+    /// The one record buffer beyond the limit is on loan.
+    extra: AtomicBool,
     classes: [Class; CLASSES],
 }
 
@@ -62,9 +79,15 @@ impl Pool {
     /// A pool whose largest buffers hold `largest` bytes and which hands out `limit` bytes in all.
     pub(crate) fn new(largest: usize, limit: usize) -> Arc<Self> {
         let largest = largest.max(1 << 20).next_multiple_of(PAGE);
-        let class = |size| Class { size, free: Mutex::new(Vec::new()) };
+        let class = |size| Class { size, free: Mutex::default() };
         let classes = [SMALL, 64 << 10, 256 << 10, largest].map(class);
-        Arc::new(Self { limit, used: AtomicUsize::new(0), cached: AtomicUsize::new(0), classes })
+        Arc::new(Self {
+            limit,
+            used: AtomicUsize::new(0),
+            cached: AtomicUsize::new(0),
+            extra: AtomicBool::new(false),
+            classes,
+        })
     }
 
     /// Bytes in use: leased buffers and what was charged.
@@ -77,10 +100,27 @@ impl Pool {
         self.used() >= self.limit
     }
 
-    /// A buffer of at least `size` bytes; none if the limit does not allow it or `size` is beyond the largest.
+    /// A buffer of at least `size` bytes for a record; none if the limit does not allow it or `size` is beyond
+    /// the largest. One at a time is lent beyond the limit: else partial records that fill the memory and all
+    /// need a larger buffer to go on would wait for each other.
     pub(crate) fn lease(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
         let class = self.classes.iter().position(|class| class.size >= size)?;
-        self.lease_class(class, false)
+        if let Some(buf) = self.lease_class(class, false) {
+            return Some(buf);
+        }
+        if self.extra.swap(true, Relaxed) {
+            return None;
+        }
+        match self.lease_class(class, true) {
+            Some(mut buf) => {
+                buf.extra = true;
+                Some(buf)
+            }
+            None => {
+                self.extra.store(false, Relaxed);
+                None
+            }
+        }
     }
 
     /// A buffer for up to `size` bytes of reply payload: a smaller one when memory is short, but always one of
@@ -114,7 +154,7 @@ impl Pool {
                 }
             }
         };
-        Some(PooledBuf { map: Some(map), class, pool: Arc::clone(self) })
+        Some(PooledBuf { map: Some(map), class, extra: false, pool: Arc::clone(self) })
     }
 
     /// Gives cached buffers back to the system until at most `keep` bytes are cached, largest first.
@@ -127,11 +167,30 @@ impl Pool {
         }
     }
 
+    /// Gives buffers back to the system that were not needed since the last call.
+    pub(crate) fn trim(&self) {
+        for class in &self.classes {
+            let mut free = class.free.lock();
+            let spare = free.unneeded;
+            self.cached.fetch_sub(spare * class.size, Relaxed);
+            let unneeded: Vec<_> = free.maps.drain(..spare).collect();
+            free.unneeded = free.maps.len();
+            drop(free);
+            // Unmapping takes its time; others may need the lock.
+            drop(unneeded);
+        }
+    }
+
+    /// Whether buffers are kept for reuse.
+    pub(crate) fn has_cached(&self) -> bool {
+        self.cached.load(Relaxed) > 0
+    }
+
     fn give_back(&self, map: Mapping, class: usize) {
         let used = self.used.fetch_sub(map.len, Relaxed) - map.len;
         if used + self.cached.load(Relaxed) + map.len <= self.limit {
             self.cached.fetch_add(map.len, Relaxed);
-            self.classes[class].free.lock().push(map);
+            self.classes[class].free.lock().maps.push(map);
         }
     }
 
@@ -159,6 +218,7 @@ pub(crate) struct PooledBuf {
     /// Always there until drop.
     map: Option<Mapping>,
     class: usize,
+    extra: bool,
     pool: Arc<Pool>,
 }
 
@@ -187,6 +247,9 @@ impl DerefMut for PooledBuf {
 impl Drop for PooledBuf {
     fn drop(&mut self) {
         if let Some(map) = self.map.take() {
+            if self.extra {
+                self.pool.extra.store(false, Relaxed);
+            }
             self.pool.give_back(map, self.class);
         }
     }
@@ -200,7 +263,8 @@ mod tests {
     fn the_limit_holds_and_buffers_come_back() {
         let pool = Pool::new(1 << 20, 3 << 20);
         let mut held: Vec<_> = std::iter::from_fn(|| pool.lease(1 << 20)).collect();
-        assert_eq!(held.len(), 3);
+        assert_eq!(held.len(), 4, "and the one extra");
+        held.pop();
         assert!(pool.full());
         held.pop();
         assert!(pool.lease(1 << 20).is_some());
@@ -225,9 +289,22 @@ mod tests {
         let pool = Pool::new(1 << 20, 1 << 20);
         drop((0..64).map(|_| pool.lease(SMALL).unwrap()).collect::<Vec<_>>());
         assert_eq!(pool.cached.load(Relaxed), 1 << 20);
-        let large = pool.lease(1 << 20).unwrap();
+        let large = pool.lease_payload(1 << 20).unwrap();
         assert_eq!(pool.cached.load(Relaxed), 0);
         assert_eq!(pool.used(), large.len());
+    }
+
+    #[test]
+    fn what_is_not_needed_goes_back_to_the_system() {
+        let pool = Pool::new(1 << 20, 1 << 30);
+        drop((0..4).map(|_| pool.lease(1 << 20).unwrap()).collect::<Vec<_>>());
+        pool.trim();
+        assert_eq!(pool.cached.load(Relaxed), 4 << 20, "they were needed since the last time");
+        drop((0..3).map(|_| pool.lease(1 << 20).unwrap()).collect::<Vec<_>>());
+        pool.trim();
+        assert_eq!(pool.cached.load(Relaxed), 3 << 20);
+        pool.trim();
+        assert!(!pool.has_cached());
     }
 
     #[test]

@@ -26,12 +26,14 @@ enum PoolRef<'a> {
 
 impl<'a> Reply<'a> {
     /// A reply whose parts the loop takes back: `head` is its reused vector, `region` a piece of its output.
+    #[inline]
     pub(crate) fn on_loop(mut head: Vec<u8>, region: &'a mut [u8], pool: &'a Arc<Pool>) -> Self {
         head.clear();
         Self { head, payload: None, region: Some(region), pool: PoolRef::Loop(pool) }
     }
 
     /// The bytes before the payload; starts empty. Append to it.
+    #[inline]
     pub fn head(&mut self) -> &mut Vec<u8> {
         &mut self.head
     }
@@ -41,6 +43,7 @@ impl<'a> Reply<'a> {
     /// When memory is short the buffer may hold less than `max`, down to 16 KiB (and nothing at all if the
     /// system is out of memory): READ then answers fewer bytes, as RFC 1813 section 3.3.6 allows. A second
     /// call discards the first payload.
+    #[inline]
     pub fn payload(&mut self, max: usize) -> &mut PayloadBuf<'a> {
         if let Some(PayloadBuf { space: Space::Region(region), .. }) = self.payload.take() {
             self.region = Some(region);
@@ -69,6 +72,7 @@ impl<'a> Reply<'a> {
     }
 
     /// The parts: head, and the payload with its length before padding.
+    #[inline]
     pub(crate) fn into_parts(self) -> (Vec<u8>, Option<PayloadBuf<'a>>) {
         (self.head, self.payload.filter(|payload| payload.len > 0))
     }
@@ -122,12 +126,14 @@ impl PayloadBuf<'_> {
 
     /// The unset rest of the capacity. Its contents are left over from earlier requests: only what was
     /// overwritten may be covered by [`set_len`](Self::set_len).
+    #[inline]
     pub fn spare_mut(&mut self) -> &mut [u8] {
         let (from, to) = (self.len, self.max);
         &mut self.all()[from..to]
     }
 
     /// Declares the first `len` bytes set; more than the capacity is cut to it.
+    #[inline]
     pub fn set_len(&mut self, len: usize) {
         debug_assert!(len <= self.max, "payload longer than its capacity");
         self.len = len.min(self.max);
@@ -148,6 +154,7 @@ impl PayloadBuf<'_> {
     }
 
     /// Zeroes the padding; the padded length, and the buffer if it is one of the pool's.
+    #[inline]
     pub(crate) fn finish(mut self) -> (usize, Option<PooledBuf>) {
         let (len, padded) = (self.len, self.len.next_multiple_of(4));
         self.all()[len..padded].fill(0);

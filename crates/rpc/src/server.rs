@@ -62,7 +62,7 @@ impl<S: Service> Server<S> {
     pub fn spawn(self) -> Result<Running, StartError> {
         let homes: Result<Vec<_>, _> = (0..self.config.loops().max(1)).map(|_| Home::new()).collect();
         let homes: Arc<[Arc<Home>]> = homes.map_err(|errno| StartError::Loop(errno.into()))?.into();
-        let pool = Pool::new(self.config.max_record, self.config.memory);
+        let pool = Pool::new(self.config.max_record, self.config.memory.max(4 * self.config.max_record));
         let mut acceptor = Some(Acceptor::new(self.sockets, Arc::clone(&homes), self.config.max_connections));
         let mut running =
             Running { addrs: self.addrs, counters: Counters { homes, pool }, threads: Vec::new() };

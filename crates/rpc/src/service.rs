@@ -147,13 +147,29 @@ impl Ticket {
     /// reply to a connection that is gone is dropped.
     pub fn send(mut self, reply: OwnedReply) {
         self.open = false;
-        self.link.leave(self.held, Some(reply));
+        if self.link.leave(self.held, Some(reply)) {
+            self.link.write_out();
+        }
+    }
+
+    /// Sends replies that were finished together, those of one connection in one write. None goes out before
+    /// the iterator has ended.
+    pub fn send_all(replies: impl IntoIterator<Item = (Self, OwnedReply)>) {
+        let mut writers = Vec::new();
+        for (mut ticket, reply) in replies {
+            ticket.open = false;
+            if ticket.link.leave(ticket.held, Some(reply)) {
+                writers.push(Arc::clone(&ticket.link));
+            }
+        }
+        writers.iter().for_each(|link| link.write_out());
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.open {
+            // No reply makes nobody a writer.
             self.link.leave(self.held, None);
         }
     }

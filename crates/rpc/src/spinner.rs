@@ -7,8 +7,12 @@ const PATIENCE: u32 = 8;
 /// One of so many waits is still spun through then, to notice that it pays again.
 const PROBE: u32 = 64;
 
+/// Two polls further apart than this: somebody else needed the core, and a sleeper would get it back sooner.
+const CONTENDED: Duration = Duration::from_micros(20);
+
 /// Decides whether to poll before a sleep: a wake-up costs up to 40 us on a virtual machine, polling costs a
-/// core. It spins for at most its limit after work, and rarely once spinning found nothing several times.
+/// core. It spins for at most its limit after work, and rarely once spinning found nothing several times or the
+/// core was wanted by others.
 #[derive(Debug)]
 pub struct Spinner {
     limit: Duration,
@@ -34,16 +38,23 @@ impl Spinner {
             }
         }
         let start = Instant::now();
+        let mut last = start;
         loop {
             if ready() {
                 self.vain = 0;
                 return true;
             }
-            if start.elapsed() >= self.limit {
+            let now = Instant::now();
+            if now - last > CONTENDED {
+                self.vain = PATIENCE;
+                return false;
+            }
+            if now - start >= self.limit {
                 self.vain = self.vain.saturating_add(1);
                 return false;
             }
-            std::hint::spin_loop();
+            last = now;
+            std::thread::yield_now();
         }
     }
 }
@@ -69,6 +80,20 @@ mod tests {
         }
         assert!(calls < PROBE, "a probe finds out: {before} polls before");
         assert!(spinner.spin(|| true), "and spinning is on again");
+    }
+
+    #[test]
+    fn gives_way_to_others_that_want_the_core() {
+        let mut spinner = Spinner::new(Duration::from_secs(60));
+        let mut polls = 0;
+        for _ in 0..PROBE {
+            spinner.spin(|| {
+                polls += 1;
+                std::thread::sleep(2 * CONTENDED);
+                false
+            });
+        }
+        assert!(polls <= 2, "{polls} polls");
     }
 
     #[test]

@@ -148,3 +148,77 @@ impl<J> Shared<J> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn every_job_is_done_once_whoever_submits_it() {
+        for busy_poll in [Duration::ZERO, Duration::from_micros(50)] {
+            let (done, results) = mpsc::channel();
+            let workers =
+                Workers::new(4, 100_000, busy_poll, move |job: u32| done.send(job).unwrap()).unwrap();
+            std::thread::scope(|scope| {
+                for part in 0..4 {
+                    let workers = &workers;
+                    scope.spawn(move || {
+                        for job in 0..5000 {
+                            workers.submit(part * 5000 + job).unwrap();
+                            if job % 64 == 0 {
+                                std::thread::yield_now();
+                            }
+                        }
+                    });
+                }
+            });
+            workers.stop();
+            let mut results: Vec<u32> = results.iter().take(20_000).collect();
+            results.sort_unstable();
+            assert!(results.iter().copied().eq(0..20_000));
+        }
+    }
+
+    #[test]
+    fn all_workers_get_to_work_on_one_batch() {
+        let barrier = Arc::new(std::sync::Barrier::new(8));
+        let inner = Arc::clone(&barrier);
+        let workers = Workers::new(8, 8, Duration::from_micros(50), move |()| {
+            inner.wait();
+        })
+        .unwrap();
+        // The jobs end only when all eight run at once.
+        (0..8).for_each(|_| workers.submit(()).unwrap());
+        workers.stop();
+    }
+
+    #[test]
+    fn a_full_queue_gives_the_job_back_and_stop_finishes_the_queued() {
+        let gate = Arc::new(std::sync::Barrier::new(2));
+        let (done, results) = mpsc::channel();
+        let inner = Arc::clone(&gate);
+        let workers = Workers::new(1, 2, Duration::ZERO, move |job: u32| {
+            inner.wait();
+            done.send(job).unwrap();
+        })
+        .unwrap();
+        workers.submit(0).unwrap();
+        while workers.queued() > 0 {
+            std::thread::yield_now();
+        }
+        workers.submit(1).unwrap();
+        workers.submit(2).unwrap();
+        assert_eq!(workers.submit(3), Err(3));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    gate.wait();
+                }
+            });
+            workers.stop();
+        });
+        assert_eq!(workers.submit(4), Err(4));
+        assert!(results.iter().take(3).eq([0, 1, 2]));
+    }
+}

@@ -1,14 +1,16 @@
 //! Records in, replies out, over real sockets.
+#![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
 
 mod common;
 
 use std::collections::HashSet;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use common::*;
-use forebay_rpc::{CloseReason, Config};
+use forebay_rpc::{CloseReason, Config, Message, Outcome, Record, Reply, Server, Service, Ticket};
 
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -118,6 +120,26 @@ fn shutdown_answers_what_is_in_flight() {
 }
 
 #[test]
+fn shutdown_with_requests_unread_resets_nobody() {
+    let (echo, server) = start(Config { max_inflight: 4, ..two_loops() });
+    let mut client = Client::new(&server);
+    // More than one receive takes.
+    let mut large = vec![0; 300_000];
+    large[0] = GATED;
+    (0..8).for_each(|_| client.send(&large));
+    await_stats(&server, "a pause", |stats| stats.deferred == 4 && stats.pauses > 0);
+    let stopping = std::thread::spawn(move || server.shutdown(DRAIN));
+    // The loops stop reading before the requests end.
+    std::thread::sleep(Duration::from_millis(50));
+    echo.open();
+    for _ in 0..4 {
+        assert!(client.receive() == large);
+    }
+    assert_eq!(client.socket.read(&mut [0]).unwrap(), 0, "an orderly end, no reset");
+    stopping.join().unwrap();
+}
+
+#[test]
 fn shutdown_does_not_wait_beyond_its_deadline() {
     let (echo, server) = start(two_loops());
     let mut client = Client::new(&server);
@@ -128,4 +150,77 @@ fn shutdown_does_not_wait_beyond_its_deadline() {
     assert!(client.closed());
     assert_eq!(counters.read().closed_for(CloseReason::Shutdown), 1);
     echo.open();
+}
+
+#[test]
+fn clients_that_come_and_go_in_the_middle_leave_nothing_behind() {
+    let (echo, server) = start(two_loops());
+    let addr = server.local_addrs()[0];
+    let clients: Vec<_> = (0..4u32)
+        .map(|seed| {
+            std::thread::spawn(move || {
+                for round in 0..100u32 {
+                    let mut client = Client::connect(addr);
+                    let kinds = [PAYLOAD, DEFERRED_PAYLOAD, ECHO, DEFERRED];
+                    for tag in 0..8 {
+                        let kind = kinds[(tag + seed) as usize % 4];
+                        let mut request = payload_request(kind, 30_000 * tag as usize, tag);
+                        request.resize(9 + 20_000 * (round as usize % 5), 1);
+                        client.send(&request);
+                    }
+                    // Some read nothing, some a part, some cut a record off.
+                    (0..round % 9).for_each(|_| drop(client.receive()));
+                    if round % 2 == 0 {
+                        client.socket_write(&marked(&[ECHO; 9000])[..5000 + round as usize]);
+                    }
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    await_stats(&server, "nothing held", |stats| stats.connections == 0 && stats.memory == 0);
+    await_stats(&server, "all closed", |stats| stats.closed.iter().sum::<u64>() == 400);
+    server.shutdown(DRAIN);
+    assert_eq!(echo.connected.load(SeqCst), 400);
+    assert_eq!(echo.disconnected.load(SeqCst), 400);
+}
+
+/// Answers nothing until `BATCH` requests are there, then all of them together.
+struct Together {
+    waiting: parking_lot::Mutex<Vec<(Record, Ticket)>>,
+}
+
+const BATCH: usize = 100;
+
+impl Service for Together {
+    fn handle(&self, message: Message<'_>, _: &mut Reply<'_>) -> Outcome {
+        let mut waiting = self.waiting.lock();
+        waiting.push(message.defer());
+        if waiting.len() == BATCH {
+            Ticket::send_all(std::mem::take(&mut *waiting).into_iter().map(|(record, ticket)| {
+                let mut reply = ticket.reply();
+                reply.head().extend_from_slice(&record);
+                (ticket, reply)
+            }));
+        }
+        Outcome::Deferred
+    }
+}
+
+#[test]
+fn replies_finished_together_go_out_together() {
+    let service = Arc::new(Together { waiting: parking_lot::Mutex::new(Vec::new()) });
+    let server = Server::bind(&[([127, 0, 0, 1], 0).into()], two_loops(), service).unwrap().spawn().unwrap();
+    let mut clients: Vec<_> = (0..4).map(|_| Client::new(&server)).collect();
+    for round in 0..20u8 {
+        for request in 0..BATCH as u8 {
+            clients[request as usize % 4].send(&[round, request, 7]);
+        }
+        for (first, client) in (0u8..).zip(&mut clients) {
+            let replies: Vec<_> = (0..BATCH / 4).map(|_| client.receive()).collect();
+            let sent: Vec<_> = (first..BATCH as u8).step_by(4).map(|request| [round, request, 7]).collect();
+            assert_eq!(replies, sent, "one connection's requests are handled in the order they came");
+        }
+    }
+    server.shutdown(DRAIN);
 }

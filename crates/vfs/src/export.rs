@@ -179,6 +179,9 @@ impl Vfs {
     pub fn target(&self, wire: &[u8], wait: Wait) -> Result<Target> {
         let (id, kernel) = self.key.open(wire)?;
         let export = self.exports.iter().find(|export| export.id == id).ok_or(Error::Stale)?;
+        if !wait.allowed() && !export.fs.attributes_in_memory() {
+            return Err(Error::WouldBlock);
+        }
         let object = export.fs.resolve(&kernel, wait.allowed())?;
         Ok(Target { export: export.clone(), object })
     }

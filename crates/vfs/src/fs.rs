@@ -69,6 +69,12 @@ impl Filesystem {
         })
     }
 
+    /// Whether fstat of an open object needs no more than memory: true of local file systems, not of those that
+    /// ask a server or another process.
+    pub(crate) fn attributes_in_memory(&self) -> bool {
+        matches!(type_name(self.magic), "ext4" | "xfs" | "btrfs" | "tmpfs" | "zfs" | "f2fs")
+    }
+
     pub(crate) fn mount(&self) -> BorrowedFd<'_> {
         self.mount.as_fd()
     }
@@ -211,6 +217,7 @@ pub(crate) fn type_name(magic: i64) -> &'static str {
         0x0102_1994 => "tmpfs",
         0x6573_5546 => "fuse",
         0x2fc1_2fc1 => "zfs",
+        0xf2f5_2010 => "f2fs",
         0x794c_7630 => "overlayfs",
         0x6969 => "nfs",
         _ => "other",

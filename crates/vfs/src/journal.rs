@@ -10,6 +10,7 @@
 //! The first thread that finds nobody leading leads: a lone client pays no hop between threads. When
 //! more work has queued up meanwhile, a helper thread leads the next batch while this one answers.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use std::time::Instant;
 
 use forebay_metrics::Recorder;
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
@@ -222,7 +223,7 @@ impl Journal {
     fn sync(&self, batch: &[Entry]) -> Vec<Result<()>> {
         match self.order {
             Order::Journal => self.sync_journal(batch),
-            Order::PerObject => batch.iter().map(|entry| self.sync_objects(&entry.intent)).collect(),
+            Order::PerObject => self.sync_each(batch),
         }
     }
 
@@ -256,19 +257,28 @@ impl Journal {
         Ok(rustix::fs::fsync(&marker.0)?)
     }
 
-    fn sync_objects(&self, intent: &Intent) -> Result<()> {
-        if let Some((object, _, _)) = &intent.data {
-            rustix::fs::fsync(object.writer(&self.budget, true)?)?;
-        }
-        for object in &intent.metadata {
-            match object.kind() {
-                rustix::fs::FileType::RegularFile | rustix::fs::FileType::Directory => {
-                    rustix::fs::fsync(object.reopen(OFlags::RDONLY)?)?;
-                }
-                // What cannot be opened is synced with its file system.
-                _ => rustix::fs::syncfs(self.mount.as_fd())?,
-            }
-        }
-        Ok(())
+    /// Syncs every object of the batch once, however many of its requests touched it.
+    fn sync_each(&self, batch: &[Entry]) -> Vec<Result<()>> {
+        let mut synced: HashMap<*const Object, Result<()>> = HashMap::new();
+        let mut sync = |object: &Arc<Object>| -> Result<()> {
+            *synced.entry(Arc::as_ptr(object)).or_insert_with(|| self.sync_object(object))
+        };
+        let of = |entry: &Entry| -> SmallVec<[Arc<Object>; 3]> {
+            let data = entry.intent.data.iter().map(|(object, _, _)| object);
+            data.chain(&entry.intent.metadata).cloned().collect()
+        };
+        // Every object is tried even after one failed: another request may depend on it alone.
+        batch.iter().map(|entry| of(entry).iter().map(&mut sync).fold(Ok(()), Result::and)).collect()
+    }
+
+    fn sync_object(&self, object: &Object) -> Result<()> {
+        let synced = match object.kind() {
+            // The descriptor that was written through: it is the one that learns of write errors.
+            FileType::RegularFile => rustix::fs::fsync(object.writer(&self.budget, true)?),
+            FileType::Directory => rustix::fs::fsync(object.reopen(OFlags::RDONLY)?),
+            // What cannot be opened is synced with its file system.
+            _ => rustix::fs::syncfs(self.mount.as_fd()),
+        };
+        Ok(synced?)
     }
 }

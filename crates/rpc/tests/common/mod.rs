@@ -134,7 +134,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(server: &Running) -> Self {
-        let socket = TcpStream::connect(server.local_addrs()[0]).unwrap();
+        Self::connect(server.local_addrs()[0])
+    }
+
+    pub(crate) fn connect(addr: SocketAddr) -> Self {
+        let socket = TcpStream::connect(addr).unwrap();
         socket.set_nodelay(true).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { socket }
@@ -142,6 +146,11 @@ impl Client {
 
     pub(crate) fn send(&mut self, record: &[u8]) {
         self.socket.write_all(&marked(record)).unwrap();
+    }
+
+    /// Writes bytes as they are.
+    pub(crate) fn socket_write(&self, bytes: &[u8]) {
+        (&self.socket).write_all(bytes).unwrap();
     }
 
     /// The next reply, which has to be a single fragment.

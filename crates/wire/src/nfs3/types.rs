@@ -66,6 +66,18 @@ xdr_enum! {
     }
 }
 
+impl std::fmt::Display for Nfsstat3 {
+    /// The name as the RFC writes it, such as NFS3ERR_NOT_SYNC.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Nfsstat3::Ok { "NFS3" } else { "NFS3ERR" })?;
+        for letter in format!("{self:?}").chars() {
+            let separator = if letter.is_ascii_uppercase() { "_" } else { "" };
+            write!(f, "{separator}{}", letter.to_ascii_uppercase())?;
+        }
+        Ok(())
+    }
+}
+
 xdr_enum! {
     /// `ftype3`: the type of a file (RFC 1813, section 2.5).
     pub enum Ftype3("ftype3") {

@@ -217,6 +217,12 @@ fn failures_carry_their_attributes() {
 }
 
 #[test]
+fn statuses_print_their_names() {
+    let names = [Nfsstat3::Ok, Nfsstat3::Nametoolong, Nfsstat3::NotSync].map(|status| status.to_string());
+    assert_eq!(names, ["NFS3_OK", "NFS3ERR_NAMETOOLONG", "NFS3ERR_NOT_SYNC"]);
+}
+
+#[test]
 fn procedures_have_their_names_and_numbers() {
     assert_eq!(Procedure::try_from(21).unwrap().name(), "COMMIT");
     assert_eq!(Procedure::try_from(7).unwrap().name(), "WRITE");
