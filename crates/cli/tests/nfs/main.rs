@@ -10,7 +10,9 @@ mod harness;
 
 mod access;
 mod attributes;
+mod behind;
 mod data;
+mod durability;
 mod handles;
 mod listing;
 mod mounting;

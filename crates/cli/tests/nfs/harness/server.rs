@@ -26,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Serve {
     flags: Vec<String>,
     exports: Option<String>,
+    data: Option<PathBuf>,
     uid: Option<u32>,
 }
 
@@ -46,6 +47,12 @@ impl Serve {
         self
     }
 
+    /// What the test finds as [`Server::data`] where the export is elsewhere.
+    pub(crate) fn data_at(mut self, path: &Path) -> Self {
+        self.data = Some(path.to_owned());
+        self
+    }
+
     /// Runs the server as this user.
     pub(crate) fn as_user(mut self, uid: u32) -> Self {
         self.uid = Some(uid);
@@ -60,9 +67,10 @@ impl Serve {
     /// Starts it on a directory that `prepare` has filled; it is given the served directory.
     pub(crate) fn start_on(self, prepare: impl FnOnce(&Path)) -> Server {
         let home = tempfile::tempdir().unwrap();
-        let (data, state) = (home.path().join("data"), home.path().join("state"));
+        let (data, state) =
+            (self.data.unwrap_or_else(|| home.path().join("data")), home.path().join("state"));
         for dir in [&data, &state] {
-            std::fs::create_dir(dir).unwrap();
+            std::fs::DirBuilder::new().recursive(true).create(dir).unwrap();
         }
         std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
         // Every caller may create in the root; tests that want otherwise say so.
@@ -172,6 +180,11 @@ impl Server {
     /// A new connection, acting as root.
     pub(crate) fn connect(&self) -> Client {
         Client::connect(self.address())
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running().child.id()
     }
 
     /// Sends a signal.
