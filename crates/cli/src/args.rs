@@ -6,10 +6,9 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
-use forebay_array::cli::ArrayArgs;
-use forebay_bench::cli::BenchCommand;
 use forebay_config::Mode;
 
+use crate::bench::BenchArgs;
 use crate::serve_args::ServeArgs;
 
 /// An NFS server for directories on slow storage.
@@ -52,24 +51,14 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show what happened: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
-    /// Measure an NFS server, or emulate a disk array to measure with
-    #[command(subcommand)]
-    Bench(Bench),
+    /// Measure NFS servers, and emulate slow disk arrays to measure them on
+    Bench(Box<BenchArgs>),
     /// Check this host against good practice
     Doctor(DoctorArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write those of all verbs to a directory
     Man(ManArgs),
-}
-
-/// The verbs of the load generator, and the emulated array.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Bench {
-    #[command(flatten)]
-    Load(BenchCommand),
-    /// Emulate a disk array for every process of this machine
-    Array(ArrayArgs),
 }
 
 /// Which running server is meant.
@@ -346,6 +335,7 @@ mod tests {
             "top",
             "events --follow --json -n 5",
             "doctor --apply",
+            "bench array status",
         ];
         for line in good {
             let words = std::iter::once("forebay").chain(line.split(' '));

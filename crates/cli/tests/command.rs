@@ -95,6 +95,9 @@ fn completions_and_manual_pages_are_made_for_every_verb() {
         "-stat",
         "-top",
         "-events",
+        "-bench",
+        "-bench-run",
+        "-bench-array-up",
         "-doctor",
     ] {
         assert!(dir.path().join(format!("forebay{verb}.1")).exists(), "{verb}");

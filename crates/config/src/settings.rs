@@ -102,7 +102,7 @@ impl Default for Limits {
             inflight: 256,
             reply_cache_entries: 65_536,
             reply_cache_memory: 64 << 20,
-            open_files: 4096,
+            open_files: 131_072,
             busy_poll: Duration::from_micros(50),
             idle_timeout: Duration::from_secs(3600),
             stall_timeout: Duration::from_secs(60),

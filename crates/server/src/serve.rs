@@ -56,7 +56,8 @@ pub fn run(
         events.clone(),
     ));
     let control_server = forebay_control::Server::start(control.state_dir(), control.clone())?;
-    events.add(Severity::Info, "started", format!("serving {} exports", vfs.exports().len()), &[]);
+    let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();
+    events.add(Severity::Info, "started", format!("serving {}", names.join(", ")), &[]);
     let kernel_handles = vfs.exports().iter().all(|export| export.kernel_handles());
     ready(&listen, if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback });
     signals.forever().next();
