@@ -1,3 +1,161 @@
 //! Every developer command, under the alias `cargo x`.
+#![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
 
-fn main() {}
+mod ci;
+mod documents;
+mod process;
+mod server;
+mod setup;
+mod suites;
+mod vm;
+
+use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Parser, Subcommand};
+use server::{Kind, Server};
+use suites::{SUITES, Target};
+
+#[derive(Parser)]
+#[command(name = "cargo x", about, disable_version_flag = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Everything that CI checks: format, clippy, tests, documents, dependencies, fuzzing, and the suites
+    Ci {
+        /// Only these steps, separated by commas
+        #[arg(long, value_delimiter = ',', value_name = "STEPS")]
+        only: Vec<String>,
+    },
+    /// The quick part of `ci`: format, clippy, tests, documents
+    Test,
+    /// Install what this machine lacks for `ci` (as root: packages by apt)
+    Setup {
+        /// Also nfs-ganesha, to compare with
+        #[arg(long)]
+        peers: bool,
+    },
+    /// Run a suite against a server, by default a new one on an empty directory
+    Suite(SuiteArguments),
+    /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
+    Vm(VmArguments),
+}
+
+#[derive(Args)]
+struct VmArguments {
+    /// TCP port of NFS on this host's loopback; without it nothing is mounted
+    #[arg(long, value_name = "PORT")]
+    nfs: Option<u16>,
+    /// TCP port of MOUNT, where it is another
+    #[arg(long, value_name = "PORT", requires = "nfs")]
+    mount_port: Option<u16>,
+    /// Export to mount
+    #[arg(long, default_value = "/")]
+    export: String,
+    /// Further mount options, separated by commas
+    #[arg(long, default_value = "", value_name = "OPTIONS")]
+    opts: String,
+    /// Directory of this host that the guest sees, writable, at /GUEST (may be repeated)
+    #[arg(long, value_name = "DIR=/GUEST", value_parser = share)]
+    share: Vec<(PathBuf, String)>,
+    /// Kill the guest after this many seconds
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    timeout: u64,
+    /// Memory of the guest in MiB
+    #[arg(long, default_value_t = 2048, value_name = "MIB")]
+    memory: u32,
+    /// Program and arguments
+    #[arg(required = true, last = true)]
+    command: Vec<String>,
+}
+
+#[derive(Args)]
+struct SuiteArguments {
+    /// Name of the suite
+    #[arg(value_parser = SUITES.map(|suite| suite.name), long_help = suite_help())]
+    name: String,
+    /// Server to start, and whose expected failures count
+    #[arg(long, value_enum, default_value = "forebay")]
+    server: Kind,
+    /// Binary to use in place of target/release/forebay
+    #[arg(long, value_name = "PATH")]
+    forebay: Option<PathBuf>,
+    /// TCP port of a running server on the loopback: nothing is started
+    #[arg(long, requires = "directory")]
+    port: Option<u16>,
+    /// TCP port of its MOUNT, where it is another
+    #[arg(long, requires = "port")]
+    mount_port: Option<u16>,
+    /// Directory that it serves
+    #[arg(long, value_name = "DIR", requires = "port")]
+    directory: Option<PathBuf>,
+}
+
+fn suite_help() -> String {
+    SUITES.map(|suite| format!("{:<10} {}", suite.name, suite.about)).join("\n")
+}
+
+fn share(text: &str) -> Result<(PathBuf, String)> {
+    let (directory, guest) = text.split_once('=').context("expected DIR=/GUEST")?;
+    Ok((std::path::absolute(directory)?, guest.to_owned()))
+}
+
+fn vm(arguments: VmArguments) -> Result<ExitCode> {
+    let nfs = arguments.nfs.map(|port| vm::NfsMount {
+        port,
+        mount_port: arguments.mount_port.unwrap_or(port),
+        export: arguments.export,
+        options: arguments.opts,
+    });
+    let guest = vm::Guest {
+        nfs,
+        shares: arguments.share,
+        command: arguments.command,
+        limit: Duration::from_secs(arguments.timeout),
+        memory: arguments.memory,
+    };
+    let status = guest.run(|line| {
+        let _ = std::io::stdout().write_all(line);
+    })?;
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
+}
+
+fn suite(arguments: SuiteArguments) -> Result<ExitCode> {
+    let suite = SUITES.iter().find(|suite| suite.name == arguments.name).context("no such suite")?;
+    let target = match (arguments.port, arguments.directory) {
+        (Some(port), Some(directory)) => {
+            Target::Given { port, mount_port: arguments.mount_port.unwrap_or(port), directory }
+        }
+        _ => Target::Own(Server::start(arguments.server, arguments.forebay.as_deref())?),
+    };
+    let counts = suites::run(suite, arguments.server, target)?;
+    Ok(if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn steps(all: Vec<ci::Step>, only: &[String]) -> Result<ExitCode> {
+    if let Some(unknown) = only.iter().find(|name| all.iter().all(|step| step.name != **name)) {
+        let names: Vec<_> = all.iter().map(|step| step.name).collect();
+        anyhow::bail!("there is no step {unknown}; the steps are {}", names.join(", "));
+    }
+    let chosen: Vec<_> =
+        all.into_iter().filter(|step| only.is_empty() || only.iter().any(|name| name == step.name)).collect();
+    Ok(if ci::run_steps(&chosen) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().verb {
+        Verb::Ci { only } => steps(ci::all(), &only),
+        Verb::Test => steps(ci::quick(), &[]),
+        Verb::Setup { peers } => setup::setup(peers).map(|()| ExitCode::SUCCESS),
+        Verb::Suite(arguments) => suite(arguments),
+        Verb::Vm(arguments) => vm(arguments),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

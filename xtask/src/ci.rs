@@ -1,0 +1,166 @@
+//! `cargo x ci`: every check, in order, each named and timed, and one table at the end.
+
+use std::{
+    io::Write as _,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    documents,
+    process::{command, line, lines, output, root, run},
+    server::{Kind, Server},
+    setup,
+    suites::{self, Counts, SUITES, Target},
+};
+
+/// All fuzz targets together run this long.
+const FUZZING: Duration = Duration::from_secs(60);
+
+/// A named check.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    check: Box<dyn Fn() -> Result<Counts>>,
+}
+
+fn step(name: &'static str, check: impl Fn() -> Result<Counts> + 'static) -> Step {
+    Step { name, check: Box::new(check) }
+}
+
+/// The checks of a quick look: minutes, nothing to install, no root.
+pub(crate) fn quick() -> Vec<Step> {
+    vec![
+        step("format", || one(&mut command("cargo", ["fmt", "--all", "--check"]))),
+        step("clippy", || {
+            one(&mut command("cargo", ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+        }),
+        step("tests", || tests(&mut command("cargo", ["test", "--workspace"]))),
+        step("documents", documents::check),
+    ]
+}
+
+/// Everything.
+pub(crate) fn all() -> Vec<Step> {
+    let mut steps = quick();
+    steps.extend([
+        step("rustdoc", || {
+            one(command("cargo", ["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
+        }),
+        step("dependencies", || {
+            // Advisories need a database that is not reachable everywhere.
+            one(&mut command("cargo", ["deny", "--offline", "check", "bans", "licenses", "sources"]))
+        }),
+        step("fuzz", fuzz),
+        step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
+    ]);
+    steps.extend(SUITES.iter().map(|suite| {
+        step(suite.name, move || {
+            suites::run(suite, Kind::Forebay, Target::Own(Server::start(Kind::Forebay, None)?))
+        })
+    }));
+    steps
+}
+
+/// Runs the steps and prints the table; true if nothing failed.
+pub(crate) fn run_steps(steps: &[Step]) -> bool {
+    let start = Instant::now();
+    let mut table = Vec::new();
+    let mut total = Counts::default();
+    for Step { name, check } in steps {
+        eprintln!("\n== {name}");
+        let start = Instant::now();
+        let counts = check().unwrap_or_else(|error| {
+            println!("FAILED {name}: {error:#}");
+            Counts { failed: 1, ..Counts::default() }
+        });
+        total.passed += counts.passed;
+        total.failed += counts.failed;
+        total.expected += counts.expected;
+        total.skipped += counts.skipped;
+        table.push((*name, counts, start.elapsed()));
+    }
+    table.push(("all", total, start.elapsed()));
+    println!(
+        "\n{:<14} {:>7} {:>7} {:>9} {:>8} {:>8}",
+        "step", "passed", "failed", "expected", "skipped", "seconds"
+    );
+    for (name, Counts { passed, failed, expected, skipped }, time) in table {
+        println!("{name:<14} {passed:>7} {failed:>7} {expected:>9} {skipped:>8} {:>8.1}", time.as_secs_f64());
+    }
+    println!("{} passed, {} failed", total.passed, total.failed);
+    total.failed == 0
+}
+
+/// A step that is one command: passed or failed.
+fn one(command: &mut Command) -> Result<Counts> {
+    run(command)?;
+    Ok(Counts { passed: 1, ..Counts::default() })
+}
+
+/// Runs `cargo test`, passes its output on, and sums what its binaries report.
+fn tests(command: &mut Command) -> Result<Counts> {
+    let mut counts = Counts::default();
+    let status = lines(command, |line| {
+        let _ = std::io::stdout().write_all(line);
+        if let Some((passed, failed, ignored)) = summary(&String::from_utf8_lossy(line)) {
+            counts.passed += passed;
+            counts.failed += failed;
+            counts.skipped += ignored;
+        }
+    })?;
+    ensure!(status.success() || counts.failed > 0, "{} ended with {status}", line(command));
+    Ok(counts)
+}
+
+/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+fn summary(line: &str) -> Option<(usize, usize, usize)> {
+    let counts = line.strip_prefix("test result: ")?;
+    let count = |word: &str| {
+        let (number, _) = counts.split_once(word)?;
+        number.trim_end().rsplit(' ').next()?.parse().ok()
+    };
+    Some((count(" passed")?, count(" failed")?, count(" ignored")?))
+}
+
+/// A short run of every fuzz target.
+fn fuzz() -> Result<Counts> {
+    if !root().join("fuzz/Cargo.toml").is_file() {
+        eprintln!("skipped: no fuzz targets");
+        return Ok(Counts { skipped: 1, ..Counts::default() });
+    }
+    if !setup::has_nightly() {
+        eprintln!("skipped: no nightly toolchain");
+        return Ok(Counts { skipped: 1, ..Counts::default() });
+    }
+    let listed = output(&mut command("cargo", ["+nightly", "fuzz", "list"]))?;
+    let targets: Vec<_> = listed.lines().collect();
+    ensure!(!targets.is_empty(), "fuzz/ has no targets");
+    let each = (FUZZING.as_secs() / targets.len() as u64).max(1);
+    let mut counts = Counts::default();
+    for target in targets {
+        let limit = format!("-max_total_time={each}");
+        let fuzz = ["+nightly", "fuzz", "run", target, "--", &limit, "-rss_limit_mb=2048", "-timeout=10"];
+        match run(&mut command("cargo", fuzz)) {
+            Ok(()) => counts.passed += 1,
+            Err(error) => {
+                println!("FAILED fuzz target {target}: {error:#}");
+                counts.failed += 1;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::summary;
+
+    #[test]
+    fn counts_are_read_from_the_test_summary() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s\n";
+        assert_eq!(summary(line), Some((12, 3, 1)));
+        assert_eq!(summary("running 3 tests"), None);
+    }
+}

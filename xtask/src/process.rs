@@ -1,0 +1,131 @@
+//! Running other programs: errors that name the command, time limits, and no child left behind.
+
+use std::{
+    ffi::OsStr,
+    fmt::Write as _,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Root of the workspace.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
+}
+
+/// Cargo's target directory: `CARGO_TARGET_DIR` or `target` of the workspace.
+pub(crate) fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// Where the rigs keep what they download and run in, made when missing.
+pub(crate) fn rigs_dir() -> Result<PathBuf> {
+    let dir = target_dir().join("rigs");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// A command with its arguments, run in the workspace's root.
+pub(crate) fn command<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// A command that dies with this process and, where a limit is given, is killed after it.
+pub(crate) fn bounded<S: AsRef<OsStr>>(
+    limit: Option<Duration>,
+    program: impl AsRef<OsStr>,
+    args: impl IntoIterator<Item = S>,
+) -> Command {
+    let mut command = command("setpriv", ["--pdeathsig", "TERM", "--"]);
+    if let Some(limit) = limit {
+        command.args(["timeout", "--kill-after=5", &limit.as_secs().to_string()]);
+    }
+    command.arg(program).args(args);
+    command
+}
+
+/// Exit status that coreutils' `timeout` gives when the limit was reached.
+pub(crate) const TIMED_OUT: i32 = 124;
+
+/// Runs to the end with this process's streams; anything but success is an error that names the command.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {}", line(command)))?;
+    ensure!(status.success(), "{} ended with {status}", line(command));
+    Ok(())
+}
+
+/// Runs to the end and returns stdout; anything but success is an error with what it wrote to stderr.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let done = command.output().with_context(|| format!("cannot start {}", line(command)))?;
+    if !done.status.success() {
+        bail!(
+            "{} ended with {}: {}",
+            line(command),
+            done.status,
+            String::from_utf8_lossy(&done.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Runs to the end, handing over each line of stdout as it comes, its newline included where it has one.
+pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&[u8])) -> Result<ExitStatus> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {}", line(command)))?;
+    let mut stdout = BufReader::new(child.stdout.take().context("stdout was not piped")?);
+    let mut buffer = Vec::new();
+    // A line without end must not eat the memory.
+    while stdout.by_ref().take(1 << 20).read_until(b'\n', &mut buffer)? > 0 {
+        each(&buffer);
+        buffer.clear();
+    }
+    Ok(child.wait()?)
+}
+
+/// The command as a person would type it.
+pub(crate) fn line(command: &Command) -> String {
+    let mut text = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        let _ = write!(text, " {}", argument.to_string_lossy());
+    }
+    text
+}
+
+/// `text` as one word of a POSIX shell.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// A child that is killed when its owner goes.
+pub(crate) struct Guarded(pub(crate) Child);
+
+impl Guarded {
+    /// Waits until the child has ended or the limit has passed; `None` means that it still runs.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(Some(status));
+            }
+            if Instant::now() >= end {
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,168 @@
+//! Servers that a suite runs against: Forebay itself, and nfs-ganesha to know what is normal.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::process::{Guarded, bounded, rigs_dir, target_dir};
+
+const READY: Duration = Duration::from_secs(20);
+const STOPPED: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    Forebay,
+    Ganesha,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Forebay => "forebay",
+            Kind::Ganesha => "ganesha",
+        }
+    }
+}
+
+/// A server on the loopback, killed when dropped; its directory goes with it.
+pub(crate) struct Server {
+    kind: Kind,
+    binary: PathBuf,
+    process: Guarded,
+    work: TempDir,
+    pub(crate) port: u16,
+    pub(crate) mount_port: u16,
+}
+
+impl Server {
+    /// Serves a new empty directory to the loopback: root is root, source ports need no privilege.
+    ///
+    /// `forebay` is the binary to use in place of the release build.
+    pub(crate) fn start(kind: Kind, forebay: Option<&Path>) -> Result<Self> {
+        let work = tempfile::Builder::new().prefix("server-").tempdir_in(rigs_dir()?)?;
+        fs::create_dir(work.path().join("export"))?;
+        let port = free_port()?;
+        let (binary, mount_port) = match kind {
+            Kind::Forebay => {
+                (forebay.map_or_else(|| target_dir().join("release/forebay"), Path::to_owned), port)
+            }
+            Kind::Ganesha => ("unshare".into(), free_port()?),
+        };
+        let process = launch(kind, &binary, work.path(), port, mount_port)?;
+        Ok(Self { kind, binary, process, work, port, mount_port })
+    }
+
+    /// The directory served.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.work.path().join("export")
+    }
+
+    /// Kills the server as a crash would and starts it again on the same directory and port.
+    pub(crate) fn crash_and_restart(&mut self) -> Result<()> {
+        kill_process(self.pid()?, Signal::KILL)?;
+        self.process.wait(STOPPED)?.context("the server survived SIGKILL")?;
+        self.process = launch(self.kind, &self.binary, self.work.path(), self.port, self.mount_port)?;
+        Ok(())
+    }
+
+    /// Stops Forebay with SIGTERM, which must end it with status 0; other servers are killed.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        if self.kind != Kind::Forebay {
+            return Ok(());
+        }
+        if let Some(status) = self.process.0.try_wait()? {
+            bail!("the server ended by itself with {status}:\n{}", tail(self.work.path()));
+        }
+        kill_process(self.pid()?, Signal::TERM)?;
+        let status = self.process.wait(STOPPED)?.context("the server did not end after SIGTERM")?;
+        ensure!(
+            status.success(),
+            "the server ended after SIGTERM with {status}:\n{}",
+            tail(self.work.path())
+        );
+        Ok(())
+    }
+
+    fn pid(&self) -> Result<Pid> {
+        Pid::from_raw(self.process.0.id().cast_signed()).context("the server has no process id")
+    }
+}
+
+/// Starts the server and waits until it accepts connections.
+fn launch(kind: Kind, binary: &Path, work: &Path, port: u16, mount_port: u16) -> Result<Guarded> {
+    let arguments: Vec<OsString> = match kind {
+        Kind::Forebay => {
+            ensure!(
+                binary.is_file(),
+                "{} is missing: build it with `cargo build --release`",
+                binary.display()
+            );
+            let listen = format!("127.0.0.1:{port}");
+            let mut arguments = vec!["serve".into(), work.join("export").into_os_string()];
+            arguments.extend(["--listen", &listen, "--squash", "none", "--state-dir"].map(OsString::from));
+            arguments.push(work.join("state").into());
+            arguments
+        }
+        Kind::Ganesha => {
+            fs::write(work.join("ganesha.conf"), ganesha_config(&work.join("export"), port, mount_port))?;
+            let script = include_str!("ganesha.sh");
+            let mut arguments: Vec<OsString> =
+                ["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh"]
+                    .map(OsString::from)
+                    .into();
+            arguments.push(work.into());
+            arguments
+        }
+    };
+    let log = File::options().create(true).append(true).open(work.join("log"))?;
+    let child = bounded(None, binary, arguments)
+        .stdin(std::process::Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("cannot start {}", kind.name()))?;
+    let mut process = Guarded(child);
+    let end = Instant::now() + READY;
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        if let Some(status) = process.wait(Duration::from_millis(20))? {
+            bail!("{} ended at its start with {status}:\n{}", kind.name(), tail(work));
+        }
+        if Instant::now() > end {
+            bail!("{} did not listen within {} s:\n{}", kind.name(), READY.as_secs(), tail(work));
+        }
+    }
+    Ok(process)
+}
+
+fn ganesha_config(export: &Path, port: u16, mount_port: u16) -> String {
+    format!(
+        "NFS_CORE_PARAM {{ NFS_Port = {port}; MNT_Port = {mount_port}; Bind_addr = 127.0.0.1; Protocols = 3;\n\
+         Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; Mount_Path_Pseudo = true; }}\n\
+         EXPORT {{ Export_Id = 1; Path = {}; Pseudo = /; Access_Type = RW; Squash = No_Root_Squash; SecType = sys;\n\
+         Protocols = 3; Transports = TCP; PrivilegedPort = false; FSAL {{ Name = VFS; }} }}\n\
+         LOG {{ Default_Log_Level = EVENT; }}\n",
+        export.display()
+    )
+}
+
+/// The last lines of a server's log.
+fn tail(work: &Path) -> String {
+    let log = fs::read(work.join("log")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&log);
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+/// A TCP port that nobody listens on now.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}

@@ -1,0 +1,119 @@
+//! Installs what the machine lacks: Debian packages, cargo tools, the guest's kernel.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    process::{command, output, run},
+    vm::Kernel,
+};
+
+const PACKAGES: [&str; 12] = [
+    "busybox-static",
+    "g++",
+    "gcc",
+    "git",
+    "kmod",
+    "libc6-dev",
+    "libnfs-utils",
+    "linux-libc-dev",
+    "make",
+    "nfs-common",
+    "python3",
+    "qemu-system-x86",
+];
+
+/// What only comparisons with nfs-ganesha need.
+const PEERS: [&str; 4] = ["iproute2", "nfs-ganesha", "nfs-ganesha-vfs", "rpcbind"];
+
+struct Tool {
+    name: &'static str,
+    version: &'static str,
+    /// An unoptimized build is enough and compiles several times faster.
+    unoptimized: bool,
+}
+
+const TOOLS: [Tool; 4] = [
+    Tool { name: "cargo-deny", version: "0.20.2", unoptimized: true },
+    Tool { name: "cargo-fuzz", version: "0.13.2", unoptimized: true },
+    Tool { name: "fsx", version: "0.3.2", unoptimized: false },
+    Tool { name: "pjdfstest", version: "0.2.2", unoptimized: false },
+];
+
+/// Installs everything that `cargo x ci` needs, and with `peers` the servers to compare with.
+pub(crate) fn setup(peers: bool) -> Result<()> {
+    let mut packages = PACKAGES.to_vec();
+    if peers {
+        packages.extend(PEERS);
+    }
+    install_packages(&packages)?;
+    install_tools()?;
+    install_nightly();
+    Kernel::ready()?;
+    Ok(())
+}
+
+fn install_packages(wanted: &[&str]) -> Result<()> {
+    let installed = output(&mut command("dpkg-query", ["-W", "-f", "${db:Status-Status} ${Package}\n"]))?;
+    let missing: Vec<_> = wanted
+        .iter()
+        .filter(|package| !installed.lines().any(|line| line == format!("installed {package}")))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() {
+        let names = missing.into_iter().copied().collect::<Vec<_>>().join(" ");
+        bail!("these packages are missing; as root: apt-get install --no-install-recommends {names}");
+    }
+    let apt = |arguments: &[&str]| {
+        run(command("apt-get", ["-q", "-y", "-o", "DPkg::Lock::Timeout=600"])
+            .args(arguments)
+            .env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    apt(&["update"])?;
+    let names: Vec<_> = missing.into_iter().copied().collect();
+    apt(&[&["install", "--no-install-recommends"], names.as_slice()].concat())
+}
+
+fn install_tools() -> Result<()> {
+    let installed = output(&mut command("cargo", ["install", "--list"]))?;
+    for Tool { name, version, unoptimized } in TOOLS {
+        if installed.lines().any(|line| line == format!("{name} v{version}:")) {
+            continue;
+        }
+        let mut install = command("cargo", ["install", "--locked", "--force", "--version", version, name]);
+        if unoptimized {
+            install.args(["--profile", "dev"]);
+        }
+        run(&mut install)?;
+    }
+    Ok(())
+}
+
+/// Fuzzing needs a nightly compiler; CI says so where there is none.
+fn install_nightly() {
+    if !has_nightly() {
+        let _ = run(&mut command("rustup", ["toolchain", "install", "nightly", "--profile", "minimal"]));
+    }
+}
+
+/// Whether rustup has a nightly toolchain.
+pub(crate) fn has_nightly() -> bool {
+    output(&mut command("rustup", ["toolchain", "list"]))
+        .is_ok_and(|list| list.lines().any(|line| line.starts_with("nightly")))
+}
+
+/// Path of a cargo tool.
+pub(crate) fn tool(name: &str) -> Result<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))
+        .context("neither CARGO_HOME nor HOME is set")?;
+    let path = home.join("bin").join(name);
+    if !path.is_file() {
+        bail!("{} is missing: run `cargo x setup`", path.display());
+    }
+    Ok(path)
+}

@@ -1,0 +1,82 @@
+//! Expected failures: one per line, `NAME: REASON`, in `assets/expected/SUITE.SERVER`.
+
+use std::{collections::BTreeMap, fs, io::ErrorKind};
+
+use anyhow::{Context, Result};
+
+use super::{Case, Counts, Outcome, asset};
+use crate::server::Kind;
+
+/// Names of the cases that are known to fail, each with its reason.
+pub(super) type Expected = BTreeMap<String, String>;
+
+/// Reads the list of a suite; no file means that nothing may fail.
+pub(super) fn list(suite: &str, kind: Kind) -> Result<Expected> {
+    let path = asset(&format!("expected/{suite}.{}", kind.name()));
+    match fs::read_to_string(&path) {
+        Ok(text) => parse(&text).with_context(|| format!("cannot read {}", path.display())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Expected::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn parse(text: &str) -> Result<Expected> {
+    text.lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| {
+            // Names hold "::", so the reason starts after the first ": ".
+            let (name, reason) =
+                line.split_once(": ").with_context(|| format!("no reason given in {line:?}"))?;
+            Ok((name.to_owned(), reason.to_owned()))
+        })
+        .collect()
+}
+
+/// Counts the cases and prints every surprise: a failure that is not listed, and a listed one that passed.
+pub(super) fn judge(cases: &[Case], expected: &Expected) -> Counts {
+    let mut counts = Counts::default();
+    for Case { name, outcome } in cases {
+        match (outcome, expected.get(name)) {
+            (Outcome::Passed, None) => counts.passed += 1,
+            (Outcome::Passed, Some(_)) => {
+                println!("passed, but is listed as an expected failure: {name}");
+                counts.failed += 1;
+            }
+            (Outcome::Failed(_), Some(_)) => counts.expected += 1,
+            (Outcome::Failed(why), None) => {
+                println!("FAILED {name}: {why}");
+                counts.failed += 1;
+            }
+            (Outcome::Skipped, _) => counts.skipped += 1,
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Case, Outcome, judge, parse};
+
+    fn case(name: &str, outcome: Outcome) -> Case {
+        Case { name: name.into(), outcome }
+    }
+
+    #[test]
+    fn surprises_of_both_kinds_count_as_failures() {
+        let expected = parse("# why\n\nknown::bad: the server cannot\nmended: it used to fail\n").unwrap();
+        let cases = [
+            case("good", Outcome::Passed),
+            case("known::bad", Outcome::Failed("EIO".into())),
+            case("mended", Outcome::Passed),
+            case("new", Outcome::Failed("EIO".into())),
+            case("later", Outcome::Skipped),
+        ];
+        let counts = judge(&cases, &expected);
+        assert_eq!((counts.passed, counts.failed, counts.expected, counts.skipped), (1, 2, 1, 1));
+    }
+
+    #[test]
+    fn a_reason_is_demanded() {
+        assert!(parse("name\n").is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! Suites: bodies of checks run against a server from outside, each case with a name and a result.
+
+mod expected;
+mod fsx;
+mod libnfs;
+mod pjdfstest;
+mod posix;
+mod restart;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Result, bail};
+
+use crate::{
+    server::{Kind, Server},
+    vm::{Guest, NfsMount},
+};
+
+/// What became of one case.
+pub(crate) enum Outcome {
+    Passed,
+    Failed(String),
+    Skipped,
+}
+
+/// One case of a suite, by its name.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) outcome: Outcome,
+}
+
+/// Counts of one run.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    /// Failed as the list of expected failures says.
+    pub(crate) expected: usize,
+    pub(crate) skipped: usize,
+}
+
+/// A suite that `cargo x suite` knows.
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    run: fn(&mut Target) -> Result<Vec<Case>>,
+}
+
+pub(crate) const SUITES: [Suite; 5] = [
+    Suite {
+        name: "libnfs",
+        about: "libnfs's utilities, without root: copy in, list, copy out, compare",
+        run: libnfs::run,
+    },
+    Suite {
+        name: "posix",
+        about: "what applications do to files, through the kernel client and seen from the served directory",
+        run: posix::run,
+    },
+    Suite {
+        name: "fsx",
+        about: "random reads, writes, truncates and mappings of a file, each read verified (crate fsx)",
+        run: fsx::run,
+    },
+    Suite {
+        name: "pjdfstest",
+        about: "POSIX conformance of the file system calls (crate pjdfstest)",
+        run: pjdfstest::run,
+    },
+    Suite {
+        name: "restart",
+        about: "the server is killed under load and started again while the kernel client carries on",
+        run: restart::run,
+    },
+];
+
+/// What a suite runs against.
+pub(crate) enum Target {
+    /// A server of our own.
+    Own(Server),
+    /// A server that somebody else started.
+    Given { port: u16, mount_port: u16, directory: PathBuf },
+}
+
+impl Target {
+    pub(crate) fn port(&self) -> u16 {
+        match self {
+            Target::Own(server) => server.port,
+            Target::Given { port, .. } => *port,
+        }
+    }
+
+    pub(crate) fn mount_port(&self) -> u16 {
+        match self {
+            Target::Own(server) => server.mount_port,
+            Target::Given { mount_port, .. } => *mount_port,
+        }
+    }
+
+    /// The directory served, as this host sees it.
+    pub(crate) fn directory(&self) -> PathBuf {
+        match self {
+            Target::Own(server) => server.directory(),
+            Target::Given { directory, .. } => directory.clone(),
+        }
+    }
+
+    /// A guest with the export mounted, for one command.
+    pub(crate) fn guest<const N: usize>(&self, limit: Duration, command: [&str; N]) -> Guest {
+        Guest {
+            nfs: Some(NfsMount {
+                port: self.port(),
+                mount_port: self.mount_port(),
+                export: "/".into(),
+                options: String::new(),
+            }),
+            shares: Vec::new(),
+            command: command.map(str::to_owned).into(),
+            limit,
+            memory: 2048,
+        }
+    }
+}
+
+/// Runs a suite against a target, prints what failed and what was not expected, and counts.
+pub(crate) fn run(suite: &Suite, kind: Kind, mut target: Target) -> Result<Counts> {
+    let cases = (suite.run)(&mut target)?;
+    if let Target::Own(server) = target {
+        server.stop()?;
+    }
+    if cases.is_empty() {
+        bail!("{} gave no results", suite.name);
+    }
+    let counts = expected::judge(&cases, &expected::list(suite.name, kind)?);
+    println!(
+        "{}: {} passed, {} failed, {} failed as expected, {} skipped",
+        suite.name, counts.passed, counts.failed, counts.expected, counts.skipped
+    );
+    Ok(counts)
+}
+
+/// Path of a file that belongs to the suites.
+pub(crate) fn asset(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets").join(name)
+}
+
+/// Reads a line as our own scripts write them: `ok NAME`, `not ok NAME: WHY` or `skip NAME: WHY`.
+pub(crate) fn reported(line: &str) -> Option<Case> {
+    let (name, outcome) = if let Some(name) = line.strip_prefix("ok ") {
+        (name, Outcome::Passed)
+    } else if let Some(text) = line.strip_prefix("not ok ") {
+        let (name, why) = text.split_once(": ").unwrap_or((text, ""));
+        (name, Outcome::Failed(why.into()))
+    } else {
+        (line.strip_prefix("skip ")?.split(": ").next()?, Outcome::Skipped)
+    };
+    Some(Case { name: name.trim().into(), outcome })
+}
+
+/// A case that stands for a whole program: passed if it ended well.
+pub(crate) fn whole(name: &str, problem: Option<String>) -> Case {
+    Case { name: name.into(), outcome: problem.map_or(Outcome::Passed, Outcome::Failed) }
+}

@@ -1,0 +1,58 @@
+//! The server is killed under load and started again; the client must carry on and lose nothing acknowledged.
+
+use std::{fs, path::Path, process::Command, thread, time::Duration};
+
+use anyhow::{Result, bail, ensure};
+
+use super::{Case, Target, asset, reported, whole};
+use crate::process;
+
+const LIMIT: Duration = Duration::from_secs(300);
+const CRASHES: usize = 3;
+
+pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
+    let script = asset("restart.py");
+    let script = script.to_string_lossy();
+    let share = tempfile::tempdir()?;
+    let mut guest = target.guest(LIMIT, ["/usr/bin/python3", &script, "guest", "/mnt", "/share"]);
+    guest.shares.push((share.path().to_owned(), "/share".into()));
+    let Target::Own(server) = target else {
+        bail!("the suite restart needs a server of its own: leave out --port")
+    };
+
+    let mut cases = Vec::new();
+    let mut report = |line: &[u8]| {
+        let line = String::from_utf8_lossy(line);
+        match reported(&line) {
+            Some(case) => cases.push(case),
+            None => eprint!("{line}"),
+        }
+    };
+    let status = thread::scope(|scope| {
+        let client = scope.spawn(|| guest.run(&mut report));
+        for crash in 0..CRASHES {
+            // The load says when it is well under way again.
+            while !share.path().join(format!("under-way-{crash}")).exists() && !client.is_finished() {
+                thread::sleep(Duration::from_millis(50));
+            }
+            if client.is_finished() {
+                break;
+            }
+            server.crash_and_restart()?;
+            fs::write(share.path().join(format!("restarted-{crash}")), "")?;
+        }
+        client.join().unwrap_or_else(|_| bail!("the client's thread died"))
+    })?;
+    let directory = server.directory();
+    let verify = verify(&script, &directory, share.path());
+    process::lines(&mut { verify }, &mut report)?;
+    ensure!(!cases.is_empty(), "the client reported nothing");
+    cases.push(whole("the run", (status != 0).then(|| format!("the guest ended with {status}"))));
+    Ok(cases)
+}
+
+fn verify(script: &str, directory: &Path, share: &Path) -> Command {
+    let mut command = Command::new("/usr/bin/python3");
+    command.args([script, "host"]).arg(directory).arg(share);
+    command
+}

@@ -1,0 +1,48 @@
+#!/bin/busybox sh
+# PID 1 of the guest: load the modules, make the host's root the guest's, run /job in it.
+/bin/busybox mkdir -p /bin /dev /proc /sys /lower /upper /root /etc
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t devtmpfs dev /dev
+exec > /dev/console 2>&1
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+for module in /modules/*.ko; do insmod "$module" || echo "cannot load $module"; done
+
+# The ports come up a moment after their driver.
+port() {
+    until grep -lx "$1" /sys/class/virtio-ports/*/name 2> /dev/null; do :; done | cut -d / -f 5
+}
+exec 3> "/dev/$(port output)" 4> "/dev/$(port status)"
+
+finish() {
+    echo "$1" >&4
+    poweroff -f
+}
+
+# The host changes nothing that the guest reads from here, so the client may cache all it likes.
+mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=262144,cache=loose root /lower &&
+    mount -t tmpfs -o size=80% tmpfs /upper && mkdir /upper/data /upper/work &&
+    mount -t overlay -o lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work overlay /root ||
+    finish "no root"
+mount --move /proc /root/proc
+mount --move /sys /root/sys
+mount --move /dev /root/dev
+mount -t tmpfs tmpfs /root/run
+mkdir -p /root/dev/shm /root/dev/pts /root/run/lock
+mount -t tmpfs tmpfs /root/dev/shm
+mount -t devpts devpts /root/dev/pts
+ln -s /proc/self/fd /root/dev/fd
+ln -s fd/0 /root/dev/stdin
+ln -s fd/1 /root/dev/stdout
+ln -s fd/2 /root/dev/stderr
+
+ip link set lo up
+ip addr add 10.0.2.15/24 dev eth0
+ip link set eth0 up
+ip route add default via 10.0.2.2
+hostname guest
+
+cp /job /root/run/job
+chroot /root /bin/sh /run/job < /root/dev/null >&3 2>&3 3>&- 4>&-
+finish $?

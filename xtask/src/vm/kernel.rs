@@ -1,0 +1,131 @@
+//! Debian's kernel and the few modules of it that the guest needs, taken out of its package.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+use crate::process::{command, output, rigs_dir, run};
+
+/// Modules the guest loads; what they depend on is found by `depmod`.
+const MODULES: [&str; 10] = [
+    "virtio_pci",
+    "virtio_console",
+    "virtio_net",
+    "virtio-rng",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+    "nfs",
+    "nfsv3",
+    "nfsv4",
+];
+
+/// Parts of the package that hold these modules and everything they may depend on.
+const PARTS: [&str; 10] = [
+    "boot/vmlinuz-*",
+    "lib/modules/*/modules.*",
+    "lib/modules/*/kernel/fs/*",
+    "lib/modules/*/kernel/net/*",
+    "lib/modules/*/kernel/lib/*",
+    "lib/modules/*/kernel/crypto/*",
+    "lib/modules/*/kernel/drivers/virtio/*",
+    "lib/modules/*/kernel/drivers/net/*failover.ko",
+    "lib/modules/*/kernel/drivers/net/virtio_net.ko",
+    "lib/modules/*/kernel/drivers/char/*virtio*",
+];
+
+/// A kernel that is ready to boot.
+pub(crate) struct Kernel {
+    pub(crate) image: PathBuf,
+    /// Module files, in the order in which they have to be loaded.
+    pub(crate) modules: Vec<PathBuf>,
+}
+
+impl Kernel {
+    /// The kernel fetched before, or Debian's current one.
+    pub(crate) fn ready() -> Result<Self> {
+        let dir = rigs_dir()?.join("kernel");
+        if !dir.is_dir() {
+            let new = tempfile::tempdir_in(rigs_dir()?)?;
+            fetch(new.path()).context("cannot fetch Debian's kernel (try `cargo x setup`)")?;
+            fs::rename(new.path().join("kernel"), &dir)?;
+        }
+        let mut modules: Vec<_> =
+            fs::read_dir(dir.join("modules"))?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+        modules.sort();
+        Ok(Self { image: dir.join("vmlinuz"), modules })
+    }
+}
+
+/// Leaves `kernel/vmlinuz` and `kernel/modules/NN-NAME.ko` in `work`.
+fn fetch(work: &Path) -> Result<()> {
+    let depends = output(&mut command("apt-cache", ["depends", "linux-image-amd64"]))?;
+    let package = depends
+        .split_whitespace()
+        .find(|word| word.starts_with("linux-image-6"))
+        .context("no such package")?;
+    eprintln!("fetching {package}");
+    // The sandbox user of apt may not write here; the package's signature is checked all the same.
+    run(command("apt-get", ["-q", "-o", "APT::Sandbox::User=root", "download", package]).current_dir(work))?;
+    let patterns: Vec<_> = PARTS.iter().map(|part| format!("./{part}")).collect();
+    run(command(
+        "sh",
+        ["-c", "dpkg-deb --fsys-tarfile linux-image-*.deb | tar -x --wildcards \"$@\"", "sh"],
+    )
+    .args(patterns)
+    .current_dir(work))?;
+
+    let version = fs::read_dir(work.join("lib/modules"))?.next().context("the package has no modules")??;
+    run(command("/sbin/depmod", ["-b"]).arg(work).arg(version.file_name()))?;
+    let depends = fs::read_to_string(version.path().join("modules.dep"))?;
+    fs::create_dir_all(work.join("kernel/modules"))?;
+    for (place, module) in load_order(&depends)?.iter().enumerate() {
+        let name = Path::new(module).file_name().context("a module without a name")?.to_string_lossy();
+        fs::copy(version.path().join(module), work.join(format!("kernel/modules/{place:02}-{name}")))?;
+    }
+    let image = fs::read_dir(work.join("boot"))?.next().context("the package has no kernel")??;
+    fs::rename(image.path(), work.join("kernel/vmlinuz"))?;
+    Ok(())
+}
+
+/// The wanted modules with all they need, each after its dependencies; reads `modules.dep`.
+fn load_order(depends: &str) -> Result<Vec<&str>> {
+    let mut order: Vec<&str> = Vec::new();
+    for wanted in MODULES {
+        let (module, needs) = depends
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .find(|(module, _)| module.ends_with(&format!("/{wanted}.ko")))
+            .with_context(|| format!("the kernel has no module {wanted}"))?;
+        // depmod lists the deepest dependency last.
+        for module in needs.split_whitespace().rev().chain([module]) {
+            if !order.contains(&module) {
+                order.push(module);
+            }
+        }
+    }
+    Ok(order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::load_order;
+
+    #[test]
+    fn modules_come_after_what_they_need() {
+        let depends = "a/virtio.ko:\na/virtio_ring.ko: a/virtio.ko\na/virtio_pci.ko: a/virtio_ring.ko a/virtio.ko\n\
+            a/virtio_console.ko: a/virtio_ring.ko a/virtio.ko\na/virtio_net.ko:\na/virtio-rng.ko:\n\
+            a/9pnet_virtio.ko:\na/9p.ko:\na/overlay.ko:\na/nfs.ko:\na/nfsv3.ko: a/nfs.ko\na/nfsv4.ko: a/nfs.ko\n";
+        let order = load_order(depends).unwrap();
+        assert_eq!(order[..4], ["a/virtio.ko", "a/virtio_ring.ko", "a/virtio_pci.ko", "a/virtio_console.ko"]);
+        assert_eq!(order.iter().filter(|module| **module == "a/virtio.ko").count(), 1);
+    }
+
+    #[test]
+    fn a_missing_module_is_named() {
+        assert!(load_order("").unwrap_err().to_string().contains("virtio_pci"));
+    }
+}
