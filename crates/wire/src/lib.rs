@@ -1,1 +1,18 @@
-//! Codecs for ONC RPC, NFSv3, MOUNT v3 and the portmapper.
+//! Codecs for ONC RPC (RFC 5531), NFSv3 and MOUNT v3 (RFC 1813) and the portmapper (RFC 1833).
+//!
+//! Both directions, no I/O. Decoding borrows from the message and never allocates, except for the
+//! bounded lists of MOUNT and the portmapper; encoding appends to one growing buffer.
+
+#[macro_use]
+mod macros;
+
+pub mod mount3;
+pub mod nfs3;
+pub mod portmap;
+pub mod rpc;
+pub mod xdr;
+
+pub use xdr::{Decode, DecodeError, Encode, Reader};
+
+#[cfg(test)]
+mod tests;

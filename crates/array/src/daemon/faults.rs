@@ -1,0 +1,106 @@
+//! Faults on demand: what the daemon does wrong when told to.
+
+use serde::{Deserialize, Serialize};
+
+/// Which requests an injected error hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Hits {
+    /// Reads only.
+    Read,
+    /// Writes only; nothing of the request is written.
+    Write,
+    /// Reads and writes.
+    Both,
+}
+
+/// A fault to inject. All but `Slow` end with [`Fault::Clear`] or their count; `Slow` ends with that or a factor of 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// Requests that touch the range fail with EIO.
+    Eio {
+        /// First byte of the block device.
+        offset: u64,
+        /// Number of bytes.
+        length: u64,
+        /// Which requests.
+        hits: Hits,
+        /// How many requests fail before the range works again; `None`: all.
+        count: Option<u64>,
+    },
+    /// A disk, or every disk, takes `factor` times as long; at least 0.01.
+    Slow {
+        /// Multiplies every service time.
+        factor: f64,
+        /// Number of the disk from 0; `None`: all.
+        disk: Option<usize>,
+    },
+    /// No request completes.
+    Hang,
+    /// Flushes are acknowledged and do nothing.
+    FlushNoop,
+    /// Requests complete at once: no disks, for filling an array with data.
+    Instant,
+    /// Everything injected so far ends; requests that hung complete.
+    Clear,
+}
+
+/// The faults in force.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    errors: Vec<Errors>,
+    pub(super) hang: bool,
+    pub(super) instant: bool,
+}
+
+#[derive(Debug)]
+struct Errors {
+    start: u64,
+    end: u64,
+    hits: Hits,
+    left: Option<u64>,
+}
+
+impl Faults {
+    pub(super) fn fail_range(&mut self, offset: u64, length: u64, hits: Hits, count: Option<u64>) {
+        self.errors.push(Errors { start: offset, end: offset.saturating_add(length), hits, left: count });
+    }
+
+    /// Whether a request fails; uses up one of a rule's count if it does.
+    pub(super) fn hit(&mut self, write: bool, offset: u64, length: u64) -> bool {
+        if self.errors.is_empty() {
+            return false;
+        }
+        let other = if write { Hits::Read } else { Hits::Write };
+        let touches = |e: &&mut Errors| e.hits != other && e.start < offset + length && offset < e.end;
+        let Some(rule) = self.errors.iter_mut().find(touches) else { return false };
+        if let Some(left) = rule.left.as_mut() {
+            *left -= 1;
+        }
+        self.errors.retain(|e| e.left != Some(0));
+        true
+    }
+
+    /// Rules in force.
+    pub(super) fn error_ranges(&self) -> usize {
+        self.errors.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_hits_its_range_its_kind_and_its_count() {
+        let mut faults = Faults::default();
+        faults.fail_range(4096, 4096, Hits::Read, Some(2));
+        assert!(!faults.hit(true, 4096, 4096));
+        assert!(!faults.hit(false, 0, 4096));
+        assert!(!faults.hit(false, 8192, 4096));
+        assert!(faults.hit(false, 0, 65536));
+        assert!(faults.hit(false, 4096, 4096));
+        assert!(!faults.hit(false, 4096, 4096));
+    }
+}

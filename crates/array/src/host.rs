@@ -1,0 +1,137 @@
+//! The host's side of an array: loop device, file system, mount, and finding what is left of them.
+
+use crate::daemon::FILE_NAME;
+use crate::error::{ArrayError, Doing};
+use crate::model::{CacheKind, Model};
+use crate::state::FileSystem;
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// KiB of the largest request to the block device; larger ones are split.
+const MAX_REQUEST_KIB: &str = "1024";
+
+/// Runs a program to its end; returns its standard output.
+pub(crate) fn program(name: &str, arguments: &[&str]) -> Result<String, ArrayError> {
+    let command = || format!("{name} {}", arguments.join(" "));
+    let output = match Command::new(name).args(arguments).output() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(missing(name)),
+        other => other.doing(|| format!("run {}", command()))?,
+    };
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        let text = if text.is_empty() { output.status.to_string() } else { text };
+        return Err(ArrayError::Program { command: command(), output: text });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn missing(program: &str) -> ArrayError {
+    let remedy = match program {
+        "mkfs.xfs" => "install the package xfsprogs",
+        "mkfs.ext4" => "install the package e2fsprogs",
+        "fio" => "install the package fio",
+        _ => "install the package util-linux",
+    };
+    ArrayError::Missing { what: format!("the program {program}"), remedy }
+}
+
+/// Checks that arrays can be made here at all.
+pub(crate) fn check(verb: &'static str) -> Result<(), ArrayError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(ArrayError::NotRoot(verb));
+    }
+    for device in ["/dev/fuse", "/dev/loop-control"] {
+        if !Path::new(device).exists() {
+            let remedy = "this kernel or container cannot emulate an array; load the modules fuse and loop";
+            return Err(ArrayError::Missing { what: format!("the device {device}"), remedy });
+        }
+    }
+    Ok(())
+}
+
+/// Attaches a loop device to the daemon's file and sets its queue up.
+pub(crate) fn attach(fuse: &Path, model: &Model) -> Result<String, ArrayError> {
+    let file = fuse.join(FILE_NAME);
+    let file = file.to_string_lossy();
+    let arguments = ["--find", "--show", "--direct-io=on", "--sector-size", "4096", &file];
+    let device = program("losetup", &arguments)?.trim().to_owned();
+    let queue = queue_of(&device);
+    let set = |name: &str, value: &str| {
+        let path = queue.join(name);
+        fs::write(&path, value).doing(|| format!("write {value} to {}", path.display()))
+    };
+    set("max_sectors_kb", MAX_REQUEST_KIB)?;
+    set("read_ahead_kb", &model.host.read_ahead_kib.to_string())?;
+    set("rotational", "1")?;
+    // Without a volatile cache there is nothing to flush and the kernel need not ask. Set in any case: a loop device
+    // keeps the setting of its user before.
+    set("write_cache", if model.cache.kind == CacheKind::Volatile { "write back" } else { "write through" })?;
+    Ok(device)
+}
+
+fn queue_of(device: &str) -> PathBuf {
+    Path::new("/sys/block").join(device.trim_start_matches("/dev/")).join("queue")
+}
+
+/// Makes the file system, aligned to the stripes of the array.
+pub(crate) fn make_file_system(fs: FileSystem, device: &str, model: &Model) -> Result<(), ArrayError> {
+    let data = (model.raid.disks_per_span - 2) * model.raid.spans;
+    match fs {
+        FileSystem::Xfs => {
+            let layout = format!("su={}k,sw={data}", model.raid.chunk_kib);
+            program("mkfs.xfs", &["-q", "-f", "-K", "-s", "size=4096", "-d", &layout, device])?;
+        }
+        FileSystem::Ext4 => {
+            let chunk = model.raid.chunk_kib / 4;
+            let layout = format!("nodiscard,lazy_itable_init=0,stride={chunk},stripe_width={}", chunk * data);
+            program("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", &layout, device])?;
+        }
+        FileSystem::None => {}
+    }
+    Ok(())
+}
+
+/// Mounts the file system as a careful administrator would; deleted files give their memory back.
+pub(crate) fn mount(fs: FileSystem, device: &str, at: &Path) -> Result<(), ArrayError> {
+    let at = at.to_string_lossy();
+    let (kind, options) = match fs {
+        // nouuid: after a power cut the old instance may linger until the last open file is closed.
+        FileSystem::Xfs => ("xfs", "noatime,inode64,logbsize=256k,nouuid,discard"),
+        FileSystem::Ext4 => ("ext4", "noatime,discard"),
+        FileSystem::None => return Ok(()),
+    };
+    program("mount", &["-t", kind, "-o", options, device, &at]).map(drop)
+}
+
+/// Unmounts whatever is mounted at `at`; not mounted is fine. `lazily`: also when it is in use.
+pub(crate) fn unmount(at: &Path, lazily: bool) -> Result<(), ArrayError> {
+    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    loop {
+        match rustix::mount::unmount(at, flags | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            // Not a mount point, or not there.
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+            Err(Errno::BUSY) => return Err(ArrayError::Busy(at.to_owned())),
+            Err(e) => return Err(e).doing(|| format!("unmount {}", at.display())),
+        }
+    }
+}
+
+/// Detaches every loop device on the daemon's file; `recorded` also when its file has lost its path.
+pub(crate) fn detach(fuse: &Path, recorded: Option<&str>) -> Result<(), ArrayError> {
+    let file = fuse.join(FILE_NAME);
+    let (whole, bare) = (file.to_string_lossy(), format!("/{FILE_NAME}"));
+    for entry in fs::read_dir("/sys/block").doing(|| "list /sys/block".to_owned())?.flatten() {
+        let Ok(backing) = fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
+        let device = format!("/dev/{}", entry.file_name().to_string_lossy());
+        let backing = backing.trim().trim_end_matches(" (deleted)");
+        // After a lazy unmount of FUSE the kernel shows the path within that mount only.
+        if backing == whole || (backing == bare && recorded == Some(&device)) {
+            program("losetup", &["--detach", &device])?;
+        }
+    }
+    Ok(())
+}

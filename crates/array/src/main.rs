@@ -1,0 +1,24 @@
+//! `forebay-array`: the emulated disk array on its own.
+
+use clap::Parser;
+use forebay_array::cli::{ArrayArgs, run};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// An emulated disk array: a block device that behaves like spinning disks behind RAID 6.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(flatten)]
+    args: ArrayArgs,
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().args, &[]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            _ = writeln!(std::io::stderr(), "forebay-array: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Up, down, and the power cut.
+
+use crate::daemon::control::{Answer, Ask, ask};
+use crate::daemon::{self, Daemon, Fault, Status};
+use crate::error::{ArrayError, Doing};
+use crate::host;
+use crate::model::Model;
+use crate::sim::Array;
+use crate::state::{self, FileSystem, Home, Phase, State};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take to end after it was told to.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What an array is to be.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Below which directory the states of arrays are.
+    pub base: PathBuf,
+    /// The array's name.
+    pub name: String,
+    /// Its parameters.
+    pub model: Model,
+    /// Bytes; rounded down to whole stripes.
+    pub size: u64,
+    /// Directory for the sparse file with the data.
+    pub image_dir: PathBuf,
+    /// The file system to make.
+    pub fs: FileSystem,
+    /// Where to mount it; by default in the array's state directory.
+    pub mount: Option<PathBuf>,
+}
+
+/// Says on a terminal what takes a while.
+fn progress(text: &str) {
+    if io::stderr().is_terminal() {
+        _ = writeln!(io::stderr(), "{text} ...");
+    }
+}
+
+/// Makes an array, or powers one on again whose power was cut or whose daemon died. One that is up stays as it is.
+///
+/// `invocation`: arguments with which this program runs [`serve`].
+///
+/// # Errors
+/// [`ArrayError`]; what had been set up is removed again.
+pub fn up(plan: &Plan, invocation: &[&str]) -> Result<State, ArrayError> {
+    host::check("array up")?;
+    let home = Home::lock(&plan.base, &plan.name)?;
+    let mut state = wanted(plan, &home)?;
+    let fresh = match home.load()? {
+        Some(old) => {
+            let same = State { device: None, pid: None, phase: Phase::Starting, ..old.clone() };
+            if same != (State { made_mount: old.made_mount, ..state.clone() }) {
+                return Err(ArrayError::Differs(old.name, describe(&same)));
+            }
+            if old.phase == Phase::Up && state::alive(&home.directory) {
+                return Ok(old);
+            }
+            state.made_mount = old.made_mount;
+            dismantle(&home, &old, true)?;
+            old.phase == Phase::Starting
+        }
+        None => true,
+    };
+    match build(&home, &mut state, fresh, invocation) {
+        Ok(()) => Ok(state),
+        Err(e) => {
+            dismantle(&home, &state, true)?;
+            if fresh {
+                discard(home, &state)?;
+            }
+            Err(e)
+        }
+    }
+}
+
+fn wanted(plan: &Plan, home: &Home) -> Result<State, ArrayError> {
+    let size = Array::new(&plan.model, plan.size).size();
+    let least = if plan.fs == FileSystem::Xfs { 320 << 20 } else { 64 << 20 };
+    if size < least {
+        let why = format!("the size must be at least {} MiB for this file system", (least >> 20) + 20);
+        return Err(ArrayError::Argument(why));
+    }
+    let mount = match &plan.mount {
+        Some(path) => std::path::absolute(path).doing(|| format!("resolve {}", path.display()))?,
+        None => home.directory.join("mnt"),
+    };
+    let made_mount = plan.mount.is_some() && !mount.exists();
+    Ok(State {
+        name: plan.name.clone(),
+        model: plan.model.clone(),
+        size,
+        image: plan.image_dir.join(format!("forebay-array-{}.img", plan.name)),
+        fs: plan.fs,
+        mount,
+        made_mount,
+        device: None,
+        pid: None,
+        phase: Phase::Starting,
+    })
+}
+
+fn describe(state: &State) -> String {
+    format!("model {}, {} MiB, mounted at {}", state.model.name, state.size >> 20, state.mount.display())
+}
+
+fn build(home: &Home, state: &mut State, fresh: bool, invocation: &[&str]) -> Result<(), ArrayError> {
+    let phase = if fresh { Phase::Starting } else { Phase::Cut };
+    state.phase = phase;
+    home.save(state)?;
+    if fresh {
+        // A left-over file would bring old data to light.
+        match fs::remove_file(&state.image) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(e).doing(|| format!("remove {}", state.image.display()));
+            }
+            _ => {}
+        }
+    }
+    state.pid = Some(start(home, invocation)?);
+    home.save(state)?;
+    let device = host::attach(&state::fuse(&home.directory), &state.model)?;
+    state.device = Some(device.clone());
+    home.save(state)?;
+    tell(home, state, Fault::Instant)?;
+    if fresh {
+        progress(&format!("making a file system on {device}"));
+        host::make_file_system(state.fs, &device, &state.model)?;
+    }
+    if state.fs != FileSystem::None {
+        fs::create_dir_all(&state.mount).doing(|| format!("make {}", state.mount.display()))?;
+        host::mount(state.fs, &device, &state.mount)?;
+    }
+    tell(home, state, Fault::Clear)?;
+    state.phase = Phase::Up;
+    home.save(state)
+}
+
+/// Starts the daemon and waits until its file is there.
+fn start(home: &Home, invocation: &[&str]) -> Result<i32, ArrayError> {
+    let log_path = home.directory.join("log");
+    let log = File::create(&log_path).doing(|| format!("make {}", log_path.display()))?;
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("forebay-array")
+        .args(invocation)
+        .arg("daemon")
+        .arg(&home.directory)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .doing(|| "start the array's daemon".to_owned())?;
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        BufReader::new(out).read_line(&mut line).doing(|| "hear from the array's daemon".to_owned())?;
+    }
+    if line.trim() != "ready" {
+        _ = child.wait();
+        let said = fs::read_to_string(&log_path).unwrap_or_default();
+        return Err(ArrayError::Program {
+            command: "array daemon".to_owned(),
+            output: said.trim().to_owned(),
+        });
+    }
+    Ok(child.id() as i32)
+}
+
+/// The daemon itself: serves the array in `directory` until told to stop. Never returns to a terminal's session.
+///
+/// # Errors
+/// [`ArrayError`] when it cannot start or loses its connection.
+pub fn serve(directory: &Path) -> Result<(), ArrayError> {
+    // Fails only for the leader of a process group, which is then on its own already.
+    _ = rustix::process::setsid();
+    let unknown = || ArrayError::Unknown(directory.display().to_string());
+    let state = state::load(directory)?.ok_or_else(unknown)?;
+    let Some(_lock) = state::daemon_lock(directory)? else {
+        return Err(ArrayError::Argument(format!("array {} already has a daemon", state.name)));
+    };
+    let fuse = state::fuse(directory);
+    let setup =
+        daemon::Setup { directory, fuse: &fuse, image: &state.image, model: &state.model, size: state.size };
+    daemon::become_hardware();
+    let daemon = Daemon::new(&setup).doing(|| format!("serve {}", state.image.display()))?;
+    writeln!(io::stdout(), "ready").doing(|| "report to the starter".to_owned())?;
+    daemon.run().doing(|| format!("serve {}", state.image.display()))
+}
+
+/// Takes an array down and removes it with its data. No array of that name is fine: returns `false`.
+///
+/// # Errors
+/// [`ArrayError::Busy`] when its files are in use, unless `force`d or its daemon is dead.
+pub fn down(base: &Path, name: &str, force: bool) -> Result<bool, ArrayError> {
+    host::check("array down")?;
+    let home = Home::lock(base, name)?;
+    let Some(state) = home.load()? else {
+        home.remove()?;
+        return Ok(false);
+    };
+    // Nothing may be stuck, and the data is about to go: no need for the disks' pace.
+    let works = state.phase == Phase::Up
+        && ask(&home.directory, &Ask::Inject(Fault::Clear)).is_ok()
+        && ask(&home.directory, &Ask::Inject(Fault::Instant)).is_ok();
+    if works {
+        progress(&format!("unmounting {}", state.mount.display()));
+    } else {
+        kill(&home, &state);
+    }
+    if let Err(e) = dismantle(&home, &state, force || !works) {
+        _ = ask(&home.directory, &Ask::Inject(Fault::Clear));
+        return Err(e);
+    }
+    discard(home, &state)?;
+    Ok(true)
+}
+
+/// Removes the data, the mount point if it was made, and the state.
+fn discard(home: Home, state: &State) -> Result<(), ArrayError> {
+    for (path, result) in [
+        (&state.image, fs::remove_file(&state.image)),
+        (&state.mount, if state.made_mount { fs::remove_dir(&state.mount) } else { Ok(()) }),
+    ] {
+        match result {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(e).doing(|| format!("remove {}", path.display()));
+            }
+            _ => {}
+        }
+    }
+    home.remove()
+}
+
+/// Takes everything apart that runs or is mounted; the data stays.
+fn dismantle(home: &Home, state: &State, lazily: bool) -> Result<(), ArrayError> {
+    let fuse = state::fuse(&home.directory);
+    if state.fs != FileSystem::None {
+        host::unmount(&state.mount, lazily)?;
+    }
+    host::detach(&fuse, state.device.as_deref())?;
+    if state::alive(&home.directory) {
+        _ = ask(&home.directory, &Ask::Stop);
+    }
+    // Takes the connection away from a daemon that does not listen; it ends when it notices.
+    host::unmount(&fuse, true)?;
+    let deadline = Instant::now() + FAREWELL;
+    while state::alive(&home.directory) {
+        if Instant::now() > deadline {
+            kill(home, state);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if let Some(pid) = state.pid.and_then(rustix::process::Pid::from_raw) {
+        // Where this very process started the daemon, nobody else will.
+        _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
+    }
+    Ok(())
+}
+
+/// Kills the daemon, if the process of that number is still the one started for this array.
+fn kill(home: &Home, state: &State) {
+    let Some(pid) = state.pid else { return };
+    let directory = home.directory.as_os_str().as_encoded_bytes();
+    let is_ours = fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|line| line.split(|b| *b == 0).any(|argument| argument == directory));
+    if let Some(pid) = rustix::process::Pid::from_raw(pid).filter(|_| is_ours) {
+        _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// Cuts the power, then takes the devices away; the data that survived stays for the next [`up`].
+///
+/// Returns how many blocks of 4 KiB were lost and kept of those that were not flushed.
+///
+/// # Errors
+/// [`ArrayError`] when there is no such array or it does not answer.
+pub fn cut(base: &Path, name: &str, seed: u64) -> Result<(u64, u64), ArrayError> {
+    host::check("array cut")?;
+    let home = Home::lock(base, name)?;
+    let Some(mut state) = home.load()? else {
+        home.remove()?;
+        return Err(ArrayError::Unknown(name.to_owned()));
+    };
+    let losses = match query(&home.directory, name, &Ask::Cut { seed })? {
+        Answer::Cut(losses) => (losses.lost, losses.kept),
+        other => return Err(unexpected(name, other)),
+    };
+    state.phase = Phase::Cut;
+    home.save(&state)?;
+    dismantle(&home, &state, true)?;
+    Ok(losses)
+}
+
+/// Injects a fault, or ends them all.
+///
+/// # Errors
+/// [`ArrayError`] when there is no such array, it does not answer, or it refuses.
+pub fn inject(base: &Path, name: &str, fault: Fault) -> Result<(), ArrayError> {
+    let directory = base.join(name);
+    state::load(&directory)?.ok_or_else(|| ArrayError::Unknown(name.to_owned()))?;
+    match query(&directory, name, &Ask::Inject(fault))? {
+        Answer::Done => Ok(()),
+        other => Err(unexpected(name, other)),
+    }
+}
+
+/// What is written down about an array, and what its daemon says, if it lives.
+///
+/// # Errors
+/// [`ArrayError::Unknown`] when there is no such array.
+pub fn status(base: &Path, name: &str) -> Result<(State, Option<Status>), ArrayError> {
+    let directory = base.join(name);
+    let state = state::load(&directory)?.ok_or_else(|| ArrayError::Unknown(name.to_owned()))?;
+    let status = match ask(&directory, &Ask::Status) {
+        Ok(Answer::Status(status)) => Some(*status),
+        _ => None,
+    };
+    Ok((state, status))
+}
+
+fn tell(home: &Home, state: &State, fault: Fault) -> Result<(), ArrayError> {
+    match query(&home.directory, &state.name, &Ask::Inject(fault))? {
+        Answer::Done => Ok(()),
+        other => Err(unexpected(&state.name, other)),
+    }
+}
+
+fn query(directory: &Path, name: &str, question: &Ask) -> Result<Answer, ArrayError> {
+    ask(directory, question).map_err(|e| ArrayError::Dead(name.to_owned(), e))
+}
+
+fn unexpected(name: &str, answer: Answer) -> ArrayError {
+    let why =
+        if let Answer::Refused(why) = answer { why } else { "an answer to another question".to_owned() };
+    ArrayError::Refused(name.to_owned(), why)
+}

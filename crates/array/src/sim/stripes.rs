@@ -1,0 +1,119 @@
+//! Stripes that hold writes on their way to the disks, and what a write costs on RAID 6.
+//!
+//! A stripe collects dirty blocks, then goes through one round: read what the parity needs (nothing when the whole
+//! stripe is new), then write data, P and Q. Blocks that become dirty meanwhile wait for the next round.
+
+use super::Nanos;
+use super::geometry::{Extent, Geometry};
+use super::runs::Runs;
+use crate::model::BLOCK;
+
+/// One stripe with writes in it.
+#[derive(Debug, Default)]
+pub(crate) struct Stripe {
+    /// Blocks to write in the next round.
+    pub(crate) dirty: Runs,
+    /// Requests that wait for that round.
+    pub(crate) waiters: Vec<usize>,
+    /// When the first of the dirty blocks came.
+    pub(crate) since: Nanos,
+    /// Do not start before this time unless the stripe fills: a sequential writer is about to bring the rest.
+    pub(crate) hold_until: Nanos,
+    /// The round under way.
+    pub(crate) round: Option<Round>,
+}
+
+/// Blocks on their way to the disks.
+#[derive(Debug)]
+pub(crate) struct Round {
+    pub(crate) blocks: Runs,
+    pub(crate) waiters: Vec<usize>,
+    /// Disk commands of this phase still to end.
+    pub(crate) outstanding: u32,
+    /// What to write once the reads are in; taken when the writes start.
+    pub(crate) writes: Option<Vec<Extent>>,
+    /// Something had to be read first.
+    pub(crate) partial: bool,
+}
+
+/// The disk commands of a round.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) reads: Vec<Extent>,
+    pub(crate) writes: Vec<Extent>,
+}
+
+/// The touched range of one chunk, in bytes from the chunk's start.
+type Touched = Option<(u64, u64)>;
+
+/// What it takes to write `blocks` (numbers within the stripe): nothing is read for a full stripe, else either the
+/// old data and parity (read-modify-write) or the untouched data (reconstruct), whichever is fewer commands.
+pub(crate) fn plan(geometry: &Geometry, stripe: u64, blocks: &Runs) -> Plan {
+    let per_chunk = geometry.chunk() / BLOCK;
+    let mut touched: Vec<Touched> = vec![None; geometry.data_chunks() as usize];
+    for (start, end) in blocks.iter() {
+        let (mut at, end) = (u64::from(start), u64::from(end));
+        while at < end {
+            let (index, within) = (at / per_chunk, at % per_chunk);
+            let until = (within + end - at).min(per_chunk);
+            let range = touched[index as usize].get_or_insert((within, until));
+            *range = (range.0.min(within), range.1.max(until));
+            at += until - within;
+        }
+    }
+    let parity = touched.iter().flatten().fold((u64::MAX, 0), |p, t| (p.0.min(t.0), p.1.max(t.1)));
+    let extent = |index: u64, range: (u64, u64)| {
+        let (disk, start) = geometry.chunk_at(stripe, index);
+        Extent { disk, position: start + range.0 * BLOCK, length: (range.1 - range.0) * BLOCK }
+    };
+    let data = geometry.data_chunks();
+    let parities = [extent(data, parity), extent(data + 1, parity)];
+    let chunks = || (0..data).zip(&touched);
+    let mut writes: Vec<Extent> = chunks().filter_map(|(i, t)| t.map(|t| extent(i, t))).collect();
+    let reconstruct: Vec<Extent> =
+        chunks().filter(|(_, t)| **t != Some(parity)).map(|(i, _)| extent(i, parity)).collect();
+    let reads = if reconstruct.len() < writes.len() + parities.len() {
+        reconstruct
+    } else {
+        writes.iter().chain(&parities).copied().collect()
+    };
+    writes.extend(parities);
+    Plan { reads, writes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+
+    fn planned(blocks: &[(u32, u32)]) -> Plan {
+        let geometry = Geometry::new(&Model::load("nl-sas-8").unwrap(), 1 << 30);
+        let mut runs = Runs::default();
+        for (start, end) in blocks {
+            runs.insert(*start, *end);
+        }
+        plan(&geometry, 5, &runs)
+    }
+
+    #[test]
+    fn a_small_write_reads_and_writes_data_and_both_parities() {
+        let p = planned(&[(17, 18)]);
+        assert_eq!((p.reads.len(), p.writes.len()), (3, 3));
+        assert_eq!(p.reads, p.writes);
+        assert!(p.reads.iter().all(|e| e.length == BLOCK));
+    }
+
+    #[test]
+    fn a_full_stripe_reads_nothing() {
+        let p = planned(&[(0, 96)]);
+        assert_eq!((p.reads.len(), p.writes.len()), (0, 8));
+        assert_eq!(p.writes.iter().map(|e| e.length).sum::<u64>(), 8 * 65536);
+    }
+
+    #[test]
+    fn most_of_a_stripe_is_reconstructed_from_the_rest() {
+        let p = planned(&[(0, 80)]);
+        assert_eq!((p.reads.len(), p.writes.len()), (1, 7));
+        assert!(!p.writes.contains(&p.reads[0]));
+    }
+}

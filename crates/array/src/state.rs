@@ -1,0 +1,203 @@
+//! What is written down about an array, so that any later command finds and removes all of it.
+//!
+//! `STATE-DIR/NAME/` holds `state.json`, the control socket, the FUSE mount, the daemon's log, and by default the
+//! file system's mount point. `STATE-DIR/NAME.lock` keeps two commands from working on one array at once; the daemon
+//! holds `daemon.lock` as long as it lives.
+
+use crate::error::{ArrayError, Doing};
+use crate::model::Model;
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The file system on an array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum FileSystem {
+    /// XFS, aligned to the stripes.
+    Xfs,
+    /// ext4, aligned to the stripes.
+    Ext4,
+    /// Only the block device.
+    None,
+}
+
+/// How far an array has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Being made; what is written down may exist.
+    Starting,
+    /// In service.
+    Up,
+    /// The power was cut; the image holds what survived.
+    Cut,
+}
+
+/// Everything about one array.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Its name.
+    pub name: String,
+    /// Its parameters, overrides applied.
+    pub model: Model,
+    /// Bytes of the block device.
+    pub size: u64,
+    /// The sparse file with the data.
+    pub image: PathBuf,
+    /// The file system made on it.
+    pub fs: FileSystem,
+    /// Where that is mounted.
+    pub mount: PathBuf,
+    /// Whether the mount point was made for it.
+    pub made_mount: bool,
+    /// The loop device, once there is one.
+    pub device: Option<String>,
+    /// The daemon's process, once there is one.
+    pub pid: Option<i32>,
+    /// How far it has come.
+    pub phase: Phase,
+}
+
+/// The directory of one array, locked against other commands.
+#[derive(Debug)]
+pub(crate) struct Home {
+    pub(crate) directory: PathBuf,
+    lock_path: PathBuf,
+    _lock: File,
+}
+
+impl Home {
+    /// Locks the array `name` below `base`; waits while another command has it.
+    pub(crate) fn lock(base: &Path, name: &str) -> Result<Self, ArrayError> {
+        check_name(name)?;
+        make_directory(base)?;
+        let lock_path = base.join(format!("{name}.lock"));
+        loop {
+            let lock = open_lock(&lock_path)?;
+            rustix::fs::flock(&lock, FlockOperation::LockExclusive)
+                .doing(|| format!("lock {}", lock_path.display()))?;
+            // The holder before may have removed the file; then this lock is on nothing that others see.
+            if same_file(&lock, &lock_path) {
+                return Ok(Self { directory: base.join(name), lock_path, _lock: lock });
+            }
+        }
+    }
+
+    /// The state written down, if there is any.
+    pub(crate) fn load(&self) -> Result<Option<State>, ArrayError> {
+        load(&self.directory)
+    }
+
+    /// Makes the directory and writes the state down, atomically.
+    pub(crate) fn save(&self, state: &State) -> Result<(), ArrayError> {
+        make_directory(&self.directory)?;
+        make_directory(&fuse(&self.directory))?;
+        let (path, fresh) = (self.directory.join("state.json"), self.directory.join("state.json.new"));
+        let doing = || format!("write {}", path.display());
+        let text = serde_json::to_vec_pretty(state).map_err(io::Error::other).doing(doing)?;
+        fs::write(&fresh, text).doing(doing)?;
+        fs::rename(&fresh, &path).doing(doing)
+    }
+
+    /// Removes all that is left of an array that is down, this lock included.
+    pub(crate) fn remove(self) -> Result<(), ArrayError> {
+        // File by file: whatever might be mounted below must not be emptied.
+        for name in ["state.json", "state.json.new", "control.sock", "daemon.lock", "log"] {
+            gone(fs::remove_file(self.directory.join(name)), &self.directory)?;
+        }
+        for directory in [fuse(&self.directory), self.directory.join("mnt"), self.directory.clone()] {
+            gone(fs::remove_dir(&directory), &directory)?;
+        }
+        gone(fs::remove_file(&self.lock_path), &self.lock_path)
+    }
+}
+
+/// Where FUSE is mounted for the array in `directory`.
+pub(crate) fn fuse(directory: &Path) -> PathBuf {
+    directory.join("fuse")
+}
+
+/// Reads the state in a directory.
+pub(crate) fn load(directory: &Path) -> Result<Option<State>, ArrayError> {
+    let path = directory.join("state.json");
+    let doing = || format!("read {}", path.display());
+    match fs::read(&path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).map_err(io::Error::other).doing(doing)?)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).doing(doing),
+    }
+}
+
+/// The names of all arrays below `base`, sorted.
+pub(crate) fn names(base: &Path) -> Result<Vec<String>, ArrayError> {
+    let entries = match fs::read_dir(base) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e).doing(|| format!("list {}", base.display())),
+    };
+    let has_state = |e: &fs::DirEntry| e.path().join("state.json").exists();
+    let mut names: Vec<String> =
+        entries.flatten().filter(has_state).filter_map(|e| e.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Takes the lock that says a daemon lives; `None` if one does.
+pub(crate) fn daemon_lock(directory: &Path) -> Result<Option<File>, ArrayError> {
+    let path = directory.join("daemon.lock");
+    let file = open_lock(&path)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(e) => Err(e).doing(|| format!("lock {}", path.display())),
+    }
+}
+
+/// Whether the daemon of the array in `directory` lives.
+pub(crate) fn alive(directory: &Path) -> bool {
+    directory.join("daemon.lock").exists() && matches!(daemon_lock(directory), Ok(None))
+}
+
+fn check_name(name: &str) -> Result<(), ArrayError> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || name.len() > 32 || !name.chars().all(fits) {
+        let why = format!("the name {name:?} does not do; use 1 to 32 letters, digits, - or _");
+        return Err(ArrayError::Argument(why));
+    }
+    Ok(())
+}
+
+pub(crate) fn make_directory(path: &Path) -> Result<(), ArrayError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .doing(|| format!("make {}", path.display()))
+}
+
+fn open_lock(path: &Path) -> Result<File, ArrayError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.open(path).doing(|| format!("open {}", path.display()))
+}
+
+fn same_file(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(a), Ok(b)) => a.ino() == b.ino() && a.dev() == b.dev(),
+        _ => false,
+    }
+}
+
+fn gone(result: io::Result<()>, path: &Path) -> Result<(), ArrayError> {
+    match result {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(e).doing(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,230 @@
+//! The verbs of `forebay bench`.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+
+use crate::ganesha::{self, Ganesha};
+use crate::job::Job;
+use crate::options::{Options, Pattern};
+use crate::result::{Report, SCHEMA};
+use crate::runner::{self, Settings};
+use crate::url::Target;
+use crate::{compare, null_server, table, verify};
+
+/// What `forebay bench` can do.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Put load on an NFSv3 server and measure it.
+    Run(Box<RunArgs>),
+    /// Compare two results of `run`: B against A.
+    Compare(CompareArgs),
+    /// Check that files hold what a run with --state has left in them, also after a crash.
+    Verify(VerifyArgs),
+    /// Answer NFSv3 with constants, to find the ceiling of the generator.
+    #[command(hide = true)]
+    NullServer(NullServerArgs),
+}
+
+/// Which server.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// The export: nfs://HOST[:PORT]/EXPORT[?mountport=N].
+    #[arg(long, required_unless_present = "ganesha")]
+    url: Option<Target>,
+    /// Start nfs-ganesha on this directory and take it (root; packages nfs-ganesha-vfs and rpcbind).
+    #[arg(long, value_name = "DIR", conflicts_with = "url")]
+    ganesha: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    /// The server, and the process to keep alive where it was started for this.
+    fn start(&self) -> Result<(Target, Option<Ganesha>)> {
+        match (&self.url, &self.ganesha) {
+            (Some(url), _) => Ok((url.clone(), None)),
+            (None, Some(dir)) => {
+                ganesha::move_to_private_network()?;
+                let ganesha = Ganesha::start(dir)?;
+                Ok((ganesha.target().clone(), Some(ganesha)))
+            }
+            (None, None) => bail!("there is no server; give --url"),
+        }
+    }
+}
+
+/// Arguments of `bench run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// What the clients do, one after the other.
+    #[arg(required_unless_present = "job")]
+    patterns: Vec<Pattern>,
+    /// Run the steps of this JSON file instead; options of the clients come from it too.
+    #[arg(long, value_name = "FILE", conflicts_with = "patterns")]
+    job: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+    /// Seconds per pattern [default: 10; sequential and metadata patterns end by themselves].
+    #[arg(long, short = 't')]
+    seconds: Option<f64>,
+    /// Run everything so often; figures are medians then.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Threads that the clients are spread over.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Check the content of every READ against what was written.
+    #[arg(long)]
+    verify: bool,
+    /// Keep what was written in this file, for `bench verify` after a crash; leaves the data there.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Leave the files there; a later run with the same sizes takes them as they are.
+    #[arg(long)]
+    keep: bool,
+    /// Drop the caches of this machine before each measured phase (root, server on this machine).
+    #[arg(long)]
+    drop_caches: bool,
+    /// Process of the server, for its CPU time [default: who listens on the port, on loopback].
+    #[arg(long, value_name = "PID")]
+    server_pid: Option<u32>,
+    /// Write the result as JSON here; `-` is the standard output.
+    #[arg(long, short = 'o', value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Arguments of `bench compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// Result to compare with.
+    a: PathBuf,
+    /// Result to be compared.
+    b: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `bench verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// State file that `bench run --state` has written.
+    #[arg(long, value_name = "FILE")]
+    state: PathBuf,
+    /// User id to read as.
+    #[arg(long, default_value_t = 0)]
+    uid: u32,
+}
+
+/// Arguments of `bench null-server`.
+#[derive(Debug, Args)]
+pub struct NullServerArgs {
+    /// Where to listen; NFS and MOUNT share the port.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+}
+
+/// Carries out one command. Results go to stdout, everything for people to stderr.
+///
+/// # Errors
+/// One sentence on what went wrong.
+pub fn execute(command: BenchCommand) -> Result<()> {
+    match command {
+        BenchCommand::Run(args) => run(*args),
+        BenchCommand::Compare(args) => run_compare(&args),
+        BenchCommand::Verify(args) => run_verify(&args),
+        BenchCommand::NullServer(args) => null_server::serve(args.listen, |address| {
+            // A reader that is gone is no reason to stop.
+            let _ = writeln!(io::stdout(), "nfs://{address}/");
+        }),
+    }
+}
+
+fn run(args: RunArgs) -> Result<()> {
+    let job = match &args.job {
+        Some(path) => Job::load(path)?,
+        None => Job::of_patterns(&args.patterns, &args.options, args.seconds)?,
+    };
+    if args.threads == 0 {
+        bail!("--threads must be at least 1");
+    }
+    let (target, _ganesha) = args.server.start()?;
+    let settings = Settings {
+        target,
+        repeat: args.repeat,
+        threads: args.threads,
+        verify: args.verify,
+        state: args.state,
+        keep: args.keep,
+        drop_caches: args.drop_caches,
+        server_pid: args.server_pid,
+        uid: args.options.uid,
+        command: std::env::args().collect(),
+    };
+    let report = runner::run(settings, &job)?;
+    eprint!("{}", table::table(&report));
+    match &args.output {
+        Some(path) => write_json(path, &report),
+        None => Ok(()),
+    }
+}
+
+fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
+    let what = || format!("the result {} cannot be written", path.display());
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    if path == Path::new("-") {
+        io::stdout().write_all(text.as_bytes()).with_context(what)
+    } else {
+        std::fs::write(path, text).with_context(what)
+    }
+}
+
+fn load(path: &Path) -> Result<Report> {
+    let what = || format!("the result {} cannot be read", path.display());
+    let report: Report = serde_json::from_reader(io::BufReader::new(File::open(path).with_context(what)?))
+        .with_context(what)?;
+    if report.schema != SCHEMA {
+        bail!("the result {} has version {}, known is {SCHEMA}", path.display(), report.schema);
+    }
+    Ok(report)
+}
+
+fn run_compare(args: &CompareArgs) -> Result<()> {
+    let comparisons = compare::compare(&load(&args.a)?, &load(&args.b)?);
+    if comparisons.is_empty() {
+        bail!("{} and {} have no phase in common", args.a.display(), args.b.display());
+    }
+    if args.json {
+        return write_json(Path::new("-"), &comparisons);
+    }
+    io::stdout()
+        .write_all(compare::table(&comparisons).as_bytes())
+        .context("the comparison cannot be printed")
+}
+
+fn run_verify(args: &VerifyArgs) -> Result<()> {
+    let (target, _ganesha) = args.server.start()?;
+    let settings = Settings {
+        target,
+        repeat: 1,
+        threads: 1,
+        verify: true,
+        state: None,
+        keep: true,
+        drop_caches: false,
+        server_pid: None,
+        uid: args.uid,
+        command: Vec::new(),
+    };
+    let (files, bytes) = verify::verify(settings, &args.state)?;
+    eprintln!("{files} files, {bytes} bytes: all that was promised is there, nothing is torn");
+    Ok(())
+}

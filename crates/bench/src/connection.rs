@@ -1,0 +1,272 @@
+//! One TCP connection that carries RPC records both ways, without allocating per request.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use forebay_wire::Encode as _;
+use forebay_wire::rpc::{Auth, CallHeader, LAST_FRAGMENT, OpaqueAuth};
+
+/// Most bytes taken from the socket at once, unless one record is longer.
+const READ_SIZE: usize = 256 << 10;
+/// A record longer than this is received to its end and no further, so that the next one starts at the front of the
+/// buffer and need not be moved there.
+const LONG_RECORD: usize = 32 << 10;
+/// A longer reply than this is not one of ours.
+const MAX_RECORD: usize = 64 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A non-blocking connection to an RPC program.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    /// Requests not yet sent start at `sent`.
+    out: Vec<u8>,
+    sent: usize,
+    call_at: usize,
+    /// Record mark and call header; transaction and procedure are patched in.
+    template: Vec<u8>,
+    /// Received bytes not yet looked at are `start..end`.
+    input: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Connection {
+    /// Connects; requests will go to version `vers` of program `prog` with `cred`.
+    pub(crate) fn open(address: SocketAddr, prog: u32, vers: u32, cred: Auth<'_>) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let mut template = vec![0; 4];
+        CallHeader { xid: 0, prog, vers, proc: 0, cred, verf: OpaqueAuth::NONE }.encode(&mut template);
+        let input = vec![0; READ_SIZE];
+        Ok(Self { stream, out: Vec::new(), sent: 0, call_at: 0, template, input, start: 0, end: 0 })
+    }
+
+    /// Starts a call; its arguments are to be appended to the buffer returned, then [`Self::end_call`].
+    #[inline]
+    pub(crate) fn begin_call(&mut self, xid: u32, procedure: u32) -> &mut Vec<u8> {
+        self.call_at = self.out.len();
+        self.out.extend_from_slice(&self.template);
+        self.patch(4, xid);
+        self.patch(24, procedure);
+        &mut self.out
+    }
+
+    /// Completes the record begun last.
+    #[inline]
+    pub(crate) fn end_call(&mut self) {
+        let length = self.out.len() - self.call_at - 4;
+        self.patch(0, LAST_FRAGMENT | length as u32);
+    }
+
+    #[inline]
+    fn patch(&mut self, at: usize, word: u32) {
+        let at = self.call_at + at;
+        self.out[at..at + 4].copy_from_slice(&word.to_be_bytes());
+    }
+
+    /// Sends what the socket takes; `true` when nothing is left.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        while self.sent < self.out.len() {
+            match self.stream.write(&self.out[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        Ok(true)
+    }
+
+    /// Reads once; `false` when there is nothing to read. The end of the stream is an error.
+    pub(crate) fn receive(&mut self) -> io::Result<bool> {
+        let limit = self.make_room()?;
+        loop {
+            match self.stream.read(&mut self.input[self.end..limit]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    self.end += count;
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Moves or grows the buffer so that the record under way fits, and says up to where to read.
+    fn make_room(&mut self) -> io::Result<usize> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        let wanted = match self.fragment_length() {
+            Some((length, _)) => 4 + length,
+            None => 4,
+        };
+        if wanted.max(self.end - self.start) > MAX_RECORD {
+            return Err(io::Error::new(ErrorKind::InvalidData, "it sent a record of more than 64 MiB"));
+        }
+        let long = wanted > LONG_RECORD;
+        if self.start > 0
+            && (self.start + wanted > self.input.len() || self.input.len() - self.end < READ_SIZE / 2)
+        {
+            self.input.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.start + wanted.max(self.end - self.start + 4) > self.input.len() {
+            self.input.resize(self.start + wanted.max(self.end - self.start) + READ_SIZE, 0);
+        }
+        let record_end = self.start + wanted;
+        Ok(if long && record_end > self.end {
+            record_end
+        } else {
+            self.input.len().min(self.end + READ_SIZE)
+        })
+    }
+
+    /// Length of the fragment at `start` and whether it is the last of its record.
+    fn fragment_length(&self) -> Option<(usize, bool)> {
+        let mark = self.input[self.start..self.end].first_chunk::<4>()?;
+        let mark = u32::from_be_bytes(*mark);
+        Some(((mark & !LAST_FRAGMENT) as usize, mark & LAST_FRAGMENT != 0))
+    }
+
+    /// The next complete record, without its mark.
+    pub(crate) fn next_record(&mut self) -> Option<&[u8]> {
+        let (length, last) = self.fragment_length()?;
+        let begin = self.start + 4;
+        let end = begin + length;
+        if !last {
+            return self.join_fragments();
+        }
+        if end > self.end {
+            return None;
+        }
+        self.start = end;
+        Some(&self.input[begin..end])
+    }
+
+    /// The next record where it has several fragments: their bytes are moved together.
+    #[cold]
+    fn join_fragments(&mut self) -> Option<&[u8]> {
+        let record_end = self.record_end()?;
+        let (begin, mut joined) = (self.start + 4, self.start + 4);
+        while self.start < record_end {
+            let (length, _) = self.fragment_length()?;
+            self.input.copy_within(self.start + 4..self.start + 4 + length, joined);
+            joined += length;
+            self.start += 4 + length;
+        }
+        Some(&self.input[begin..joined])
+    }
+
+    /// Where the record at `start` ends, if it has arrived whole.
+    fn record_end(&self) -> Option<usize> {
+        let mut at = self.start;
+        loop {
+            let mark = self.input[..self.end].get(at..)?.first_chunk::<4>()?;
+            let mark = u32::from_be_bytes(*mark);
+            at += 4 + (mark & !LAST_FRAGMENT) as usize;
+            if mark & LAST_FRAGMENT != 0 {
+                return (at <= self.end).then_some(at);
+            }
+        }
+    }
+
+    /// Sends `out` and waits for one whole record: the way of the preparation, where one call follows another.
+    pub(crate) fn exchange(&mut self, timeout: Duration) -> io::Result<&[u8]> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_read_timeout(Some(timeout))?;
+        self.stream.set_write_timeout(Some(timeout))?;
+        let before = |error: io::Error| match error.kind() {
+            ErrorKind::WouldBlock => io::Error::new(ErrorKind::TimedOut, "it did not answer in time"),
+            _ => error,
+        };
+        if !self.flush().map_err(before)? {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        // Not a loop over next_record: the borrow checker does not see that an early return ends it.
+        while self.record_end().is_none() {
+            if !self.receive()? {
+                return Err(io::Error::new(ErrorKind::TimedOut, "it did not answer in time"));
+            }
+        }
+        self.stream.set_nonblocking(true)?;
+        self.next_record().ok_or_else(|| ErrorKind::InvalidData.into())
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn pair() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = Connection::open(listener.local_addr().unwrap(), 1, 2, Auth::None).unwrap();
+        (connection, listener.accept().unwrap().0)
+    }
+
+    /// Sends `records` cut into fragments of `size` bytes.
+    fn send(stream: &mut TcpStream, records: &[Vec<u8>], size: usize) {
+        for record in records {
+            let count = record.chunks(size).count();
+            for (number, fragment) in record.chunks(size).enumerate() {
+                let last = if number + 1 == count { LAST_FRAGMENT } else { 0 };
+                stream.write_all(&(last | fragment.len() as u32).to_be_bytes()).unwrap();
+                stream.write_all(fragment).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn records_arrive_whole_however_they_are_cut() {
+        let records: Vec<Vec<u8>> =
+            [8, 40, 1 << 20, 12, 300 << 10, 4, 65536].iter().map(|len| vec![*len as u8 | 1; *len]).collect();
+        for size in [3, 4, 1000, 40_000, 2 << 20] {
+            let (mut connection, mut stream) = pair();
+            let sent = records.clone();
+            let sender = std::thread::spawn(move || send(&mut stream, &sent, size));
+            for record in &records {
+                assert_eq!(connection.exchange(Duration::from_secs(10)).unwrap(), record);
+            }
+            sender.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_call_is_one_record_with_its_header() {
+        let (mut connection, mut stream) = pair();
+        7u32.encode(connection.begin_call(0x55, 4));
+        connection.end_call();
+        assert!(connection.flush().unwrap());
+        let mut bytes = [0; 4 + 40 + 4];
+        stream.read_exact(&mut bytes).unwrap();
+        let mut expected = (LAST_FRAGMENT | 44).to_be_bytes().to_vec();
+        CallHeader { xid: 0x55, prog: 1, vers: 2, proc: 4, cred: Auth::None, verf: OpaqueAuth::NONE }
+            .encode(&mut expected);
+        7u32.encode(&mut expected);
+        assert_eq!(bytes.as_slice(), expected);
+    }
+
+    #[test]
+    fn an_absurd_length_is_an_error() {
+        let (mut connection, mut stream) = pair();
+        stream.write_all(&u32::MAX.to_be_bytes()).unwrap();
+        let error = connection.exchange(Duration::from_secs(10)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,322 @@
+//! The event loop: one thread, many clients, each with several requests in flight. All requests that one wake-up gives
+//! rise to on a connection leave in one write.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use forebay_wire::nfs3::Procedure;
+use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
+use forebay_wire::{Decode as _, Reader};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use rustix::time::Timespec;
+
+use crate::connection::Connection;
+use crate::session::TIMEOUT;
+use crate::stats::Stats;
+use crate::workload::{Call, Next, Outcome, Workload};
+
+/// Transaction numbers hold the slot in their low bits, so that a reply finds it without a search.
+const SLOT_BITS: u32 = 10;
+/// Most requests that one client can have in flight.
+pub(crate) const MAX_DEPTH: u16 = 1 << SLOT_BITS;
+/// How often a sleeping thread looks whether it should stop.
+const TICK: Duration = Duration::from_millis(100);
+/// How often clients are asked again that wait for another client.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// Seen by all threads of a phase and by the one that draws the progress bar.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    pub(crate) operations: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// Set by the first thread that fails.
+    pub(crate) abort: AtomicBool,
+}
+
+/// When the clients of a thread act.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// After this nothing new begins.
+    pub(crate) limit: Option<Duration>,
+    /// Nanoseconds between operations of this thread (open loop); `None` begins one as soon as another ends.
+    pub(crate) interval: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    xid: u32,
+    procedure: Procedure,
+    busy: bool,
+    /// Nanoseconds since the phase began.
+    operation_at: u64,
+    request_at: u64,
+}
+
+/// One client of a phase: its connection and what it does.
+pub(crate) struct Client {
+    connection: Connection,
+    workload: Box<dyn Workload>,
+    slots: Vec<Slot>,
+    idle: Vec<u16>,
+    in_flight: u32,
+    finished: bool,
+    /// Whether epoll reports when the socket takes more.
+    wants_write: bool,
+    last_reply: u64,
+    number: u32,
+}
+
+impl Client {
+    pub(crate) fn new(number: u32, connection: Connection, workload: Box<dyn Workload>, depth: u16) -> Self {
+        let slot = |index: u16| Slot {
+            // Far apart for each client and run, so that no server takes a request for a retransmission.
+            xid: rand::random::<u32>() << SLOT_BITS | u32::from(index),
+            procedure: Procedure::Null,
+            busy: false,
+            operation_at: 0,
+            request_at: 0,
+        };
+        Self {
+            connection,
+            workload,
+            slots: (0..depth).map(slot).collect(),
+            idle: (0..depth).rev().collect(),
+            in_flight: 0,
+            finished: false,
+            wants_write: false,
+            last_reply: 0,
+            number,
+        }
+    }
+
+    /// The connection, for the next phase.
+    pub(crate) fn into_connection(self) -> Connection {
+        self.connection
+    }
+
+    fn is_done(&self) -> bool {
+        self.finished && self.in_flight == 0
+    }
+
+    /// Sends a request in the slot that became idle last and says whether an operation begins with it; `None` where
+    /// there is nothing to send. `due` is when the request should have been sent.
+    #[inline]
+    fn issue(&mut self, due: u64, stopping: bool) -> Option<bool> {
+        let index = self.idle.pop()?;
+        let slot = &mut self.slots[usize::from(index)];
+        slot.xid = slot.xid.wrapping_add(1 << SLOT_BITS);
+        let mut call = Call { connection: &mut self.connection, xid: slot.xid };
+        match self.workload.next(index.into(), stopping, &mut call) {
+            Next::Sent { procedure, first } => {
+                self.connection.end_call();
+                if first {
+                    slot.operation_at = due;
+                }
+                (slot.procedure, slot.busy, slot.request_at) = (procedure, true, due);
+                self.in_flight += 1;
+                Some(first)
+            }
+            next => {
+                self.finished = next == Next::Finished;
+                self.idle.push(index);
+                None
+            }
+        }
+    }
+
+    /// Takes the next reply that has arrived whole.
+    #[inline]
+    fn take_reply(&mut self, now: u64, stats: &mut Stats, live: &mut (u64, u64)) -> Result<Option<Outcome>> {
+        let Some(record) = self.connection.next_record() else { return Ok(None) };
+        let mut reader = Reader::new(record);
+        let header = ReplyHeader::decode(&mut reader).context("a reply is not an RPC reply")?;
+        let index = (header.xid & ((1 << SLOT_BITS) - 1)) as usize;
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.busy && slot.xid == header.xid) else {
+            bail!("the server answered call {:#x}, which was not asked", header.xid);
+        };
+        if header.status != ReplyStatus::Success {
+            bail!("{} was refused: the server says {:?}", slot.procedure.name(), header.status);
+        }
+        let progress = self.workload.reply(index, &mut reader)?;
+        slot.busy = false;
+        self.in_flight -= 1;
+        self.idle.push(index as u16);
+        let second = (now / 1_000_000_000) as usize;
+        stats.reply(slot.procedure, now.saturating_sub(slot.request_at));
+        if progress.bytes | progress.entries > 0 {
+            stats.moved(second, progress.bytes, progress.entries);
+            live.1 += progress.bytes;
+        }
+        if progress.outcome == Outcome::Complete {
+            stats.operation(second, now.saturating_sub(slot.operation_at));
+            live.0 += 1;
+        }
+        Ok(Some(progress.outcome))
+    }
+}
+
+struct Thread<'a> {
+    epoll: OwnedFd,
+    clients: &'a mut [Client],
+    pace: Pace,
+    live: &'a Live,
+    start: Instant,
+    stats: Stats,
+    /// When the next operation of an open loop is due.
+    due: u64,
+    /// Client whose turn it is in an open loop.
+    turn: usize,
+}
+
+/// Runs the clients until all are finished, or until another thread has failed.
+///
+/// # Errors
+/// One sentence on the first thing that went wrong.
+pub(crate) fn run(clients: &mut [Client], pace: Pace, start: Instant, live: &Live) -> Result<Stats> {
+    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+    for (index, client) in clients.iter().enumerate() {
+        epoll::add(&epoll, &client.connection, EventData::new_u64(index as u64), EventFlags::IN)?;
+    }
+    let mut thread = Thread { epoll, clients, pace, live, start, stats: Stats::new(), due: 0, turn: 0 };
+    let result = thread.run();
+    if result.is_err() {
+        live.abort.store(true, Ordering::Relaxed);
+    }
+    result.map(|()| thread.stats)
+}
+
+impl Thread<'_> {
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn stopping(&self, now: u64) -> bool {
+        self.pace.limit.is_some_and(|limit| u128::from(now) >= limit.as_nanos())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let mut events = [MaybeUninit::uninit(); 256];
+        self.kick(self.now())?;
+        while !self.clients.iter().all(Client::is_done) {
+            let timeout = self.timeout();
+            let (ready, _) = match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+                Ok(ready) => ready,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error).context("epoll_wait failed"),
+            };
+            if self.live.abort.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            for event in &*ready {
+                let (index, flags) = (event.data.u64() as usize, event.flags);
+                let number = self.clients[index].number;
+                self.handle(index, flags).with_context(|| format!("client {number} failed"))?;
+            }
+            let now = self.now();
+            if ready.is_empty() {
+                self.find_dead(now)?;
+            }
+            if self.pace.interval.is_some() || ready.is_empty() {
+                self.kick(now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How long to sleep at most.
+    fn timeout(&self) -> Timespec {
+        let now = self.now();
+        let mut sleep = TICK;
+        if let Some(limit) = self.pace.limit {
+            sleep = sleep.min(limit.saturating_sub(Duration::from_nanos(now)).max(RETRY));
+        }
+        if self.pace.interval.is_some() && !self.stopping(now) {
+            // Where no slot is free, the next reply wakes the thread.
+            let free = self.clients.iter().any(|client| !client.idle.is_empty());
+            sleep = if free { Duration::from_nanos(self.due.saturating_sub(now)).min(sleep) } else { sleep };
+        } else if self.clients.iter().any(|client| client.in_flight == 0 && !client.finished) {
+            sleep = RETRY;
+        }
+        Timespec { tv_sec: sleep.as_secs() as i64, tv_nsec: sleep.subsec_nanos().into() }
+    }
+
+    /// Gives every client what it can do now.
+    fn kick(&mut self, now: u64) -> Result<()> {
+        let stopping = self.stopping(now);
+        if self.pace.interval.is_some() && !stopping {
+            self.begin_due(now);
+        } else {
+            for client in self.clients.iter_mut().filter(|client| !client.is_done()) {
+                while client.issue(now, stopping).is_some() {}
+            }
+        }
+        (0..self.clients.len()).try_for_each(|index| self.flush(index))
+    }
+
+    /// Begins the operations of an open loop that are due, in turns over the clients. What finds no free slot stays
+    /// due, and its latency counts from then.
+    fn begin_due(&mut self, now: u64) {
+        let Some(interval) = self.pace.interval else { return };
+        while self.due <= now {
+            let count = self.clients.len();
+            let begun = (0..count).find_map(|step| {
+                let index = (self.turn + step) % count;
+                Some((index, self.clients[index].issue(self.due, false)?))
+            });
+            let Some((index, first)) = begun else { return };
+            // A request on the side, such as a COMMIT, is not the operation that was due.
+            if first {
+                self.turn = index + 1;
+                self.due += interval;
+            }
+        }
+    }
+
+    fn handle(&mut self, index: usize, flags: EventFlags) -> Result<()> {
+        let client = &mut self.clients[index];
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            client.connection.receive().context("the connection to the server is lost")?;
+            let now = self.start.elapsed().as_nanos() as u64;
+            let stopping = self.pace.limit.is_some_and(|limit| u128::from(now) >= limit.as_nanos());
+            let open = self.pace.interval.is_some() && !stopping;
+            let mut live = (0, 0);
+            client.last_reply = now;
+            while let Some(outcome) = client.take_reply(now, &mut self.stats, &mut live)? {
+                if !open {
+                    while client.issue(now, stopping).is_some() {}
+                } else if outcome == Outcome::Continue {
+                    client.issue(now, stopping);
+                }
+            }
+            self.live.operations.fetch_add(live.0, Ordering::Relaxed);
+            self.live.bytes.fetch_add(live.1, Ordering::Relaxed);
+        }
+        self.flush(index)
+    }
+
+    /// Sends what is written; what the socket does not take goes when epoll says so.
+    fn flush(&mut self, index: usize) -> Result<()> {
+        let client = &mut self.clients[index];
+        let wants_write = !client.connection.flush().context("the connection to the server is lost")?;
+        if wants_write != client.wants_write {
+            let flags = if wants_write { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            epoll::modify(&self.epoll, &client.connection, EventData::new_u64(index as u64), flags)?;
+            client.wants_write = wants_write;
+        }
+        Ok(())
+    }
+
+    fn find_dead(&self, now: u64) -> Result<()> {
+        let timeout = TIMEOUT.as_nanos() as u64;
+        for client in self.clients.iter().filter(|client| client.in_flight > 0) {
+            let oldest = client.slots.iter().filter(|slot| slot.busy).map(|slot| slot.request_at).min();
+            if oldest.is_some_and(|oldest| now.saturating_sub(oldest.max(client.last_reply)) > timeout) {
+                bail!("client {} has had no reply for {} seconds", client.number, TIMEOUT.as_secs());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! nfs-ganesha with its VFS back end, as the independent baseline: Debian's packages nfs-ganesha, nfs-ganesha-vfs and
+//! rpcbind, run by root.
+//!
+//! It insists on a port mapper, so the whole process moves into namespaces of its own first: network, mounts (its
+//! own /run) and processes. All ports are free there, and nothing outlives the process.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::session::{Identity, Session};
+use crate::url::Target;
+
+/// Set in the process that has moved.
+const MOVED: &str = "FOREBAY_BENCH_PRIVATE_NETWORK";
+const PORT: u16 = 2049;
+const MOUNT_PORT: u16 = 20048;
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A running nfs-ganesha; it ends when this is dropped.
+pub struct Ganesha {
+    children: Vec<Child>,
+    target: Target,
+}
+
+/// Starts this program again, with the same arguments, in namespaces of its own; returns in the one that has moved.
+///
+/// # Errors
+/// Where that is not allowed; it needs root.
+pub fn move_to_private_network() -> Result<()> {
+    if std::env::var_os(MOVED).is_some() {
+        return Ok(());
+    }
+    let program = std::env::current_exe().context("the path of this program cannot be found")?;
+    let script = "ip link set lo up && mount -t tmpfs tmpfs /run && exec \"$0\" \"$@\"";
+    let error = Command::new("unshare")
+        .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(MOVED, "1")
+        .exec();
+    Err(error).context("unshare(1) cannot be run")
+}
+
+impl Ganesha {
+    /// Serves `dir` and waits until it can be mounted. The process has to have moved before.
+    ///
+    /// # Errors
+    /// Where a package is missing or the server does not come up.
+    pub fn start(dir: &Path) -> Result<Self> {
+        let dir =
+            dir.canonicalize().with_context(|| format!("the directory {} cannot be used", dir.display()))?;
+        let export = dir.to_str().context("nfs-ganesha needs a path in UTF-8")?.to_owned();
+        std::fs::create_dir_all("/run/ganesha").context("/run/ganesha cannot be made")?;
+        let (config, log) = ("/run/ganesha/forebay.conf", "/run/ganesha/forebay.log");
+        std::fs::write(config, configuration(&export)).context("the configuration cannot be written")?;
+        let target =
+            Target { host: "127.0.0.1".to_owned(), port: Some(PORT), mount_port: Some(MOUNT_PORT), export };
+        let mut ganesha = Self { children: Vec::new(), target };
+        ganesha.spawn(Command::new("rpcbind").args(["-f", "-w"]))?;
+        ganesha.spawn(Command::new("ganesha.nfsd").args([
+            "-F",
+            "-f",
+            config,
+            "-L",
+            log,
+            "-p",
+            "/run/ganesha/pid",
+        ]))?;
+        ganesha.wait().with_context(|| {
+            let log = std::fs::read_to_string(log).unwrap_or_default();
+            let last = log.lines().rev().find(|line| line.contains("CRIT") || line.contains("MAJ"));
+            format!("nfs-ganesha does not come up: {}", last.unwrap_or("its log says nothing"))
+        })?;
+        Ok(ganesha)
+    }
+
+    fn spawn(&mut self, command: &mut Command) -> Result<()> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.with_context(|| {
+            format!("{program} cannot be started; install nfs-ganesha, nfs-ganesha-vfs and rpcbind")
+        })?;
+        self.children.push(child);
+        Ok(())
+    }
+
+    /// Mounts until it works.
+    fn wait(&mut self) -> Result<()> {
+        let identity = Identity { uid: 0, machine_name: "bench".to_owned() };
+        let start = Instant::now();
+        loop {
+            match Session::open(&self.target, &identity) {
+                Ok(_) => return Ok(()),
+                Err(error) if start.elapsed() > START_TIMEOUT => return Err(error),
+                Err(_) => {}
+            }
+            for child in &mut self.children {
+                if let Some(status) = child.try_wait()? {
+                    bail!("a process of it has ended: {status}");
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Where to reach it.
+    #[must_use]
+    pub const fn target(&self) -> &Target {
+        &self.target
+    }
+}
+
+impl Drop for Ganesha {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            // One that has ended already needs nothing.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn configuration(export: &str) -> String {
+    format!(
+        "NFS_CORE_PARAM {{ NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Protocols = 3; Enable_NLM = false; \
+         Enable_RQUOTA = false; }}\n\
+         EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Transports = TCP; Protocols = 3; }}\n\
+         EXPORT {{ Export_Id = 1; Path = \"{export}\"; Pseudo = \"/forebay\"; FSAL {{ Name = VFS; }} }}\n"
+    )
+}

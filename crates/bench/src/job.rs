@@ -1,0 +1,176 @@
+//! What a run consists of: steps one after the other, in each of them groups of clients at the same time.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::MAX_DEPTH;
+use crate::options::{Options, Pattern};
+
+/// How long a step runs that has no end of its own, in seconds.
+const SECONDS: f64 = 10.0;
+
+/// A run, as a job file gives it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// The steps, in their order.
+    pub steps: Vec<Step>,
+}
+
+/// Groups of clients that work at the same time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// What reports and comparisons call it; the patterns joined by `+` where it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// How long it runs; sequential patterns pass through their data once where it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Who does what.
+    pub groups: Vec<Group>,
+}
+
+/// Clients that do the same.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// What they do.
+    pub pattern: Pattern,
+    /// How.
+    #[serde(default)]
+    pub options: Options,
+}
+
+impl Job {
+    /// Reads a job file.
+    ///
+    /// # Errors
+    /// Where it cannot be read or does not make sense.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("the job file {} cannot be read", path.display()))?;
+        let job: Self = serde_json::from_str(&text)
+            .with_context(|| format!("the job file {} is not understood", path.display()))?;
+        job.check().with_context(|| format!("the job file {} does not work", path.display()))?;
+        Ok(job)
+    }
+
+    /// One step per pattern, all with the same options.
+    ///
+    /// # Errors
+    /// Where the options do not fit a pattern.
+    pub fn of_patterns(patterns: &[Pattern], options: &Options, seconds: Option<f64>) -> Result<Self> {
+        let steps = patterns.iter().map(|pattern| {
+            let groups = vec![Group { pattern: *pattern, options: options.clone() }];
+            Step { name: None, seconds, groups }
+        });
+        let job = Self { steps: steps.collect() };
+        job.check()?;
+        Ok(job)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.steps.is_empty() {
+            bail!("there is nothing to do; name a pattern, such as randread");
+        }
+        for step in &self.steps {
+            if step.groups.is_empty() {
+                bail!("the step {} has no groups", step.name());
+            }
+            if step.seconds.is_some_and(|seconds| !(seconds > 0.0 && seconds < 1e7)) {
+                bail!("the seconds of the step {} must be a positive number", step.name());
+            }
+            for group in &step.groups {
+                group.options.check(group.pattern)?;
+                if group.options.depth > MAX_DEPTH {
+                    bail!("--depth {} is too large; use at most {MAX_DEPTH}", group.options.depth);
+                }
+                if step.groups.len() > 1 && group.pattern == Pattern::Meta {
+                    bail!("the pattern meta has phases of its own and cannot run beside another group");
+                }
+                let rate = |group: &Group| group.options.rate.is_some();
+                if step.groups.len() > 1 && rate(group) {
+                    bail!("a rate needs a step of its own: {} has several groups", step.name());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Step {
+    /// What reports and comparisons call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let patterns: Vec<String> = self.groups.iter().map(|group| group.pattern.to_string()).collect();
+        self.name.clone().unwrap_or_else(|| patterns.join("+"))
+    }
+
+    /// Seconds after which nothing new begins; `None` where every group has an end of its own.
+    #[must_use]
+    pub fn limit(&self) -> Option<f64> {
+        let endless = |group: &Group| {
+            let own_end = group.pattern.is_sequential() || group.pattern == Pattern::Meta;
+            !own_end && group.options.count.is_none()
+        };
+        self.seconds.or_else(|| self.groups.iter().any(endless).then_some(SECONDS))
+    }
+
+    /// Operations per second over all clients.
+    #[must_use]
+    pub fn rate(&self) -> Option<f64> {
+        self.groups.iter().find_map(|group| group.options.rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(text: &str) -> Result<Job> {
+        let job: Job = serde_json::from_str(text)?;
+        job.check()?;
+        Ok(job)
+    }
+
+    #[test]
+    fn a_job_file_is_read() {
+        let job = job(r#"{"steps": [
+                {"name": "mix", "seconds": 3, "groups": [
+                    {"pattern": "randread", "options": {"clients": 4, "depth": 8}},
+                    {"pattern": "seqwrite", "options": {"record": "1M"}}]},
+                {"groups": [{"pattern": "meta"}]}]}"#)
+        .unwrap();
+        assert_eq!(job.steps[0].name(), "mix");
+        assert_eq!(job.steps[0].limit(), Some(3.0));
+        assert_eq!(job.steps[1].name(), "meta");
+        assert_eq!(job.steps[1].limit(), None);
+    }
+
+    #[test]
+    fn jobs_that_do_not_work_are_refused() {
+        for (text, reason) in [
+            (r#"{"steps": []}"#, "nothing to do"),
+            (r#"{"steps": [{"groups": []}]}"#, "no groups"),
+            (r#"{"steps": [{"groups": [{"pattern": "randread"}], "seconds": -1}]}"#, "positive"),
+            (r#"{"steps": [{"groups": [{"pattern": "randread"}, {"pattern": "meta"}]}]}"#, "beside"),
+            (r#"{"steps": [{"groups": [{"pattern": "sideread"}]}]}"#, "sideread"),
+            (r#"{"steps": [{"groups": [{"pattern": "randread", "options": {"depth": 5000}}]}]}"#, "--depth"),
+        ] {
+            let error = format!("{:#}", job(text).unwrap_err());
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn random_patterns_end_by_themselves() {
+        let job =
+            Job::of_patterns(&[Pattern::Seqwrite, Pattern::Randread], &Options::default(), None).unwrap();
+        assert_eq!(job.steps[0].limit(), None);
+        assert_eq!(job.steps[1].limit(), Some(10.0));
+    }
+}

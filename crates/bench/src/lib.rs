@@ -1,0 +1,26 @@
+//! Load generator that speaks NFSv3 from user space: clients, patterns, verification, results.
+//!
+//! `cli` holds the verbs, `runner` carries out a job, `engine` is the event loop, `workload` says what one client does.
+
+pub mod cli;
+pub mod compare;
+pub mod ganesha;
+pub mod job;
+pub mod null_server;
+pub mod options;
+pub mod result;
+pub mod runner;
+pub mod table;
+pub mod url;
+pub mod verify;
+
+mod connection;
+mod content;
+mod cpu;
+mod engine;
+mod ledger;
+mod session;
+mod setup;
+mod state;
+mod stats;
+mod workload;

@@ -1,0 +1,24 @@
+//! `forebay bench` as a program of its own.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use forebay_bench::cli::{BenchCommand, execute};
+
+/// Load generator that speaks NFSv3 from user space.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+fn main() -> ExitCode {
+    match execute(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("forebay-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

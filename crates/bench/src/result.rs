@@ -1,0 +1,237 @@
+//! The JSON result: what was run, where, and what came out, completely enough to compare with another day's.
+
+use std::fs;
+
+use forebay_wire::nfs3::Procedure;
+use serde::{Deserialize, Serialize};
+
+use crate::options::{Options, Pattern};
+use crate::stats::{Latencies, Stats};
+
+/// Version of the form of [`Report`]; one more whenever a reader of the old form would go wrong.
+pub const SCHEMA: u32 = 1;
+
+/// A whole run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Version of this tool.
+    pub version: String,
+    /// Seconds since 1970-01-01 00:00 UTC when the run began.
+    pub started: u64,
+    /// What was measured.
+    pub target: String,
+    /// The machine that the clients ran on.
+    pub machine: Machine,
+    /// Threads that the clients were spread over.
+    pub threads: usize,
+    /// Whether the content of all reads was checked.
+    pub verified: bool,
+    /// Whether caches of this machine were dropped before each phase.
+    pub caches_dropped: bool,
+    /// One entry per step and phase, in the order they ran.
+    pub phases: Vec<PhaseReport>,
+}
+
+/// A machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its name.
+    pub hostname: String,
+    /// Release of its kernel.
+    pub kernel: String,
+    /// Model of its processors.
+    pub cpu: String,
+    /// How many of them this process may use.
+    pub cpus: usize,
+    /// Memory in bytes.
+    pub memory: u64,
+}
+
+impl Machine {
+    /// The machine this runs on; what cannot be found out stays empty.
+    #[must_use]
+    pub fn this() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let field = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+            line.split_once(':').map_or(String::new(), |(_, value)| value.trim().to_owned())
+        };
+        let memory = field(&read("/proc/meminfo"), "MemTotal");
+        let kibibytes: u64 =
+            memory.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or_default();
+        Self {
+            hostname: read("/proc/sys/kernel/hostname").trim().to_owned(),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            cpu: field(&read("/proc/cpuinfo"), "model name"),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: kibibytes << 10,
+        }
+    }
+}
+
+/// One phase of one step, with all its repeats.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PhaseReport {
+    /// Name of the step and, where it has several phases, of the phase: what comparisons go by.
+    pub name: String,
+    /// Who did what.
+    pub groups: Vec<GroupReport>,
+    /// The repeats, in the order they ran.
+    pub runs: Vec<Run>,
+}
+
+/// One group of clients of a step.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GroupReport {
+    /// What they did.
+    pub pattern: Pattern,
+    /// How.
+    pub options: Options,
+}
+
+/// One repeat of a phase. Rates are per second of [`Run::seconds`], latencies in microseconds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Run {
+    /// How long it took, from the first request to the last reply.
+    pub seconds: f64,
+    /// Operations completed.
+    pub operations: u64,
+    /// Operations per second.
+    pub operations_per_second: f64,
+    /// Payload bytes read and written.
+    pub bytes: u64,
+    /// Payload bytes per second.
+    pub bytes_per_second: f64,
+    /// Directory entries listed per second.
+    pub entries_per_second: f64,
+    /// From the first request of an operation to its last reply.
+    pub latency: Latency,
+    /// From request to reply, per procedure that was called.
+    pub procedures: Vec<ProcedureReport>,
+    /// Second by second.
+    pub series: Vec<SecondReport>,
+    /// CPU seconds that the clients used.
+    pub client_cpu: Option<f64>,
+    /// CPU seconds that the server used, where it is on this machine.
+    pub server_cpu: Option<f64>,
+}
+
+/// A distribution of latencies, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Half were faster.
+    pub p50: f64,
+    /// 90 % were faster.
+    pub p90: f64,
+    /// 99 % were faster.
+    pub p99: f64,
+    /// 99.9 % were faster.
+    pub p999: f64,
+    /// 99.99 % were faster.
+    pub p9999: f64,
+    /// The slowest.
+    pub max: f64,
+}
+
+/// Requests of one procedure.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ProcedureReport {
+    /// Name of the procedure.
+    pub procedure: String,
+    /// Replies received.
+    pub count: u64,
+    /// From request to reply.
+    pub latency: Latency,
+}
+
+/// What one second brought.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct SecondReport {
+    /// Operations completed in it.
+    pub operations: u64,
+    /// Payload bytes moved in it.
+    pub bytes: u64,
+    /// Mean latency of the operations completed in it, in microseconds.
+    pub mean: f64,
+    /// The slowest of them, in microseconds.
+    pub max: f64,
+}
+
+fn microseconds(nanoseconds: f64) -> f64 {
+    (nanoseconds / 10.0).round() / 100.0
+}
+
+impl Latency {
+    fn of(latencies: &Latencies) -> Self {
+        let at = |quantile: f64| microseconds(latencies.0.value_at_quantile(quantile) as f64);
+        Self {
+            mean: microseconds(latencies.0.mean()),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            p9999: at(0.9999),
+            max: microseconds(latencies.0.max() as f64),
+        }
+    }
+}
+
+impl Run {
+    pub(crate) fn new(stats: &Stats, seconds: f64, client_cpu: Option<f64>, server_cpu: Option<f64>) -> Self {
+        let operations = stats.operations.0.len();
+        let procedures = stats.procedures.iter().enumerate().filter_map(|(number, latencies)| {
+            let latencies = latencies.as_ref()?;
+            let procedure = Procedure::try_from(number as u32).ok()?.name().to_owned();
+            Some(ProcedureReport { procedure, count: latencies.0.len(), latency: Latency::of(latencies) })
+        });
+        let series = stats.seconds.iter().map(|second| SecondReport {
+            operations: second.operations,
+            bytes: second.bytes,
+            mean: microseconds(second.latency_sum as f64 / second.operations.max(1) as f64),
+            max: microseconds(second.latency_max as f64),
+        });
+        Self {
+            seconds,
+            operations,
+            operations_per_second: operations as f64 / seconds,
+            bytes: stats.bytes,
+            bytes_per_second: stats.bytes as f64 / seconds,
+            entries_per_second: stats.entries as f64 / seconds,
+            latency: Latency::of(&stats.operations),
+            procedures: procedures.collect(),
+            series: series.collect(),
+            client_cpu,
+            server_cpu,
+        }
+    }
+}
+
+/// The median; 0 of nothing.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => sorted[len / 2],
+        len => (sorted[len / 2 - 1] + sorted[len / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+}

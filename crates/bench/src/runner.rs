@@ -1,0 +1,375 @@
+//! Runs jobs: prepares, starts the threads, draws the progress bar, collects what came out.
+
+use std::collections::HashMap;
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow};
+use forebay_wire::nfs3::{PROGRAM, VERSION};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::connection::Connection;
+use crate::cpu;
+use crate::engine::{self, Client, Live, Pace};
+use crate::job::{Group, Job, Step};
+use crate::options::{Options, Pattern, unit_of};
+use crate::result::{GroupReport, Machine, PhaseReport, Report, Run, SCHEMA};
+use crate::session::{Identity, Session};
+use crate::setup::{DIRECTORY, Phase, Setup};
+use crate::state;
+use crate::stats::Stats;
+use crate::url::Target;
+use crate::workload::{MetaPhase, Tree, Workload};
+
+/// Most connections that fill files at the same time.
+const FILL_CLIENTS: usize = 32;
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// How to run a job.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What to measure.
+    pub target: Target,
+    /// How often each step is repeated.
+    pub repeat: u32,
+    /// Threads that the clients are spread over.
+    pub threads: usize,
+    /// Check the content of every read.
+    pub verify: bool,
+    /// Where to keep what was written, for a later check; implies `verify`.
+    pub state: Option<PathBuf>,
+    /// Leave the files there.
+    pub keep: bool,
+    /// Drop the caches of this machine before each measured phase.
+    pub drop_caches: bool,
+    /// The server's process, where it cannot be found by its port.
+    pub server_pid: Option<u32>,
+    /// User id that prepares and cleans up.
+    pub uid: u32,
+    /// The command line, for the report.
+    pub command: Vec<String>,
+}
+
+/// A job under way.
+pub(crate) struct Runner {
+    settings: Settings,
+    pub(crate) setup: Setup,
+    server_pid: Option<u32>,
+    trees: HashMap<(usize, usize), Vec<Arc<Tree>>>,
+}
+
+/// Runs all steps, as often as asked, and cleans up.
+///
+/// # Errors
+/// One sentence on the first thing that went wrong. The state file is written even then.
+pub fn run(settings: Settings, job: &Job) -> Result<Report> {
+    let mut runner = Runner::new(settings)?;
+    let result = runner.run(job);
+    if let Some(path) = &runner.settings.state {
+        state::save(path, runner.setup.files())?;
+    }
+    let report = result?;
+    if !runner.settings.keep && runner.settings.state.is_none() {
+        let root = runner.setup.session.root;
+        runner.setup.session.remove_tree(&root, DIRECTORY.as_bytes()).context("cleaning up failed")?;
+    }
+    Ok(report)
+}
+
+impl Runner {
+    pub(crate) fn new(settings: Settings) -> Result<Self> {
+        let session = Session::open(
+            &settings.target,
+            &identity(0, &Options { uid: settings.uid, ..Options::default() }),
+        )?;
+        let server_pid = settings.server_pid.or_else(|| {
+            let local = settings.target.is_loopback().unwrap_or(false);
+            local.then(|| cpu::listener_of(session.address.port())).flatten()
+        });
+        let setup = Setup::new(session, settings.verify || settings.state.is_some())?;
+        Ok(Self { settings, setup, server_pid, trees: HashMap::new() })
+    }
+
+    fn run(&mut self, job: &Job) -> Result<Report> {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let mut phases: Vec<PhaseReport> = Vec::new();
+        for _ in 0..self.settings.repeat {
+            for (number, step) in job.steps.iter().enumerate() {
+                let ran =
+                    self.step(number, step).with_context(|| format!("the step {} failed", step.name()))?;
+                for (name, run) in ran {
+                    let known = phases.iter_mut().find(|phase| phase.name == name);
+                    match known {
+                        Some(phase) => phase.runs.push(run),
+                        None => {
+                            let groups = step.groups.iter().map(|group| GroupReport {
+                                pattern: group.pattern,
+                                options: group.options.clone(),
+                            });
+                            phases.push(PhaseReport { name, groups: groups.collect(), runs: vec![run] });
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Report {
+            schema: SCHEMA,
+            command: self.settings.command.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started,
+            target: self.settings.target.to_string(),
+            machine: Machine::this(),
+            threads: self.settings.threads,
+            verified: self.settings.verify || self.settings.state.is_some(),
+            caches_dropped: self.settings.drop_caches,
+            phases,
+        })
+    }
+
+    /// Runs the phases of one step.
+    fn step(&mut self, number: usize, step: &Step) -> Result<Vec<(String, Run)>> {
+        let mut connections = Vec::new();
+        for group in &step.groups {
+            for client in 0..group.options.clients {
+                connections.push(self.connect(client, &group.options)?);
+            }
+        }
+        if let [Group { pattern: Pattern::Meta, options }] = step.groups.as_slice() {
+            return self.meta_step(&step.name(), options, connections);
+        }
+        let mut parts = Vec::new();
+        for (group_number, group) in step.groups.iter().enumerate() {
+            let group_parts = self.prepare((number, group_number), group, step.seconds.is_some())?;
+            parts.extend(group_parts);
+        }
+        let phase = Phase { name: step.name(), parts };
+        let (run, _) = self.measure(phase, connections, step.limit(), step.rate())?;
+        Ok(vec![(step.name(), run)])
+    }
+
+    fn meta_step(
+        &mut self,
+        name: &str,
+        options: &Options,
+        mut connections: Vec<Connection>,
+    ) -> Result<Vec<(String, Run)>> {
+        let trees = self.setup.trees(Pattern::Meta, options)?;
+        let mut runs = Vec::new();
+        for meta_phase in MetaPhase::ALL {
+            if meta_phase == MetaPhase::Read && options.item_size.0 == 0 {
+                continue;
+            }
+            let phase = self.setup.meta(&trees, meta_phase, options.depth);
+            let phase_name = format!("{name}/{}", phase.name);
+            let (run, back) = self.measure(phase, connections, None, options.rate)?;
+            connections = back;
+            runs.push((phase_name, run));
+        }
+        Ok(runs)
+    }
+
+    /// Makes what the clients of a group need, and says what each does.
+    fn prepare(
+        &mut self,
+        place: (usize, usize),
+        group: &Group,
+        timed: bool,
+    ) -> Result<Vec<(Box<dyn Workload>, u16)>> {
+        let Group { pattern, options } = group;
+        match pattern {
+            Pattern::Smallfile => self.setup.smallfile(options),
+            Pattern::Readdirplus => {
+                let one = Options {
+                    clients: 1,
+                    items_per_dir: options.items,
+                    item_size: options.item_size,
+                    ..options.clone()
+                };
+                let trees = self.small_files(place, Pattern::Readdirplus, &one)?;
+                Ok(self.setup.listing(&trees, options))
+            }
+            Pattern::Getattr | Pattern::Lookup | Pattern::Access => {
+                let trees = self.small_files(place, *pattern, options)?;
+                Ok(self.setup.attributes(&trees, *pattern, options))
+            }
+            _ => {
+                let empty = *pattern == Pattern::Seqwrite;
+                let set = self.setup.fileset(place.1, *pattern, options, empty)?;
+                if pattern.needs_data()
+                    && let Some(phase) = self.setup.fill(&set, unit_of(options.record_for(*pattern)))?
+                {
+                    self.in_batches(phase, options)?;
+                }
+                self.setup.data(&set, *pattern, options, timed)
+            }
+        }
+    }
+
+    /// Trees with all their files, made once for all repeats of a step.
+    fn small_files(
+        &mut self,
+        place: (usize, usize),
+        pattern: Pattern,
+        options: &Options,
+    ) -> Result<Vec<Arc<Tree>>> {
+        if let Some(trees) = self.trees.get(&place) {
+            return Ok(trees.clone());
+        }
+        let trees = self.setup.trees(pattern, options)?;
+        for phase in [MetaPhase::Mkdir, MetaPhase::Create] {
+            let phase = self.setup.meta(&trees, phase, options.depth.max(8));
+            let connections: Result<Vec<_>> =
+                (0..options.clients).map(|client| self.connect(client, options)).collect();
+            self.drive(phase, connections?, None, None)?;
+        }
+        self.trees.insert(place, trees.clone());
+        Ok(trees)
+    }
+
+    /// Runs a phase that has more parts than should have connections at the same time.
+    pub(crate) fn in_batches(&mut self, phase: Phase, options: &Options) -> Result<()> {
+        let name = phase.name;
+        let mut parts = phase.parts;
+        while !parts.is_empty() {
+            let batch: Vec<_> = parts.drain(..parts.len().min(FILL_CLIENTS)).collect();
+            let connections: Result<Vec<_>> = batch.iter().map(|_| self.connect(0, options)).collect();
+            self.drive(Phase { name: name.clone(), parts: batch }, connections?, None, None)?;
+        }
+        Ok(())
+    }
+
+    fn connect(&self, client: u32, options: &Options) -> Result<Connection> {
+        let address = self.setup.session.address;
+        Connection::open(address, PROGRAM, VERSION, identity(client, options).auth())
+            .with_context(|| format!("client {client} cannot connect to {address}"))
+    }
+
+    /// Runs a phase that counts.
+    fn measure(
+        &mut self,
+        phase: Phase,
+        connections: Vec<Connection>,
+        limit: Option<f64>,
+        rate: Option<f64>,
+    ) -> Result<(Run, Vec<Connection>)> {
+        if self.settings.drop_caches {
+            drop_caches()?;
+        }
+        let cpu = |pid: Option<u32>| pid.and_then(cpu::process_time);
+        let (own_before, server_before) = (cpu::own_time(), cpu(self.server_pid));
+        let (stats, seconds, connections) = self.drive(phase, connections, limit, rate)?;
+        let used = |before: Option<Duration>, after: Option<Duration>| {
+            Some(after?.saturating_sub(before?).as_secs_f64())
+        };
+        let client_cpu = used(own_before, cpu::own_time());
+        let server_cpu = used(server_before, cpu(self.server_pid));
+        Ok((Run::new(&stats, seconds, client_cpu, server_cpu), connections))
+    }
+
+    /// Spreads the clients over threads and runs them to the end.
+    fn drive(
+        &self,
+        phase: Phase,
+        connections: Vec<Connection>,
+        limit: Option<f64>,
+        rate: Option<f64>,
+    ) -> Result<(Stats, f64, Vec<Connection>)> {
+        let count = self.settings.threads.clamp(1, phase.parts.len().max(1));
+        let mut threads: Vec<Vec<Client>> = (0..count).map(|_| Vec::new()).collect();
+        for (number, ((workload, depth), connection)) in phase.parts.into_iter().zip(connections).enumerate()
+        {
+            threads[number % count].push(Client::new(number as u32, connection, workload, depth));
+        }
+        let pace = Pace {
+            limit: limit.map(Duration::from_secs_f64),
+            interval: rate.map(|rate| (count as f64 / rate * 1e9) as u64),
+        };
+        let live = Live::default();
+        let bar = progress_bar(&phase.name, limit);
+        let start = Instant::now();
+        let main = thread::current();
+        let results: Vec<_> = thread::scope(|scope| {
+            let workers: Vec<_> = threads
+                .iter_mut()
+                .map(|clients| {
+                    scope.spawn(|| {
+                        let result = engine::run(clients, pace, start, &live);
+                        let seconds = start.elapsed().as_secs_f64();
+                        main.unpark();
+                        result.map(|stats| (stats, seconds))
+                    })
+                })
+                .collect();
+            while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
+                thread::park_timeout(REDRAW);
+                redraw(&bar, &live, start);
+            }
+            workers
+                .into_iter()
+                .map(|worker| worker.join().map_err(|_| anyhow!("a thread panicked")))
+                .collect()
+        });
+        bar.finish_and_clear();
+        let mut total = Stats::new();
+        let mut longest = 0.0_f64;
+        for result in results {
+            let (stats, seconds) = result??;
+            total.merge(&stats);
+            longest = longest.max(seconds);
+        }
+        let connections = in_order(threads);
+        Ok((total, longest, connections))
+    }
+}
+
+/// Takes the connections back in the order of the clients, which were dealt out in turns.
+fn in_order(threads: Vec<Vec<Client>>) -> Vec<Connection> {
+    let mut threads: Vec<_> = threads.into_iter().map(Vec::into_iter).collect();
+    let mut connections = Vec::new();
+    loop {
+        let before = connections.len();
+        connections.extend(threads.iter_mut().filter_map(Iterator::next).map(Client::into_connection));
+        if connections.len() == before {
+            return connections;
+        }
+    }
+}
+
+fn identity(client: u32, options: &Options) -> Identity {
+    let uid = options.uid + if options.distinct_uids { client } else { 0 };
+    Identity { uid, machine_name: format!("bench-{client}") }
+}
+
+fn drop_caches() -> Result<()> {
+    rustix::fs::sync();
+    std::fs::write("/proc/sys/vm/drop_caches", "3")
+        .context("the caches cannot be dropped; that needs root on this machine")
+}
+
+fn progress_bar(name: &str, limit: Option<f64>) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = match limit {
+        Some(seconds) => ProgressBar::new((seconds * 10.0) as u64),
+        None => ProgressBar::new_spinner(),
+    };
+    let template =
+        if limit.is_some() { "{prefix:>14} {wide_bar} {msg}" } else { "{prefix:>14} {spinner} {msg}" };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.with_prefix(name.to_owned())
+}
+
+fn redraw(bar: &ProgressBar, live: &Live, start: Instant) {
+    let seconds = start.elapsed().as_secs_f64();
+    let operations = live.operations.load(Ordering::Relaxed) as f64;
+    let bytes = live.bytes.load(Ordering::Relaxed) as f64;
+    bar.set_position((seconds * 10.0) as u64);
+    bar.set_message(format!("{:>8.0}/s {:>7.1} MB/s", operations / seconds, bytes / seconds / 1e6));
+}

@@ -1,0 +1,259 @@
+//! One call after the other: mounting, preparing and cleaning up, where speed does not matter.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use forebay_wire::mount3::{self, MountRes};
+use forebay_wire::nfs3::*;
+use forebay_wire::portmap::{self, IPPROTO_TCP, Mapping};
+use forebay_wire::rpc::{Auth, AuthSys, Gids, ReplyHeader, ReplyStatus};
+use forebay_wire::{Decode, Encode, Reader};
+
+use crate::connection::Connection;
+use crate::url::Target;
+
+/// A server that has not answered for so long counts as dead.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Who a client says it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) uid: u32,
+    pub(crate) machine_name: String,
+}
+
+impl Identity {
+    pub(crate) fn auth(&self) -> Auth<'_> {
+        let machine_name = self.machine_name.as_bytes();
+        Auth::Sys(AuthSys { stamp: 0, machine_name, uid: self.uid, gid: self.uid, gids: Gids::default() })
+    }
+}
+
+/// A mounted export and what the server says about it.
+pub(crate) struct Session {
+    connection: Connection,
+    xid: u32,
+    pub(crate) address: SocketAddr,
+    pub(crate) root: FileHandle,
+    pub(crate) fsinfo: FsinfoOk,
+}
+
+/// Calls one procedure and decodes its result.
+fn call<T: for<'a> Decode<'a>>(
+    connection: &mut Connection,
+    xid: u32,
+    procedure: u32,
+    arguments: &dyn Encode,
+) -> Result<Result<T, ReplyStatus>> {
+    arguments.encode(connection.begin_call(xid, procedure));
+    connection.end_call();
+    let record = connection.exchange(TIMEOUT)?;
+    let mut reader = Reader::new(record);
+    let header = ReplyHeader::decode(&mut reader).context("its reply is not an RPC reply")?;
+    if header.xid != xid {
+        bail!("it answered call {:#x} where {xid:#x} was asked", header.xid);
+    }
+    if header.status != ReplyStatus::Success {
+        return Ok(Err(header.status));
+    }
+    Ok(Ok(T::decode(&mut reader).context("its reply cannot be decoded")?))
+}
+
+impl Session {
+    /// Mounts the export: finds the ports, asks MOUNT for the root, asks NFS what it can do.
+    pub(crate) fn open(target: &Target, identity: &Identity) -> Result<Self> {
+        let port = match target.port {
+            Some(port) => port,
+            None => port_of(target, PROGRAM)?.unwrap_or(PORT),
+        };
+        let root = match target.mount_port {
+            Some(mount_port) => mount(target, mount_port, identity)?,
+            None => match mount(target, port, identity) {
+                Ok(root) => root,
+                Err(error) => match port_of(target, mount3::PROGRAM) {
+                    Ok(Some(mount_port)) => mount(target, mount_port, identity)?,
+                    _ => return Err(error),
+                },
+            },
+        };
+        let address = target.socket_address(port)?;
+        let connection = Connection::open(address, PROGRAM, VERSION, identity.auth())
+            .with_context(|| format!("cannot connect to NFS at {address}; is the server running"))?;
+        let fsinfo = FsinfoOk {
+            obj_attributes: None,
+            rtmax: 0,
+            rtpref: 0,
+            rtmult: 0,
+            wtmax: 0,
+            wtpref: 0,
+            wtmult: 0,
+            dtpref: 0,
+            maxfilesize: 0,
+            time_delta: Nfstime3::default(),
+            properties: 0,
+        };
+        let mut session = Self { connection, xid: rand::random(), address, root, fsinfo };
+        session.fsinfo =
+            session.call::<_, PostOpAttr>(Procedure::Fsinfo, &FsinfoArgs { object: root }, || {
+                "the root".into()
+            })?;
+        Ok(session)
+    }
+
+    /// Calls an NFS procedure on the thing that `what` names in errors.
+    pub(crate) fn call<T, F>(
+        &mut self,
+        procedure: Procedure,
+        arguments: &dyn Encode,
+        what: impl Fn() -> String,
+    ) -> Result<T>
+    where
+        for<'a> Result<T, Failed<F>>: Decode<'a>,
+    {
+        self.try_call(procedure, arguments, &what)?.map_err(|failed: Failed<F>| {
+            anyhow!("{} of {} failed: {}", procedure.name(), what(), failed.status)
+        })
+    }
+
+    /// Like [`Self::call`], but the status of a refusal goes to the caller.
+    pub(crate) fn try_call<T, F>(
+        &mut self,
+        procedure: Procedure,
+        arguments: &dyn Encode,
+        what: &dyn Fn() -> String,
+    ) -> Result<Result<T, Failed<F>>>
+    where
+        for<'a> Result<T, Failed<F>>: Decode<'a>,
+    {
+        self.xid = self.xid.wrapping_add(1);
+        call(&mut self.connection, self.xid, procedure as u32, arguments)
+            .and_then(|reply| reply.map_err(|status| anyhow!("the server says {status:?}")))
+            .with_context(|| format!("{} of {} at {} failed", procedure.name(), what(), self.address))
+    }
+
+    /// The handle and attributes of a name; `None` where there is none.
+    pub(crate) fn lookup(&mut self, dir: &FileHandle, name: &str) -> Result<Option<LookupOk>> {
+        let arguments = DirOpArgs { dir: *dir, name: name.as_bytes() };
+        let found: LookupRes = self.try_call(Procedure::Lookup, &arguments, &|| name.to_owned())?;
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(Failed { status: Nfsstat3::Noent, .. }) => Ok(None),
+            Err(failed) => bail!("LOOKUP of {name} failed: {}", failed.status),
+        }
+    }
+
+    /// Makes a directory, or takes the one that is there.
+    pub(crate) fn directory(&mut self, dir: &FileHandle, name: &str) -> Result<FileHandle> {
+        if let Some(found) = self.lookup(dir, name)? {
+            return Ok(found.object);
+        }
+        let attributes = Sattr3 { mode: Some(0o777), ..Sattr3::default() };
+        let arguments = MkdirArgs { target: DirOpArgs { dir: *dir, name: name.as_bytes() }, attributes };
+        self.call::<CreateOk, WccData>(Procedure::Mkdir, &arguments, || name.to_owned())?;
+        let made =
+            self.lookup(dir, name)?.with_context(|| format!("the new directory {name} cannot be found"))?;
+        // The mode of MKDIR is subject to the server's umask, and clients with other uids have to write here.
+        let arguments = SetattrArgs { object: made.object, new_attributes: attributes, guard: None };
+        self.call::<WccData, WccData>(Procedure::Setattr, &arguments, || name.to_owned())?;
+        Ok(made.object)
+    }
+
+    /// Makes a file that everyone may write, or takes the one that is there.
+    pub(crate) fn file(&mut self, dir: &FileHandle, name: &str) -> Result<FileHandle> {
+        let attributes = Sattr3 { mode: Some(0o666), ..Sattr3::default() };
+        let target = DirOpArgs { dir: *dir, name: name.as_bytes() };
+        let arguments = CreateArgs { target, how: CreateHow::Unchecked(attributes) };
+        self.call::<CreateOk, WccData>(Procedure::Create, &arguments, || name.to_owned())?;
+        Ok(self.lookup(dir, name)?.with_context(|| format!("the new file {name} cannot be found"))?.object)
+    }
+
+    /// Size of a file in bytes.
+    pub(crate) fn size(&mut self, file: &FileHandle, name: &str) -> Result<u64> {
+        let arguments = GetattrArgs { object: *file };
+        Ok(self.call::<Fattr3, ()>(Procedure::Getattr, &arguments, || name.to_owned())?.size)
+    }
+
+    /// Empties a file.
+    pub(crate) fn truncate(&mut self, file: &FileHandle, name: &str) -> Result<()> {
+        let new_attributes = Sattr3 { size: Some(0), ..Sattr3::default() };
+        let arguments = SetattrArgs { object: *file, new_attributes, guard: None };
+        self.call::<WccData, WccData>(Procedure::Setattr, &arguments, || name.to_owned())?;
+        Ok(())
+    }
+
+    /// Removes a name and, where it is a directory, all below it. What is gone already is fine.
+    pub(crate) fn remove_tree(&mut self, dir: &FileHandle, name: &[u8]) -> Result<()> {
+        let what = || String::from_utf8_lossy(name).into_owned();
+        let arguments = DirOpArgs { dir: *dir, name };
+        let removed: RemoveRes = self.try_call(Procedure::Remove, &arguments, &what)?;
+        match removed.map_err(|failed| failed.status) {
+            Ok(_) | Err(Nfsstat3::Noent) => return Ok(()),
+            Err(Nfsstat3::Isdir | Nfsstat3::Perm | Nfsstat3::Acces | Nfsstat3::Inval) => {}
+            Err(status) => bail!("REMOVE of {} failed: {status}", what()),
+        }
+        let found: LookupOk = self.call::<_, PostOpAttr>(Procedure::Lookup, &arguments, what)?;
+        for inside in self.names(&found.object)? {
+            self.remove_tree(&found.object, &inside)?;
+        }
+        self.call::<WccData, WccData>(Procedure::Rmdir, &arguments, what)?;
+        Ok(())
+    }
+
+    /// The names in a directory, without `.` and `..`.
+    fn names(&mut self, dir: &FileHandle) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        let (mut cookie, mut cookieverf) = (0, [0; 8]);
+        loop {
+            let arguments = ReaddirArgs { dir: *dir, cookie, cookieverf, count: 64 << 10 };
+            self.xid = self.xid.wrapping_add(1);
+            arguments.encode(self.connection.begin_call(self.xid, Procedure::Readdir as u32));
+            self.connection.end_call();
+            let mut reader = Reader::new(self.connection.exchange(TIMEOUT)?);
+            let header = ReplyHeader::decode(&mut reader)?;
+            if header.status != ReplyStatus::Success {
+                bail!("READDIR failed: the server says {:?}", header.status);
+            }
+            let listing = ReaddirRes::decode(&mut reader)?.map_err(|failed| {
+                anyhow!("READDIR of a directory to be removed failed: {}", failed.status)
+            })?;
+            for entry in listing.entries {
+                cookie = entry.cookie;
+                if entry.name != b"." && entry.name != b".." {
+                    names.push(entry.name.to_vec());
+                }
+            }
+            cookieverf = listing.cookieverf;
+            if listing.eof {
+                return Ok(names);
+            }
+        }
+    }
+}
+
+/// Asks the port mapper; `None` where there is none or it does not know the program.
+fn port_of(target: &Target, program: u32) -> Result<Option<u16>> {
+    let address = target.socket_address(portmap::PORT)?;
+    let Ok(mut connection) = Connection::open(address, portmap::PROGRAM, portmap::VERSION, Auth::None) else {
+        return Ok(None);
+    };
+    let arguments = Mapping { prog: program, vers: 3, prot: IPPROTO_TCP, port: 0 };
+    let port: Result<u32, _> = call(&mut connection, 1, portmap::Procedure::Getport as u32, &arguments)
+        .with_context(|| format!("the port mapper at {address} does not answer"))?;
+    Ok(port.ok().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0))
+}
+
+/// Asks MOUNT for the root of the export.
+fn mount(target: &Target, port: u16, identity: &Identity) -> Result<FileHandle> {
+    let address = target.socket_address(port)?;
+    let mut connection = Connection::open(address, mount3::PROGRAM, mount3::VERSION, identity.auth())
+        .with_context(|| format!("cannot connect to MOUNT at {address}; is the server running"))?;
+    let path = target.export.as_bytes();
+    let reply: Result<MountRes, _> = call(&mut connection, 1, mount3::Procedure::Mnt as u32, &path)
+        .with_context(|| format!("mounting {} at {address} failed", target.export))?;
+    match reply {
+        Ok(Ok(mounted)) => Ok(mounted.fhandle),
+        Ok(Err(status)) => bail!("mounting {} at {address} failed: {status:?}", target.export),
+        Err(status) => bail!("mounting {} at {address} failed: the server says {status:?}", target.export),
+    }
+}

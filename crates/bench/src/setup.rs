@@ -1,0 +1,277 @@
+//! Everything that has to be there before clients start: files, small files, directories, and who works on which.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, Result};
+use forebay_wire::nfs3::{FileHandle, Procedure, StableHow};
+use rand_distr::Zipf;
+
+use crate::ledger::Ledger;
+use crate::options::{Layout, Options, Pattern, Size, unit_of};
+use crate::session::Session;
+use crate::workload::{
+    Access, Attributes, Data, DataFile, DataPlan, Listing, Meta, MetaPhase, Smallfile, Tree, Workload,
+};
+
+/// Name of the directory that everything is made in, below the root of the export.
+pub(crate) const DIRECTORY: &str = "forebay-bench";
+/// Bytes of a WRITE that fills files before they are measured.
+const FILL_RECORD: u32 = 1 << 20;
+const FILL_DEPTH: u16 = 8;
+
+/// One phase: what each client does in it, in the order of the clients.
+pub(crate) struct Phase {
+    pub(crate) name: String,
+    pub(crate) parts: Vec<(Box<dyn Workload>, u16)>,
+}
+
+/// The data files of one group of clients: of each client its own, or one for all.
+pub(crate) struct FileSet {
+    pub(crate) files: Vec<Arc<DataFile>>,
+    per_client: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct FileSetKey {
+    group: usize,
+    count: u32,
+    per_client: usize,
+    size: Size,
+    unit: u32,
+}
+
+impl std::hash::Hash for Size {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+/// Prepares phases on one export.
+pub(crate) struct Setup {
+    pub(crate) session: Session,
+    pub(crate) dir: FileHandle,
+    verify: bool,
+    filesets: HashMap<FileSetKey, Arc<FileSet>>,
+    trees: u32,
+    seed: u64,
+}
+
+impl Setup {
+    pub(crate) fn new(mut session: Session, verify: bool) -> Result<Self> {
+        let root = session.root;
+        let dir = session.directory(&root, DIRECTORY)?;
+        Ok(Self { session, dir, verify, filesets: HashMap::new(), trees: 0, seed: 1 })
+    }
+
+    /// Every file whose content is kept track of.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<DataFile>> {
+        self.filesets.values().flat_map(|set| &set.files)
+    }
+
+    /// Finds or makes the data files of group number `group`; with `empty` they have no content afterwards.
+    pub(crate) fn fileset(
+        &mut self,
+        group: usize,
+        pattern: Pattern,
+        options: &Options,
+        empty: bool,
+    ) -> Result<Arc<FileSet>> {
+        let unit = unit_of(options.record_for(pattern));
+        let shared = options.shared.is_some();
+        let (count, per_client) =
+            if shared { (1, 0) } else { (options.clients * options.files, options.files as usize) };
+        let size = if shared {
+            options.size.0 * u64::from(options.clients)
+        } else {
+            options.size.0 / u64::from(options.files)
+        };
+        let key = FileSetKey { group, count, per_client, size: Size(size), unit };
+        if let (Some(set), false) = (self.filesets.get(&key), empty) {
+            return Ok(set.clone());
+        }
+        // Sets of another shape have the same names, so what they know about the content ends here.
+        self.filesets.retain(|known, _| known.group != group);
+        let mut files = Vec::new();
+        for number in 0..count {
+            let name = format!("{}{group}-{number}", if shared { "shared" } else { "data" });
+            let handle = self.session.file(&self.dir, &name)?;
+            if empty || self.verify {
+                self.session.truncate(&handle, &name)?;
+            }
+            let id = (group as u64) << 32 | u64::from(number);
+            let ledger = self.verify.then(|| Ledger::new(size, unit));
+            files.push(Arc::new(DataFile { id, name, handle, size, ledger }));
+        }
+        let set = Arc::new(FileSet { files, per_client });
+        self.filesets.insert(key, set.clone());
+        Ok(set)
+    }
+
+    /// A phase that fills those of the files that do not have their size yet; `None` where all have.
+    pub(crate) fn fill(&mut self, set: &FileSet, unit: u32) -> Result<Option<Phase>> {
+        let mut parts: Vec<(Box<dyn Workload>, u16)> = Vec::new();
+        for file in &set.files {
+            if self.session.size(&file.handle, &file.name)? == file.size {
+                continue;
+            }
+            // The largest record that divides the file: sizes are multiples of the unit.
+            let record = (0..).map(|halving| FILL_RECORD >> halving).find(|record| {
+                *record <= unit || file.size.is_multiple_of((*record).into()) && record.is_multiple_of(unit)
+            });
+            let record = record.unwrap_or(unit).max(unit);
+            let record = record.min(self.session.fsinfo.wtmax.max(unit));
+            let plan = DataPlan {
+                files: vec![file.clone()],
+                access: Access::Sequential { first: 0, stride: 1 },
+                read_percent: 0,
+                record,
+                unit,
+                stable: StableHow::Unstable,
+                commit_every: None,
+                records: file.size / u64::from(record),
+                limit: Some(file.size / u64::from(record)),
+                short_is_empty: false,
+                seed: 0,
+            };
+            parts.push((Box::new(Data::new(plan, FILL_DEPTH)), FILL_DEPTH));
+        }
+        Ok((!parts.is_empty()).then(|| Phase { name: "fill".to_owned(), parts }))
+    }
+
+    /// What each client of a group does with the data files.
+    pub(crate) fn data(
+        &mut self,
+        set: &FileSet,
+        pattern: Pattern,
+        options: &Options,
+        timed: bool,
+    ) -> Result<Vec<(Box<dyn Workload>, u16)>> {
+        let record = options.record_for(pattern);
+        let own_records = options.size.0 / u64::from(record);
+        let whole = own_records * if options.shared.is_some() { u64::from(options.clients) } else { 1 };
+        let mut parts: Vec<(Box<dyn Workload>, u16)> = Vec::new();
+        for client in 0..options.clients {
+            let sequential = match options.shared {
+                Some(Layout::Strided) => {
+                    Access::Sequential { first: client.into(), stride: options.clients.into() }
+                }
+                Some(Layout::Segmented) => {
+                    Access::Sequential { first: u64::from(client) * own_records, stride: 1 }
+                }
+                None => Access::Sequential { first: 0, stride: 1 },
+            };
+            let access = match options.zipf {
+                _ if pattern.is_sequential() => sequential,
+                None => Access::Uniform,
+                Some(exponent) => {
+                    Access::Zipf(Zipf::new(whole as f64, exponent).context("--zipf does not work")?)
+                }
+            };
+            let read_percent = match pattern {
+                Pattern::Seqread | Pattern::Randread => 100,
+                Pattern::Mixed => options.read_percent,
+                _ => 0,
+            };
+            let stable = options.stable_for(pattern);
+            let commits = stable == StableHow::Unstable && !pattern.is_sequential();
+            let one_pass = (pattern.is_sequential() && !timed).then_some(own_records);
+            let files = match options.shared {
+                Some(_) => set.files.clone(),
+                None => {
+                    let first = client as usize * set.per_client;
+                    set.files[first..first + set.per_client].to_vec()
+                }
+            };
+            self.seed += 1;
+            let plan = DataPlan {
+                files,
+                access,
+                read_percent,
+                record,
+                unit: unit_of(record),
+                stable,
+                commit_every: commits.then_some(options.commit_every),
+                records: if pattern.is_sequential() { own_records } else { whole },
+                limit: options.count.or(one_pass),
+                short_is_empty: false,
+                seed: self.seed,
+            };
+            parts.push((Box::new(Data::new(plan, options.depth)), options.depth));
+        }
+        Ok(parts)
+    }
+
+    /// Empty trees for the clients of a group, in a new directory.
+    pub(crate) fn trees(&mut self, pattern: Pattern, options: &Options) -> Result<Vec<Arc<Tree>>> {
+        self.trees += 1;
+        let name = format!("tree-{}", self.trees);
+        self.session.remove_tree(&self.dir, name.as_bytes())?;
+        let base = self.session.directory(&self.dir, &name)?;
+        let count = options.items.div_ceil(options.items_per_dir);
+        let fresh = || -> Arc<[OnceLock<FileHandle>]> { (0..count).map(|_| OnceLock::new()).collect() };
+        let shared = options.shared_dirs.then(fresh);
+        (0..options.clients)
+            .map(|client| {
+                let base = if shared.is_some() {
+                    base
+                } else {
+                    self.session.directory(&base, &format!("client-{client}"))?
+                };
+                let dirs = shared.clone().unwrap_or_else(fresh);
+                let stable = options.stable_for(pattern);
+                Ok(Arc::new(Tree::new(client, base, dirs, shared.is_none() || client == 0, options, stable)))
+            })
+            .collect()
+    }
+
+    /// One phase over trees.
+    pub(crate) fn meta(&self, trees: &[Arc<Tree>], phase: MetaPhase, depth: u16) -> Phase {
+        let part = |tree: &Arc<Tree>| -> (Box<dyn Workload>, u16) {
+            (Box::new(Meta::new(tree.clone(), phase, depth)), depth)
+        };
+        Phase { name: phase.name().to_owned(), parts: trees.iter().map(part).collect() }
+    }
+
+    /// What each client does that asks for attributes of its tree.
+    pub(crate) fn attributes(
+        &self,
+        trees: &[Arc<Tree>],
+        pattern: Pattern,
+        options: &Options,
+    ) -> Vec<(Box<dyn Workload>, u16)> {
+        let procedure = match pattern {
+            Pattern::Lookup => Procedure::Lookup,
+            Pattern::Access => Procedure::Access,
+            _ => Procedure::Getattr,
+        };
+        let depth = options.depth;
+        let part = |tree: &Arc<Tree>| -> (Box<dyn Workload>, u16) {
+            (Box::new(Attributes::new(tree.clone(), procedure, options.count, depth)), depth)
+        };
+        trees.iter().map(part).collect()
+    }
+
+    /// What each client does that lists the one directory of the first tree.
+    pub(crate) fn listing(&self, trees: &[Arc<Tree>], options: &Options) -> Vec<(Box<dyn Workload>, u16)> {
+        let entries = u64::from(options.items);
+        let count = self.session.fsinfo.dtpref.clamp(4096, 1 << 20);
+        let dir = trees[0].dir_of(0);
+        let part = |_| -> (Box<dyn Workload>, u16) {
+            (Box::new(Listing::new(dir, entries, count, options.count, options.depth)), options.depth)
+        };
+        (0..options.clients).map(part).collect()
+    }
+
+    /// What each client does that makes small files, each in a directory of its own.
+    pub(crate) fn smallfile(&mut self, options: &Options) -> Result<Vec<(Box<dyn Workload>, u16)>> {
+        let trees = self.trees(Pattern::Smallfile, options)?;
+        let size = if options.item_size.0 == 0 { 4096 } else { options.item_size.0 as u32 };
+        let stable = options.stable_for(Pattern::Smallfile);
+        let part = |tree: &Arc<Tree>| -> (Box<dyn Workload>, u16) {
+            let files = Smallfile::new(tree.client, tree.base, size, stable, options.count, options.depth);
+            (Box::new(files), options.depth)
+        };
+        Ok(trees.iter().map(part).collect())
+    }
+}

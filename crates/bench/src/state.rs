@@ -1,0 +1,83 @@
+//! The state file: which generation of every unit was sent and which is promised, so that another process, after the
+//! server or the machine has died, can tell what has to be there.
+//!
+//! One line of JSON, then for each file of it the generations sent and the generations durable, four bytes each,
+//! little-endian.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use forebay_wire::nfs3::FileHandle;
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::Ledger;
+use crate::workload::DataFile;
+
+const SCHEMA: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    schema: u32,
+    files: Vec<FileHeader>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct FileHeader {
+    id: u64,
+    name: String,
+    size: u64,
+    unit: u32,
+}
+
+/// Writes what is known of the files that have a ledger.
+pub(crate) fn save<'a>(path: &Path, files: impl Iterator<Item = &'a Arc<DataFile>>) -> Result<()> {
+    let files: Vec<&Arc<DataFile>> = files.filter(|file| file.ledger.is_some()).collect();
+    let header = Header {
+        schema: SCHEMA,
+        files: files
+            .iter()
+            .map(|file| FileHeader {
+                id: file.id,
+                name: file.name.clone(),
+                size: file.size,
+                unit: file.ledger.as_ref().map_or(0, Ledger::unit),
+            })
+            .collect(),
+    };
+    let what = || format!("the state file {} cannot be written", path.display());
+    let mut out = BufWriter::new(File::create(path).with_context(what)?);
+    serde_json::to_writer(&mut out, &header).with_context(what)?;
+    out.write_all(b"\n").with_context(what)?;
+    for ledger in files.iter().filter_map(|file| file.ledger.as_ref()) {
+        ledger.save(&mut out)?;
+    }
+    out.into_inner().with_context(what)?.sync_all().with_context(what)
+}
+
+/// Reads a state file; `find` gives the handle of a file by its name.
+pub(crate) fn load(
+    path: &Path,
+    mut find: impl FnMut(&str) -> Result<FileHandle>,
+) -> Result<Vec<(Arc<DataFile>, u32)>> {
+    let what = || format!("the state file {} cannot be read", path.display());
+    let mut input = BufReader::new(File::open(path).with_context(what)?);
+    let mut line = String::new();
+    input.read_line(&mut line).with_context(what)?;
+    let header: Header = serde_json::from_str(&line).with_context(what)?;
+    if header.schema != SCHEMA {
+        bail!("the state file {} has version {}, known is {SCHEMA}", path.display(), header.schema);
+    }
+    let mut files = Vec::new();
+    for FileHeader { id, name, size, unit } in header.files {
+        if unit < crate::content::MIN_UNIT as u32 {
+            bail!("the state file {} is damaged: {name} has units of {unit} bytes", path.display());
+        }
+        let ledger = Ledger::load(size, unit, &mut input).with_context(what)?;
+        let handle = find(&name)?;
+        files.push((Arc::new(DataFile { id, name, handle, size, ledger: Some(ledger) }), unit));
+    }
+    Ok(files)
+}

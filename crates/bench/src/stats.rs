@@ -1,0 +1,146 @@
+//! What is counted while a phase runs.
+
+use forebay_wire::nfs3::Procedure;
+use hdrhistogram::Histogram;
+
+/// Longest latency that is told apart, in nanoseconds: above an hour it counts as an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+
+/// Latencies in nanoseconds, to three significant digits.
+#[derive(Debug, Clone)]
+pub(crate) struct Latencies(pub(crate) Histogram<u64>);
+
+impl Latencies {
+    pub(crate) fn new() -> Self {
+        // Below a microsecond no digit of a network latency means anything; that quarters the memory in use.
+        #[expect(clippy::expect_used, reason = "the bounds are constants that the library accepts")]
+        Self(Histogram::new_with_bounds(1000, LONGEST, 3).expect("bounds of a histogram"))
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, nanoseconds: u64) {
+        self.0.saturating_record(nanoseconds.min(LONGEST));
+    }
+
+    fn merge(&mut self, other: &Self) {
+        // Both have the same bounds: adding cannot fail.
+        let _ = self.0.add(&other.0);
+    }
+}
+
+/// What happened in one second of a phase.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Second {
+    pub(crate) operations: u64,
+    pub(crate) bytes: u64,
+    pub(crate) latency_sum: u64,
+    pub(crate) latency_max: u64,
+}
+
+/// What one thread has seen in a phase.
+#[derive(Debug, Clone)]
+pub(crate) struct Stats {
+    /// From the first request of an operation to its last reply.
+    pub(crate) operations: Latencies,
+    /// From each request to its reply.
+    pub(crate) procedures: [Option<Box<Latencies>>; Procedure::COUNT],
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    pub(crate) seconds: Vec<Second>,
+}
+
+impl Stats {
+    pub(crate) fn new() -> Self {
+        Self {
+            operations: Latencies::new(),
+            procedures: [const { None }; Procedure::COUNT],
+            bytes: 0,
+            entries: 0,
+            seconds: Vec::new(),
+        }
+    }
+
+    /// Notes a reply `latency` nanoseconds after its request.
+    #[inline]
+    pub(crate) fn reply(&mut self, procedure: Procedure, latency: u64) {
+        self.procedures[procedure as usize].get_or_insert_with(|| Box::new(Latencies::new())).record(latency);
+    }
+
+    /// Notes bytes of payload moved in second number `second` of the phase.
+    #[inline]
+    pub(crate) fn moved(&mut self, second: usize, bytes: u64, entries: u64) {
+        self.bytes += bytes;
+        self.entries += entries;
+        self.second(second).bytes += bytes;
+    }
+
+    /// Notes an operation that was completed `latency` nanoseconds after its first request.
+    #[inline]
+    pub(crate) fn operation(&mut self, second: usize, latency: u64) {
+        self.operations.record(latency);
+        let second = self.second(second);
+        second.operations += 1;
+        second.latency_sum += latency;
+        second.latency_max = second.latency_max.max(latency);
+    }
+
+    #[inline]
+    fn second(&mut self, number: usize) -> &mut Second {
+        if self.seconds.len() <= number {
+            self.seconds.resize(number + 1, Second::default());
+        }
+        &mut self.seconds[number]
+    }
+
+    /// Adds what another thread has seen in the same phase.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.operations.merge(&other.operations);
+        for (mine, theirs) in self.procedures.iter_mut().zip(&other.procedures) {
+            match (mine.as_mut(), theirs) {
+                (Some(mine), Some(theirs)) => mine.merge(theirs),
+                (None, Some(_)) => mine.clone_from(theirs),
+                (_, None) => {}
+            }
+        }
+        self.bytes += other.bytes;
+        self.entries += other.entries;
+        for (number, theirs) in other.seconds.iter().enumerate() {
+            let mine = self.second(number);
+            mine.operations += theirs.operations;
+            mine.bytes += theirs.bytes;
+            mine.latency_sum += theirs.latency_sum;
+            mine.latency_max = mine.latency_max.max(theirs.latency_max);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merging_is_adding() {
+        let mut one = Stats::new();
+        one.reply(Procedure::Read, 50_000);
+        one.operation(0, 50_000);
+        one.moved(0, 4096, 0);
+        let mut two = Stats::new();
+        two.reply(Procedure::Write, 90_000);
+        two.operation(2, 90_000);
+        two.moved(2, 8192, 3);
+        one.merge(&two);
+        assert_eq!(one.operations.0.len(), 2);
+        assert!(one.procedures[Procedure::Write as usize].is_some());
+        assert_eq!((one.bytes, one.entries), (12288, 3));
+        let operations: Vec<u64> = one.seconds.iter().map(|second| second.operations).collect();
+        assert_eq!(operations, [1, 0, 1]);
+        assert_eq!(one.seconds[2].latency_max, 90_000);
+    }
+
+    #[test]
+    fn a_latency_beyond_the_scale_counts_as_its_end() {
+        let mut latencies = Latencies::new();
+        latencies.record(u64::MAX);
+        assert!(latencies.0.max() >= LONGEST);
+    }
+}

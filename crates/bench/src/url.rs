@@ -1,0 +1,152 @@
+//! `nfs://HOST[:PORT]/EXPORT[?mountport=N]`: what to measure (the form of RFC 2224, with one option).
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+
+/// An export of an NFS server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Name or address; an IPv6 address without its brackets.
+    pub host: String,
+    /// Port of NFS; `None` asks the port mapper.
+    pub port: Option<u16>,
+    /// Port of MOUNT; `None` tries the port of NFS, then asks the port mapper.
+    pub mount_port: Option<u16>,
+    /// Path of the export, with its leading slash.
+    pub export: String,
+}
+
+impl FromStr for Target {
+    type Err = anyhow::Error;
+
+    fn from_str(url: &str) -> Result<Self> {
+        let rest = url.strip_prefix("nfs://").with_context(|| {
+            format!("the URL {url} does not begin with nfs://; write nfs://HOST[:PORT]/EXPORT")
+        })?;
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+        let (host, port) = split_port(authority)?;
+        if host.is_empty() {
+            bail!("the URL {url} names no host; write nfs://HOST[:PORT]/EXPORT");
+        }
+        let mut mount_port = None;
+        for option in query.unwrap_or_default().split('&').filter(|option| !option.is_empty()) {
+            match option.split_once('=') {
+                Some(("mountport", value)) => mount_port = Some(parse_port(value)?),
+                _ => bail!("the URL {url} has an unknown option {option}; known is mountport=N"),
+            }
+        }
+        let export = if path.is_empty() { "/".to_owned() } else { path.to_owned() };
+        Ok(Self { host: host.to_owned(), port, mount_port, export })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let brackets = self.host.contains(':');
+        write!(
+            f,
+            "nfs://{}{}{}",
+            if brackets { "[" } else { "" },
+            self.host,
+            if brackets { "]" } else { "" }
+        )?;
+        if let Some(port) = self.port {
+            write!(f, ":{port}")?;
+        }
+        f.write_str(&self.export)?;
+        match self.mount_port {
+            Some(port) => write!(f, "?mountport={port}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Target {
+    /// The first address of the host.
+    ///
+    /// # Errors
+    /// Where the name cannot be resolved.
+    pub fn address(&self) -> Result<IpAddr> {
+        let resolved = (self.host.as_str(), 0).to_socket_addrs();
+        let mut addresses =
+            resolved.with_context(|| format!("the host {} cannot be resolved; check its name", self.host))?;
+        let first = addresses.next().with_context(|| format!("the host {} has no address", self.host))?;
+        Ok(first.ip())
+    }
+
+    /// Whether the server runs on this machine, as far as its address tells.
+    ///
+    /// # Errors
+    /// Where the name cannot be resolved.
+    pub fn is_loopback(&self) -> Result<bool> {
+        Ok(self.address()?.is_loopback())
+    }
+
+    /// The address of one of its ports.
+    pub(crate) fn socket_address(&self, port: u16) -> Result<SocketAddr> {
+        Ok(SocketAddr::new(self.address()?, port))
+    }
+}
+
+fn split_port(authority: &str) -> Result<(&str, Option<u16>)> {
+    if let Some(bracketed) = authority.strip_prefix('[') {
+        let (host, rest) = bracketed
+            .split_once(']')
+            .with_context(|| format!("the address {authority} has no closing bracket"))?;
+        return Ok((host, rest.strip_prefix(':').map(parse_port).transpose()?));
+    }
+    match authority.split_once(':') {
+        Some((host, port)) => Ok((host, Some(parse_port(port)?))),
+        None => Ok((authority, None)),
+    }
+}
+
+fn parse_port(text: &str) -> Result<u16> {
+    match text.parse() {
+        Ok(0) | Err(_) => bail!("{text} is not a port; give a number from 1 to 65535"),
+        Ok(port) => Ok(port),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(host: &str, port: Option<u16>, mount_port: Option<u16>, export: &str) -> Target {
+        Target { host: host.to_owned(), port, mount_port, export: export.to_owned() }
+    }
+
+    #[test]
+    fn urls_are_parsed_and_printed() {
+        let cases = [
+            ("nfs://server/data", target("server", None, None, "/data")),
+            ("nfs://10.0.0.1:12049/a/b", target("10.0.0.1", Some(12049), None, "/a/b")),
+            ("nfs://[::1]:2049/?mountport=20048", target("::1", Some(2049), Some(20048), "/")),
+        ];
+        for (text, expected) in cases {
+            let parsed: Target = text.parse().unwrap();
+            assert_eq!(parsed, expected);
+            assert_eq!(parsed.to_string(), text);
+        }
+        assert_eq!("nfs://server".parse::<Target>().unwrap().export, "/");
+    }
+
+    #[test]
+    fn bad_urls_are_refused_with_a_reason() {
+        for (text, reason) in [
+            ("http://server/", "nfs://"),
+            ("nfs:///data", "no host"),
+            ("nfs://server:0/", "not a port"),
+            ("nfs://server:99999/", "not a port"),
+            ("nfs://[::1/", "bracket"),
+            ("nfs://server/?vers=4", "unknown option"),
+        ] {
+            let error = text.parse::<Target>().unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! READ, WRITE and COMMIT on files made before.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use forebay_wire::nfs3::*;
+use forebay_wire::{Encode as _, Reader};
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_distr::{Distribution as _, Zipf};
+
+use super::{Call, Next, Outcome, Progress, Workload, result};
+use crate::content;
+use crate::ledger::Ledger;
+
+/// Random places are tried so often before a client waits for the writes of others.
+const TRIES: usize = 64;
+
+/// A file to be read and written.
+#[derive(Debug)]
+pub(crate) struct DataFile {
+    /// Number that its content names.
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) handle: FileHandle,
+    /// Bytes when it is full.
+    pub(crate) size: u64,
+    /// What was written, where that is to be checked.
+    pub(crate) ledger: Option<Ledger>,
+}
+
+/// Which record comes next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Access {
+    /// Record `cursor * stride + first` of the client's own files or of the shared one.
+    Sequential {
+        first: u64,
+        stride: u64,
+    },
+    Uniform,
+    Zipf(Zipf<f64>),
+}
+
+/// What a client does with its files.
+#[derive(Debug, Clone)]
+pub(crate) struct DataPlan {
+    pub(crate) files: Vec<Arc<DataFile>>,
+    pub(crate) access: Access,
+    /// 100 reads only, 0 writes only.
+    pub(crate) read_percent: u8,
+    pub(crate) record: u32,
+    pub(crate) unit: u32,
+    pub(crate) stable: StableHow,
+    /// COMMIT after so many unstable writes; `None` only at the end.
+    pub(crate) commit_every: Option<u32>,
+    /// Records that one pass consists of.
+    pub(crate) records: u64,
+    /// Operations after which to stop.
+    pub(crate) limit: Option<u64>,
+    /// What a READ does not bring because the file is shorter counts as never written.
+    pub(crate) short_is_empty: bool,
+    pub(crate) seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Request {
+    None,
+    Read { file: usize, offset: u64 },
+    Write { file: usize, offset: u64 },
+    Commit { file: usize },
+}
+
+#[derive(Debug)]
+struct Slot {
+    request: Request,
+    /// Of a read: the generations it may not be older than. Of a commit: what it makes durable.
+    generations: Vec<(u64, u32)>,
+}
+
+/// Writes of one file that no COMMIT has covered yet.
+#[derive(Debug, Default)]
+struct Dirty {
+    writes: u64,
+    /// Unit offsets and generations, where a ledger is kept.
+    units: Vec<(u64, u32)>,
+}
+
+/// A client that reads and writes data.
+pub(crate) struct Data {
+    plan: DataPlan,
+    issued: u64,
+    in_flight: u32,
+    generation: u32,
+    rng: SmallRng,
+    slots: Vec<Slot>,
+    dirty: Vec<Dirty>,
+    since_commit: u32,
+    committing: usize,
+    verifier: Option<[u8; 8]>,
+}
+
+impl Data {
+    pub(crate) fn new(plan: DataPlan, depth: u16) -> Self {
+        let slots = (0..depth).map(|_| Slot { request: Request::None, generations: Vec::new() }).collect();
+        let dirty = plan.files.iter().map(|_| Dirty::default()).collect();
+        let committing = plan.files.len();
+        let rng = SmallRng::seed_from_u64(plan.seed);
+        Self {
+            plan,
+            issued: 0,
+            in_flight: 0,
+            generation: 0,
+            rng,
+            slots,
+            dirty,
+            since_commit: 0,
+            committing,
+            verifier: None,
+        }
+    }
+
+    /// File and byte offset of the next record.
+    fn place(&mut self) -> (usize, u64) {
+        let records = self.plan.records;
+        let record = match self.plan.access {
+            Access::Sequential { first, stride } => (self.issued % records) * stride + first,
+            Access::Uniform => self.rng.random_range(0..records),
+            // Hot records are spread over the files by a multiplier that is prime and larger than any file.
+            Access::Zipf(zipf) => {
+                let rank = (zipf.sample(&mut self.rng) as u64).clamp(1, records) - 1;
+                (u128::from(rank) * 2_305_843_009_213_693_951 % u128::from(records)) as u64
+            }
+        };
+        let byte = record * u64::from(self.plan.record);
+        let size = self.plan.files[0].size;
+        ((byte / size) as usize, byte % size)
+    }
+
+    fn read(&mut self, slot: usize, call: &mut Call<'_>) -> Next {
+        let (file, offset) = self.place();
+        let target = &self.plan.files[file];
+        if let Some(ledger) = &target.ledger {
+            let unit = u64::from(self.plan.unit);
+            let units = (offset..).step_by(unit as usize).zip(ledger.acknowledged(offset, self.plan.record));
+            self.slots[slot].generations.clear();
+            self.slots[slot].generations.extend(units);
+        }
+        let out = call.start(Procedure::Read);
+        ReadArgs { file: target.handle, offset, count: self.plan.record }.encode(out);
+        self.slots[slot].request = Request::Read { file, offset };
+        Next::begin(Procedure::Read)
+    }
+
+    fn write(&mut self, slot: usize, call: &mut Call<'_>) -> Next {
+        let DataPlan { record, unit, stable, .. } = self.plan;
+        for _ in 0..TRIES {
+            let (file, offset) = self.place();
+            let target = &self.plan.files[file];
+            if target.ledger.as_ref().is_some_and(|ledger| !ledger.begin_write(offset, record)) {
+                continue;
+            }
+            self.generation = self.generation.wrapping_add(1).max(1);
+            let out = call.start(Procedure::Write);
+            WriteArgs::encode_header(out, &target.handle, offset, record, stable);
+            for at in (offset..offset + u64::from(record)).step_by(unit as usize) {
+                let generation = target.ledger.as_ref().map_or(self.generation, |ledger| ledger.sent(at));
+                content::append(out, target.id, at, generation, unit as usize);
+            }
+            self.slots[slot].request = Request::Write { file, offset };
+            return Next::begin(Procedure::Write);
+        }
+        Next::Wait
+    }
+
+    /// Sends a COMMIT for the next file that needs one.
+    fn commit(&mut self, slot: usize, call: &mut Call<'_>) -> Option<Next> {
+        let file = (self.committing..self.dirty.len()).find(|file| self.dirty[*file].writes > 0)?;
+        self.committing = file + 1;
+        let dirty = std::mem::take(&mut self.dirty[file]);
+        let args = CommitArgs { file: self.plan.files[file].handle, offset: 0, count: 0 };
+        args.encode(call.start(Procedure::Commit));
+        self.slots[slot] = Slot { request: Request::Commit { file }, generations: dirty.units };
+        self.in_flight += 1;
+        Some(Next::go_on(Procedure::Commit))
+    }
+
+    fn read_reply(
+        &mut self,
+        slot: usize,
+        file: usize,
+        offset: u64,
+        body: &mut Reader<'_>,
+    ) -> Result<Progress> {
+        let target = &self.plan.files[file];
+        let what = || format!("{} at offset {offset}", target.name);
+        let read: ReadOk<'_> = result::<_, PostOpAttr>(body, Procedure::Read, what)?;
+        let short = read.data.len() < self.plan.record as usize && self.plan.short_is_empty;
+        if read.count as usize != read.data.len() || read.data.len() != self.plan.record as usize && !short {
+            bail!("READ of {} brought {} of {} bytes", what(), read.data.len(), self.plan.record);
+        }
+        if let Some(ledger) = &target.ledger {
+            let unit = self.plan.unit as usize;
+            for (number, (at, oldest)) in self.slots[slot].generations.iter().enumerate() {
+                let bytes = read.data.get(number * unit..(number + 1) * unit);
+                let generation = match bytes.map_or(Ok(0), |bytes| content::check(bytes, target.id, *at)) {
+                    Ok(generation) => generation,
+                    Err(mismatch) => bail!("{} at offset {at} is wrong: {mismatch}", target.name),
+                };
+                let newest = ledger.sent(*at);
+                if generation < *oldest {
+                    bail!(
+                        "{} at offset {at} went back to generation {generation} from {oldest}",
+                        target.name
+                    );
+                }
+                if generation > newest {
+                    bail!(
+                        "{} at offset {at} has generation {generation}; newest written was {newest}",
+                        target.name
+                    );
+                }
+            }
+        }
+        Ok(Progress::COMPLETE.with_bytes(read.data.len() as u64))
+    }
+
+    fn write_reply(&mut self, file: usize, offset: u64, body: &mut Reader<'_>) -> Result<Progress> {
+        let target = self.plan.files[file].clone();
+        let what = || format!("{} at offset {offset}", target.name);
+        let written: WriteOk = result::<_, WccData>(body, Procedure::Write, what)?;
+        if written.count != self.plan.record {
+            bail!("WRITE of {} took {} of {} bytes", what(), written.count, self.plan.record);
+        }
+        if written.committed < self.plan.stable {
+            bail!("WRITE of {} is {:?}, asked for was {:?}", what(), written.committed, self.plan.stable);
+        }
+        let stable = written.committed != StableHow::Unstable;
+        if !stable {
+            self.check_verifier(written.verf)?;
+            self.dirty[file].writes += 1;
+            self.since_commit += 1;
+        }
+        if let Some(ledger) = &target.ledger {
+            ledger.end_write(offset, self.plan.record, stable);
+            if !stable {
+                let units = (offset..).step_by(self.plan.unit as usize);
+                self.dirty[file].units.extend(units.zip(ledger.acknowledged(offset, self.plan.record)));
+            }
+        }
+        Ok(Progress::COMPLETE.with_bytes(u64::from(written.count)))
+    }
+
+    fn commit_reply(&mut self, slot: usize, file: usize, body: &mut Reader<'_>) -> Result<Progress> {
+        let target = self.plan.files[file].clone();
+        let committed: CommitOk = result::<_, WccData>(body, Procedure::Commit, || target.name.clone())?;
+        self.check_verifier(committed.verf)?;
+        if let Some(ledger) = &target.ledger {
+            for (at, generation) in self.slots[slot].generations.drain(..) {
+                ledger.make_durable(at, generation);
+            }
+        }
+        Ok(Progress::ASIDE)
+    }
+
+    fn check_verifier(&mut self, verifier: [u8; 8]) -> Result<()> {
+        if *self.verifier.get_or_insert(verifier) != verifier {
+            bail!("the server's write verifier has changed: it was restarted, or unstable data is lost");
+        }
+        Ok(())
+    }
+}
+
+impl Workload for Data {
+    fn next(&mut self, slot: usize, stopping: bool, call: &mut Call<'_>) -> Next {
+        if let Some(next) = self.commit(slot, call) {
+            return next;
+        }
+        if stopping || self.plan.limit.is_some_and(|limit| self.issued >= limit) {
+            if self.in_flight > 0 {
+                return Next::Wait;
+            }
+            self.committing = 0;
+            return self.commit(slot, call).unwrap_or(Next::Finished);
+        }
+        if self.plan.commit_every.is_some_and(|every| self.since_commit >= every) {
+            (self.since_commit, self.committing) = (0, 0);
+            if let Some(next) = self.commit(slot, call) {
+                return next;
+            }
+        }
+        let read = match self.plan.read_percent {
+            0 => false,
+            100 => true,
+            percent => self.rng.random_range(0..100) < percent,
+        };
+        let next = if read { self.read(slot, call) } else { self.write(slot, call) };
+        if next != Next::Wait {
+            self.issued += 1;
+            self.in_flight += 1;
+        }
+        next
+    }
+
+    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
+        self.in_flight -= 1;
+        match std::mem::replace(&mut self.slots[slot].request, Request::None) {
+            Request::Read { file, offset } => self.read_reply(slot, file, offset, body),
+            Request::Write { file, offset } => self.write_reply(file, offset, body),
+            Request::Commit { file } => self.commit_reply(slot, file, body),
+            Request::None => Ok(Progress { outcome: Outcome::Aside, bytes: 0, entries: 0 }),
+        }
+    }
+}

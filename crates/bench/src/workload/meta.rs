@@ -1,0 +1,343 @@
+//! Trees of small files: made, asked for, read and removed, one phase after the other, as mdtest does.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Result, bail};
+use forebay_wire::nfs3::*;
+use forebay_wire::{Encode as _, Reader};
+
+use super::{Call, Next, Progress, Workload, result};
+use crate::content;
+
+/// A name built without allocation: the longest is `cNNNNNNNNNN-NNNNNNNNNN`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Name {
+    bytes: [u8; 24],
+    len: u8,
+}
+
+impl Name {
+    /// A letter for what it is, the client, and a number within it.
+    pub(crate) fn new(letter: char, client: u32, number: u64) -> Self {
+        let mut name = Self::default();
+        // It fits: both numbers have at most ten digits in practice, and a name cut short would be refused anyway.
+        let _ = write!(name, "{letter}{client}-{number}");
+        name
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl std::fmt::Write for Name {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let start = usize::from(self.len);
+        let end = start + text.len();
+        self.bytes.get_mut(start..end).ok_or(std::fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.len = end as u8;
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.as_bytes()))
+    }
+}
+
+/// The small files of one client, and the directories they are in.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) client: u32,
+    /// Directory in which the directories are made.
+    pub(crate) base: FileHandle,
+    /// Shared between clients, or the client's own.
+    pub(crate) dirs: Arc<[OnceLock<FileHandle>]>,
+    /// Whether this client makes and removes the directories.
+    pub(crate) owns_dirs: bool,
+    pub(crate) items: u32,
+    pub(crate) items_per_dir: u32,
+    /// Bytes in each file.
+    pub(crate) item_size: u32,
+    pub(crate) stable: StableHow,
+    files: Box<[OnceLock<FileHandle>]>,
+}
+
+impl Tree {
+    pub(crate) fn new(
+        client: u32,
+        base: FileHandle,
+        dirs: Arc<[OnceLock<FileHandle>]>,
+        owns_dirs: bool,
+        options: &crate::options::Options,
+        stable: StableHow,
+    ) -> Self {
+        Self {
+            client,
+            base,
+            dirs,
+            owns_dirs,
+            items: options.items,
+            items_per_dir: options.items_per_dir,
+            item_size: options.item_size.0 as u32,
+            stable,
+            files: (0..options.items).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    pub(crate) fn name(&self, item: u32) -> Name {
+        Name::new('f', self.client, item.into())
+    }
+
+    fn dir_name(&self, dir: u32) -> Name {
+        Name::new('d', if self.owns_dirs { self.client } else { 0 }, dir.into())
+    }
+
+    /// The directory of an item; an empty handle, which every server refuses, where it was never made.
+    pub(crate) fn dir_of(&self, item: u32) -> FileHandle {
+        known(&self.dirs[(item / self.items_per_dir) as usize])
+    }
+
+    /// The handle of an item; empty where it was never made.
+    pub(crate) fn handle(&self, item: u32) -> FileHandle {
+        known(&self.files[item as usize])
+    }
+
+    /// Number that the content of an item names.
+    fn content_id(&self, item: u32) -> u64 {
+        1 << 47 | u64::from(self.client) << 32 | u64::from(item)
+    }
+}
+
+fn known(handle: &OnceLock<FileHandle>) -> FileHandle {
+    handle.get().copied().or(FileHandle::new(&[])).unwrap_or_else(|| unreachable!("an empty handle fits"))
+}
+
+/// What is done with all items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MetaPhase {
+    Mkdir,
+    Create,
+    Stat,
+    Read,
+    Remove,
+    Rmdir,
+}
+
+impl MetaPhase {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Mkdir, Self::Create, Self::Stat, Self::Read, Self::Remove, Self::Rmdir];
+
+    /// What reports call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Mkdir => "mkdir",
+            Self::Create => "create",
+            Self::Stat => "stat",
+            Self::Read => "read",
+            Self::Remove => "remove",
+            Self::Rmdir => "rmdir",
+        }
+    }
+}
+
+/// A client in one phase over its tree.
+pub(crate) struct Meta {
+    tree: Arc<Tree>,
+    phase: MetaPhase,
+    issued: u32,
+    total: u32,
+    /// Per slot the item, and whether its file was made and now has to be filled.
+    slots: Vec<(u32, bool)>,
+}
+
+impl Meta {
+    pub(crate) fn new(tree: Arc<Tree>, phase: MetaPhase, depth: u16) -> Self {
+        let total = match phase {
+            MetaPhase::Mkdir | MetaPhase::Rmdir if tree.owns_dirs => tree.dirs.len() as u32,
+            MetaPhase::Mkdir | MetaPhase::Rmdir => 0,
+            _ => tree.items,
+        };
+        Self { tree, phase, issued: 0, total, slots: vec![(0, false); depth.into()] }
+    }
+
+    fn fill(&self, item: u32, call: &mut Call<'_>) -> Next {
+        let Tree { item_size, stable, .. } = *self.tree;
+        let out = call.start(Procedure::Write);
+        WriteArgs::encode_header(out, &self.tree.handle(item), 0, item_size, stable);
+        append_small(out, self.tree.content_id(item), item_size);
+        Next::go_on(Procedure::Write)
+    }
+
+    /// Takes the handle of what was just made.
+    fn made(
+        &self,
+        handle: &OnceLock<FileHandle>,
+        body: &mut Reader<'_>,
+        procedure: Procedure,
+        name: Name,
+    ) -> Result<()> {
+        let made: CreateOk = result::<_, WccData>(body, procedure, || name.to_string())?;
+        match made.object {
+            Some(object) => drop(handle.set(object)),
+            None => {
+                bail!("{} of {name} brought no handle; this server cannot be measured so", procedure.name())
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Appends the content of a small file, in one unit or several of 4 KiB and a rest.
+pub(crate) fn append_small(out: &mut Vec<u8>, id: u64, size: u32) {
+    let (mut at, size) = (0, size as usize);
+    while at < size {
+        let len = (size - at).min(content::UNIT);
+        // Too small to name itself: zeros, which the check leaves out too.
+        if len < content::MIN_UNIT {
+            out.resize(out.len() + len, 0);
+        } else {
+            content::append(out, id, at as u64, 1, len);
+        }
+        at += len;
+    }
+    out.resize(out.len() + forebay_wire::xdr::padding(size), 0);
+}
+
+/// Checks what [`append_small`] wrote.
+fn check_small(bytes: &[u8], id: u64, name: Name) -> Result<()> {
+    for (number, unit) in bytes.chunks(content::UNIT).enumerate() {
+        if unit.len() < content::MIN_UNIT {
+            continue;
+        }
+        match content::check(unit, id, (number * content::UNIT) as u64) {
+            Ok(1) => {}
+            Ok(generation) => bail!("{name} holds generation {generation}, written was 1"),
+            Err(mismatch) => bail!("{name} is wrong: {mismatch}"),
+        }
+    }
+    Ok(())
+}
+
+impl Workload for Meta {
+    fn next(&mut self, slot: usize, stopping: bool, call: &mut Call<'_>) -> Next {
+        if self.slots[slot].1 {
+            return self.fill(self.slots[slot].0, call);
+        }
+        if stopping || self.issued == self.total {
+            return Next::Finished;
+        }
+        let item = self.issued;
+        self.issued += 1;
+        self.slots[slot].0 = item;
+        let tree = &self.tree;
+        let (name, dir_name) = (tree.name(item), tree.dir_name(item));
+        let in_dir = |item: u32| DirOpArgs { dir: tree.dir_of(item), name: name.as_bytes() };
+        let in_base = DirOpArgs { dir: tree.base, name: dir_name.as_bytes() };
+        let mode = |mode: u32| Sattr3 { mode: Some(mode), ..Sattr3::default() };
+        let procedure = match self.phase {
+            MetaPhase::Mkdir => {
+                MkdirArgs { target: in_base, attributes: mode(0o777) }.encode(call.start(Procedure::Mkdir));
+                Procedure::Mkdir
+            }
+            MetaPhase::Create => {
+                let how = CreateHow::Guarded(mode(0o644));
+                CreateArgs { target: in_dir(item), how }.encode(call.start(Procedure::Create));
+                Procedure::Create
+            }
+            MetaPhase::Stat => {
+                in_dir(item).encode(call.start(Procedure::Lookup));
+                Procedure::Lookup
+            }
+            MetaPhase::Read => {
+                let args = ReadArgs { file: tree.handle(item), offset: 0, count: tree.item_size };
+                args.encode(call.start(Procedure::Read));
+                Procedure::Read
+            }
+            MetaPhase::Remove => {
+                in_dir(item).encode(call.start(Procedure::Remove));
+                Procedure::Remove
+            }
+            MetaPhase::Rmdir => {
+                in_base.encode(call.start(Procedure::Rmdir));
+                Procedure::Rmdir
+            }
+        };
+        Next::begin(procedure)
+    }
+
+    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
+        let (item, filling) = self.slots[slot];
+        let (tree, name) = (&self.tree, self.tree.name(item));
+        let what = || name.to_string();
+        match self.phase {
+            MetaPhase::Mkdir => {
+                self.made(&tree.dirs[item as usize], body, Procedure::Mkdir, tree.dir_name(item))?;
+            }
+            MetaPhase::Create if filling => {
+                self.slots[slot].1 = false;
+                let written: WriteOk = result::<_, WccData>(body, Procedure::Write, what)?;
+                if written.count != tree.item_size {
+                    bail!("WRITE of {name} took {} of {} bytes", written.count, tree.item_size);
+                }
+                return Ok(Progress::COMPLETE.with_bytes(written.count.into()));
+            }
+            MetaPhase::Create => {
+                self.made(&tree.files[item as usize], body, Procedure::Create, name)?;
+                if tree.item_size > 0 {
+                    self.slots[slot].1 = true;
+                    return Ok(Progress::CONTINUE);
+                }
+            }
+            MetaPhase::Stat => {
+                let found: LookupOk = result::<_, PostOpAttr>(body, Procedure::Lookup, what)?;
+                if found.object != tree.handle(item) {
+                    bail!("LOOKUP of {name} brought another handle than CREATE");
+                }
+            }
+            MetaPhase::Read => {
+                let read: ReadOk<'_> = result::<_, PostOpAttr>(body, Procedure::Read, what)?;
+                if read.data.len() != tree.item_size as usize {
+                    bail!("READ of {name} brought {} of {} bytes", read.data.len(), tree.item_size);
+                }
+                check_small(read.data, tree.content_id(item), name)?;
+                return Ok(Progress::COMPLETE.with_bytes(read.data.len() as u64));
+            }
+            MetaPhase::Remove => {
+                let _: WccData = result::<_, WccData>(body, Procedure::Remove, what)?;
+            }
+            MetaPhase::Rmdir => {
+                let _: WccData =
+                    result::<_, WccData>(body, Procedure::Rmdir, || tree.dir_name(item).to_string())?;
+            }
+        }
+        Ok(Progress::COMPLETE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_name_fits() {
+        assert_eq!(Name::new('c', u32::MAX, 9_999_999_999).to_string(), "c4294967295-9999999999");
+    }
+
+    #[test]
+    fn small_content_is_checked_whatever_its_size() {
+        for size in [0, 8, 40, 4096, 4104, 5000, 12288] {
+            let mut out = Vec::new();
+            append_small(&mut out, 7, size);
+            assert_eq!(out.len(), (size as usize).next_multiple_of(4));
+            let bytes = &mut out[..size as usize];
+            check_small(bytes, 7, Name::default()).unwrap();
+            if size >= 40 {
+                bytes[33] ^= 1;
+                assert!(check_small(bytes, 7, Name::default()).is_err(), "{size}");
+            }
+        }
+    }
+}

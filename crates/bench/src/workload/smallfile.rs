@@ -1,0 +1,106 @@
+//! CREATE, WRITE, COMMIT of one small file after the other: what a client sends for open, write and close.
+
+use anyhow::{Result, bail};
+use forebay_wire::nfs3::*;
+use forebay_wire::{Encode as _, Reader};
+
+use super::meta::{Name, append_small};
+use super::{Call, Next, Progress, Workload, result};
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Create,
+    Write(FileHandle),
+    Commit(FileHandle),
+}
+
+/// A client that makes small files.
+pub(crate) struct Smallfile {
+    client: u32,
+    dir: FileHandle,
+    size: u32,
+    stable: StableHow,
+    issued: u64,
+    limit: Option<u64>,
+    slots: Vec<(u64, Step)>,
+}
+
+impl Smallfile {
+    /// Files of `size` bytes in `dir`, whose names nobody else uses.
+    pub(crate) fn new(
+        client: u32,
+        dir: FileHandle,
+        size: u32,
+        stable: StableHow,
+        limit: Option<u64>,
+        depth: u16,
+    ) -> Self {
+        Self { client, dir, size, stable, issued: 0, limit, slots: vec![(0, Step::Create); depth.into()] }
+    }
+
+    fn name(&self, number: u64) -> Name {
+        Name::new('s', self.client, number)
+    }
+}
+
+impl Workload for Smallfile {
+    fn next(&mut self, slot: usize, stopping: bool, call: &mut Call<'_>) -> Next {
+        let (number, step) = self.slots[slot];
+        match step {
+            Step::Create if stopping || self.limit.is_some_and(|limit| self.issued >= limit) => {
+                Next::Finished
+            }
+            Step::Create => {
+                let name = self.name(self.issued);
+                self.slots[slot].0 = self.issued;
+                self.issued += 1;
+                let how = CreateHow::Guarded(Sattr3 { mode: Some(0o644), ..Sattr3::default() });
+                let target = DirOpArgs { dir: self.dir, name: name.as_bytes() };
+                CreateArgs { target, how }.encode(call.start(Procedure::Create));
+                Next::begin(Procedure::Create)
+            }
+            Step::Write(file) => {
+                let out = call.start(Procedure::Write);
+                WriteArgs::encode_header(out, &file, 0, self.size, self.stable);
+                append_small(out, number, self.size);
+                Next::go_on(Procedure::Write)
+            }
+            Step::Commit(file) => {
+                CommitArgs { file, offset: 0, count: 0 }.encode(call.start(Procedure::Commit));
+                Next::go_on(Procedure::Commit)
+            }
+        }
+    }
+
+    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
+        let (number, step) = self.slots[slot];
+        let name = self.name(number);
+        let what = || name.to_string();
+        let (step, progress) = match step {
+            Step::Create => {
+                let made: CreateOk = result::<_, WccData>(body, Procedure::Create, what)?;
+                let Some(file) = made.object else {
+                    bail!("CREATE of {name} brought no handle; this server cannot be measured so");
+                };
+                (Step::Write(file), Progress::CONTINUE)
+            }
+            Step::Write(file) => {
+                let written: WriteOk = result::<_, WccData>(body, Procedure::Write, what)?;
+                if written.count != self.size {
+                    bail!("WRITE of {name} took {} of {} bytes", written.count, self.size);
+                }
+                if written.committed == StableHow::Unstable {
+                    (Step::Commit(file), Progress::CONTINUE.with_bytes(self.size.into()))
+                } else {
+                    (Step::Create, Progress::COMPLETE.with_bytes(self.size.into()))
+                }
+            }
+            Step::Commit(_) => {
+                let _: CommitOk = result::<_, WccData>(body, Procedure::Commit, what)?;
+                (Step::Create, Progress::COMPLETE)
+            }
+        };
+        self.slots[slot].1 = step;
+        Ok(progress)
+    }
+}

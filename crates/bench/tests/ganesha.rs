@@ -1,0 +1,140 @@
+//! The program against nfs-ganesha: content that is really kept, and checked. Needs root and Debian's packages
+//! nfs-ganesha-vfs and rpcbind; without them the tests say so and pass.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the assertion, in helpers too")]
+
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use forebay_bench::result::Report;
+
+fn available() -> bool {
+    let installed = ["/usr/bin/ganesha.nfsd", "/sbin/rpcbind"].iter().all(|path| Path::new(path).exists());
+    let available = installed && rustix::process::geteuid().is_root();
+    if !available {
+        eprintln!("skipped: needs root and the packages nfs-ganesha-vfs and rpcbind");
+    }
+    available
+}
+
+fn bench(verb: &str, dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay-bench"));
+    command.arg(verb).arg("--ganesha").arg(dir).args(arguments).output().unwrap()
+}
+
+fn succeeds(verb: &str, dir: &Path, arguments: &[&str]) -> Output {
+    let output = bench(verb, dir, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+#[test]
+fn all_patterns_run_verified_and_clean_up() {
+    if !available() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let patterns = [
+        "seqwrite",
+        "seqread",
+        "randwrite",
+        "randread",
+        "mixed",
+        "getattr",
+        "lookup",
+        "access",
+        "meta",
+        "smallfile",
+        "readdirplus",
+    ];
+    let options = [
+        "--verify",
+        "-n",
+        "4",
+        "-d",
+        "4",
+        "-t",
+        "0.3",
+        "--size",
+        "2M",
+        "--record",
+        "64K",
+        "--items",
+        "100",
+        "--items-per-dir",
+        "40",
+        "--item-size",
+        "5000",
+        "-o",
+        "-",
+    ];
+    let output = succeeds("run", dir.path(), &[&patterns[..], &options].concat());
+    let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report.phases.len(), patterns.len() - 1 + 6);
+    assert!(report.phases.iter().all(|phase| phase.runs[0].operations > 0));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "everything was removed");
+}
+
+#[test]
+fn shared_files_and_unstable_writes_are_verified() {
+    if !available() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for layout in ["segmented", "strided"] {
+        let options = [
+            "seqwrite",
+            "seqread",
+            "mixed",
+            "randread",
+            "--verify",
+            "-n",
+            "4",
+            "-d",
+            "4",
+            "-t",
+            "0.3",
+            "--size",
+            "1M",
+            "--record",
+            "4K",
+            "--stable",
+            "unstable",
+            "--zipf",
+            "1.2",
+            "--threads",
+            "2",
+            "--shared",
+            layout,
+        ];
+        succeeds("run", dir.path(), &options);
+    }
+}
+
+#[test]
+fn verify_finds_what_was_changed_behind_the_back() {
+    if !available() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let state = state.to_str().unwrap();
+    let data = dir.path().join("export");
+    std::fs::create_dir(&data).unwrap();
+    succeeds(
+        "run",
+        &data,
+        &["randwrite", "-n", "2", "-d", "4", "-t", "0.3", "--size", "1M", "--state", state],
+    );
+    succeeds("verify", &data, &["--state", state]);
+    let file = std::fs::OpenOptions::new().write(true).open(data.join("forebay-bench/data0-1")).unwrap();
+    file.write_at(b"x", 8192 + 1000).unwrap();
+    let output = bench("verify", &data, &["--state", state]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors.contains("data0-1 at offset 8192") && errors.contains("torn or corrupt"), "{errors}");
+    file.set_len(4096).unwrap();
+    let output = bench("verify", &data, &["--state", state]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("went back to generation 0"));
+}

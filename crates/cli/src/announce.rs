@@ -1,0 +1,173 @@
+//! What `serve` says when it is ready: what is served to whom, and how to mount it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+
+use forebay_config::{Access, ClientRule, Export, Settings, Squash, state_base};
+use forebay_control::HandleMode;
+
+use crate::output;
+
+/// Tells the person on stderr, and systemd if it waits for it.
+pub(crate) fn ready(settings: &Settings, listen: &[SocketAddr], handles: HandleMode) {
+    let mut lines = vec![format!("forebay {}, mode {}", env!("CARGO_PKG_VERSION"), settings.mode)];
+    for export in &settings.exports {
+        let names: Vec<&str> = export.names().collect();
+        lines.push(format!("Serving {} as {}", export.path.display(), names.join(" and ")));
+        lines.extend(export.clients.iter().map(|rule| format!("  {}", describe_rule(rule))));
+        // Without privilege everyone acts as this process's user, squashed or not.
+        if rustix::process::geteuid().is_root() {
+            lines.extend(squashed_out(export));
+        }
+    }
+    let addresses: Vec<String> = listen.iter().map(ToString::to_string).collect();
+    lines.push(format!("Listening on {}", addresses.join(", ")));
+    // Clients reach the IPv4 address with the plainest options.
+    if let Some(address) = listen.iter().find(|address| address.is_ipv4()).or(listen.first()) {
+        lines.push("Mount it with the kernel client, as root:".to_owned());
+        lines.extend(settings.exports.iter().map(|export| format!("  {}", mount_command(address, export))));
+        lines.push("Or look at it without root, with the libnfs utilities:".to_owned());
+        lines.extend(settings.exports.iter().map(|export| format!("  {}", libnfs_command(address, export))));
+    }
+    lines.push(format!("State is kept in {}", settings.state_dir.display()));
+    if !state_base().is_some_and(|base| settings.state_dir.starts_with(base)) {
+        lines.push(format!("  ask with: forebay status --state-dir {}", settings.state_dir.display()));
+    }
+    lines.extend(limits_of_privilege(handles));
+    output::note(&lines.join("\n"));
+    tell_service_manager();
+}
+
+fn describe_rule(rule: &ClientRule) -> String {
+    let networks: Vec<String> = rule.networks.iter().map(ToString::to_string).collect();
+    let access = match rule.access {
+        Access::ReadOnly => "read-only",
+        Access::ReadWrite => "read-write",
+    };
+    let anonymous = format!("{}:{}", rule.anonuid, rule.anongid);
+    let squash = match rule.squash {
+        Squash::Root => format!("root acts as {anonymous}"),
+        Squash::None => "root acts as root".to_owned(),
+        Squash::All => format!("everyone acts as {anonymous}"),
+    };
+    let port = if rule.privileged_port { ", from ports below 1024" } else { "" };
+    format!("to {}: {access}, {squash}{port}", networks.join(", "))
+}
+
+/// Says when a client's root will not be able to write, which surprises whoever mounts as root for a first try.
+fn squashed_out(export: &Export) -> Option<String> {
+    let squashed = |rule: &&ClientRule| rule.squash != Squash::None && rule.access == Access::ReadWrite;
+    let rule = export.clients.iter().find(squashed)?;
+    let directory = export.path.metadata().ok()?;
+    let writable = match (directory.uid() == rule.anonuid, directory.gid() == rule.anongid) {
+        (true, _) => directory.mode() & 0o200,
+        (_, true) => directory.mode() & 0o020,
+        _ => directory.mode() & 0o002,
+    };
+    (writable == 0).then(|| {
+        let uid = rule.anonuid;
+        format!(
+            "  note: user {uid} may not write in {}; for root of trusted clients use --squash none",
+            export.path.display()
+        )
+    })
+}
+
+/// The address as clients name it; a wildcard stands for this host's name.
+fn client_host(address: &SocketAddr) -> String {
+    match address.ip() {
+        ip if ip.is_unspecified() => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
+/// The command for Linux's own client. It names version and ports, so no portmapper is asked (nfs(5)), and `nolock`,
+/// because the lock protocol is not served.
+fn mount_command(address: &SocketAddr, export: &Export) -> String {
+    let by_address = !address.ip().is_unspecified();
+    let proto = if address.is_ipv6() && by_address { "tcp6" } else { "tcp" };
+    let port = address.port();
+    format!(
+        "mount -t nfs -o vers=3,proto={proto},port={port},mountport={port},nolock {} /mnt",
+        quoted(&format!("{}:{}", client_host(address), export.name))
+    )
+}
+
+/// The command of libnfs that lists the export.
+fn libnfs_command(address: &SocketAddr, export: &Export) -> String {
+    let port = address.port();
+    let url =
+        format!("nfs://{}{}?version=3&nfsport={port}&mountport={port}", client_host(address), export.name);
+    format!("nfs-ls {}", quoted(&url))
+}
+
+/// A word for the shell: in quotes when it holds anything special.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/:._-[]".contains(c);
+    if word.chars().all(plain) && !word.contains('[') {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// What does not work for lack of privileges.
+fn limits_of_privilege(handles: HandleMode) -> Vec<String> {
+    let mut lines = Vec::new();
+    let user = rustix::process::geteuid();
+    if !user.is_root() {
+        lines.push(format!(
+            "Not running as root: every client acts as user {user}, and changes of owner, device files and other users' files fail"
+        ));
+    }
+    if handles == HandleMode::Fallback {
+        lines.push(
+            "Without CAP_DAC_READ_SEARCH files are found by inode number: the first use of an old handle after a restart walks the tree"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+/// Sends `READY=1` to the service manager that started this process, as sd_notify(3) describes.
+fn tell_service_manager() {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let send = || {
+        let address = match socket.as_encoded_bytes() {
+            [b'@', name @ ..] => UnixAddr::from_abstract_name(name)?,
+            _ => UnixAddr::from_pathname(&socket)?,
+        };
+        UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address)
+    };
+    if let Err(error) = send() {
+        tracing::warn!("cannot tell the service manager that the server is ready: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(name: &str) -> Export {
+        Export { path: "/srv".into(), name: name.into(), aliases: vec![], id: 1, clients: vec![] }
+    }
+
+    #[test]
+    fn mount_commands_name_version_and_ports() {
+        let at = |address: &str, name: &str| mount_command(&address.parse().unwrap(), &export(name));
+        let command = "mount -t nfs -o vers=3,proto=tcp,port=12049,mountport=12049,nolock 127.0.0.1:/ /mnt";
+        assert_eq!(at("127.0.0.1:12049", "/"), command);
+        let command =
+            "mount -t nfs -o vers=3,proto=tcp6,port=2049,mountport=2049,nolock '[fd00::1]:/data' /mnt";
+        assert_eq!(at("[fd00::1]:2049", "/data"), command);
+        assert!(at("0.0.0.0:2049", "/it's").ends_with(r":/it'\''s' /mnt"));
+    }
+
+    #[test]
+    fn libnfs_urls_name_version_and_ports() {
+        let command = libnfs_command(&"127.0.0.1:12049".parse().unwrap(), &export("/data"));
+        assert_eq!(command, "nfs-ls 'nfs://127.0.0.1/data?version=3&nfsport=12049&mountport=12049'");
+    }
+}

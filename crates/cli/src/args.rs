@@ -1,0 +1,376 @@
+//! The command line: every verb and flag, once. Help, man pages and completions are made from it.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueHint};
+use forebay_array::cli::ArrayArgs;
+use forebay_bench::cli::BenchCommand;
+use forebay_config::Mode;
+
+use crate::serve_args::ServeArgs;
+
+/// An NFS server for directories on slow storage.
+#[derive(Debug, Parser)]
+#[command(
+    name = "forebay",
+    version,
+    max_term_width = 110,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+#[command(after_help = "\
+Examples:
+  forebay serve ./data                 # serve a directory to this host
+  forebay status                       # what the running server does
+  forebay stat 1                       # columns every second, as iostat does
+  forebay doctor ./data                # is this host set up well?
+
+Exit codes: 0 done, 1 failed, 2 usage or configuration. Results go to stdout, all else to stderr.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a directory, or the exports of a configuration file, over NFSv3
+    Serve(Box<ServeArgs>),
+    /// Show or change the pool of cache devices
+    Pool(PoolArgs),
+    /// Show or change how writes reach the backing store, in service
+    Mode(ModeArgs),
+    /// Make everything written so far durable on the backing store
+    Flush(FlushArgs),
+    /// Show health, exports, clients and counters on one screen
+    Status(StatusArgs),
+    /// Show rates in columns over time, as iostat and vmstat do
+    Stat(StatArgs),
+    /// Show rates, latencies and clients live; `q` quits
+    Top(TopArgs),
+    /// Show what happened: failed syncs, refused clients, changes of mode
+    Events(EventsArgs),
+    /// Measure an NFS server, or emulate a disk array to measure with
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Check this host against good practice
+    Doctor(DoctorArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write those of all verbs to a directory
+    Man(ManArgs),
+}
+
+/// The verbs of the load generator, and the emulated array.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    #[command(flatten)]
+    Load(BenchCommand),
+    /// Emulate a disk array for every process of this machine
+    Array(ArrayArgs),
+}
+
+/// Which running server is meant.
+#[derive(Debug, Args)]
+pub(crate) struct Target {
+    /// State directory of the server; else the newest one that runs under the default place is asked
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay pool status --json
+  forebay pool add /dev/nvme1n1
+  forebay pool remove /dev/nvme0n1 --wait")]
+pub(crate) struct PoolArgs {
+    #[command(subcommand)]
+    pub(crate) command: PoolCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolCommand {
+    /// Show the devices and what is on them
+    Status {
+        #[command(flatten)]
+        target: Target,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add a device in service
+    Add {
+        /// Block device or file
+        #[arg(value_hint = ValueHint::AnyPath)]
+        path: PathBuf,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Take a device away in service, after what only it holds has been copied
+    Remove {
+        /// Block device or file, as `pool status` shows it
+        #[arg(value_hint = ValueHint::AnyPath)]
+        path: PathBuf,
+        /// Wait until the device may be pulled
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay mode
+  forebay mode pass-through")]
+pub(crate) struct ModeArgs {
+    /// The mode to change to; without it the mode is shown
+    #[arg(value_name = "MODE", value_parser = one_of(Mode::ALL))]
+    pub(crate) mode: Option<Mode>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay flush --wait && echo 'the directory is complete without forebay'")]
+pub(crate) struct FlushArgs {
+    /// Wait for the end and show how far it has come; else it goes on in the background and ends with an event
+    #[arg(long)]
+    pub(crate) wait: bool,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay status
+  forebay status --json
+  forebay status --state-dir /var/lib/forebay/main")]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The first line is the mean since the server started, each further one is about its interval. Latencies are means in \
+milliseconds; LOOK is everything that only looks (GETATTR, LOOKUP, READDIR ...), CHANGE what changes names or \
+attributes.
+
+Examples:
+  forebay stat                         # one line since the start
+  forebay stat 1                       # every second until interrupted
+  forebay stat 5 12 --json             # a minute of it, for a program")]
+pub(crate) struct StatArgs {
+    /// Seconds between lines; decimals are allowed
+    #[arg(value_parser = interval)]
+    pub(crate) interval: Option<f64>,
+    /// Lines in total
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay top
+  forebay top --interval 0.5")]
+pub(crate) struct TopArgs {
+    /// Seconds between updates
+    #[arg(long, value_name = "SECONDS", value_parser = interval, default_value = "1")]
+    pub(crate) interval: f64,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay events -n 20
+  forebay events --follow
+  forebay events --json -n 100")]
+pub(crate) struct EventsArgs {
+    /// Go on with new events until interrupted
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Show at most so many of the past events
+    #[arg(short = 'n', long = "last", value_name = "N")]
+    pub(crate) last: Option<usize>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each check is ok, warn or fail, with the reason and the command that mends it. Exit code 1 when one fails.
+
+Examples:
+  forebay doctor
+  forebay doctor /srv/data --listen 0.0.0.0:2049
+  forebay doctor /srv/data --apply")]
+pub(crate) struct DoctorArgs {
+    /// Directory that is or will be served; else those of the running server
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+    /// Configuration file whose exports and addresses are checked
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// Address the server will listen on; may be repeated
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    pub(crate) listen: Vec<String>,
+    /// Change what is safe to change while the host runs, until its next start, and say what was changed; needs root
+    #[arg(long)]
+    pub(crate) apply: bool,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay completions bash > /etc/bash_completion.d/forebay
+  forebay completions zsh > ~/.zfunc/_forebay")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay man | man -l -
+  forebay man /usr/local/share/man/man1")]
+pub(crate) struct ManArgs {
+    /// Directory to write the pages of all verbs to; it has to exist
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// A parser for values that are known by name.
+pub(crate) fn one_of<T>(all: &'static [T]) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Display + FromStr<Err = String> + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all.iter().map(ToString::to_string)).try_map(|name| name.parse::<T>())
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "write a number of seconds from 0.01 to 86400".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::Cli;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// The commands in a help text: from `forebay` to a comment, a pipe, a redirection or a second command.
+    fn examples(help: &str) -> Vec<Vec<&str>> {
+        let lines = help
+            .lines()
+            .filter_map(|line| line.strip_prefix("  "))
+            .filter(|line| line.starts_with("forebay "));
+        lines
+            .map(|line| line.split(['#', '|', '>', '&']).next().unwrap_or(line).split_whitespace().collect())
+            .collect()
+    }
+
+    #[test]
+    fn every_example_of_the_help_parses() {
+        let root = Cli::command();
+        let helps = std::iter::once(&root).chain(root.get_subcommands());
+        for command in helps {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples = examples(&help);
+            assert!(
+                !examples.is_empty() || command.get_name() == "help",
+                "{} has no example",
+                command.get_name()
+            );
+            for example in examples {
+                let parsed = Cli::try_parse_from(&example);
+                assert!(parsed.is_ok(), "{}: {}", example.join(" "), parsed.unwrap_err());
+            }
+        }
+    }
+
+    #[test]
+    fn the_contract_of_the_command_line_holds() {
+        let good = [
+            "serve DIR --cache A --cache B --cache-size 1GiB --mode write-back --listen 1.2.3.4:5 --export /N --config F --state-dir D",
+            "serve --config F --check-config",
+            "serve DIR --portmap --read-only",
+            "serve DIR --portmap=register --worker-queue 5 --busy-poll 0",
+            "pool status --json",
+            "pool add P",
+            "pool remove P --wait",
+            "mode",
+            "mode write-through",
+            "flush",
+            "flush --wait",
+            "status --json",
+            "stat 1 5 --json",
+            "top",
+            "events --follow --json -n 5",
+            "doctor --apply",
+        ];
+        for line in good {
+            let words = std::iter::once("forebay").chain(line.split(' '));
+            let parsed = Cli::try_parse_from(words);
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+        }
+        let bad = [
+            "",
+            "serve",
+            "pool",
+            "pool remove",
+            "mode fast",
+            "stat 0",
+            "stat 1 0",
+            "stat x",
+            "events -n x",
+            "serve D --anonuid -1",
+            "serve D --anonuid 4294967295",
+            "serve D --squash some",
+            "serve D --cache-size big",
+            "frobnicate",
+        ];
+        for line in bad {
+            let words = std::iter::once("forebay").chain(line.split_whitespace());
+            assert_eq!(Cli::try_parse_from(words).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Checks of the host: privileges, limits, buffers, memory, clock.
+
+use std::path::Path;
+
+use forebay_config::{Limits, format_size};
+use rustix::process::{Resource, getrlimit};
+
+use super::Check;
+
+/// Checks the host for a server with these limits.
+pub(crate) fn check(limits: &Limits) -> Vec<Check> {
+    let mut checks = vec![privileges(), open_files(limits)];
+    checks.extend(socket_buffers("tcp_rmem", "4096 131072 16777216"));
+    checks.extend(socket_buffers("tcp_wmem", "4096 65536 16777216"));
+    checks.extend(backlog());
+    checks.extend(memory(limits));
+    checks.extend(dirty_pages());
+    checks.extend(clock());
+    checks.extend(governor());
+    checks
+}
+
+fn read(path: &str) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// Capabilities (capabilities(7)) a server needs to act for many users, with their numbers.
+const CAPABILITIES: [(&str, u32); 8] = [
+    ("CAP_CHOWN", 0),
+    ("CAP_DAC_OVERRIDE", 1),
+    ("CAP_DAC_READ_SEARCH", 2),
+    ("CAP_FOWNER", 3),
+    ("CAP_FSETID", 4),
+    ("CAP_SETGID", 6),
+    ("CAP_SETUID", 7),
+    ("CAP_MKNOD", 27),
+];
+
+/// The effective capabilities of this process, as a set of bits.
+fn capabilities() -> u64 {
+    let status = read("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn privileges() -> Check {
+    let held = capabilities();
+    let lacks = |(_, bit): &&(&str, u32)| held & (1 << bit) == 0;
+    let missing: Vec<&str> = CAPABILITIES.iter().filter(lacks).map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return Check::ok("privileges", "enough to act for every user and to use the kernel's file handles");
+    }
+    let finding = format!(
+        "this user lacks {}: clients act as one user, and old file handles are found by walking the tree",
+        missing.join(", ")
+    );
+    Check::warn("privileges", finding)
+        .mend("run the server as root, for instance by packaging/forebay.service")
+}
+
+fn open_files(limits: &Limits) -> Check {
+    // Some for the listeners, the state directory, libraries and the control socket.
+    let needed = (limits.connections + limits.open_files + 256) as u64;
+    let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    // The server raises its own limit, with this capability (24) beyond the hard one.
+    let may_raise = capabilities() & (1 << 24) != 0;
+    let system = read("/proc/sys/fs/nr_open").and_then(|text| text.parse().ok()).unwrap_or(hard);
+    let maximum = if may_raise { hard.max(system) } else { hard };
+    if maximum >= needed {
+        return Check::ok("open files", format!("the server may open {maximum}, and needs at most {needed}"));
+    }
+    let finding = format!("at most {maximum}, but connections and cached files may need {needed}");
+    Check::warn("open files", finding).mend("ulimit -Hn 1048576, or LimitNOFILE=1048576 in the systemd unit")
+}
+
+/// The largest buffer that TCP's autotuning may use (tcp(7)).
+fn socket_buffers(name: &str, wanted: &str) -> Option<Check> {
+    let path = format!("/proc/sys/net/ipv4/{name}");
+    let largest: u64 = read(&path)?.split_whitespace().nth(2)?.parse().ok()?;
+    let subject = format!("socket buffers ({name})");
+    if largest >= 4 << 20 {
+        return Some(Check::ok(subject, format!("up to {}", format_size(largest))));
+    }
+    let finding = format!(
+        "up to {} only: requests of 1 MiB from distant clients wait for the window",
+        format_size(largest)
+    );
+    Some(Check::warn(subject, finding).mend_by_writing(path, wanted))
+}
+
+fn backlog() -> Option<Check> {
+    let path = "/proc/sys/net/core/somaxconn";
+    let backlog: u64 = read(path)?.parse().ok()?;
+    if backlog >= 1024 {
+        return Some(Check::ok("connection backlog", backlog.to_string()));
+    }
+    let finding = format!("{backlog}: when many clients come back at once, some are refused");
+    Some(Check::warn("connection backlog", finding).mend_by_writing(path, "4096"))
+}
+
+/// A figure of /proc/meminfo in bytes.
+fn meminfo(key: &str) -> Option<u64> {
+    let table = read("/proc/meminfo")?;
+    let line = table.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn memory(limits: &Limits) -> Option<Check> {
+    let available = meminfo("MemAvailable")?;
+    let needed = limits.memory + limits.reply_cache_memory;
+    let finding = format!("{} available, the server may use {}", format_size(available), format_size(needed));
+    Some(match available > needed {
+        true => Check::ok("memory", finding),
+        false => Check::warn("memory", finding).mend("lower --memory, or free memory"),
+    })
+}
+
+/// Written pages that wait before the kernel begins to write them back: a COMMIT may have to wait for them all.
+fn dirty_pages() -> Option<Check> {
+    let path = "/proc/sys/vm/dirty_background_bytes";
+    let bytes: u64 = read(path)?.parse().ok()?;
+    let ratio: u64 = read("/proc/sys/vm/dirty_background_ratio")?.parse().ok()?;
+    let threshold = if bytes > 0 { bytes } else { meminfo("MemAvailable")? / 100 * ratio };
+    let shown = format_size(threshold);
+    if threshold <= 2 << 30 {
+        return Some(Check::ok("write-back", format!("begins at {shown} of written pages")));
+    }
+    let finding = format!("begins only at {shown} of written pages: a COMMIT may wait for all of them");
+    Some(Check::warn("write-back", finding).mend_by_writing(path, (512 << 20).to_string()))
+}
+
+fn clock() -> Option<Check> {
+    let source = read("/sys/devices/system/clocksource/clocksource0/current_clocksource")?;
+    let slow = matches!(source.as_str(), "hpet" | "acpi_pm" | "jiffies" | "refined-jiffies");
+    if !slow {
+        return Some(Check::ok("clock source", source));
+    }
+    let finding = format!("{source}: reading the time costs a microsecond or more, several times a request");
+    Some(
+        Check::warn("clock source", finding)
+            .mend("see why the kernel distrusts the TSC: dmesg | grep -i -e tsc -e clocksource"),
+    )
+}
+
+fn governor() -> Option<Check> {
+    let directory = Path::new("/sys/devices/system/cpu/cpu0/cpufreq");
+    let governor = read(directory.join("scaling_governor").to_str()?)?;
+    if governor != "powersave" {
+        return Some(Check::ok("CPU governor", governor));
+    }
+    let finding = "powersave: requests that come one by one meet a slow clock";
+    Some(Check::warn("CPU governor", finding).mend("cpupower frequency-set -g performance"))
+}

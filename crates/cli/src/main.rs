@@ -1,0 +1,66 @@
+//! The `forebay` command.
+
+mod announce;
+mod args;
+mod control;
+mod doctor;
+mod events;
+mod generate;
+mod logging;
+mod output;
+mod rates;
+mod serve;
+mod serve_args;
+mod stat;
+mod status;
+mod top;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Bench, Cli, Command};
+
+/// How the program ends; the numbers are a contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// What was asked is done.
+    Done = 0,
+    /// It failed.
+    Failed = 1,
+    /// It cannot be done as it was written on the command line or in the configuration. Also clap's code.
+    Usage = 2,
+}
+
+fn main() -> ExitCode {
+    let exit = run(Cli::parse().command).unwrap_or_else(|error| {
+        if output::is_broken_pipe(&error) {
+            // Whoever read the results has seen enough.
+            return Exit::Done;
+        }
+        output::error(&format!("{error:#}"));
+        Exit::Failed
+    });
+    ExitCode::from(exit as u8)
+}
+
+fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Serve(args) => serve::serve(*args),
+        Command::Pool(args) => control::pool(args.command),
+        Command::Mode(args) => control::mode(&args),
+        Command::Flush(args) => control::flush(&args),
+        Command::Status(args) => status::status(&args),
+        Command::Stat(args) => stat::stat(&args),
+        Command::Top(args) => top::top(&args),
+        Command::Events(args) => events::events(&args),
+        Command::Bench(Bench::Load(command)) => forebay_bench::cli::execute(command).map(|()| Exit::Done),
+        Command::Bench(Bench::Array(args)) => {
+            forebay_array::cli::run(&args, &["bench", "array"])?;
+            Ok(Exit::Done)
+        }
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Completions(args) => generate::completions(args.shell),
+        Command::Man(args) => generate::man(args.dir.as_deref()),
+    }
+}

@@ -1,0 +1,145 @@
+//! Counters turned into rates: what `stat` and `top` show.
+
+use forebay_control::{OperationSample, StatSample};
+use serde::Serialize;
+
+/// What a server did in an interval. Rates are per second; latencies are nanoseconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Rates {
+    /// End of the interval, nanoseconds since 1970.
+    pub(crate) time_ns: u64,
+    /// Length of the interval.
+    pub(crate) seconds: f64,
+    pub(crate) read: OperationRates,
+    pub(crate) write: OperationRates,
+    pub(crate) commit: OperationRates,
+    pub(crate) lookup: OperationRates,
+    pub(crate) change: OperationRates,
+    /// Synchronisations of the backing store.
+    pub(crate) syncs: f64,
+    /// Operations that shared one, on average.
+    pub(crate) operations_per_sync: f64,
+    /// Synchronisations that failed, in the whole interval.
+    pub(crate) sync_failures: u64,
+    pub(crate) reply_cache_hits: f64,
+    /// Requests in flight at the end.
+    pub(crate) inflight: u64,
+    /// Connections at the end.
+    pub(crate) connections: u64,
+    /// Workers busy at the end.
+    pub(crate) workers_busy: u64,
+    /// Requests waiting for a worker at the end.
+    pub(crate) workers_queued: u64,
+    /// CPU of the server, 100 for one core.
+    pub(crate) cpu_percent: f64,
+}
+
+/// What a server did of one kind in an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct OperationRates {
+    pub(crate) operations: f64,
+    pub(crate) errors: f64,
+    pub(crate) bytes: f64,
+    pub(crate) mean_ns: u64,
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+    pub(crate) max_ns: u64,
+}
+
+impl OperationRates {
+    fn new(sample: &OperationSample, seconds: f64) -> Self {
+        let latency = sample.latency.summary();
+        Self {
+            operations: sample.latency.count() as f64 / seconds,
+            errors: sample.errors as f64 / seconds,
+            bytes: sample.bytes as f64 / seconds,
+            mean_ns: latency.mean_ns,
+            p50_ns: latency.p50_ns,
+            p99_ns: latency.p99_ns,
+            max_ns: latency.max_ns,
+        }
+    }
+}
+
+impl Rates {
+    /// The rates between two samples; since the start of the server when there is no earlier one. A server that was
+    /// started anew in between counts from its start.
+    pub(crate) fn between(earlier: Option<&StatSample>, now: &StatSample) -> Self {
+        let earlier = earlier.filter(|earlier| earlier.uptime_ns <= now.uptime_ns);
+        let sample = earlier.map_or_else(|| now.clone(), |earlier| now.since(earlier));
+        // At least a microsecond, so that no rate is infinite.
+        let seconds = (sample.uptime_ns as f64 / 1e9).max(1e-6);
+        let rate = |count: u64| count as f64 / seconds;
+        let operations = |sample| OperationRates::new(sample, seconds);
+        Self {
+            time_ns: sample.time_ns,
+            seconds,
+            read: operations(&sample.read),
+            write: operations(&sample.write),
+            commit: operations(&sample.commit),
+            lookup: operations(&sample.lookup),
+            change: operations(&sample.change),
+            syncs: rate(sample.sync_batches),
+            operations_per_sync: sample.sync_operations as f64 / sample.sync_batches.max(1) as f64,
+            sync_failures: sample.sync_failures,
+            reply_cache_hits: rate(sample.reply_cache_hits),
+            inflight: sample.inflight,
+            connections: sample.connections,
+            workers_busy: sample.workers_busy,
+            workers_queued: sample.workers_queued,
+            cpu_percent: sample.cpu_ns as f64 / seconds / 1e7,
+        }
+    }
+
+    /// The kinds of operations with their names.
+    pub(crate) fn kinds(&self) -> [(&'static str, &OperationRates); 5] {
+        [
+            ("READ", &self.read),
+            ("WRITE", &self.write),
+            ("COMMIT", &self.commit),
+            ("LOOK", &self.lookup),
+            ("CHANGE", &self.change),
+        ]
+    }
+
+    /// Operations of all kinds per second.
+    pub(crate) fn operations(&self) -> f64 {
+        self.kinds().iter().map(|(_, rates)| rates.operations).sum()
+    }
+
+    /// Operations of all kinds that ended with an error, per second.
+    pub(crate) fn errors(&self) -> f64 {
+        self.kinds().iter().map(|(_, rates)| rates.errors).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use forebay_control::Recorder;
+
+    use super::*;
+
+    fn sample(seconds: u64, recorder: &Recorder) -> StatSample {
+        let read = OperationSample { errors: seconds, bytes: 8192 * seconds, latency: recorder.snapshot() };
+        let uptime_ns = seconds * 1_000_000_000;
+        StatSample { uptime_ns, read, cpu_ns: uptime_ns / 2, sync_batches: seconds, ..StatSample::default() }
+    }
+
+    #[test]
+    fn rates_are_those_of_the_interval() {
+        let recorder = Recorder::default();
+        recorder.record(Duration::from_millis(9));
+        let first = sample(10, &recorder);
+        (0..4).for_each(|_| recorder.record(Duration::from_millis(1)));
+        let second = sample(12, &recorder);
+        let rates = Rates::between(Some(&first), &second);
+        assert_eq!((rates.seconds, rates.read.operations, rates.read.bytes), (2.0, 2.0, 8192.0));
+        assert_eq!((rates.read.mean_ns, rates.cpu_percent, rates.syncs), (1_000_000, 50.0, 1.0));
+        let whole = Rates::between(None, &second);
+        assert_eq!((whole.seconds, whole.read.operations), (12.0, 5.0 / 12.0));
+        let restarted = Rates::between(Some(&second), &first);
+        assert_eq!(restarted.seconds, 10.0, "an earlier uptime is another server");
+    }
+}

@@ -1,0 +1,157 @@
+//! The flags of `forebay serve`.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
+use forebay_config::{
+    ClientRule, Flags, LIMITS, Limits, LogFormat, LogLevel, Mode, Portmap, Squash, parse_size,
+};
+
+use crate::args::one_of;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+DIR is served as `/`; if only its last component is missing, it is made. A directory on the command line replaces \
+the exports of the file; any other flag overrides what the file says.
+
+Examples:
+  forebay serve ./data
+  forebay serve ./data --listen 127.0.0.1:12049            # without root
+  forebay serve /srv/data --export /data --listen 0.0.0.0 --allow 192.168.0.0/24,fd00::/8
+  forebay serve /srv/data --read-only --squash all --anonuid 1000 --anongid 1000
+  forebay serve --config /etc/forebay.toml
+  forebay serve --config /etc/forebay.toml --check-config")]
+pub(crate) struct ServeArgs {
+    /// Directory to serve
+    #[arg(required_unless_present = "config", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// Explain every mistake of flags and configuration, or show the settings that result; serve nothing
+    #[arg(long)]
+    pub(crate) check_config: bool,
+    /// Address to answer NFS and MOUNT on, port 2049 unless given; may be repeated [default: both loopback addresses]
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    listen: Vec<String>,
+    /// Further name of the export of DIR, besides `/`
+    #[arg(long, value_name = "/NAME")]
+    export: Option<String>,
+    /// Directory for the control socket, keys and logs [default: one per served directory under /var/lib/forebay for
+    /// root, else ~/.local/state/forebay]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    state_dir: Option<PathBuf>,
+    /// How writes reach the backing store; this version implements pass-through only [default: pass-through]
+    #[arg(long, value_name = "MODE", value_parser = one_of(Mode::ALL))]
+    mode: Option<Mode>,
+    /// Cache device or file; may be repeated (not in this version)
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    cache: Vec<PathBuf>,
+    /// Size of cache files that have to be made (not in this version)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache_size: Option<u64>,
+    /// What answers clients that ask port 111 where NFS is: off, register with the running rpcbind, or answer from the
+    /// server itself; `--portmap` alone means answer [default: off]
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "answer",
+          value_parser = one_of(Portmap::ALL))]
+    portmap: Option<Portmap>,
+    #[command(flatten, next_help_heading = "Access to DIR")]
+    access: AccessArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten, next_help_heading = "Log")]
+    log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Access to DIR")]
+struct AccessArgs {
+    /// Networks whose clients may use it, or * for all [default: loopback]
+    #[arg(long, value_name = "NETWORK[,...]", value_delimiter = ',')]
+    allow: Vec<String>,
+    /// Refuse every change
+    #[arg(long)]
+    read_only: bool,
+    /// Whose identity is replaced by the anonymous one [default: root]
+    #[arg(long, value_name = "WHO", value_parser = one_of(Squash::ALL))]
+    squash: Option<Squash>,
+    #[arg(long, value_name = "UID", help = format!("Anonymous user [default: {}]", ClientRule::NOBODY),
+          value_parser = clap::value_parser!(u32).range(..i64::from(u32::MAX)))]
+    anonuid: Option<u32>,
+    #[arg(long, value_name = "GID", help = format!("Anonymous group [default: {}]", ClientRule::NOBODY),
+          value_parser = clap::value_parser!(u32).range(..i64::from(u32::MAX)))]
+    anongid: Option<u32>,
+    /// Accept only requests from source ports below 1024
+    #[arg(long)]
+    privileged_port: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Log")]
+struct LogArgs {
+    /// Least severe messages shown [default: info]
+    #[arg(long, value_name = "LEVEL", value_parser = one_of(LogLevel::ALL))]
+    log_level: Option<LogLevel>,
+    /// Form of the log on stderr [default: text]
+    #[arg(long, value_name = "FORM", value_parser = one_of(LogFormat::ALL))]
+    log_format: Option<LogFormat>,
+}
+
+/// One flag for each limit there is, so that a limit is described in one place only.
+#[derive(Debug)]
+struct LimitArgs(Vec<(&'static str, String)>);
+
+impl Args for LimitArgs {
+    fn augment_args(command: Command) -> Command {
+        let defaults = Limits::default();
+        command.next_help_heading("Limits").args(LIMITS.iter().map(|limit| {
+            let help = match limit.per_machine {
+                true => limit.help.to_owned(),
+                false => format!("{} [default: {}]", limit.help, limit.show(&defaults)),
+            };
+            Arg::new(limit.key).long(limit.key.replace('_', "-")).value_name(limit.value_name()).help(help)
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for LimitArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |key| matches.get_one::<String>(key).map(|text| (key, text.clone()));
+        Ok(Self(LIMITS.iter().filter_map(|limit| given(limit.key)).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl ServeArgs {
+    /// What was said, for the settings.
+    pub(crate) fn into_flags(self) -> Flags {
+        Flags {
+            dir: self.dir,
+            export: self.export,
+            config: self.config,
+            listen: self.listen,
+            state_dir: self.state_dir,
+            mode: self.mode,
+            cache: self.cache,
+            cache_size: self.cache_size,
+            portmap: self.portmap,
+            allow: self.access.allow,
+            read_only: self.access.read_only,
+            squash: self.access.squash,
+            anonuid: self.access.anonuid,
+            anongid: self.access.anongid,
+            privileged_port: self.access.privileged_port,
+            limits: self.limits.0,
+            log_level: self.log.log_level,
+            log_format: self.log.log_format,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `forebay status`: one screen about a running server.
+
+use std::time::Duration;
+
+use forebay_config::format_size;
+use forebay_control::{HandleMode, Health, Status};
+
+use crate::args::StatusArgs;
+use crate::output::{self, Align, BAD, GOOD, HEAD, Table, count, latency, paint, printable, span};
+use crate::{Exit, control};
+
+/// Clients listed; `--json` has more.
+const CLIENTS_SHOWN: usize = 20;
+
+/// Shows the server.
+pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<Exit> {
+    let status = control::find(&args.target)?.status()?;
+    if args.json {
+        output::json(&status)?;
+    } else {
+        output::result(&describe(&status))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn describe(status: &Status) -> String {
+    let mut text = head(status);
+    for table in [exports(status), clients(status), procedures(status)] {
+        if !table.is_empty() {
+            text.push('\n');
+            text.push_str(&table.render(0));
+        }
+    }
+    if let hidden @ 1.. = status.clients.len().saturating_sub(CLIENTS_SHOWN) {
+        text.push_str(&format!("{hidden} more clients; --json lists them\n"));
+    }
+    text.push('\n');
+    text.push_str(&counters(status));
+    text
+}
+
+/// The first lines: who, since when, how it is.
+pub(crate) fn head(status: &Status) -> String {
+    let up = span(Duration::from_nanos(status.uptime_ns));
+    let health = match &status.health {
+        Health::Ok => paint(GOOD, "OK"),
+        Health::Degraded { .. } => paint(BAD, "DEGRADED"),
+    };
+    let name = paint(HEAD, &format!("forebay {}", printable(&status.version)));
+    let mut text = format!("{name}  {health}  mode {}  pid {}  up {up}\n", status.mode, status.pid);
+    if let Health::Degraded { reasons } = &status.health {
+        for reason in reasons {
+            text.push_str(&format!("  {}\n", paint(BAD, &printable(reason))));
+        }
+    }
+    let listen: Vec<String> = status.listen.iter().map(ToString::to_string).collect();
+    let handles = match status.handles {
+        HandleMode::Kernel => "kernel",
+        HandleMode::Fallback => "fallback (by inode)",
+    };
+    let verifier = printable(&status.write_verifier);
+    text.push_str(&format!("listening on {}  handles {handles}  verifier {verifier}\n", listen.join(", ")));
+    text.push_str(&format!("state in {}\n", printable(&status.state_dir.to_string_lossy())));
+    text
+}
+
+fn exports(status: &Status) -> Table {
+    let left = |head| (head, Align::Left);
+    let right = |head| (head, Align::Right);
+    let mut table = Table::new(&[
+        left("EXPORT"),
+        left("PATH"),
+        left("TYPE"),
+        right("SIZE"),
+        right("FREE"),
+        right("FREE INODES"),
+    ]);
+    for export in &status.exports {
+        let names: Vec<&str> =
+            std::iter::once(&export.name).chain(&export.aliases).map(String::as_str).collect();
+        let inodes = match export.total_inodes {
+            0 => "-".to_owned(),
+            _ => count(export.free_inodes),
+        };
+        table.row([
+            printable(&names.join(" ")),
+            printable(&export.path.to_string_lossy()),
+            printable(&export.fs_type),
+            format_size(export.total_bytes),
+            format_size(export.free_bytes),
+            inodes,
+        ]);
+    }
+    table
+}
+
+fn clients(status: &Status) -> Table {
+    let right = |head| (head, Align::Right);
+    let mut table = Table::new(&[
+        ("CLIENT", Align::Left),
+        right("CONNS"),
+        right("OPS"),
+        right("READ"),
+        right("WRITTEN"),
+        right("LAST SEEN"),
+    ]);
+    for client in status.clients.iter().take(CLIENTS_SHOWN) {
+        table.row([
+            client.address.to_string(),
+            count(client.connections),
+            count(client.operations),
+            format_size(client.bytes_read),
+            format_size(client.bytes_written),
+            output::time_of_day(client.last_seen_ns),
+        ]);
+    }
+    table
+}
+
+fn procedures(status: &Status) -> Table {
+    let right = |head| (head, Align::Right);
+    let mut table = Table::new(&[
+        ("PROCEDURE", Align::Left),
+        right("CALLS"),
+        right("ERRORS"),
+        right("MEAN"),
+        right("P50"),
+        right("P95"),
+        right("P99"),
+        right("P99.9"),
+        right("MAX"),
+    ]);
+    for procedure in &status.procedures {
+        let figures = procedure.latency;
+        let latencies = [
+            figures.mean_ns,
+            figures.p50_ns,
+            figures.p95_ns,
+            figures.p99_ns,
+            figures.p999_ns,
+            figures.max_ns,
+        ];
+        let counts = [printable(&procedure.name), count(procedure.count), count(procedure.errors)];
+        table.row(counts.into_iter().chain(latencies.map(latency)));
+    }
+    table
+}
+
+fn counters(status: &Status) -> String {
+    let Status { memory, workers, durability, reply_cache, .. } = status;
+    let shared = match durability.batches {
+        0 => String::new(),
+        batches => format!(" ({:.1} per sync)", durability.operations as f64 / batches as f64),
+    };
+    let pool = match &status.pool {
+        Some(pool) => {
+            format!("clean {}, dirty {}", format_size(pool.clean_bytes), format_size(pool.dirty_bytes))
+        }
+        None => "none configured".to_owned(),
+    };
+    let lines = [
+        (
+            "payload",
+            format!("read {}, written {}", format_size(status.bytes_read), format_size(status.bytes_written)),
+        ),
+        (
+            "connections",
+            format!(
+                "{} of {}, {} requests in flight",
+                count(status.connections),
+                count(status.connections_limit),
+                count(status.inflight)
+            ),
+        ),
+        (
+            "memory",
+            format!(
+                "buffers {} of {}, process {}",
+                format_size(memory.used_bytes),
+                format_size(memory.limit_bytes),
+                format_size(memory.resident_bytes)
+            ),
+        ),
+        (
+            "workers",
+            format!(
+                "{} of {} busy, {} of {} requests waiting, {} turned away",
+                workers.busy,
+                workers.threads,
+                count(workers.queued),
+                count(workers.queue_limit),
+                count(workers.rejected)
+            ),
+        ),
+        (
+            "durability",
+            format!(
+                "{} syncs for {} operations{shared}, {} failed, p99 {}",
+                count(durability.batches),
+                count(durability.operations),
+                count(durability.failures),
+                latency(durability.latency.p99_ns)
+            ),
+        ),
+        (
+            "reply cache",
+            format!(
+                "{} replies, {}, {} retransmissions answered, {} still in progress",
+                count(reply_cache.entries),
+                format_size(reply_cache.bytes),
+                count(reply_cache.hits),
+                count(reply_cache.in_progress_hits)
+            ),
+        ),
+        ("cache", pool),
+    ];
+    lines.iter().map(|(name, text)| format!("{name:<12} {text}\n")).collect()
+}

@@ -1,0 +1,154 @@
+//! A small blocking client: one connection, one call at a time, every byte under the test's control.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use forebay_wire::nfs3::{self, Procedure};
+use forebay_wire::rpc::{
+    Auth, AuthSys, CallHeader, Gids, LAST_FRAGMENT, OpaqueAuth, ReplyHeader, ReplyStatus,
+};
+use forebay_wire::xdr::{Decode, Encode, Reader};
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub(crate) enum User {
+    /// AUTH_NONE.
+    None,
+    /// AUTH_SYS.
+    Sys { uid: u32, gid: u32, groups: Vec<u32> },
+    /// Any other flavour, with an empty body.
+    Flavor(u32),
+}
+
+/// An AUTH_SYS caller.
+pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> User {
+    User::Sys { uid, gid, groups: groups.into() }
+}
+
+/// Only a bound: an answer comes at once or, if something is broken, never.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection to a server.
+pub(crate) struct Client {
+    stream: TcpStream,
+    /// Who calls from now on.
+    pub(crate) user: User,
+    /// Transaction of the next call.
+    pub(crate) xid: u32,
+}
+
+impl Client {
+    /// Connects, acting as root.
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        Self::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// Uses a connection that is there.
+    pub(crate) fn over(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // Transactions of one address must not repeat between connections, as those of a kernel do not.
+        let mut start = [0; 4];
+        rustix::rand::getrandom(&mut start, rustix::rand::GetRandomFlags::empty()).unwrap();
+        Client { stream, user: user(0, 0, &[]), xid: u32::from_ne_bytes(start) }
+    }
+
+    /// The same connection, acting as somebody else.
+    pub(crate) fn acting_as(mut self, user: User) -> Self {
+        self.user = user;
+        self
+    }
+
+    /// The bytes of a call, with a transaction number of its own.
+    pub(crate) fn call_bytes(&mut self, (prog, vers, proc): (u32, u32, u32), args: &[u8]) -> Vec<u8> {
+        self.xid = self.xid.wrapping_add(1);
+        let cred = match &self.user {
+            User::None => Auth::None,
+            User::Flavor(flavor) => Auth::Other(OpaqueAuth { flavor: *flavor, body: &[] }),
+            User::Sys { uid, gid, groups } => Auth::Sys(AuthSys {
+                stamp: 0,
+                machine_name: b"test",
+                uid: *uid,
+                gid: *gid,
+                gids: Gids::new(groups).unwrap(),
+            }),
+        };
+        let mut out = Vec::new();
+        CallHeader { xid: self.xid, prog, vers, proc, cred, verf: OpaqueAuth::NONE }.encode(&mut out);
+        out.extend_from_slice(args);
+        out
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends a record.
+    pub(crate) fn send(&mut self, record: &[u8]) {
+        let mut framed = (LAST_FRAGMENT | record.len() as u32).to_be_bytes().to_vec();
+        framed.extend_from_slice(record);
+        self.send_raw(&framed);
+    }
+
+    /// Receives a record; `None` if the server closed the connection.
+    pub(crate) fn receive(&mut self) -> Option<Vec<u8>> {
+        let mut record = Vec::new();
+        loop {
+            let mut mark = [0; 4];
+            match self.stream.read_exact(&mut mark) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("no answer came"),
+                Err(_) => return None,
+            }
+            let mark = u32::from_be_bytes(mark);
+            let begin = record.len();
+            record.resize(begin + (mark & !LAST_FRAGMENT) as usize, 0);
+            self.stream.read_exact(&mut record[begin..]).ok()?;
+            if mark & LAST_FRAGMENT != 0 {
+                return Some(record);
+            }
+        }
+    }
+
+    /// Sends a record and receives one.
+    pub(crate) fn exchange(&mut self, record: &[u8]) -> Vec<u8> {
+        self.send(record);
+        self.receive().expect("the server closed the connection")
+    }
+
+    /// Calls any procedure with any argument bytes; returns what RPC made of it and the result's bytes.
+    pub(crate) fn call(&mut self, procedure: (u32, u32, u32), args: &[u8]) -> (ReplyStatus, Vec<u8>) {
+        let call = self.call_bytes(procedure, args);
+        let reply = self.exchange(&call);
+        let mut reader = Reader::new(&reply);
+        let header = ReplyHeader::decode(&mut reader).unwrap();
+        assert_eq!(header.xid, self.xid);
+        (header.status, reader.rest().to_vec())
+    }
+
+    /// The result's bytes of a procedure that RPC must let through.
+    pub(crate) fn result_bytes(&mut self, procedure: (u32, u32, u32), args: &impl Encode) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        args.encode(&mut bytes);
+        let (status, result) = self.call(procedure, &bytes);
+        assert_eq!(status, ReplyStatus::Success, "{procedure:?}");
+        result
+    }
+
+    /// Calls a procedure of NFSv3.
+    pub(crate) fn nfs<T: for<'a> Decode<'a>>(&mut self, procedure: Procedure, args: &impl Encode) -> T {
+        let result = self.result_bytes((nfs3::PROGRAM, nfs3::VERSION, procedure as u32), args);
+        decode(&result)
+    }
+}
+
+/// Decodes a whole result.
+#[track_caller]
+pub(crate) fn decode<'a, T: Decode<'a>>(bytes: &'a [u8]) -> T {
+    let mut reader = Reader::new(bytes);
+    let value = T::decode(&mut reader).unwrap();
+    assert_eq!(reader.remaining(), 0, "bytes after the result");
+    value
+}

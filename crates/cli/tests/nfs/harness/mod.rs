@@ -1,0 +1,59 @@
+//! What every test needs: a server, a client, and a few words for assertions.
+
+mod calls;
+mod client;
+mod server;
+
+pub(crate) use client::{Client, User, user};
+pub(crate) use server::{Serve, Server};
+
+pub(crate) use forebay_wire::nfs3::*;
+pub(crate) use forebay_wire::{mount3, rpc};
+
+/// Leaves the test when it needs root and has not got it.
+macro_rules! needs_root {
+    () => {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("not run: {} needs root", module_path!());
+            return;
+        }
+    };
+}
+
+/// The status of a result, whatever its arms carry.
+pub(crate) trait Status {
+    fn status(&self) -> Nfsstat3;
+}
+
+impl<T, F> Status for Result<T, Failed<F>> {
+    fn status(&self) -> Nfsstat3 {
+        self.as_ref().err().map_or(Nfsstat3::Ok, |failed| failed.status)
+    }
+}
+
+/// Weak cache consistency data must be there and match the attributes read before and after the change.
+#[track_caller]
+pub(crate) fn assert_wcc(wcc: &WccData, before: &Fattr3, after: &Fattr3) {
+    assert_eq!(wcc.before, Some(WccAttr::from(before)), "attributes before");
+    assert_eq!(wcc.after.as_ref(), Some(after), "attributes after");
+}
+
+/// Mode bits and nothing else, as most creations send.
+pub(crate) fn mode(mode: u32) -> Sattr3 {
+    Sattr3 { mode: Some(mode), ..Sattr3::default() }
+}
+
+/// A size and nothing else.
+pub(crate) fn size(size: u64) -> Sattr3 {
+    Sattr3 { size: Some(size), ..Sattr3::default() }
+}
+
+/// A time from the client.
+pub(crate) fn at(seconds: u32, nseconds: u32) -> SetTime {
+    SetTime::ClientTime(Nfstime3 { seconds, nseconds })
+}
+
+/// A name in a directory.
+pub(crate) fn name<'a>(dir: &FileHandle, name: &'a [u8]) -> DirOpArgs<'a> {
+    DirOpArgs { dir: *dir, name }
+}

@@ -1,0 +1,231 @@
+//! A `forebay serve` of a test's own.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::Client;
+
+/// The program under test.
+pub(crate) const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
+
+/// Only a bound on readiness and exit: a working server needs milliseconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How to start a server.
+#[derive(Default)]
+pub(crate) struct Serve {
+    flags: Vec<String>,
+    exports: Option<String>,
+    uid: Option<u32>,
+}
+
+impl Serve {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Further words on the command line.
+    pub(crate) fn flags(mut self, flags: &[&str]) -> Self {
+        self.flags.extend(flags.iter().map(|flag| flag.to_string()));
+        self
+    }
+
+    /// The exports of a configuration file instead of one directory; `@` stands for the test's directory.
+    pub(crate) fn exports(mut self, toml: &str) -> Self {
+        self.exports = Some(toml.to_owned());
+        self
+    }
+
+    /// Runs the server as this user.
+    pub(crate) fn as_user(mut self, uid: u32) -> Self {
+        self.uid = Some(uid);
+        self
+    }
+
+    /// Starts it on a fresh directory.
+    pub(crate) fn start(self) -> Server {
+        self.start_on(|_| {})
+    }
+
+    /// Starts it on a directory that `prepare` has filled; it is given the served directory.
+    pub(crate) fn start_on(self, prepare: impl FnOnce(&Path)) -> Server {
+        let home = tempfile::tempdir().unwrap();
+        let (data, state) = (home.path().join("data"), home.path().join("state"));
+        for dir in [&data, &state] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        // Every caller may create in the root; tests that want otherwise say so.
+        std::fs::set_permissions(&data, PermissionsExt::from_mode(0o777)).unwrap();
+        if let Some(uid) = self.uid {
+            for dir in [&data, &state] {
+                std::os::unix::fs::chown(dir, Some(uid), Some(uid)).unwrap();
+            }
+        }
+        prepare(&data);
+        let config = self.exports.map(|toml| {
+            let path = home.path().join("forebay.toml");
+            std::fs::write(&path, toml.replace('@', home.path().to_str().unwrap())).unwrap();
+            path
+        });
+        let mut server =
+            Server { home, data, state, config, flags: self.flags, uid: self.uid, running: None };
+        server.start();
+        server
+    }
+}
+
+struct Running {
+    child: Child,
+    address: SocketAddr,
+    /// Everything said on stderr, once it has ended.
+    said: Receiver<String>,
+}
+
+/// A running server and its directories; ends with the value.
+pub(crate) struct Server {
+    home: TempDir,
+    /// The served directory.
+    pub(crate) data: PathBuf,
+    /// Its state directory.
+    pub(crate) state: PathBuf,
+    config: Option<PathBuf>,
+    flags: Vec<String>,
+    uid: Option<u32>,
+    running: Option<Running>,
+}
+
+impl Server {
+    /// A directory for the test's own use, beside the served one.
+    pub(crate) fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(FOREBAY);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--state-dir"]).arg(&self.state);
+        match &self.config {
+            Some(config) => command.arg("--config").arg(config),
+            None => command.arg(&self.data),
+        };
+        command.args(&self.flags);
+        if let Some(uid) = self.uid {
+            command.uid(uid).gid(uid);
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Starts the server (again) on the same directories.
+    pub(crate) fn start(&mut self) {
+        assert!(self.running.is_none());
+        let mut child = self.command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (send_address, address) = channel();
+        let (send_said, said) = channel();
+        std::thread::spawn(move || {
+            let mut all = String::new();
+            for line in stderr.lines().map_while(Result::ok) {
+                let listening = line.strip_prefix("Listening on ");
+                if let Some(address) = listening.and_then(|address| address.parse::<SocketAddr>().ok()) {
+                    let _ = send_address.send(address);
+                }
+                all.push_str(&line);
+                all.push('\n');
+            }
+            drop(send_address);
+            let _ = send_said.send(all);
+        });
+        let Ok(address) = address.recv_timeout(PATIENCE) else {
+            let _ = child.kill();
+            panic!("the server did not start: {}", said.recv().unwrap_or_default());
+        };
+        self.running = Some(Running { child, address, said });
+    }
+
+    /// Another server with the same command line, which is expected to fail; waits for it to end.
+    pub(crate) fn start_another(&self, change: impl FnOnce(&mut Command)) -> Output {
+        let mut command = self.command();
+        change(&mut command);
+        command.output().unwrap()
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.running().address
+    }
+
+    /// A new connection, acting as root.
+    pub(crate) fn connect(&self) -> Client {
+        Client::connect(self.address())
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.running().child);
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end; returns the exit status and what was said on stderr.
+    pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
+        let mut running = self.running.take().unwrap();
+        // stderr ends with the process.
+        let said = running.said.recv_timeout(PATIENCE).expect("the server did not end");
+        (running.child.wait().unwrap(), said)
+    }
+
+    /// Stops it as an administrator does.
+    pub(crate) fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        let (status, said) = self.wait();
+        assert!(status.success(), "{status}: {said}");
+    }
+
+    /// Kills it as a crash does.
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.wait();
+    }
+
+    /// Stops and starts it.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        self.start();
+    }
+
+    /// What `forebay status --json` says.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let output = Command::new(FOREBAY)
+            .args(["status", "--json", "--state-dir"])
+            .arg(&self.state)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            let _ = running.child.kill();
+            let _ = running.child.wait();
+            if std::thread::panicking() {
+                eprintln!("server: {}", running.said.recv_timeout(PATIENCE).unwrap_or_default());
+            }
+        }
+    }
+}

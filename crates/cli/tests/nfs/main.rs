@@ -1,0 +1,14 @@
+//! The server as its clients see it: a real `forebay serve` on a fresh directory, spoken to over a real socket.
+//!
+//! Tests run in parallel, each with a server of its own. What needs root says so and passes without having run.
+//! `TMPDIR` decides which file system is served, so the same tests prove ext4, XFS, btrfs and tmpfs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is the assertion, in helpers too")]
+
+#[macro_use]
+mod harness;
+
+mod access;
+mod mounting;
+mod names;
+mod rpc_errors;

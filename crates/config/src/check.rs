@@ -1,0 +1,241 @@
+//! Checks across settings, and the settings that come out.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+
+use crate::export::{ClientRule, Export, loopback};
+use crate::file::{Draft, DraftClient, DraftExport};
+use crate::hash::{fnv1a, fold32};
+use crate::listen::{default_listen, is_loopback, overlap};
+use crate::problem::{Collector, Origin};
+use crate::settings::{Limits, Mode, Portmap, Settings};
+use crate::state::{instance_name, resolved, state_base};
+use crate::table::Located;
+
+/// Completes the draft; what it returns is good only when no problem was noted.
+pub(crate) fn settings(draft: Draft, problems: &mut Collector<'_>) -> Settings {
+    let default = || default_listen().into_iter().map(|address| Located::flag(address, "--listen")).collect();
+    let listen = draft.listen.unwrap_or_else(default);
+    check_listen(&listen, problems);
+    check_limits(&draft.limits, draft.connection_memory.as_ref(), problems);
+    if let Some(mode) = draft.mode.as_ref().filter(|mode| mode.value != Mode::PassThrough) {
+        let message =
+            format!("this version implements pass-through only; mode {} needs the cache", mode.value);
+        problems.add(&mode.origin, message);
+    }
+    if draft.exports.is_empty() {
+        problems.add(
+            &Origin::flag("DIR"),
+            "nothing to serve; name a directory, or add [[export]] to a file given with --config",
+        );
+    }
+    check_names(&draft.exports, problems);
+    let outside = listen.iter().find(|address| !is_loopback(&address.value));
+    let exports = complete_exports(draft.exports, outside, problems);
+    let state_dir = state_dir(draft.state_dir, &exports, problems);
+    Settings {
+        listen: listen.into_iter().map(|address| address.value).collect(),
+        state_dir,
+        mode: Mode::PassThrough,
+        exports,
+        portmap: draft.portmap.map_or(Portmap::Off, |portmap| portmap.value),
+        limits: draft.limits,
+        log: draft.log,
+    }
+}
+
+fn check_listen(listen: &[Located<SocketAddr>], problems: &mut Collector<'_>) {
+    for (index, address) in listen.iter().enumerate() {
+        if let Some(earlier) = listen[..index].iter().find(|earlier| overlap(&earlier.value, &address.value))
+        {
+            let place = problems.describe(&earlier.origin);
+            let message =
+                format!("{} overlaps with {} ({place}); keep one of them", address.value, earlier.value);
+            problems.add(&address.origin, message);
+        }
+    }
+}
+
+fn check_limits(limits: &Limits, connection_memory: Option<&Origin>, problems: &mut Collector<'_>) {
+    if limits.connection_memory > limits.memory {
+        let origin = connection_memory.cloned().unwrap_or(Origin::flag("--memory"));
+        problems.add(
+            &origin,
+            "`connection_memory` is more than `memory`, the memory of all connections together",
+        );
+    }
+}
+
+/// Names and aliases are unique over all exports.
+fn check_names(exports: &[DraftExport], problems: &mut Collector<'_>) {
+    let mut seen: HashMap<&str, &Origin> = HashMap::new();
+    for name in exports.iter().flat_map(|export| export.name.iter().chain(&export.aliases)) {
+        if let Some(earlier) = seen.insert(&name.value, &name.origin) {
+            let message =
+                format!("the export name {} is already used ({})", name.value, problems.describe(earlier));
+            problems.add(&name.origin, message);
+        }
+    }
+    let mut ids: HashMap<u32, &Origin> = HashMap::new();
+    for id in exports.iter().filter_map(|export| export.id.as_ref()) {
+        if let Some(earlier) = ids.insert(id.value, &id.origin) {
+            let message =
+                format!("the export id {} is already used ({})", id.value, problems.describe(earlier));
+            problems.add(&id.origin, message);
+        }
+    }
+}
+
+/// Exports with their directories looked at, ids derived and rules completed.
+fn complete_exports(
+    drafts: Vec<DraftExport>,
+    outside: Option<&Located<SocketAddr>>,
+    problems: &mut Collector<'_>,
+) -> Vec<Export> {
+    let mut done: Vec<Located<Export>> = Vec::new();
+    for draft in drafts {
+        let directory = draft.path.as_ref().and_then(|path| directory(path, problems));
+        let name = draft.name.map_or_else(String::new, |name| name.value);
+        let clients = complete_clients(&name, draft.clients, &draft.origin, outside, problems);
+        let (Some(path), Some(directory)) = (draft.path, directory) else { continue };
+        let id = draft.id.map_or_else(|| derived_id(&directory), |id| id.value);
+        if let Some(earlier) = done.iter().find(|earlier| earlier.value.id == id) {
+            let place = problems.describe(&earlier.origin);
+            let message = if earlier.value.path == directory {
+                format!(
+                    "{} is already exported ({place}); use `aliases` there, or give one of them an `id`",
+                    directory.display()
+                )
+            } else {
+                format!(
+                    "its derived id is that of the export {} ({place}); give one of them an `id`",
+                    earlier.value.name
+                )
+            };
+            problems.add(&path.origin, message);
+        }
+        let aliases = draft.aliases.into_iter().map(|alias| alias.value).collect();
+        let export = Export { path: directory, name, aliases, id, clients };
+        done.push(Located { value: export, origin: path.origin });
+    }
+    done.into_iter().map(|export| export.value).collect()
+}
+
+/// The id that file handles of a directory carry when none is configured.
+fn derived_id(directory: &Path) -> u32 {
+    fold32(fnv1a(&[directory.as_os_str().as_bytes()]))
+}
+
+/// The directory without symlinks.
+fn directory(path: &Located<PathBuf>, problems: &mut Collector<'_>) -> Option<PathBuf> {
+    let shown = path.value.display();
+    let message = match path.value.canonicalize() {
+        Ok(real) if real.is_dir() => return Some(real),
+        Ok(_) => format!("{shown} is not a directory"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_flag(&path.origin) => {
+            match with_real_parent(&path.value) {
+                Some(real) => return Some(real),
+                None => {
+                    format!("neither {shown} nor the directory it would be in exists; make that one first")
+                }
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            format!("{shown} does not exist; make it, or correct the path")
+        }
+        Err(error) => format!("{shown} cannot be served: {error}"),
+    };
+    problems.add(&path.origin, message);
+    None
+}
+
+/// A path whose last component alone is missing, with the symlinks of the rest resolved. A symlink that leads nowhere
+/// is not missing.
+fn with_real_parent(path: &Path) -> Option<PathBuf> {
+    let parent = path.parent()?.canonicalize().ok()?;
+    let real = parent.join(path.file_name()?);
+    real.symlink_metadata().is_err().then_some(real)
+}
+
+fn complete_clients(
+    name: &str,
+    drafts: Vec<DraftClient>,
+    export: &Origin,
+    outside: Option<&Located<SocketAddr>>,
+    problems: &mut Collector<'_>,
+) -> Vec<ClientRule> {
+    let open =
+        drafts.is_empty() || drafts.iter().any(|draft| draft.networks.is_empty() && is_flag(&draft.origin));
+    if let (true, Some(address)) = (open, outside) {
+        let mend = match export {
+            Origin::Flag(_) => "add --allow NETWORK, such as --allow 192.168.0.0/24",
+            Origin::File(_) => "add [[export.client]] with networks = [\"192.168.0.0/24\"] to it",
+        };
+        let message = format!(
+            "other hosts reach {}, but nothing says which may use the export {name}; {mend}",
+            address.value
+        );
+        problems.add(&address.origin, message);
+    }
+    let mut rules: Vec<ClientRule> = Vec::new();
+    for draft in drafts {
+        let default = ClientRule::default();
+        let mut networks: Vec<IpNet> = draft.networks.into_iter().flat_map(|list| list.value).collect();
+        let covered =
+            |network: &IpNet| rules.iter().flat_map(|rule| &rule.networks).any(|wide| wide.contains(network));
+        if !networks.is_empty() && networks.iter().all(covered) {
+            problems.add(
+                &draft.origin,
+                "the rule is never used: rules before it hold for all of its networks; move it up",
+            );
+        }
+        if networks.is_empty() {
+            networks = loopback();
+        }
+        rules.push(ClientRule {
+            networks,
+            access: draft.access.unwrap_or(default.access),
+            squash: draft.squash.unwrap_or(default.squash),
+            anonuid: draft.anonuid.unwrap_or(default.anonuid),
+            anongid: draft.anongid.unwrap_or(default.anongid),
+            privileged_port: draft.privileged_port,
+        });
+    }
+    if rules.is_empty() {
+        rules.push(ClientRule::default());
+    }
+    rules
+}
+
+fn is_flag(origin: &Origin) -> bool {
+    matches!(origin, Origin::Flag(_))
+}
+
+/// The state directory, given or derived from what is served.
+fn state_dir(given: Option<Located<PathBuf>>, exports: &[Export], problems: &mut Collector<'_>) -> PathBuf {
+    let paths: Vec<&Path> = exports.iter().map(|export| export.path.as_path()).collect();
+    let (path, origin) = match (given, state_base()) {
+        (Some(given), _) => (given.value, given.origin),
+        (None, Some(base)) => (base.join(instance_name(&paths)), Origin::flag("--state-dir")),
+        (None, None) => {
+            let message = "neither HOME nor XDG_STATE_HOME says where state may be kept; name a directory";
+            problems.add(&Origin::flag("--state-dir"), message);
+            return PathBuf::new();
+        }
+    };
+    let path = resolved(&path);
+    if let Some(export) = exports.iter().find(|export| path.starts_with(&export.path)) {
+        let message = format!(
+            "the state directory {} lies inside the exported {}; name one outside, clients must not reach it",
+            path.display(),
+            export.path.display()
+        );
+        problems.add(&origin, message);
+    }
+    path
+}

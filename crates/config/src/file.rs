@@ -1,0 +1,164 @@
+//! The configuration file: TOML text to drafts, every mistake noted.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use toml::de::DeTable;
+
+use crate::export::{Access, Squash, parse_networks};
+use crate::limits::LIMITS;
+use crate::listen::parse_listen;
+use crate::problem::{Collector, Origin};
+use crate::settings::{Limits, Log, Mode, Portmap};
+use crate::table::{Located, TableReader};
+
+/// What was said about the settings so far; what was not said is absent.
+#[derive(Default)]
+pub(crate) struct Draft {
+    pub(crate) listen: Option<Vec<Located<SocketAddr>>>,
+    pub(crate) state_dir: Option<Located<PathBuf>>,
+    pub(crate) mode: Option<Located<Mode>>,
+    pub(crate) portmap: Option<Located<Portmap>>,
+    pub(crate) limits: Limits,
+    /// Place of `connection_memory`, for the check against `memory`.
+    pub(crate) connection_memory: Option<Origin>,
+    pub(crate) log: Log,
+    pub(crate) exports: Vec<DraftExport>,
+}
+
+/// An export as it was written.
+pub(crate) struct DraftExport {
+    pub(crate) origin: Origin,
+    pub(crate) path: Option<Located<PathBuf>>,
+    pub(crate) name: Option<Located<String>>,
+    pub(crate) aliases: Vec<Located<String>>,
+    pub(crate) id: Option<Located<u32>>,
+    pub(crate) clients: Vec<DraftClient>,
+}
+
+/// A client rule as it was written.
+pub(crate) struct DraftClient {
+    pub(crate) origin: Origin,
+    pub(crate) networks: Vec<Located<Vec<IpNet>>>,
+    pub(crate) access: Option<Access>,
+    pub(crate) squash: Option<Squash>,
+    pub(crate) anonuid: Option<u32>,
+    pub(crate) anongid: Option<u32>,
+    pub(crate) privileged_port: bool,
+}
+
+/// Reads the text of a configuration file. `None` when it is not TOML: what the parser recovers then may lack keys,
+/// and judging it would report mistakes that are not there.
+pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        let message = error.message().replace('\n', "; ");
+        problems.add(&Origin::File(error.span().unwrap_or_default()), message);
+    }
+    if !errors.is_empty() {
+        return None;
+    }
+    let mut draft = Draft::default();
+    let mut root = TableReader::new("the configuration", document.get_ref());
+    draft.listen = root.list("listen", problems, parse_listen).map(|list| list.value);
+    draft.state_dir = root.parsed("state_dir", problems, absolute_path);
+    draft.mode = root.parsed("mode", problems, str::parse);
+    draft.portmap = root.parsed("portmap", problems, str::parse);
+    if let Some(mut table) = root.table("limits", "[limits]", problems) {
+        for limit in LIMITS {
+            let set = table.parsed(limit.key, problems, |text| limit.set(&mut draft.limits, text));
+            if limit.key == "connection_memory" {
+                draft.connection_memory = set.map(|set| set.origin);
+            }
+        }
+        table.finish(problems);
+    }
+    if let Some(mut table) = root.table("log", "[log]", problems) {
+        if let Some(level) = table.parsed("level", problems, str::parse) {
+            draft.log.level = level.value;
+        }
+        if let Some(format) = table.parsed("format", problems, str::parse) {
+            draft.log.format = format.value;
+        }
+        table.finish(problems);
+    }
+    let exports = root.tables("export", "[[export]]", problems);
+    draft.exports = exports.into_iter().map(|export| read_export(export, problems)).collect();
+    root.finish(problems);
+    Some(draft)
+}
+
+fn read_export(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>) -> DraftExport {
+    let Located { value: mut table, origin } = table;
+    let path = table.parsed("path", problems, absolute_path);
+    let name = table.parsed("name", problems, check_name);
+    for key in ["path", "name"] {
+        if !table.has(key) {
+            problems.add(&origin, format!("[[export]] has no `{key}`; add {key} = \"/...\""));
+        }
+    }
+    let aliases = table.list("aliases", problems, check_name).map_or(Vec::new(), |list| list.value);
+    let id = table.parsed("id", problems, parse_id);
+    let mut clients = Vec::new();
+    for client in table.tables("client", "[[export.client]]", problems) {
+        clients.push(read_client(client, problems));
+    }
+    table.finish(problems);
+    DraftExport { origin, path, name, aliases, id, clients }
+}
+
+fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>) -> DraftClient {
+    let Located { value: mut table, origin } = table;
+    let networks = table.list("networks", problems, parse_networks);
+    if !table.has("networks") {
+        let message =
+            "[[export.client]] has no `networks`; add networks = [\"192.168.0.0/24\"], or [\"*\"] for all";
+        problems.add(&origin, message);
+    }
+    let client = DraftClient {
+        origin,
+        networks: networks.map_or(Vec::new(), |list| list.value),
+        access: table.parsed("access", problems, str::parse).map(|access| access.value),
+        squash: table.parsed("squash", problems, str::parse).map(|squash| squash.value),
+        anonuid: table.parsed("anonuid", problems, parse_identity).map(|id| id.value),
+        anongid: table.parsed("anongid", problems, parse_identity).map(|id| id.value),
+        privileged_port: table.boolean("privileged_port", problems).is_some_and(|flag| flag.value),
+    };
+    table.finish(problems);
+    client
+}
+
+fn absolute_path(text: &str) -> Result<PathBuf, String> {
+    if text.starts_with('/') && !text.contains('\0') {
+        return Ok(PathBuf::from(text));
+    }
+    Err(format!("`{text}` is not an absolute path; write it from / on"))
+}
+
+/// Checks the name of an export: absolute, no empty, `.` or `..` component, at most 1024 bytes (MNTPATHLEN, RFC 1813
+/// section 5.1.1).
+pub(crate) fn check_name(text: &str) -> Result<String, String> {
+    let components_good = || text[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));
+    let good = text == "/" || (text.starts_with('/') && components_good());
+    if !good || text.contains('\0') {
+        return Err(format!(
+            "`{text}` is not an export name; write / or /NAME, without `.`, `..` or // and no slash at the end"
+        ));
+    }
+    if text.len() > 1024 {
+        return Err(format!("the export name has {} bytes; at most 1024 are allowed", text.len()));
+    }
+    Ok(text.to_owned())
+}
+
+fn parse_id(text: &str) -> Result<u32, String> {
+    let id = text.parse().ok().filter(|id| *id != 0);
+    id.ok_or_else(|| format!("`{text}` is not an export id; write a whole number from 1 to {}", u32::MAX))
+}
+
+/// Reads a user or group id. The largest number means "no change" to the system and is nobody's.
+pub(crate) fn parse_identity(text: &str) -> Result<u32, String> {
+    let id = text.parse().ok().filter(|id| *id != u32::MAX);
+    id.ok_or_else(|| format!("`{text}` is not an id; write a whole number from 0 to {}", u32::MAX - 1))
+}

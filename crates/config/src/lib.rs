@@ -1,0 +1,26 @@
+//! Settings of a server and how they come about: defaults, then the TOML file, then the flags.
+//!
+//! [`resolve`] reads the file (the only I/O besides looking at the exported directories), and answers with
+//! [`Resolved`] or with every mistake there is, each with its place and what is allowed instead.
+
+mod check;
+mod export;
+mod file;
+mod hash;
+mod limits;
+mod listen;
+mod problem;
+mod resolve;
+mod settings;
+mod state;
+mod table;
+mod units;
+
+pub use export::{Access, ClientRule, Export, Squash, anyone, loopback, parse_networks};
+pub use limits::{LIMITS, Limit};
+pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
+pub use problem::{Place, Problem, Problems};
+pub use resolve::{Flags, Resolved, resolve};
+pub use settings::{Limits, Log, LogFormat, LogLevel, Mode, Portmap, Settings};
+pub use state::{instance_name, state_base};
+pub use units::{format_duration, format_size, parse_duration, parse_size};

@@ -1,0 +1,166 @@
+//! The limits by name, each with its range: what the file, the flags and the help have in common.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::settings::Limits;
+use crate::units::{format_duration, format_size, parse_duration, parse_size};
+
+/// One limit.
+pub struct Limit {
+    /// Key in `[limits]`; the flag is the same with dashes.
+    pub key: &'static str,
+    /// What it is, for the help.
+    pub help: &'static str,
+    /// Whether the default depends on the machine, so that the help must not state it.
+    pub per_machine: bool,
+    kind: Kind,
+}
+
+/// Where a limit is stored, and what it may be. Sizes are in bytes, times in microseconds.
+enum Kind {
+    Count(fn(&mut Limits) -> &mut usize, RangeInclusive<u64>),
+    Size(fn(&mut Limits) -> &mut u64, RangeInclusive<u64>),
+    Time(fn(&mut Limits) -> &mut Duration, RangeInclusive<u64>),
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
+const SECOND: u64 = 1_000_000;
+const DAY: u64 = 86_400 * SECOND;
+
+const fn limit(key: &'static str, help: &'static str, kind: Kind) -> Limit {
+    Limit { key, help, per_machine: false, kind }
+}
+
+/// Every limit there is, in the order of the documentation. The smallest buffers hold a few requests of 1 MiB.
+pub const LIMITS: &[Limit] = &[
+    Limit {
+        per_machine: true,
+        ..limit(
+            "threads",
+            "Event-loop threads; one per core unless given",
+            Kind::Count(|l| &mut l.threads, 1..=1024),
+        )
+    },
+    Limit {
+        per_machine: true,
+        ..limit(
+            "workers",
+            "Threads for requests that wait for the disk; 16 per core, from 32 to 256, unless given",
+            Kind::Count(|l| &mut l.workers, 1..=4096),
+        )
+    },
+    limit(
+        "worker_queue",
+        "Requests that may wait for a worker before clients are told to try again later",
+        Kind::Count(|l| &mut l.worker_queue, 1..=1_048_576),
+    ),
+    limit(
+        "memory",
+        "Memory for requests and replies in total",
+        Kind::Size(|l| &mut l.memory, 16 * MIB..=64 * TIB),
+    ),
+    limit(
+        "connection_memory",
+        "Memory for requests and replies of one connection",
+        Kind::Size(|l| &mut l.connection_memory, 4 * MIB..=TIB),
+    ),
+    limit("connections", "Connections open at once", Kind::Count(|l| &mut l.connections, 1..=1_048_576)),
+    limit(
+        "inflight",
+        "Requests of one connection worked on at once",
+        Kind::Count(|l| &mut l.inflight, 1..=65_536),
+    ),
+    limit(
+        "reply_cache_entries",
+        "Replies kept to answer retransmitted requests",
+        Kind::Count(|l| &mut l.reply_cache_entries, 64..=16_777_216),
+    ),
+    limit(
+        "reply_cache_memory",
+        "Memory for those replies",
+        Kind::Size(|l| &mut l.reply_cache_memory, 64 * KIB..=TIB),
+    ),
+    limit(
+        "open_files",
+        "Files and directories kept open between requests",
+        Kind::Count(|l| &mut l.open_files, 16..=16_777_216),
+    ),
+    limit(
+        "busy_poll",
+        "How long a thread looks for more work before it sleeps; 0 switches it off",
+        Kind::Time(|l| &mut l.busy_poll, 0..=SECOND / 100),
+    ),
+    limit(
+        "idle_timeout",
+        "Close a connection without requests after this; 0 means never",
+        Kind::Time(|l| &mut l.idle_timeout, 0..=30 * DAY),
+    ),
+    limit(
+        "stall_timeout",
+        "Close a connection that stops within a request or does not read replies after this",
+        Kind::Time(|l| &mut l.stall_timeout, SECOND..=DAY),
+    ),
+    limit(
+        "drain_timeout",
+        "How long a stop waits for requests in flight",
+        Kind::Time(|l| &mut l.drain_timeout, 0..=DAY),
+    ),
+];
+
+impl Limit {
+    /// Sets the limit from text.
+    ///
+    /// # Errors
+    /// One sentence when the text is not of the limit's kind or out of its range.
+    pub fn set(&self, limits: &mut Limits, text: &str) -> Result<(), String> {
+        match &self.kind {
+            Kind::Count(field, range) => {
+                let number = text.parse().map_err(|_| format!("`{text}` is not a whole number"))?;
+                within(number, range, |n| n.to_string())?;
+                *field(limits) = number as usize;
+            }
+            Kind::Size(field, range) => {
+                let bytes = parse_size(text)?;
+                within(bytes, range, format_size)?;
+                *field(limits) = bytes;
+            }
+            Kind::Time(field, range) => {
+                let time = parse_duration(text)?;
+                let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+                within(micros, range, |n| format_duration(Duration::from_micros(n)))?;
+                *field(limits) = time;
+            }
+        }
+        Ok(())
+    }
+
+    /// What kind of value it takes, as the help names it.
+    pub fn value_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Count(..) => "COUNT",
+            Kind::Size(..) => "SIZE",
+            Kind::Time(..) => "TIME",
+        }
+    }
+
+    /// The limit's value as text that [`set`](Self::set) reads back.
+    pub fn show(&self, limits: &Limits) -> String {
+        let mut limits = limits.clone();
+        match &self.kind {
+            Kind::Count(field, _) => field(&mut limits).to_string(),
+            Kind::Size(field, _) => format_size(*field(&mut limits)),
+            Kind::Time(field, _) => format_duration(*field(&mut limits)),
+        }
+    }
+}
+
+fn within(number: u64, range: &RangeInclusive<u64>, show: impl Fn(u64) -> String) -> Result<(), String> {
+    if range.contains(&number) {
+        return Ok(());
+    }
+    let (low, high) = (show(*range.start()), show(*range.end()));
+    Err(format!("{} is out of range; allowed: {low} to {high}", show(number)))
+}

@@ -1,0 +1,122 @@
+//! What is wrong with a configuration, and where.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Where a mistake is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A position in a file.
+    File {
+        /// The file as it was named.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+    },
+    /// A whole file, which cannot be read.
+    WholeFile(PathBuf),
+    /// The command line.
+    Flag(String),
+}
+
+/// One mistake: where it is, what is wrong, and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it is.
+    pub place: Place,
+    /// One sentence.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::File { path, line, column } => write!(f, "{}:{line}:{column}: ", path.display())?,
+            Place::WholeFile(path) => write!(f, "{}: ", path.display())?,
+            Place::Flag(flag) => write!(f, "{flag}: ")?,
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Every mistake that was found, in the order of the file, then of the flags; never empty.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a setting came from, so that a check on it can say where to mend it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Bytes of the configuration file.
+    File(Range<usize>),
+    /// A flag or argument.
+    Flag(String),
+}
+
+impl Origin {
+    pub(crate) fn flag(flag: impl Into<String>) -> Self {
+        Self::Flag(flag.into())
+    }
+}
+
+/// Collects mistakes; knows the file, to turn byte offsets into lines and columns.
+pub(crate) struct Collector<'a> {
+    file: Option<(&'a Path, &'a str)>,
+    found: Vec<(usize, Problem)>,
+}
+
+impl<'a> Collector<'a> {
+    pub(crate) fn new(file: Option<(&'a Path, &'a str)>) -> Self {
+        Self { file, found: Vec::new() }
+    }
+
+    /// Notes a mistake.
+    pub(crate) fn add(&mut self, origin: &Origin, message: impl Into<String>) {
+        let (order, place) = match (origin, self.file) {
+            (Origin::File(span), Some((path, text))) => {
+                let (line, column) = position(text, span.start);
+                (span.start, Place::File { path: path.to_owned(), line, column })
+            }
+            (Origin::File(_), None) => (usize::MAX, Place::Flag("configuration".to_owned())),
+            (Origin::Flag(flag), _) => (usize::MAX, Place::Flag(flag.clone())),
+        };
+        self.found.push((order, Problem { place, message: message.into() }));
+    }
+
+    /// How a place reads inside the message about another one: `line 12`, or the flag.
+    pub(crate) fn describe(&self, origin: &Origin) -> String {
+        match (origin, self.file) {
+            (Origin::File(span), Some((_, text))) => format!("line {}", position(text, span.start).0),
+            (Origin::File(_), None) => "the file".to_owned(),
+            (Origin::Flag(flag), _) => flag.clone(),
+        }
+    }
+
+    /// The mistakes in the order of the file, those of the flags after them.
+    pub(crate) fn into_problems(mut self) -> Problems {
+        self.found.sort_by_key(|(order, _)| *order);
+        Problems(self.found.into_iter().map(|(_, problem)| problem).collect())
+    }
+}
+
+/// Line and column, from 1, of a byte offset; an offset beyond the end is at the end.
+fn position(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (line, before[start..].chars().count() + 1)
+}

@@ -1,0 +1,217 @@
+//! From flags and file to settings.
+
+use std::path::{Path, PathBuf};
+
+use crate::check;
+use crate::export::{Access, Squash, parse_networks};
+use crate::file::{self, Draft, DraftClient, DraftExport, check_name};
+use crate::limits::LIMITS;
+use crate::listen::parse_listen;
+use crate::problem::{Collector, Origin, Place, Problem, Problems};
+use crate::settings::{LogFormat, LogLevel, Mode, Portmap, Settings};
+use crate::table::Located;
+
+/// What the command line said; what it did not say is absent. Each field is the flag of the same name.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    /// Directory to serve, the argument `DIR`; its last component may be missing, the caller makes it then. It replaces
+    /// the exports of the file.
+    pub dir: Option<PathBuf>,
+    /// Further name of the export of `dir`, besides `/`.
+    pub export: Option<String>,
+    /// Configuration file.
+    pub config: Option<PathBuf>,
+    /// Listen addresses; they replace those of the file.
+    pub listen: Vec<String>,
+    /// State directory.
+    pub state_dir: Option<PathBuf>,
+    /// Mode.
+    pub mode: Option<Mode>,
+    /// Cache devices.
+    pub cache: Vec<PathBuf>,
+    /// Size in bytes of cache devices that have to be made.
+    pub cache_size: Option<u64>,
+    /// Portmapper.
+    pub portmap: Option<Portmap>,
+    /// Networks that may use the export of `dir`.
+    pub allow: Vec<String>,
+    /// The export of `dir` is read-only.
+    pub read_only: bool,
+    /// Squashing on the export of `dir`.
+    pub squash: Option<Squash>,
+    /// Anonymous user of the export of `dir`.
+    pub anonuid: Option<u32>,
+    /// Anonymous group of the export of `dir`.
+    pub anongid: Option<u32>,
+    /// The export of `dir` wants source ports below 1024.
+    pub privileged_port: bool,
+    /// Limits: key (as in [`LIMITS`]) and text.
+    pub limits: Vec<(&'static str, String)>,
+    /// Log level.
+    pub log_level: Option<LogLevel>,
+    /// Log format.
+    pub log_format: Option<LogFormat>,
+}
+
+/// Settings, and what the person should know about how they came about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// The settings.
+    pub settings: Settings,
+    /// One sentence each; empty as a rule.
+    pub notices: Vec<String>,
+}
+
+/// Makes settings of defaults, file and flags, each overriding the one before.
+///
+/// # Errors
+/// Every mistake of the file and of the flags.
+pub fn resolve(flags: &Flags) -> Result<Resolved, Problems> {
+    let text = match &flags.config {
+        Some(path) => Some(read_file(path)?),
+        None => None,
+    };
+    let named = flags.config.as_deref().zip(text.as_deref());
+    let mut problems = Collector::new(named);
+    let draft = match named {
+        Some((_, text)) => file::read(text, &mut problems),
+        None => Some(Draft::default()),
+    };
+    let Some(mut draft) = draft else { return Err(problems.into_problems()) };
+    let mut notices = Vec::new();
+    apply_common(flags, &mut draft, &mut problems);
+    apply_dir(flags, &mut draft, &mut notices, &mut problems);
+    let settings = check::settings(draft, &mut problems);
+    let problems = problems.into_problems();
+    if problems.0.is_empty() { Ok(Resolved { settings, notices }) } else { Err(problems) }
+}
+
+fn read_file(path: &Path) -> Result<String, Problems> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let message = match error.kind() {
+            std::io::ErrorKind::InvalidData => "the file is not UTF-8 text".to_owned(),
+            _ => format!("cannot read the configuration: {error}"),
+        };
+        Problems(vec![Problem { place: Place::WholeFile(path.to_owned()), message }])
+    })
+}
+
+/// Flags that hold for the whole server.
+fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) {
+    if !flags.listen.is_empty() {
+        draft.listen = Some(each("--listen", &flags.listen, problems, parse_listen));
+    }
+    if let Some(path) = &flags.state_dir {
+        match std::path::absolute(path) {
+            Ok(path) => draft.state_dir = Some(Located::flag(path, "--state-dir")),
+            Err(error) => {
+                problems.add(&Origin::flag("--state-dir"), format!("cannot make it absolute: {error}"));
+            }
+        }
+    }
+    if let Some(mode) = flags.mode {
+        draft.mode = Some(Located::flag(mode, "--mode"));
+    }
+    if let Some(portmap) = flags.portmap {
+        draft.portmap = Some(Located::flag(portmap, "--portmap"));
+    }
+    for (given, flag) in [(!flags.cache.is_empty(), "--cache"), (flags.cache_size.is_some(), "--cache-size")]
+    {
+        if given {
+            problems.add(
+                &Origin::flag(flag),
+                "this version has no cache yet; leave the flag out to serve in mode pass-through",
+            );
+        }
+    }
+    for (key, text) in &flags.limits {
+        let flag = Origin::Flag(format!("--{}", key.replace('_', "-")));
+        match LIMITS.iter().find(|limit| limit.key == *key) {
+            Some(limit) => match limit.set(&mut draft.limits, text) {
+                Ok(()) if *key == "connection_memory" => draft.connection_memory = Some(flag),
+                Ok(()) => {}
+                Err(message) => problems.add(&flag, message),
+            },
+            None => problems.add(&flag, "there is no such limit"),
+        }
+    }
+    draft.log.level = flags.log_level.unwrap_or(draft.log.level);
+    draft.log.format = flags.log_format.unwrap_or(draft.log.format);
+}
+
+/// `DIR` and the flags that describe its export.
+fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, problems: &mut Collector<'_>) {
+    let about_dir = [
+        ("--export", flags.export.is_some()),
+        ("--allow", !flags.allow.is_empty()),
+        ("--read-only", flags.read_only),
+        ("--squash", flags.squash.is_some()),
+        ("--anonuid", flags.anonuid.is_some()),
+        ("--anongid", flags.anongid.is_some()),
+        ("--privileged-port", flags.privileged_port),
+    ];
+    let Some(dir) = &flags.dir else {
+        for (flag, _) in about_dir.iter().filter(|(_, given)| *given) {
+            let message =
+                "it describes the export of DIR, which was not given; name DIR, or say it under [[export]]";
+            problems.add(&Origin::flag(*flag), message);
+        }
+        return;
+    };
+    if let (false, Some(file)) = (draft.exports.is_empty(), &flags.config) {
+        let count = draft.exports.len();
+        notices.push(format!(
+            "serving {} instead of the {count} export(s) of {}: a directory on the command line replaces them",
+            dir.display(),
+            file.display()
+        ));
+    }
+    let path = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
+    let aliases = flags.export.iter().filter(|name| *name != "/").cloned().collect::<Vec<_>>();
+    draft.exports = vec![DraftExport {
+        origin: Origin::flag("DIR"),
+        path: Some(Located::flag(path, "DIR")),
+        name: Some(Located::flag("/".to_owned(), "DIR")),
+        aliases: each("--export", &aliases, problems, check_name),
+        id: None,
+        clients: dir_clients(flags, problems),
+    }];
+}
+
+/// The rule for the export of `DIR`; none when no flag says anything about its clients.
+fn dir_clients(flags: &Flags, problems: &mut Collector<'_>) -> Vec<DraftClient> {
+    let described = flags.read_only
+        || flags.squash.is_some()
+        || flags.anonuid.is_some()
+        || flags.anongid.is_some()
+        || flags.privileged_port;
+    if !described && flags.allow.is_empty() {
+        return Vec::new();
+    }
+    vec![DraftClient {
+        origin: Origin::flag("--allow"),
+        networks: each("--allow", &flags.allow, problems, parse_networks),
+        access: flags.read_only.then_some(Access::ReadOnly),
+        squash: flags.squash,
+        anonuid: flags.anonuid,
+        anongid: flags.anongid,
+        privileged_port: flags.privileged_port,
+    }]
+}
+
+/// Parses every value of a flag.
+fn each<T>(
+    flag: &str,
+    texts: &[String],
+    problems: &mut Collector<'_>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Vec<Located<T>> {
+    let mut values = Vec::new();
+    for text in texts {
+        match parse(text) {
+            Ok(value) => values.push(Located::flag(value, flag)),
+            Err(message) => problems.add(&Origin::flag(flag), message),
+        }
+    }
+    values
+}

@@ -1,0 +1,149 @@
+//! Events: what an administrator should know about, kept in memory, written to the log and followable.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+
+/// How much an event matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// For the record.
+    Info,
+    /// Someone should look.
+    Warning,
+    /// Something failed.
+    Error,
+}
+
+impl Severity {
+    /// The name in output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Number, from 1, without gaps since the start of the server.
+    pub sequence: u64,
+    /// When, in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// How much it matters.
+    pub severity: Severity,
+    /// What kind, in kebab case, such as `sync-failed`; programs look at this.
+    pub kind: String,
+    /// One sentence for people.
+    pub message: String,
+    /// Details for programs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fields: BTreeMap<String, String>,
+}
+
+/// The newest events of a server. Any thread may add to it; memory is bounded.
+#[derive(Debug)]
+pub struct EventLog {
+    ring: Mutex<Ring>,
+    added: Condvar,
+}
+
+#[derive(Debug)]
+struct Ring {
+    events: VecDeque<Event>,
+    capacity: usize,
+    next_sequence: u64,
+}
+
+/// Longest message and longest field kept, in bytes: with the capacity it bounds the memory.
+const LONGEST_TEXT: usize = 4096;
+/// Most fields kept of one event.
+const MOST_FIELDS: usize = 32;
+
+impl Default for EventLog {
+    fn default() -> Self {
+        Self::new(1024)
+    }
+}
+
+impl EventLog {
+    /// Keeps the newest `capacity` events, at least one.
+    pub fn new(capacity: usize) -> Self {
+        let ring = Ring { events: VecDeque::new(), capacity: capacity.max(1), next_sequence: 1 };
+        Self { ring: Mutex::new(ring), added: Condvar::new() }
+    }
+
+    /// Adds an event and writes it to the log. `kind` is in kebab case; texts are cut at 4 KiB.
+    pub fn add(
+        &self,
+        severity: Severity,
+        kind: &str,
+        message: impl Into<String>,
+        fields: &[(&str, &dyn ToString)],
+    ) {
+        let message = cut(message.into());
+        match severity {
+            Severity::Info => tracing::info!(kind, "{message}"),
+            Severity::Warning => tracing::warn!(kind, "{message}"),
+            Severity::Error => tracing::error!(kind, "{message}"),
+        }
+        let fields =
+            fields.iter().take(MOST_FIELDS).map(|(name, value)| ((*name).to_owned(), cut(value.to_string())));
+        let fields = fields.collect();
+        let mut ring = self.ring.lock();
+        let sequence = ring.next_sequence;
+        ring.next_sequence += 1;
+        if ring.events.len() == ring.capacity {
+            ring.events.pop_front();
+        }
+        ring.events.push_back(Event {
+            sequence,
+            time_ns: now_ns(),
+            severity,
+            kind: kind.to_owned(),
+            message,
+            fields,
+        });
+        drop(ring);
+        self.added.notify_all();
+    }
+
+    /// The newest `count` events, oldest first.
+    pub fn last(&self, count: usize) -> Vec<Event> {
+        let ring = self.ring.lock();
+        ring.events.iter().skip(ring.events.len().saturating_sub(count)).cloned().collect()
+    }
+
+    /// Events after number `sequence`, oldest first; waits up to `wait` for one. Empty when none came. Events that
+    /// were already dropped show as a gap in the numbers.
+    pub fn after(&self, sequence: u64, wait: Duration) -> Vec<Event> {
+        let mut ring = self.ring.lock();
+        let none_yet = |ring: &mut Ring| ring.next_sequence <= sequence.saturating_add(1);
+        self.added.wait_while_for(&mut ring, none_yet, wait);
+        ring.events.iter().filter(|event| event.sequence > sequence).cloned().collect()
+    }
+
+    /// Number of the newest event; 0 before the first.
+    pub fn newest(&self) -> u64 {
+        self.ring.lock().next_sequence - 1
+    }
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > LONGEST_TEXT {
+        text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+        text.push('…');
+    }
+    text
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

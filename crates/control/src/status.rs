@@ -1,0 +1,190 @@
+//! What `forebay status` shows.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use forebay_config::Mode;
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::PoolStatus;
+use forebay_metrics::LatencySummary;
+
+/// A server at one moment. Times are nanoseconds since 1970 unless they are durations; sizes are bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the server.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// When it started.
+    pub started_ns: u64,
+    /// How long it has been running, in nanoseconds.
+    pub uptime_ns: u64,
+    /// How writes reach the backing store.
+    pub mode: Mode,
+    /// Whether all is well.
+    pub health: Health,
+    /// The write verifier (RFC 1813 section 3.3.7) as 16 hexadecimal digits.
+    pub write_verifier: String,
+    /// Addresses it listens on, with the ports it got.
+    pub listen: Vec<SocketAddr>,
+    /// State directory.
+    pub state_dir: PathBuf,
+    /// What file handles are made of.
+    pub handles: HandleMode,
+    /// Exports, in the order of the configuration.
+    pub exports: Vec<ExportStatus>,
+    /// Clients, busiest first; at most 1000 of them.
+    pub clients: Vec<ClientStatus>,
+    /// NFS and MOUNT procedures that were called at least once, in the order of their numbers.
+    pub procedures: Vec<ProcedureStatus>,
+    /// Payload bytes read by clients since the start.
+    pub bytes_read: u64,
+    /// Payload bytes written by clients since the start.
+    pub bytes_written: u64,
+    /// Connections open now.
+    pub connections: u64,
+    /// Connections that may be open.
+    pub connections_limit: u64,
+    /// Requests in flight.
+    pub inflight: u64,
+    /// Buffers.
+    pub memory: MemoryStatus,
+    /// Threads that wait for the disk.
+    pub workers: WorkerStatus,
+    /// Synchronisations of the backing store.
+    pub durability: DurabilityStatus,
+    /// Replies kept for retransmissions.
+    pub reply_cache: ReplyCacheStatus,
+    /// The cache pool; absent when no cache is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolStatus>,
+}
+
+/// Whether all is well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "UPPERCASE")]
+pub enum Health {
+    /// All is well.
+    Ok,
+    /// Service goes on, but someone has to look.
+    Degraded {
+        /// One sentence for each reason.
+        reasons: Vec<String>,
+    },
+}
+
+/// What file handles are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HandleMode {
+    /// The kernel's own handles (name_to_handle_at): valid as long as the file exists.
+    Kernel,
+    /// Inode numbers that the server finds again by walking the tree, where the privilege for kernel handles is missing.
+    Fallback,
+}
+
+/// One export.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportStatus {
+    /// Name that clients mount.
+    pub name: String,
+    /// Further names.
+    pub aliases: Vec<String>,
+    /// Directory.
+    pub path: PathBuf,
+    /// Number in file handles.
+    pub id: u32,
+    /// Type of the file system, such as `xfs`.
+    pub fs_type: String,
+    /// Size of the file system.
+    pub total_bytes: u64,
+    /// Free space, with what is reserved for root.
+    pub free_bytes: u64,
+    /// Inodes in total; 0 where the file system makes them as needed.
+    pub total_inodes: u64,
+    /// Free inodes.
+    pub free_inodes: u64,
+}
+
+/// One client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientStatus {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its open connections.
+    pub connections: u64,
+    /// Requests answered.
+    pub operations: u64,
+    /// Payload bytes it read.
+    pub bytes_read: u64,
+    /// Payload bytes it wrote.
+    pub bytes_written: u64,
+    /// When it last connected or hung up.
+    pub last_seen_ns: u64,
+}
+
+/// One procedure since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcedureStatus {
+    /// Name as in RFC 1813, such as `READ`; MOUNT's start with `MOUNT.`.
+    pub name: String,
+    /// Calls answered.
+    pub count: u64,
+    /// Those answered with an error status.
+    pub errors: u64,
+    /// From the complete request to the reply handed to the socket.
+    pub latency: LatencySummary,
+}
+
+/// Buffers of requests and replies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// In use.
+    pub used_bytes: u64,
+    /// The most that may be in use.
+    pub limit_bytes: u64,
+    /// Resident memory of the whole process.
+    pub resident_bytes: u64,
+}
+
+/// Threads that wait for the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Threads.
+    pub threads: u64,
+    /// Busy ones.
+    pub busy: u64,
+    /// Requests waiting for one.
+    pub queued: u64,
+    /// Requests that may wait.
+    pub queue_limit: u64,
+    /// Requests turned away since the start because the queue was full.
+    pub rejected: u64,
+}
+
+/// Synchronisations of the backing store since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DurabilityStatus {
+    /// Synchronisations made.
+    pub batches: u64,
+    /// Operations that waited for them: divided by `batches`, how many share one.
+    pub operations: u64,
+    /// Synchronisations that failed: acknowledged unstable data may be lost, the write verifier changed.
+    pub failures: u64,
+    /// Their latency.
+    pub latency: LatencySummary,
+}
+
+/// Replies kept for retransmissions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplyCacheStatus {
+    /// Replies kept.
+    pub entries: u64,
+    /// Bytes they use.
+    pub bytes: u64,
+    /// Retransmissions answered from them.
+    pub hits: u64,
+    /// Retransmissions of requests that were still being worked on.
+    pub in_progress_hits: u64,
+}

@@ -1,0 +1,204 @@
+//! Latency counters: recorded by any thread with two relaxed additions, merged and subtracted as snapshots.
+//!
+//! Buckets are log-linear: 8 per power of two, so a percentile is at most 12.5 % above the true value, from 1 ns to
+//! 18 minutes, in 2.5 KiB.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+const SUB_BITS: u32 = 3;
+const SUB: u64 = 1 << SUB_BITS;
+/// The last bucket takes everything from 2^40 ns (18 minutes) on.
+const BUCKETS: usize = ((40 - SUB_BITS as usize) + 1) * SUB as usize;
+
+/// Counts latencies.
+#[derive(Debug)]
+pub struct Recorder {
+    buckets: Box<[AtomicU64; BUCKETS]>,
+    total_ns: AtomicU64,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self { buckets: Box::new([const { AtomicU64::new(0) }; BUCKETS]), total_ns: AtomicU64::new(0) }
+    }
+}
+
+impl Recorder {
+    /// Counts one latency.
+    pub fn record(&self, latency: Duration) {
+        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[bucket(nanos)].fetch_add(1, Relaxed);
+        self.total_ns.fetch_add(nanos, Relaxed);
+    }
+
+    /// What was counted so far. While others record, counts may be a few ahead of the total.
+    pub fn snapshot(&self) -> Snapshot {
+        let counts =
+            self.buckets.iter().enumerate().map(|(index, count)| (index as u16, count.load(Relaxed)));
+        Snapshot {
+            buckets: counts.filter(|(_, count)| *count > 0).collect(),
+            total_ns: self.total_ns.load(Relaxed),
+        }
+    }
+}
+
+/// Latencies counted up to some moment, or between two.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Bucket number and count, ascending, without empty buckets. Bucket `b` below 8 holds latencies of `b` ns;
+    /// bucket `8 * e + m` those from `(8 + m) * 2^(e - 1)` ns on.
+    buckets: Vec<(u16, u64)>,
+    /// Sum of all latencies, in nanoseconds.
+    total_ns: u64,
+}
+
+impl Snapshot {
+    /// Number of latencies.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Sum of all latencies, in nanoseconds.
+    pub fn total_ns(&self) -> u64 {
+        self.total_ns
+    }
+
+    /// Adds the latencies of another snapshot.
+    pub fn merge(&mut self, other: &Self) {
+        for &(index, count) in &other.buckets {
+            match self.buckets.binary_search_by_key(&index, |(own, _)| *own) {
+                Ok(at) => self.buckets[at].1 = self.buckets[at].1.saturating_add(count),
+                Err(at) => self.buckets.insert(at, (index, count)),
+            }
+        }
+        self.total_ns = self.total_ns.saturating_add(other.total_ns);
+    }
+
+    /// The latencies counted since an earlier snapshot of the same recorders.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = |index| {
+            let found = earlier.buckets.binary_search_by_key(&index, |(own, _)| *own);
+            found.map_or(0, |at| earlier.buckets[at].1)
+        };
+        let counts = self.buckets.iter().map(|&(index, count)| (index, count.saturating_sub(before(index))));
+        Self {
+            buckets: counts.filter(|(_, count)| *count > 0).collect(),
+            total_ns: self.total_ns.saturating_sub(earlier.total_ns),
+        }
+    }
+
+    /// Latency in nanoseconds that `percent` (0 to 100) of all do not exceed: the upper end of its bucket. 0 when
+    /// nothing was counted.
+    pub fn percentile(&self, percent: f64) -> u64 {
+        let count = self.count();
+        let rank = ((percent / 100.0 * count as f64).ceil() as u64).clamp(1, count.max(1));
+        let mut passed = 0;
+        for &(index, bucket_count) in &self.buckets {
+            passed += bucket_count;
+            if passed >= rank {
+                return upper_end(index);
+            }
+        }
+        0
+    }
+
+    /// Mean and percentiles.
+    pub fn summary(&self) -> LatencySummary {
+        LatencySummary {
+            mean_ns: self.total_ns.checked_div(self.count()).unwrap_or(0),
+            p50_ns: self.percentile(50.0),
+            p95_ns: self.percentile(95.0),
+            p99_ns: self.percentile(99.0),
+            p999_ns: self.percentile(99.9),
+            max_ns: self.percentile(100.0),
+        }
+    }
+}
+
+/// Latencies in figures, all in nanoseconds; percentiles and maximum are at most 12.5 % too high.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencySummary {
+    /// Mean.
+    pub mean_ns: u64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 95th percentile.
+    pub p95_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// Maximum.
+    pub max_ns: u64,
+}
+
+fn bucket(nanos: u64) -> usize {
+    if nanos < SUB {
+        return nanos as usize;
+    }
+    let exponent = nanos.ilog2() - SUB_BITS;
+    let mantissa = (nanos >> exponent) - SUB;
+    ((u64::from(exponent) + 1) * SUB + mantissa).min(BUCKETS as u64 - 1) as usize
+}
+
+/// Largest latency of a bucket; numbers beyond the last bucket, which only a foreign sender has, count as the last.
+fn upper_end(index: u16) -> u64 {
+    let index = u64::from(index).min(BUCKETS as u64 - 1);
+    if index < SUB {
+        return index;
+    }
+    let exponent = index / SUB - 1;
+    ((SUB + index % SUB + 1) << exponent) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_cover_all_latencies_without_gaps() {
+        let mut previous = 0;
+        for index in 1..BUCKETS as u16 {
+            let low = upper_end(index - 1) + 1;
+            assert_eq!(bucket(low), usize::from(index), "lowest latency of bucket {index}");
+            assert_eq!(bucket(upper_end(index)), usize::from(index));
+            assert!(upper_end(index) > previous);
+            previous = upper_end(index);
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn percentiles_are_at_most_an_eighth_too_high() {
+        let recorder = Recorder::default();
+        for micros in 1..=1000 {
+            recorder.record(Duration::from_micros(micros));
+        }
+        let snapshot = recorder.snapshot();
+        assert_eq!(snapshot.count(), 1000);
+        for percent in [1.0, 50.0, 95.0, 99.0, 99.9, 100.0] {
+            let exact = (percent * 10.0_f64).ceil() * 1000.0;
+            let shown = snapshot.percentile(percent) as f64;
+            assert!((exact..exact * 1.126).contains(&shown), "p{percent}: {shown} for {exact}");
+        }
+        assert_eq!(snapshot.summary().mean_ns, 500_500);
+        assert_eq!(Snapshot::default().summary(), LatencySummary::default());
+    }
+
+    #[test]
+    fn a_difference_holds_what_came_between() {
+        let recorder = Recorder::default();
+        recorder.record(Duration::from_millis(5));
+        let before = recorder.snapshot();
+        recorder.record(Duration::from_nanos(3));
+        recorder.record(Duration::from_millis(5));
+        let between = recorder.snapshot().since(&before);
+        assert_eq!((between.count(), between.percentile(1.0)), (2, 3));
+        let mut merged = before;
+        merged.merge(&between);
+        assert_eq!(merged, recorder.snapshot());
+    }
+}

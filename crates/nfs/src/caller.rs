@@ -1,0 +1,132 @@
+//! Who calls and what the export's rules make of it.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use forebay_config::{Access, ClientRule, Squash};
+use forebay_rpc::Peer;
+use forebay_vfs::{Cred, Creds, Identity};
+use forebay_wire::nfs3::Nfsstat3;
+use forebay_wire::rpc::{Auth, AuthSys, Gids};
+use smallvec::SmallVec;
+
+use crate::clients::{ClientStats, Clients};
+
+/// A caller after the export's rules.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) cred: Cred,
+    pub(crate) read_only: bool,
+    pub(crate) client: Arc<ClientStats>,
+}
+
+/// What identifies a caller within an export: the same on most requests of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    peer: u64,
+    export: u32,
+    /// uid, gid and groups of AUTH_SYS; none for AUTH_NONE.
+    sys: Option<(u32, u32, Gids)>,
+}
+
+/// Connections share slots by their number; a thread serves few connections at a time.
+const SLOTS: usize = 256;
+
+thread_local! {
+    static RECENT: RefCell<Vec<Option<(Key, Caller)>>> = RefCell::new(vec![None; SLOTS]);
+}
+
+/// Whether a flavour is accepted at all; others are answered with AUTH_TOOWEAK before any procedure runs.
+pub(crate) fn accepted(auth: &Auth<'_>) -> bool {
+    matches!(auth, Auth::None | Auth::Sys(_))
+}
+
+/// Applies the export's rules to a call. Fails with NFS3ERR_ACCES where no rule lets the client in.
+pub(crate) fn admit(
+    creds: &Creds,
+    clients: &Clients,
+    export: &forebay_config::Export,
+    peer: &Peer,
+    auth: &Auth<'_>,
+) -> Result<Caller, Nfsstat3> {
+    let sys = match auth {
+        Auth::Sys(AuthSys { uid, gid, gids, .. }) => Some((*uid, *gid, *gids)),
+        _ => None,
+    };
+    let key = Key { peer: peer.id, export: export.id, sys };
+    let slot = (peer.id as usize ^ export.id as usize) % SLOTS;
+    RECENT.with_borrow_mut(|recent| {
+        if let Some((known, caller)) = &recent[slot]
+            && *known == key
+        {
+            return Ok(caller.clone());
+        }
+        let rule = rule_for(export, peer).ok_or(Nfsstat3::Acces)?;
+        let caller = Caller {
+            cred: creds.intern(&squash(rule, sys)),
+            read_only: rule.access == Access::ReadOnly,
+            client: clients.get(peer.addr.ip()),
+        };
+        recent[slot] = Some((key, caller.clone()));
+        Ok(caller)
+    })
+}
+
+/// The rule that lets a client use an export, if any.
+pub(crate) fn rule_for<'a>(export: &'a forebay_config::Export, peer: &Peer) -> Option<&'a ClientRule> {
+    let rule = export.rule_for(peer.addr.ip())?;
+    (!rule.privileged_port || peer.addr.port() < 1024).then_some(rule)
+}
+
+/// The networks an export is open to, for the EXPORT listing.
+pub(crate) fn groups(export: &forebay_config::Export) -> Vec<String> {
+    export.clients.iter().flat_map(|rule| &rule.networks).map(ToString::to_string).collect()
+}
+
+fn squash(rule: &ClientRule, sys: Option<(u32, u32, Gids)>) -> Identity {
+    let nobody = || Identity { uid: rule.anonuid, gid: rule.anongid, groups: SmallVec::new() };
+    let Some((uid, gid, gids)) = sys else { return nobody() };
+    // The largest number is nobody's id: to the system it means "leave it", which would be the server's own.
+    let nobodys = |id: u32| id == u32::MAX || id == 0 && rule.squash == Squash::Root;
+    if rule.squash == Squash::All || nobodys(uid) {
+        return nobody();
+    }
+    // A member of group 0 must not get through with it either.
+    let safe = |gid: u32| if nobodys(gid) { rule.anongid } else { gid };
+    Identity { uid, gid: safe(gid), groups: gids.as_slice().iter().map(|gid| safe(*gid)).collect() }
+}
+
+/// The address a reply cache entry belongs to: the client, whatever connection it uses.
+pub(crate) fn client_address(peer: &Peer) -> IpAddr {
+    peer.addr.ip().to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(squash: Squash) -> ClientRule {
+        ClientRule { squash, anonuid: 99, anongid: 98, ..ClientRule::default() }
+    }
+
+    fn sys(uid: u32, gid: u32, gids: &[u32]) -> Option<(u32, u32, Gids)> {
+        Gids::new(gids).map(|gids| (uid, gid, gids))
+    }
+
+    #[test]
+    fn squashing_table() {
+        let id = |uid, gid, groups: &[u32]| Identity { uid, gid, groups: SmallVec::from_slice(groups) };
+        let nobody = id(99, 98, &[]);
+        assert_eq!(squash(&rule(Squash::Root), sys(0, 0, &[0, 4])), nobody);
+        assert_eq!(squash(&rule(Squash::Root), sys(7, 0, &[0, 4])), id(7, 98, &[98, 4]));
+        assert_eq!(squash(&rule(Squash::Root), sys(7, 8, &[9])), id(7, 8, &[9]));
+        assert_eq!(squash(&rule(Squash::None), sys(0, 0, &[1])), id(0, 0, &[1]));
+        assert_eq!(squash(&rule(Squash::All), sys(7, 8, &[9])), nobody);
+        assert_eq!(squash(&rule(Squash::None), sys(7, u32::MAX, &[u32::MAX])), id(7, 98, &[98]));
+        for squashing in [Squash::None, Squash::Root, Squash::All] {
+            assert_eq!(squash(&rule(squashing), sys(u32::MAX, 8, &[9])), nobody, "no user has this number");
+            assert_eq!(squash(&rule(squashing), None), nobody, "AUTH_NONE is nobody");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The procedures that change something, and COMMIT: executed once, answered when durable.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use forebay_rpc::{OwnedReply, Ticket};
+use forebay_vfs::{Attr, Changed, Create, Error, Export, Intent, Special, Target, Wait};
+use forebay_wire::nfs3::{
+    CommitArgs, CreateArgs, CreateHow, CreateOk, Failed, FileHandle, LinkArgs, LinkWcc, MkdirArgs, MknodArgs,
+    MknodData, Nfsstat3, Procedure, RemoveArgs, RenameArgs, RenameWcc, Sattr3, SetattrArgs, StableHow,
+    SymlinkArgs, WccData, WriteArgs, WriteOk,
+};
+use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
+use forebay_wire::xdr::Encode;
+
+use crate::caller::client_address;
+use crate::convert::{fattr, guard_time, handle, set_attr, status, wcc};
+use crate::dispatch::{Call, Stop, failure, success};
+use crate::reply_cache::{Begin, RequestKey};
+use crate::service::{At, Shared};
+
+/// A change that was made (or refused) and what its reply waits for.
+struct Executed {
+    status: Nfsstat3,
+    durable: Option<(Arc<Export>, Intent)>,
+    commit: Option<Commit>,
+}
+
+/// COMMIT answers with the verifier in force after the sync, and clears the file's mark.
+struct Commit {
+    target: Target,
+    seen: u64,
+}
+
+/// Everything needed to answer once the change is durable.
+struct Answering {
+    shared: Arc<Shared>,
+    procedure: Procedure,
+    xid: u32,
+    client: IpAddr,
+    key: Option<RequestKey>,
+    ticket: Ticket,
+    reply: OwnedReply,
+    executed: Nfsstat3,
+    commit: Option<Commit>,
+    arrived: Instant,
+}
+
+impl Shared {
+    /// Executes a change unless it is a retransmission, and answers when it is durable.
+    pub(crate) fn change(
+        self: &Arc<Self>,
+        procedure: Procedure,
+        call: &Call<'_>,
+        ticket: Ticket,
+        arrived: Instant,
+    ) {
+        let client = client_address(call.peer);
+        // COMMIT may be repeated at will: it is not kept.
+        let key = (procedure != Procedure::Commit)
+            .then(|| RequestKey::new(call.xid(), call.header.proc, call.args.rest()));
+        let ticket = match key {
+            None => ticket,
+            Some(key) => match self.cache.begin(client, key, ticket) {
+                Begin::Execute(ticket) => ticket,
+                Begin::Joined => return self.done(),
+                Begin::Again(ticket, kept) => {
+                    let mut reply = ticket.reply();
+                    reply.head().extend_from_slice(&kept);
+                    return self.send(ticket, reply);
+                }
+            },
+        };
+        let mut reply = ticket.reply();
+        success(reply.head(), call.xid());
+        match self.execute(procedure, call, reply.head()) {
+            Ok(Executed { status, durable, commit }) => {
+                let answering = Answering {
+                    shared: self.clone(),
+                    procedure,
+                    xid: call.xid(),
+                    client,
+                    key,
+                    ticket,
+                    reply,
+                    executed: status,
+                    commit,
+                    arrived,
+                };
+                match durable {
+                    None => answering.answer(Ok(())),
+                    Some((export, intent)) => {
+                        let done = Box::new(move |result| answering.answer(result));
+                        self.vfs.commit(&export, intent, done);
+                    }
+                }
+            }
+            Err(stop) => {
+                if let Some(key) = key {
+                    self.cache.abandon(client, key);
+                }
+                reply.clear();
+                match stop {
+                    Stop::Garbage => {
+                        ReplyHeader { xid: call.xid(), status: ReplyStatus::GarbageArgs }
+                            .encode(reply.head());
+                    }
+                    Stop::Fail(status) => failure(reply.head(), call.xid(), procedure, status),
+                    Stop::Later => failure(reply.head(), call.xid(), procedure, Nfsstat3::Jukebox),
+                }
+                self.stats.answered(procedure, arrived.elapsed(), true);
+                self.send(ticket, reply);
+            }
+        }
+    }
+
+    fn execute(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        match procedure {
+            Procedure::Write => self.write(call, out),
+            Procedure::Commit => self.commit(call, out),
+            Procedure::Setattr => self.setattr(call, out),
+            Procedure::Create => self.create(call, out),
+            Procedure::Mkdir | Procedure::Symlink | Procedure::Mknod => self.make(procedure, call, out),
+            Procedure::Remove | Procedure::Rmdir => self.remove(procedure, call, out),
+            Procedure::Rename => self.rename(call, out),
+            Procedure::Link => self.link(call, out),
+            _ => Err(Stop::Fail(Nfsstat3::Serverfault)),
+        }
+    }
+
+    /// Like [`Shared::at`], for a caller about to change something.
+    fn at_to_change(&self, call: &Call<'_>, handle: &FileHandle) -> Result<At, Stop> {
+        let at = self.at(call, handle, Wait::Yes)?;
+        if at.caller.read_only { Err(Stop::Fail(Nfsstat3::Rofs)) } else { Ok(at) }
+    }
+
+    fn write(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: WriteArgs<'_> = call.args()?;
+        if args.count as usize != args.data.len() {
+            return Err(Stop::Garbage);
+        }
+        let at = self.at_to_change(call, &args.file)?;
+        let stable = args.stable != StableHow::Unstable;
+        let changed = self.vfs.write(&at.target, &at.caller.cred, args.offset, args.data, stable);
+        let file_wcc = wcc(&changed.wcc, at.fsid());
+        let result = changed.result.map(|wrote| {
+            let bytes = wrote.len as u64;
+            self.stats.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+            at.caller.client.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+            let committed = if wrote.stable { StableHow::FileSync } else { StableHow::Unstable };
+            WriteOk { file_wcc, count: wrote.len as u32, committed, verf: wrote.verifier }
+        });
+        Ok(put(out, &at, result, file_wcc, changed.intent))
+    }
+
+    fn commit(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: CommitArgs = call.args()?;
+        let at = self.at(call, &args.file, Wait::Yes)?;
+        let (changed, seen) =
+            self.vfs.commit_range(&at.target, &at.caller.cred, args.offset, args.count.into());
+        let file_wcc = wcc(&changed.wcc, at.fsid());
+        // The verifier follows when the sync is done.
+        let mut executed = put(out, &at, changed.result.map(|()| file_wcc), file_wcc, changed.intent);
+        executed.commit = (executed.status == Nfsstat3::Ok).then_some(Commit { target: at.target, seen });
+        Ok(executed)
+    }
+
+    fn setattr(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: SetattrArgs = call.args()?;
+        let at = self.at_to_change(call, &args.object)?;
+        let set = set_attr(&args.new_attributes).ok_or(Stop::Fail(Nfsstat3::Inval))?;
+        let guard = args.guard.map(guard_time);
+        let changed = self.vfs.setattr(&at.target, &at.caller.cred, &set, guard);
+        let obj_wcc = wcc(&changed.wcc, at.fsid());
+        Ok(put(out, &at, changed.result.map(|()| obj_wcc), obj_wcc, changed.intent))
+    }
+
+    fn create(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: CreateArgs<'_> = call.args()?;
+        let at = self.at_to_change(call, &args.target.dir)?;
+        let set = |set: &Sattr3| set_attr(set).ok_or(Stop::Fail(Nfsstat3::Inval));
+        let how = match &args.how {
+            CreateHow::Unchecked(attributes) => Create::Unchecked(set(attributes)?),
+            CreateHow::Guarded(attributes) => Create::Guarded(set(attributes)?),
+            CreateHow::Exclusive(verifier) => Create::Exclusive(*verifier),
+        };
+        let changed = self.vfs.create(&at.target, args.target.name, how, &at.caller.cred);
+        Ok(self.put_made(out, &at, changed))
+    }
+
+    fn make(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let none = Sattr3::default();
+        let (place, attributes, special) = match procedure {
+            Procedure::Mkdir => {
+                let args: MkdirArgs<'_> = call.args()?;
+                (args.target, args.attributes, Some(Special::Directory))
+            }
+            Procedure::Symlink => {
+                let args: SymlinkArgs<'_> = call.args()?;
+                (args.target, args.attributes, Some(Special::Symlink(args.path)))
+            }
+            _ => {
+                let args: MknodArgs<'_> = call.args()?;
+                let (attributes, special) = match args.what {
+                    MknodData::Chr(set, device) => {
+                        (set, Some(Special::Character(device.major, device.minor)))
+                    }
+                    MknodData::Blk(set, device) => (set, Some(Special::Block(device.major, device.minor))),
+                    MknodData::Sock(set) => (set, Some(Special::Socket)),
+                    MknodData::Fifo(set) => (set, Some(Special::Fifo)),
+                    MknodData::Reg | MknodData::Dir | MknodData::Lnk => (none, None),
+                };
+                (args.target, attributes, special)
+            }
+        };
+        let at = self.at_to_change(call, &place.dir)?;
+        let special = special.ok_or(Stop::Fail(Nfsstat3::Badtype))?;
+        if let Special::Symlink(text) = special
+            && (text.is_empty() || text.contains(&0))
+        {
+            return Err(Stop::Fail(Nfsstat3::Inval));
+        }
+        let set = set_attr(&attributes).ok_or(Stop::Fail(Nfsstat3::Inval))?;
+        let changed = self.vfs.make(&at.target, place.name, special, &set, &at.caller.cred);
+        Ok(self.put_made(out, &at, changed))
+    }
+
+    fn put_made(&self, out: &mut Vec<u8>, at: &At, changed: Changed<(Target, Attr)>) -> Executed {
+        let dir_wcc = wcc(&changed.wcc, at.fsid());
+        let result = changed.result.map(|(target, attr)| CreateOk {
+            object: Some(handle(&self.vfs.handle(&target))),
+            obj_attributes: Some(fattr(&attr, at.fsid())),
+            dir_wcc,
+        });
+        put(out, at, result, dir_wcc, changed.intent)
+    }
+
+    fn remove(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: RemoveArgs<'_> = call.args()?;
+        let at = self.at_to_change(call, &args.dir)?;
+        let changed = match procedure {
+            Procedure::Rmdir => self.vfs.rmdir(&at.target, args.name, &at.caller.cred),
+            _ => self.vfs.remove(&at.target, args.name, &at.caller.cred),
+        };
+        let dir_wcc = wcc(&changed.wcc, at.fsid());
+        Ok(put(out, &at, changed.result.map(|()| dir_wcc), dir_wcc, changed.intent))
+    }
+
+    fn rename(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: RenameArgs<'_> = call.args()?;
+        let from = self.at_to_change(call, &args.from.dir)?;
+        let to = self.at_to_change(call, &args.to.dir)?;
+        let renamed =
+            self.vfs.rename(&from.target, args.from.name, &to.target, args.to.name, &from.caller.cred);
+        let around = RenameWcc {
+            fromdir_wcc: wcc(&renamed.from, from.fsid()),
+            todir_wcc: wcc(&renamed.to, to.fsid()),
+        };
+        Ok(put(out, &from, renamed.result.map(|()| around), around, renamed.intent))
+    }
+
+    fn link(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+        let args: LinkArgs<'_> = call.args()?;
+        let file = self.at_to_change(call, &args.file)?;
+        let dir = self.at_to_change(call, &args.link.dir)?;
+        let changed = self.vfs.link(&file.target, &dir.target, args.link.name, &file.caller.cred);
+        let linkdir_wcc: WccData = wcc(&changed.wcc, dir.fsid());
+        let attributes = match &changed.result {
+            Ok(after) => *after,
+            Err(_) => self.vfs.getattr(&file.target).ok(),
+        };
+        let file_attributes = attributes.map(|attr| fattr(&attr, file.fsid()));
+        let around = LinkWcc { file_attributes, linkdir_wcc };
+        Ok(put(out, &file, changed.result.map(|_| around), around, changed.intent))
+    }
+}
+
+/// Appends the result of a change; it counts once `intent` is durable.
+fn put<T: Encode, F: Encode>(
+    out: &mut Vec<u8>,
+    at: &At,
+    result: Result<T, Error>,
+    attributes: F,
+    intent: Option<Intent>,
+) -> Executed {
+    let result = result.map_err(|error| Failed { status: status(error), attributes });
+    result.encode(out);
+    Executed {
+        status: result.err().map_or(Nfsstat3::Ok, |failed| failed.status),
+        durable: intent.map(|intent| (at.target.export.clone(), intent)),
+        commit: None,
+    }
+}
+
+impl Answering {
+    /// Answers: what was executed if it is durable now, else the error that kept it from being so.
+    fn answer(mut self, durable: Result<(), Error>) {
+        let mut result = self.executed;
+        match durable {
+            Ok(()) => {
+                if let Some(Commit { target, seen }) = self.commit {
+                    self.shared.vfs.committed(&target, seen);
+                    self.shared.vfs.verifier.get().encode(self.reply.head());
+                }
+            }
+            // A change that failed keeps its own status.
+            Err(_) if self.executed != Nfsstat3::Ok => {}
+            Err(error) => {
+                result = status(error);
+                self.reply.clear();
+                failure(self.reply.head(), self.xid, self.procedure, result);
+            }
+        }
+        self.shared.stats.answered(self.procedure, self.arrived.elapsed(), result != Nfsstat3::Ok);
+        if let Some(key) = self.key {
+            let waiting = self.shared.cache.end(self.client, key, self.reply.head());
+            for ticket in waiting {
+                let mut again = ticket.reply();
+                again.head().extend_from_slice(self.reply.head());
+                ticket.send(again);
+            }
+        }
+        self.shared.send(self.ticket, self.reply);
+    }
+}

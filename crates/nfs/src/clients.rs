@@ -1,0 +1,70 @@
+//! The clients seen, by address: what `forebay status` lists.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+/// Counters of one client address.
+#[derive(Debug, Default)]
+pub struct ClientStats {
+    /// Connections open now.
+    pub connections: AtomicU64,
+    /// NFS requests.
+    pub operations: AtomicU64,
+    /// Bytes read by it.
+    pub bytes_read: AtomicU64,
+    /// Bytes written by it.
+    pub bytes_written: AtomicU64,
+    /// When it last connected or disconnected, in nanoseconds since 1970.
+    pub last_seen_ns: AtomicU64,
+}
+
+/// More addresses than this and those without a connection are forgotten.
+const MAX_CLIENTS: usize = 4096;
+
+#[derive(Default)]
+pub(crate) struct Clients {
+    known: Mutex<HashMap<IpAddr, Arc<ClientStats>, foldhash::fast::RandomState>>,
+}
+
+impl Clients {
+    /// The counters of an address.
+    pub(crate) fn get(&self, address: IpAddr) -> Arc<ClientStats> {
+        let mut known = self.known.lock();
+        if known.len() >= MAX_CLIENTS && !known.contains_key(&address) {
+            known.retain(|_, client| client.connections.load(Ordering::Relaxed) > 0);
+        }
+        known.entry(address.to_canonical()).or_default().clone()
+    }
+
+    pub(crate) fn connected(&self, address: IpAddr) {
+        let client = self.get(address);
+        client.connections.fetch_add(1, Ordering::Relaxed);
+        client.seen();
+    }
+
+    pub(crate) fn disconnected(&self, address: IpAddr) {
+        let client = self.get(address);
+        // An address forgotten in between comes back with no connections.
+        let _ = client.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        client.seen();
+    }
+
+    pub(crate) fn all(&self) -> Vec<(IpAddr, Arc<ClientStats>)> {
+        let mut all: Vec<_> =
+            self.known.lock().iter().map(|(address, client)| (*address, client.clone())).collect();
+        all.sort_by_key(|(address, _)| *address);
+        all
+    }
+}
+
+impl ClientStats {
+    fn seen(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_seen_ns.store(now.as_nanos() as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,27 @@
+//! NFSv3 and MOUNT v3 (RFC 1813) and the portmapper's GETPORT (RFC 1833): from RPC records to operations of the
+//! virtual file system and back.
+//!
+//! A request is first tried on the event loop without waiting: what is in memory is answered there and then.
+//! What may wait for a disk, and every change, goes to a worker. A change is answered when it is durable.
+
+mod caller;
+mod change;
+mod clients;
+mod convert;
+mod dispatch;
+mod list;
+mod look;
+mod mount;
+mod portmap;
+mod reply_cache;
+mod service;
+mod stats;
+
+pub use clients::ClientStats;
+pub use portmap::Ports;
+pub use reply_cache::{CacheLimits, CacheUse};
+pub use service::{Job, Nfs, NfsConfig};
+pub use stats::{ProcedureStats, Stats};
+
+/// rsize and wsize, and the most a listing may fill, in bytes.
+pub const MAX_TRANSFER: u32 = 1 << 20;

@@ -1,0 +1,121 @@
+//! READDIR and READDIRPLUS (RFC 1813 sections 3.3.16 and 3.3.17).
+
+use forebay_rpc::Reply;
+use forebay_vfs::Wait;
+use forebay_wire::nfs3::{
+    Entry, EntryPlus, FileHandle, LISTING_END_SIZE, Nfsstat3, PostOpAttr, ReaddirArgs, ReaddirplusArgs,
+    encode_entry, encode_entryplus, encode_listing_end, encode_listing_header, entry_size, entryplus_size,
+    listing_header_size,
+};
+use forebay_wire::xdr::Encode;
+
+use crate::MAX_TRANSFER;
+use crate::convert::{fattr, handle};
+use crate::dispatch::{Call, Stop, success};
+use crate::look::failed;
+use crate::service::{At, Shared};
+
+/// What may still be put into a listing, in bytes.
+struct Room {
+    /// Of the whole reply body.
+    total: usize,
+    /// Of names, ids and cookies.
+    names: usize,
+    entries: usize,
+}
+
+impl Room {
+    /// Takes the room of one entry; false if it does not fit.
+    fn take(&mut self, total: usize, names: usize) -> bool {
+        // dircount is a hint (RFC 1813): at least one entry goes out whatever it says.
+        if total > self.total || names > self.names && self.entries > 0 {
+            return false;
+        }
+        self.total -= total;
+        self.names = self.names.saturating_sub(names);
+        self.entries += 1;
+        true
+    }
+}
+
+impl Shared {
+    pub(crate) fn readdir(&self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<Nfsstat3, Stop> {
+        let args: ReaddirArgs = call.args()?;
+        let place = (args.dir, args.cookie, args.cookieverf);
+        self.listing(call, reply, place, args.count, u32::MAX, |at, room, out| {
+            self.vfs.readdir(&at.target, &at.caller.cred, args.cookie, |entry| {
+                let fits = room.take(entry_size(entry.name.len()), 0);
+                if fits {
+                    let entry = Entry { fileid: entry.ino, name: entry.name, cookie: entry.cookie };
+                    encode_entry(out, &entry);
+                }
+                fits
+            })
+        })
+    }
+
+    pub(crate) fn readdirplus(&self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<Nfsstat3, Stop> {
+        let args: ReaddirplusArgs = call.args()?;
+        let place = (args.dir, args.cookie, args.cookieverf);
+        self.listing(call, reply, place, args.maxcount, args.dircount, |at, room, out| {
+            let fsid = at.fsid();
+            self.vfs.readdirplus(&at.target, &at.caller.cred, args.cookie, |plus| {
+                let entry = EntryPlus {
+                    fileid: plus.entry.ino,
+                    name: plus.entry.name,
+                    cookie: plus.entry.cookie,
+                    name_attributes: plus.found.map(|(attr, _)| fattr(&attr, fsid)),
+                    name_handle: plus.found.map(|(_, found)| handle(&found)),
+                };
+                let fits = room.take(entryplus_size(&entry), entry_size(entry.name.len()));
+                if fits {
+                    encode_entryplus(out, &entry);
+                }
+                fits
+            })
+        })
+    }
+
+    /// Fills a listing reply: header, the entries `list` appends, end.
+    fn listing(
+        &self,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+        (dir, cookie, verifier): (FileHandle, u64, [u8; 8]),
+        total: u32,
+        names: u32,
+        list: impl FnOnce(&At, &mut Room, &mut Vec<u8>) -> forebay_vfs::Result<forebay_vfs::ListEnd>,
+    ) -> Result<Nfsstat3, Stop> {
+        let filled = self.at(call, &dir, Wait::Yes).and_then(|at| {
+            let ours = self.vfs.cookie_verifier(&at.target);
+            if cookie != 0 && verifier != ours {
+                return Err(Stop::Fail(Nfsstat3::BadCookie));
+            }
+            let attributes: PostOpAttr = Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid()));
+            let overhead = listing_header_size(&attributes) + LISTING_END_SIZE;
+            let total = (total.min(MAX_TRANSFER) as usize).checked_sub(overhead);
+            let total = total.ok_or(Stop::Fail(Nfsstat3::Toosmall))?;
+            let mut room = Room { total, names: names as usize, entries: 0 };
+            let out = reply.head();
+            success(out, call.xid());
+            encode_listing_header(out, &attributes, ours);
+            let end = list(&at, &mut room, out)?;
+            if room.entries == 0 && !end.eof {
+                return Err(Stop::Fail(Nfsstat3::Toosmall));
+            }
+            encode_listing_end(out, end.eof);
+            Ok(Nfsstat3::Ok)
+        });
+        match filled {
+            Err(Stop::Fail(status)) => {
+                reply.clear();
+                success(reply.head(), call.xid());
+                let failure = failed(status);
+                failure.status.encode(reply.head());
+                failure.attributes.encode(reply.head());
+                Ok(status)
+            }
+            other => other,
+        }
+    }
+}

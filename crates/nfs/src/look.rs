@@ -1,0 +1,217 @@
+//! The procedures that change nothing: GETATTR, LOOKUP, ACCESS, READLINK, READ, FSSTAT, FSINFO, PATHCONF.
+
+use std::sync::atomic::Ordering;
+
+use forebay_rpc::Reply;
+use forebay_vfs::{Access, FileType, Wait};
+use forebay_wire::nfs3::{
+    self, AccessArgs, AccessOk, Failed, Fattr3, FsinfoOk, FsstatOk, GetattrArgs, LookupArgs, LookupOk,
+    Nfsstat3, Nfstime3, PathconfOk, PostOpAttr, Procedure, ReadArgs, access, encode_read_header, fsf,
+};
+use forebay_wire::xdr::Encode;
+
+use crate::MAX_TRANSFER;
+use crate::convert::{fattr, handle};
+use crate::dispatch::{Answer, Call, Stop, finish, success};
+use crate::service::Shared;
+
+/// Appends a result; its status is for the counters.
+fn put<T: Encode, F: Encode>(
+    reply: &mut Reply<'_>,
+    xid: u32,
+    answer: Answer<T, F>,
+) -> Result<Nfsstat3, Stop> {
+    let result = answer?;
+    let out = reply.head();
+    success(out, xid);
+    result.encode(out);
+    Ok(result.err().map_or(Nfsstat3::Ok, |failed| failed.status))
+}
+
+impl Shared {
+    /// Runs a procedure that changes nothing. [`Stop::Later`] for all others.
+    pub(crate) fn look(
+        &self,
+        procedure: Procedure,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+        wait: Wait,
+    ) -> Result<Nfsstat3, Stop> {
+        let xid = call.xid();
+        match procedure {
+            Procedure::Null => {
+                success(reply.head(), xid);
+                Ok(Nfsstat3::Ok)
+            }
+            Procedure::Getattr => put(reply, xid, self.getattr(call, wait)),
+            Procedure::Lookup => put(reply, xid, self.lookup(call, wait)),
+            Procedure::Access => put(reply, xid, self.access(call, wait)),
+            Procedure::Read => self.read(call, reply, wait),
+            Procedure::Fsinfo => put(reply, xid, self.fsinfo(call, wait)),
+            Procedure::Pathconf => put(reply, xid, self.pathconf(call, wait)),
+            _ if wait == Wait::No => Err(Stop::Later),
+            Procedure::Readlink => self.readlink(call, reply),
+            Procedure::Fsstat => put(reply, xid, self.fsstat(call, wait)),
+            Procedure::Readdir => self.readdir(call, reply),
+            Procedure::Readdirplus => self.readdirplus(call, reply),
+            _ => Err(Stop::Later),
+        }
+    }
+
+    fn getattr(&self, call: &Call<'_>, wait: Wait) -> Answer<Fattr3, ()> {
+        let args: GetattrArgs = call.args()?;
+        let found = self.at(call, &args.object, wait);
+        finish(found.and_then(|at| Ok(fattr(&self.vfs.getattr(&at.target)?, at.fsid()))), ())
+    }
+
+    fn lookup(&self, call: &Call<'_>, wait: Wait) -> Answer<LookupOk, PostOpAttr> {
+        let args: LookupArgs<'_> = call.args()?;
+        let mut dir_attributes = None;
+        let found = self.at(call, &args.dir, wait).and_then(|at| {
+            let (found, dir) = self.vfs.lookup(&at.target, args.name, &at.caller.cred, wait);
+            dir_attributes = dir.map(|attr| fattr(&attr, at.fsid()));
+            let (child, attr) = found?;
+            let obj_attributes = Some(fattr(&attr, at.fsid()));
+            Ok(LookupOk { object: handle(&self.vfs.handle(&child)), obj_attributes, dir_attributes })
+        });
+        finish(found, dir_attributes)
+    }
+
+    fn access(&self, call: &Call<'_>, wait: Wait) -> Answer<AccessOk, PostOpAttr> {
+        let args: AccessArgs = call.args()?;
+        let found = self.at(call, &args.object, wait).and_then(|at| {
+            let dir = at.target.object.kind() == FileType::Directory;
+            let (asked, writes) = (args.access, access::MODIFY | access::EXTEND | access::DELETE);
+            let any = |bits: u32| asked & bits != 0;
+            let wanted = Access {
+                read: any(access::READ),
+                write: any(writes) && !at.caller.read_only,
+                execute: any(access::LOOKUP | access::EXECUTE) || dir && any(writes),
+            };
+            let (may, attr) = self.vfs.access(&at.target, &at.caller.cred, wanted, wait)?;
+            let access = asked & access_bits(dir, may);
+            Ok(AccessOk { obj_attributes: Some(fattr(&attr, at.fsid())), access })
+        });
+        finish(found, None)
+    }
+
+    fn readlink(&self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<Nfsstat3, Stop> {
+        let args: GetattrArgs = call.args()?;
+        let found = self.at(call, &args.object, Wait::Yes).and_then(|at| {
+            let (path, attr) = self.vfs.readlink(&at.target)?;
+            Ok((path, Some(fattr(&attr, at.fsid()))))
+        });
+        let result = finish(found, None)?;
+        let result = match &result {
+            Ok((path, attributes)) => Ok(nfs3::ReadlinkOk { symlink_attributes: *attributes, path }),
+            Err(failed) => Err(*failed),
+        };
+        put::<_, PostOpAttr>(reply, call.xid(), Ok(result))
+    }
+
+    fn read(&self, call: &Call<'_>, reply: &mut Reply<'_>, wait: Wait) -> Result<Nfsstat3, Stop> {
+        let args: ReadArgs = call.args()?;
+        let count = args.count.min(MAX_TRANSFER) as usize;
+        let found = self.at(call, &args.file, wait).and_then(|at| {
+            let (target, cred) = (&at.target, &at.caller.cred);
+            let mut payload = None;
+            let read = self.vfs.read(target, cred, args.offset, count, wait, |len| {
+                payload.insert(reply.payload(len)).spare_mut()
+            })?;
+            if let Some(payload) = payload {
+                payload.set_len(read.len);
+            }
+            let bytes = read.len as u64;
+            self.stats.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+            at.caller.client.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+            Ok((fattr(&read.attr, at.fsid()), read.len, read.eof))
+        });
+        match finish(found, None::<Fattr3>)? {
+            Ok((attributes, len, eof)) => {
+                let out = reply.head();
+                success(out, call.xid());
+                encode_read_header(out, &Some(attributes), len as u32, eof);
+                Ok(Nfsstat3::Ok)
+            }
+            Err(failed) => {
+                reply.clear();
+                put::<nfs3::ReadOk<'_>, _>(reply, call.xid(), Ok(Err(failed)))
+            }
+        }
+    }
+
+    fn fsstat(&self, call: &Call<'_>, wait: Wait) -> Answer<FsstatOk, PostOpAttr> {
+        let args: GetattrArgs = call.args()?;
+        let found = self.at(call, &args.object, wait).and_then(|at| {
+            let space = self.vfs.space(&at.target.export)?;
+            Ok(FsstatOk {
+                obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
+                tbytes: space.bytes.0,
+                fbytes: space.bytes.1,
+                abytes: space.bytes.2,
+                tfiles: space.files.0,
+                ffiles: space.files.1,
+                afiles: space.files.2,
+                invarsec: 0,
+            })
+        });
+        finish(found, None)
+    }
+
+    fn fsinfo(&self, call: &Call<'_>, wait: Wait) -> Answer<FsinfoOk, PostOpAttr> {
+        let args: GetattrArgs = call.args()?;
+        let found = self.at(call, &args.object, wait).and_then(|at| {
+            let space = self.vfs.space(&at.target.export)?;
+            Ok(FsinfoOk {
+                obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
+                rtmax: MAX_TRANSFER,
+                rtpref: MAX_TRANSFER,
+                rtmult: 4096,
+                wtmax: MAX_TRANSFER,
+                wtpref: MAX_TRANSFER,
+                wtmult: 4096,
+                dtpref: MAX_TRANSFER,
+                maxfilesize: space.max_file_size,
+                time_delta: Nfstime3 { seconds: 0, nseconds: 1 },
+                properties: fsf::LINK | fsf::SYMLINK | fsf::HOMOGENEOUS | fsf::CANSETTIME,
+            })
+        });
+        finish(found, None)
+    }
+
+    fn pathconf(&self, call: &Call<'_>, wait: Wait) -> Answer<PathconfOk, PostOpAttr> {
+        let args: GetattrArgs = call.args()?;
+        let found = self.at(call, &args.object, wait).and_then(|at| {
+            let space = self.vfs.space(&at.target.export)?;
+            Ok(PathconfOk {
+                obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
+                linkmax: space.max_links,
+                name_max: space.name_max,
+                no_trunc: true,
+                chown_restricted: true,
+                case_insensitive: false,
+                case_preserving: true,
+            })
+        });
+        finish(found, None)
+    }
+}
+
+/// The protocol's bits for what the kernel grants (RFC 1813 section 3.3.4).
+fn access_bits(dir: bool, may: Access) -> u32 {
+    let bits = |on: bool, bits: u32| if on { bits } else { 0 };
+    if dir {
+        bits(may.read, access::READ)
+            | bits(may.execute, access::LOOKUP)
+            | bits(may.write && may.execute, access::MODIFY | access::EXTEND | access::DELETE)
+    } else {
+        bits(may.read, access::READ)
+            | bits(may.write, access::MODIFY | access::EXTEND)
+            | bits(may.execute, access::EXECUTE)
+    }
+}
+
+/// A failure arm without attributes.
+pub(crate) fn failed(status: Nfsstat3) -> Failed<PostOpAttr> {
+    Failed { status, attributes: None }
+}

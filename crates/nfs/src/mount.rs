@@ -1,0 +1,157 @@
+//! MOUNT v3 (RFC 1813 appendix I).
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use forebay_vfs::{Cred, Errno, Error, FileType, Identity, Target, Wait};
+use forebay_wire::mount3::{
+    DirPath, ExportEntry, ExportList, MAX_NAME, MAX_PATH, MountEntry, MountList, MountOk, MountRes,
+    Mountstat3, Procedure,
+};
+use forebay_wire::rpc::{AUTH_NONE, AUTH_SYS};
+use forebay_wire::xdr::{Encode, List};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::caller::{client_address, groups, rule_for};
+use crate::convert::handle;
+use crate::dispatch::{Call, Stop, success};
+use crate::service::Shared;
+
+fn entries<'a>(names: &'a [String], known: &'a VecDeque<(IpAddr, Vec<u8>)>) -> Vec<MountEntry<'a>> {
+    let pairs = names.iter().zip(known);
+    pairs.map(|(name, (_, path))| MountEntry { hostname: name.as_bytes(), directory: path }).collect()
+}
+
+/// The list behind DUMP: a courtesy, lost at a restart and bounded, as RFC 1813 allows.
+#[derive(Default)]
+pub(crate) struct Mounts {
+    known: Mutex<VecDeque<(IpAddr, Vec<u8>)>>,
+}
+
+const MAX_MOUNTS: usize = 4096;
+
+impl Mounts {
+    fn add(&self, client: IpAddr, path: &[u8]) {
+        let mut known = self.known.lock();
+        if known.iter().any(|(address, mounted)| *address == client && mounted == path) {
+            return;
+        }
+        if known.len() == MAX_MOUNTS {
+            known.pop_front();
+        }
+        known.push_back((client, path.into()));
+    }
+
+    fn remove(&self, client: IpAddr, path: Option<&[u8]>) {
+        self.known
+            .lock()
+            .retain(|(address, mounted)| *address != client || path.is_some_and(|path| mounted != path));
+    }
+}
+
+impl Shared {
+    /// Runs a MOUNT procedure on a worker and appends its whole reply.
+    pub(crate) fn mount(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), Stop> {
+        let client = client_address(call.peer);
+        match procedure {
+            Procedure::Null => success(out, call.xid()),
+            Procedure::Mnt => {
+                let path: DirPath<'_> = call.args()?;
+                let mounted = self.mnt(call, path);
+                if mounted.is_ok() {
+                    self.mounts.add(client, path);
+                }
+                success(out, call.xid());
+                mounted.encode(out);
+            }
+            Procedure::Dump => {
+                success(out, call.xid());
+                let known = self.mounts.known.lock().clone();
+                let names: Vec<_> = known.iter().map(|(address, _)| address.to_string()).collect();
+                let list: MountList<'_> = List(entries(&names, &known));
+                list.encode(out);
+            }
+            Procedure::Umnt => {
+                let path: DirPath<'_> = call.args()?;
+                self.mounts.remove(client, Some(path));
+                success(out, call.xid());
+            }
+            Procedure::Umntall => {
+                self.mounts.remove(client, None);
+                success(out, call.xid());
+            }
+            Procedure::Export => {
+                success(out, call.xid());
+                self.export_list(out);
+            }
+        }
+        Ok(())
+    }
+
+    /// The exports with the networks they are open to.
+    fn export_list(&self, out: &mut Vec<u8>) {
+        let groups: Vec<_> = self.exports.iter().map(groups).collect();
+        let mut entries = Vec::new();
+        for (export, groups) in self.exports.iter().zip(&groups) {
+            for name in export.names() {
+                let names =
+                    groups.iter().map(|group| &group.as_bytes()[..group.len().min(MAX_NAME)]).collect();
+                entries.push(ExportEntry { directory: name.as_bytes(), groups: List(names) });
+            }
+        }
+        let list: ExportList<'_> = List(entries);
+        list.encode(out);
+    }
+
+    /// The handle of an exported directory or one below it.
+    fn mnt(&self, call: &Call<'_>, path: &[u8]) -> MountRes {
+        if path.len() > MAX_PATH {
+            return Err(Mountstat3::Nametoolong);
+        }
+        let (export, below) = self.find_export(path).ok_or(Mountstat3::Noent)?;
+        rule_for(export, call.peer).ok_or(Mountstat3::Acces)?;
+        let served = self.vfs.exports().iter().find(|served| served.id == export.id);
+        let mut target = served.ok_or(Mountstat3::Noent)?.root();
+        // As the server: which directories may be mounted is the export's affair, not the caller's.
+        let server = self.vfs.creds.intern(&Identity { uid: 0, gid: 0, groups: SmallVec::new() });
+        for name in below.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            target = self.step(&target, name, &server)?;
+        }
+        let fhandle = handle(&self.vfs.handle(&target));
+        Ok(MountOk { fhandle, auth_flavors: vec![AUTH_SYS, AUTH_NONE] })
+    }
+
+    fn step(&self, dir: &Target, name: &[u8], server: &Cred) -> Result<Target, Mountstat3> {
+        let (target, _) = self.vfs.lookup(dir, name, server, Wait::Yes).0.map_err(mount_status)?;
+        if target.object.kind() == FileType::Directory { Ok(target) } else { Err(Mountstat3::Notdir) }
+    }
+
+    /// The export with the longest name that is `path` or above it, and what of `path` is below that.
+    fn find_export<'a>(&self, path: &'a [u8]) -> Option<(&forebay_config::Export, &'a [u8])> {
+        let mut best: Option<(&forebay_config::Export, &[u8], usize)> = None;
+        for export in &self.exports {
+            for name in export.names() {
+                let name = name.trim_end_matches('/').as_bytes();
+                let Some(below) = path.strip_prefix(name) else { continue };
+                let whole = below.is_empty() || below[0] == b'/';
+                if whole && best.is_none_or(|(_, _, len)| name.len() > len) {
+                    best = Some((export, below, name.len()));
+                }
+            }
+        }
+        best.map(|(export, below, _)| (export, below))
+    }
+}
+
+fn mount_status(error: Error) -> Mountstat3 {
+    match error {
+        Error::Os(Errno::NOENT) | Error::Stale => Mountstat3::Noent,
+        Error::Os(Errno::NOTDIR) => Mountstat3::Notdir,
+        Error::Os(Errno::ACCESS) => Mountstat3::Acces,
+        Error::Os(Errno::PERM) => Mountstat3::Perm,
+        Error::Os(Errno::INVAL) => Mountstat3::Inval,
+        Error::Os(Errno::NAMETOOLONG) => Mountstat3::Nametoolong,
+        _ => Mountstat3::Io,
+    }
+}

@@ -1,0 +1,120 @@
+//! The portmapper's answers (RFC 1833 section 3): enough for any client to find NFS and MOUNT on port 111.
+
+use forebay_rpc::{Message, Outcome, Reply, Service};
+use forebay_wire::portmap::{IPPROTO_TCP, Mapping, PROGRAM, Procedure, VERSION};
+use forebay_wire::rpc::{CallError, CallHeader, ReplyHeader, ReplyStatus};
+use forebay_wire::xdr::{Decode, Encode, List, Reader};
+use forebay_wire::{mount3, nfs3};
+
+/// Where NFS and MOUNT are; answers over TCP as a [`Service`], and over UDP by [`Ports::answer`].
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    /// The TCP port of both.
+    pub port: u16,
+}
+
+impl Ports {
+    /// What is registered.
+    pub fn mappings(&self) -> [Mapping; 2] {
+        let tcp = |prog, vers| Mapping { prog, vers, prot: IPPROTO_TCP, port: self.port.into() };
+        [tcp(nfs3::PROGRAM, nfs3::VERSION), tcp(mount3::PROGRAM, mount3::VERSION)]
+    }
+
+    /// Appends the reply to a call; nothing if it is no call.
+    pub fn answer(&self, call: &[u8], out: &mut Vec<u8>) {
+        let mut args = Reader::new(call);
+        let header = match CallHeader::decode(&mut args) {
+            Ok(header) => header,
+            Err(CallError::Malformed(_)) => return,
+            Err(CallError::RpcMismatch { xid }) => {
+                return ReplyHeader { xid, status: ReplyStatus::RpcMismatch { low: 2, high: 2 } }.encode(out);
+            }
+            Err(CallError::BadAuth { xid, stat }) => {
+                return ReplyHeader { xid, status: ReplyStatus::AuthError(stat) }.encode(out);
+            }
+        };
+        let status = match (header.prog, header.vers) {
+            (PROGRAM, VERSION) => ReplyStatus::Success,
+            (PROGRAM, _) => ReplyStatus::ProgMismatch { low: VERSION, high: VERSION },
+            _ => ReplyStatus::ProgUnavail,
+        };
+        let procedure = Procedure::try_from(header.proc);
+        let head = |status| ReplyHeader { xid: header.xid, status };
+        match (status, procedure) {
+            (ReplyStatus::Success, Ok(procedure)) => self.execute(procedure, &mut args, &head, out),
+            (ReplyStatus::Success, Err(_)) => head(ReplyStatus::ProcUnavail).encode(out),
+            (status, _) => head(status).encode(out),
+        }
+    }
+
+    fn execute(
+        &self,
+        procedure: Procedure,
+        args: &mut Reader<'_>,
+        head: &dyn Fn(ReplyStatus) -> ReplyHeader,
+        out: &mut Vec<u8>,
+    ) {
+        match procedure {
+            Procedure::Null => head(ReplyStatus::Success).encode(out),
+            Procedure::Getport => match Mapping::decode(args) {
+                Ok(asked) => {
+                    head(ReplyStatus::Success).encode(out);
+                    self.port_of(&asked).encode(out);
+                }
+                Err(_) => head(ReplyStatus::GarbageArgs).encode(out),
+            },
+            Procedure::Dump => {
+                head(ReplyStatus::Success).encode(out);
+                List(self.mappings().to_vec()).encode(out);
+            }
+            // Nobody registers here, and nothing is called on behalf of others.
+            Procedure::Set | Procedure::Unset => {
+                head(ReplyStatus::Success).encode(out);
+                false.encode(out);
+            }
+            Procedure::Callit => head(ReplyStatus::ProcUnavail).encode(out),
+        }
+    }
+
+    /// The port of a program and version; 0 = not served (RFC 1833), which is also the answer for UDP. A client
+    /// asking for another version gets the port: it will be told there which versions are served.
+    fn port_of(&self, asked: &Mapping) -> u32 {
+        let served = self.mappings();
+        let found = served.iter().find(|mapping| mapping.prog == asked.prog && mapping.prot == asked.prot);
+        found.map_or(0, |mapping| mapping.port)
+    }
+}
+
+impl Service for Ports {
+    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
+        self.answer(message.bytes(), reply.head());
+        if reply.head().is_empty() { Outcome::Close } else { Outcome::Reply }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_wire::portmap::IPPROTO_UDP;
+    use forebay_wire::rpc::{Auth, OpaqueAuth};
+
+    fn ask(prog: u32, prot: u32) -> u32 {
+        let mut call = Vec::new();
+        let (cred, verf) = (Auth::None, OpaqueAuth::NONE);
+        CallHeader { xid: 5, prog: PROGRAM, vers: VERSION, proc: 3, cred, verf }.encode(&mut call);
+        Mapping { prog, vers: 3, prot, port: 0 }.encode(&mut call);
+        let mut out = Vec::new();
+        Ports { port: 2049 }.answer(&call, &mut out);
+        let mut reader = Reader::new(&out);
+        assert_eq!(ReplyHeader::decode(&mut reader).unwrap().status, ReplyStatus::Success);
+        reader.u32().unwrap()
+    }
+
+    #[test]
+    fn nfs_and_mount_are_on_tcp_only() {
+        assert_eq!(ask(nfs3::PROGRAM, IPPROTO_TCP), 2049);
+        assert_eq!(ask(mount3::PROGRAM, IPPROTO_TCP), 2049);
+        assert_eq!(ask(nfs3::PROGRAM, IPPROTO_UDP), 0);
+        assert_eq!(ask(100_021, IPPROTO_TCP), 0, "no lock manager is served");
+    }
+}

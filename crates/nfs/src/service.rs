@@ -1,0 +1,280 @@
+//! The service: tries a request on the event loop, else hands it to a worker.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use forebay_rpc::{Message, Outcome, Peer, Record, Reply, Service, Ticket, Workers};
+use forebay_vfs::{Target, Vfs, Wait};
+use forebay_wire::mount3;
+use forebay_wire::nfs3::{FileHandle, Nfsstat3, Procedure};
+use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
+use forebay_wire::xdr::Encode;
+
+use crate::caller::{self, Caller};
+use crate::clients::{ClientStats, Clients};
+use crate::dispatch::{Call, Route, Stop, failure, route, success};
+use crate::mount::Mounts;
+use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
+use crate::stats::Stats;
+
+/// What the service needs besides the file system.
+pub struct NfsConfig {
+    /// The exports with their rules; the same ids as those of the file system's exports.
+    pub exports: Vec<forebay_config::Export>,
+    /// Threads for requests that wait for a disk: as many for data, as many for names and attributes.
+    pub workers: usize,
+    /// Requests of each kind that may wait for one.
+    pub worker_queue: usize,
+    /// How long an idle worker polls before it sleeps.
+    pub busy_poll: Duration,
+    /// Bounds of the reply cache.
+    pub reply_cache: CacheLimits,
+}
+
+/// A request on its way to a worker.
+pub struct Job {
+    record: Record,
+    ticket: Ticket,
+    arrived: Instant,
+}
+
+/// NFSv3 and MOUNT v3 for a set of exports.
+pub struct Nfs {
+    shared: Arc<Shared>,
+    /// For READ, WRITE and COMMIT.
+    data: Workers<Job>,
+    /// For all others: names and attributes do not queue behind slow data.
+    names: Workers<Job>,
+}
+
+/// What event loops and workers share.
+pub(crate) struct Shared {
+    pub(crate) vfs: Arc<Vfs>,
+    pub(crate) exports: Vec<forebay_config::Export>,
+    pub(crate) cache: ReplyCache,
+    pub(crate) clients: Clients,
+    pub(crate) mounts: Mounts,
+    pub(crate) stats: Stats,
+}
+
+impl Nfs {
+    /// Starts the workers.
+    pub fn new(vfs: Arc<Vfs>, config: NfsConfig) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            vfs,
+            exports: config.exports,
+            cache: ReplyCache::new(config.reply_cache),
+            clients: Clients::default(),
+            mounts: Mounts::default(),
+            stats: Stats::default(),
+        });
+        let pool = || {
+            let shared = shared.clone();
+            Workers::new(config.workers, config.worker_queue, config.busy_poll, move |job| {
+                shared.stats.busy.fetch_add(1, Ordering::Relaxed);
+                shared.run(job);
+                shared.stats.busy.fetch_sub(1, Ordering::Relaxed);
+            })
+        };
+        let (data, names) = (pool()?, pool()?);
+        Ok(Nfs { shared, data, names })
+    }
+
+    /// Counters since start.
+    pub fn stats(&self) -> &Stats {
+        &self.shared.stats
+    }
+
+    /// Use of the reply cache.
+    pub fn reply_cache(&self) -> &CacheUse {
+        &self.shared.cache.usage
+    }
+
+    /// Every client address seen.
+    pub fn clients(&self) -> Vec<(IpAddr, Arc<ClientStats>)> {
+        self.shared.clients.all()
+    }
+
+    /// Requests waiting for a worker.
+    pub fn queued(&self) -> usize {
+        self.data.queued() + self.names.queued()
+    }
+
+    /// Finishes queued requests and ends the workers.
+    pub fn stop(&self) {
+        self.data.stop();
+        self.names.stop();
+    }
+}
+
+impl Service for Nfs {
+    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
+        let arrived = Instant::now();
+        let workers = match self.shared.first_try(&message, reply, arrived) {
+            Tried::Done(outcome) => return outcome,
+            Tried::Data => &self.data,
+            Tried::Names => &self.names,
+        };
+        reply.clear();
+        let (record, ticket) = message.defer();
+        self.shared.stats.deferred.fetch_add(1, Ordering::Relaxed);
+        if let Err(job) = workers.submit(Job { record, ticket, arrived }) {
+            self.shared.turn_away(job);
+        }
+        Outcome::Deferred
+    }
+
+    fn connected(&self, peer: &Peer) -> bool {
+        self.shared.clients.connected(peer.addr.ip());
+        true
+    }
+
+    fn disconnected(&self, peer: &Peer) {
+        self.shared.clients.disconnected(peer.addr.ip());
+    }
+}
+
+/// What came of trying a request on the event loop.
+enum Tried {
+    Done(Outcome),
+    /// It has to wait for file data.
+    Data,
+    /// It has to wait for anything else.
+    Names,
+}
+
+/// An object a call names, reached by an admitted caller.
+pub(crate) struct At {
+    pub(crate) target: Target,
+    pub(crate) caller: Caller,
+}
+
+impl At {
+    pub(crate) fn fsid(&self) -> u64 {
+        self.target.export.fsid
+    }
+}
+
+impl Shared {
+    /// Answers on the event loop if nothing has to be waited for.
+    fn first_try(&self, message: &Message<'_>, reply: &mut Reply<'_>, arrived: Instant) -> Tried {
+        match route(message.bytes(), message.peer()) {
+            Route::Nfs(procedure, call) => match self.look(procedure, &call, reply, Wait::No) {
+                Ok(status) => {
+                    self.stats.answered(procedure, arrived.elapsed(), status != Nfsstat3::Ok);
+                    Tried::Done(Outcome::Reply)
+                }
+                Err(Stop::Garbage) => {
+                    garbage(reply, call.xid());
+                    Tried::Done(Outcome::Reply)
+                }
+                Err(_) if matches!(procedure, Procedure::Read | Procedure::Write | Procedure::Commit) => {
+                    Tried::Data
+                }
+                Err(_) => Tried::Names,
+            },
+            Route::Mount(mount3::Procedure::Null, call) => {
+                success(reply.head(), call.xid());
+                Tried::Done(Outcome::Reply)
+            }
+            Route::Mount(..) => Tried::Names,
+            Route::Answer(header) => {
+                header.encode(reply.head());
+                Tried::Done(Outcome::Reply)
+            }
+            Route::Close => Tried::Done(Outcome::Close),
+        }
+    }
+
+    /// Answers on a worker, taking as long as it takes.
+    fn run(self: &Arc<Self>, job: Job) {
+        let Job { record, ticket, arrived } = job;
+        let peer = ticket.peer().clone();
+        match route(&record, &peer) {
+            Route::Nfs(procedure, call) if is_change(procedure) => {
+                self.change(procedure, &call, ticket, arrived)
+            }
+            Route::Nfs(procedure, call) => {
+                let mut reply = ticket.reply();
+                let status = match self.look(procedure, &call, &mut reply, Wait::Yes) {
+                    Ok(status) => status,
+                    Err(Stop::Garbage) => {
+                        reply.clear();
+                        garbage(&mut reply, call.xid());
+                        Nfsstat3::Inval
+                    }
+                    Err(stop) => {
+                        reply.clear();
+                        let status = if let Stop::Fail(status) = stop { status } else { Nfsstat3::Jukebox };
+                        failure(reply.head(), call.xid(), procedure, status);
+                        status
+                    }
+                };
+                self.stats.answered(procedure, arrived.elapsed(), status != Nfsstat3::Ok);
+                self.send(ticket, reply);
+            }
+            Route::Mount(procedure, call) => {
+                let mut reply = ticket.reply();
+                if self.mount(procedure, &call, reply.head()).is_err() {
+                    reply.clear();
+                    garbage(&mut reply, call.xid());
+                }
+                self.send(ticket, reply);
+            }
+            // The event loop has answered these.
+            Route::Answer(_) | Route::Close => self.done(),
+        }
+    }
+
+    /// Too many requests wait already: the client shall come back later (RFC 1813 NFS3ERR_JUKEBOX).
+    fn turn_away(&self, job: Job) {
+        self.stats.rejected.fetch_add(1, Ordering::Relaxed);
+        let mut reply = job.ticket.reply();
+        match route(&job.record, job.ticket.peer()) {
+            Route::Nfs(procedure, call) => failure(reply.head(), call.xid(), procedure, Nfsstat3::Jukebox),
+            Route::Mount(_, call) => {
+                ReplyHeader { xid: call.xid(), status: ReplyStatus::SystemErr }.encode(reply.head());
+            }
+            Route::Answer(_) | Route::Close => return self.done(),
+        }
+        self.send(job.ticket, reply);
+    }
+
+    /// Sends the reply to a deferred request.
+    pub(crate) fn send(&self, ticket: Ticket, reply: forebay_rpc::OwnedReply) {
+        self.done();
+        ticket.send(reply);
+    }
+
+    /// One deferred request less.
+    pub(crate) fn done(&self) {
+        self.stats.deferred.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The object `handle` names and the caller, if the export's rules admit it.
+    pub(crate) fn at(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
+        let target = self.vfs.target(handle.as_bytes(), wait)?;
+        let export = self.exports.iter().find(|export| export.id == target.export.id);
+        let export = export.ok_or(Stop::Fail(Nfsstat3::Stale))?;
+        let caller = caller::admit(&self.vfs.creds, &self.clients, export, call.peer, &call.header.cred)
+            .map_err(Stop::Fail)?;
+        caller.client.operations.fetch_add(1, Ordering::Relaxed);
+        Ok(At { target, caller })
+    }
+}
+
+/// Whether a procedure changes something (or, for COMMIT, waits for stable storage).
+fn is_change(procedure: Procedure) -> bool {
+    use Procedure::{Commit, Create, Link, Mkdir, Mknod, Remove, Rename, Rmdir, Setattr, Symlink, Write};
+    matches!(
+        procedure,
+        Commit | Create | Link | Mkdir | Mknod | Remove | Rename | Rmdir | Setattr | Symlink | Write
+    )
+}
+
+pub(crate) fn garbage(reply: &mut Reply<'_>, xid: u32) {
+    reply.clear();
+    ReplyHeader { xid, status: ReplyStatus::GarbageArgs }.encode(reply.head());
+}

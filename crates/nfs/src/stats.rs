@@ -1,0 +1,47 @@
+//! What the service counts: per procedure and in bytes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use forebay_metrics::Recorder;
+use forebay_wire::nfs3::Procedure;
+
+/// Counters of one procedure.
+#[derive(Default)]
+pub struct ProcedureStats {
+    /// Latency from the arrival of the record to the reply, durable where it has to be.
+    pub latency: Recorder,
+    /// Replies with a status other than NFS3_OK.
+    pub errors: AtomicU64,
+}
+
+/// Counters since start.
+#[derive(Default)]
+pub struct Stats {
+    procedures: [ProcedureStats; Procedure::COUNT],
+    /// Bytes returned by READ.
+    pub bytes_read: AtomicU64,
+    /// Bytes taken by WRITE.
+    pub bytes_written: AtomicU64,
+    /// Requests that went to a worker and are not answered yet.
+    pub deferred: AtomicU64,
+    /// Workers at a request now.
+    pub busy: AtomicU64,
+    /// Requests turned away with NFS3ERR_JUKEBOX because too many waited for a worker.
+    pub rejected: AtomicU64,
+}
+
+impl Stats {
+    /// The counters of one procedure.
+    pub fn procedure(&self, procedure: Procedure) -> &ProcedureStats {
+        &self.procedures[procedure as usize]
+    }
+
+    pub(crate) fn answered(&self, procedure: Procedure, took: Duration, failed: bool) {
+        let stats = self.procedure(procedure);
+        stats.latency.record(took);
+        if failed {
+            stats.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Listening sockets, and which loop gets a new connection.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_tcp_keepcnt, set_tcp_keepidle,
+    set_tcp_keepintvl, set_tcp_nodelay,
+};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen, socket_with,
+};
+
+use crate::home::{Home, Post};
+use crate::service::Peer;
+
+/// Connections the kernel keeps before they are accepted; it cuts this to net.core.somaxconn.
+const BACKLOG: i32 = 4096;
+/// Accepted at most before connections that are served get their turn.
+const AT_ONCE: usize = 64;
+/// Pause after the process or system ran out of file descriptors or memory for sockets.
+const PAUSE: Duration = Duration::from_millis(100);
+/// At most one warning about that in this time.
+const WARN_EVERY: Duration = Duration::from_secs(10);
+
+/// Opens a listening socket. IPv6 sockets take IPv6 only, so that both families may use one port.
+pub(crate) fn listen_on(addr: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fd = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
+    set_socket_reuseaddr(&fd, true)?;
+    if addr.is_ipv6() {
+        set_ipv6_v6only(&fd, true)?;
+    }
+    bind(&fd, &addr)?;
+    listen(&fd, BACKLOG)?;
+    let bound = SocketAddr::try_from(getsockname(&fd)?)?;
+    Ok((fd, bound))
+}
+
+pub(crate) struct Acceptor {
+    sockets: Vec<OwnedFd>,
+    homes: Arc<[Arc<Home>]>,
+    max_connections: usize,
+    next_id: u64,
+    paused_until: Option<Instant>,
+    warned: Option<Instant>,
+}
+
+impl Acceptor {
+    pub(crate) fn new(sockets: Vec<OwnedFd>, homes: Arc<[Arc<Home>]>, max_connections: usize) -> Self {
+        Self { sockets, homes, max_connections, next_id: 1, paused_until: None, warned: None }
+    }
+
+    pub(crate) fn sockets(&self) -> &[OwnedFd] {
+        &self.sockets
+    }
+
+    pub(crate) fn paused_until(&self) -> Option<Instant> {
+        self.paused_until
+    }
+
+    pub(crate) fn go_on(&mut self) {
+        self.paused_until = None;
+    }
+
+    /// Accepts what waits and gives it to the loops; false if accepting has to pause.
+    pub(crate) fn accept(&mut self, now: Instant) -> bool {
+        for index in 0..self.sockets.len() {
+            for _ in 0..AT_ONCE {
+                match self.accept_one(index) {
+                    Ok(()) => {}
+                    Err(Errno::AGAIN) => break,
+                    Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                        self.pause(error, now);
+                        return false;
+                    }
+                    // The connection died before it was accepted (accept(2) lists the network's errors).
+                    Err(_) => {}
+                }
+            }
+        }
+        true
+    }
+
+    fn accept_one(&mut self, index: usize) -> Result<(), Errno> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (fd, addr) = acceptfrom_with(self.sockets[index].as_fd(), flags)?;
+        let addr = SocketAddr::try_from(addr.ok_or(Errno::NOTCONN)?)?;
+        let local = SocketAddr::try_from(getsockname(&fd)?)?;
+        set_up(&fd)?;
+        let peer = Arc::new(Peer { id: self.next_id, addr, local });
+        self.next_id += 1;
+        let loads = || self.homes.iter().map(|home| home.load.load(Relaxed));
+        let evict = loads().sum::<usize>() >= self.max_connections;
+        if let Some(home) = self.homes.iter().min_by_key(|home| home.load.load(Relaxed)) {
+            home.load.fetch_add(1, Relaxed);
+            home.post(Post::Adopt { fd, peer, evict });
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, error: Errno, now: Instant) {
+        self.paused_until = Some(now + PAUSE);
+        if self.warned.is_none_or(|at| now.duration_since(at) >= WARN_EVERY) {
+            self.warned = Some(now);
+            tracing::warn!(%error, "cannot accept connections: raise the limit of open files or close idle clients");
+        }
+    }
+}
+
+/// Replies are never held back; a peer that vanished is found after about ten minutes.
+fn set_up(fd: &OwnedFd) -> Result<(), Errno> {
+    set_tcp_nodelay(fd, true)?;
+    set_socket_keepalive(fd, true)?;
+    set_tcp_keepidle(fd, Duration::from_secs(300))?;
+    set_tcp_keepintvl(fd, Duration::from_secs(30))?;
+    set_tcp_keepcnt(fd, 10)
+}

@@ -1,0 +1,187 @@
+//! Record marking (RFC 5531 section 11): cuts a byte stream into records, whatever their fragmentation.
+//!
+//! A record that lies whole in the received bytes is passed on where it is. Any other is collected in a pooled
+//! buffer that starts small and becomes one of the claimed size only after [`EARLY`] bytes really arrived.
+
+use std::sync::Arc;
+
+use crate::pool::{Pool, PooledBuf, SMALL};
+use crate::stats::CloseReason;
+
+/// Bytes of a large record that must have arrived before a buffer of its claimed size is taken.
+pub(crate) const EARLY: usize = 4096;
+/// Fragments one record may have.
+const MAX_FRAGMENTS: u32 = 4096;
+/// Empty fragments one record may have.
+const MAX_EMPTY: u32 = 16;
+
+/// A record collected in a pooled buffer.
+pub(crate) struct RecordBuf {
+    pub(crate) buf: PooledBuf,
+    pub(crate) len: usize,
+}
+
+/// What the bytes seen so far amount to.
+pub(crate) enum Next<'s> {
+    /// A record, in place.
+    Whole(&'s [u8]),
+    /// A record that came in pieces.
+    Assembled(RecordBuf),
+    /// All input is taken in, no record is complete.
+    More,
+    /// No buffer is to be had now; the rest of the input is not taken in.
+    Starved,
+}
+
+/// Where a connection's stream stands between two receives.
+#[derive(Default)]
+pub(crate) struct Assembler {
+    mark: [u8; 4],
+    mark_len: usize,
+    /// Bytes missing from the current fragment.
+    left: usize,
+    last: bool,
+    fragments: u32,
+    empty: u32,
+    len: usize,
+    buf: Option<PooledBuf>,
+}
+
+impl Assembler {
+    /// Whether part of a record has arrived.
+    pub(crate) fn partial(&self) -> bool {
+        self.mark_len > 0 || self.fragments > 0
+    }
+
+    /// Whether the record under way is known to be large.
+    pub(crate) fn large(&self) -> bool {
+        self.len + self.left > SMALL
+    }
+
+    /// Bytes of the record under way that have arrived.
+    pub(crate) fn arrived(&self) -> usize {
+        self.len
+    }
+
+    /// Takes the next record out of `input`, advancing it.
+    pub(crate) fn next<'s>(
+        &mut self,
+        input: &mut &'s [u8],
+        max_record: usize,
+        pool: &Arc<Pool>,
+    ) -> Result<Next<'s>, CloseReason> {
+        if !self.partial()
+            && let Some((mark, rest)) = input.split_first_chunk::<4>()
+        {
+            let (last, len) = parse_mark(*mark);
+            if last && len > 0 && len <= rest.len() && len <= max_record {
+                let (record, rest) = rest.split_at(len);
+                *input = rest;
+                return Ok(Next::Whole(record));
+            }
+        }
+        loop {
+            if self.left == 0 {
+                let take = input.len().min(4 - self.mark_len);
+                let (head, rest) = input.split_at(take);
+                self.mark[self.mark_len..self.mark_len + take].copy_from_slice(head);
+                self.mark_len += take;
+                *input = rest;
+                if self.mark_len < 4 {
+                    return Ok(Next::More);
+                }
+                self.begin_fragment(max_record)?;
+            } else {
+                let take = input.len().min(self.left);
+                if take == 0 {
+                    return Ok(Next::More);
+                }
+                if !self.reserve(take, pool) {
+                    return Ok(Next::Starved);
+                }
+                let (bytes, rest) = input.split_at(take);
+                if let Some(buf) = &mut self.buf {
+                    buf[self.len..self.len + take].copy_from_slice(bytes);
+                }
+                *input = rest;
+                self.len += take;
+                self.left -= take;
+            }
+            if let Some(record) = self.complete() {
+                return Ok(Next::Assembled(record));
+            }
+        }
+    }
+
+    /// Space to receive the rest of the current fragment into directly; empty unless its buffer is there.
+    pub(crate) fn direct(&mut self) -> &mut [u8] {
+        match &mut self.buf {
+            Some(buf) if self.left > 0 && buf.len() >= self.len + self.left => {
+                &mut buf[self.len..self.len + self.left]
+            }
+            _ => &mut [],
+        }
+    }
+
+    /// Accounts for `n` bytes received into [`direct`](Self::direct); the record, if that completed it.
+    pub(crate) fn received(&mut self, n: usize) -> Option<RecordBuf> {
+        let n = n.min(self.left);
+        self.len += n;
+        self.left -= n;
+        self.complete()
+    }
+
+    fn begin_fragment(&mut self, max_record: usize) -> Result<(), CloseReason> {
+        let (last, len) = parse_mark(self.mark);
+        self.mark_len = 0;
+        self.fragments += 1;
+        self.empty += u32::from(len == 0);
+        if self.len + len > max_record {
+            return Err(CloseReason::RecordTooLong);
+        }
+        let empty_record = last && self.len + len == 0;
+        if empty_record || self.fragments > MAX_FRAGMENTS || self.empty > MAX_EMPTY {
+            return Err(CloseReason::BadFragments);
+        }
+        self.left = len;
+        self.last = last;
+        Ok(())
+    }
+
+    /// Makes room for `more` bytes; false if no buffer is to be had.
+    fn reserve(&mut self, more: usize, pool: &Arc<Pool>) -> bool {
+        let claimed = self.len + self.left;
+        let want = if self.len + more >= EARLY { claimed } else { claimed.min(SMALL) };
+        if self.buf.as_ref().is_some_and(|buf| buf.len() >= want) {
+            return true;
+        }
+        let Some(mut larger) = pool.lease(want) else { return false };
+        if let Some(buf) = &self.buf {
+            larger[..self.len].copy_from_slice(&buf[..self.len]);
+        }
+        self.buf = Some(larger);
+        true
+    }
+
+    fn complete(&mut self) -> Option<RecordBuf> {
+        if self.left > 0 || !self.last || self.fragments == 0 {
+            return None;
+        }
+        let done = std::mem::take(self);
+        Some(RecordBuf { buf: done.buf?, len: done.len })
+    }
+}
+
+/// Last-fragment flag and length in bytes of a record mark.
+fn parse_mark(mark: [u8; 4]) -> (bool, usize) {
+    let word = u32::from_be_bytes(mark);
+    (word >> 31 == 1, (word & 0x7fff_ffff) as usize)
+}
+
+/// The record mark of a single-fragment record of `len` bytes, below 2 GiB.
+pub(crate) fn single_mark(len: usize) -> [u8; 4] {
+    (len as u32 | 0x8000_0000).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests;

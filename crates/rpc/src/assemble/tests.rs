@@ -1,0 +1,158 @@
+use super::*;
+
+const MAX: usize = 1 << 20;
+
+fn mark(len: usize, last: bool) -> [u8; 4] {
+    (len as u32 | u32::from(last) << 31).to_be_bytes()
+}
+
+/// A receiver as the event loop is one: bytes arrive in pieces, directly where the assembler offers space.
+struct Receiver {
+    pool: Arc<Pool>,
+    assembler: Assembler,
+    records: Vec<Vec<u8>>,
+}
+
+impl Receiver {
+    fn new() -> Self {
+        Self { pool: Pool::new(MAX, 64 << 20), assembler: Assembler::default(), records: Vec::new() }
+    }
+
+    fn deliver(&mut self, mut bytes: &[u8]) -> Result<(), CloseReason> {
+        let space = self.assembler.direct();
+        let direct = space.len().min(bytes.len());
+        space[..direct].copy_from_slice(&bytes[..direct]);
+        bytes = &bytes[direct..];
+        if direct > 0
+            && let Some(record) = self.assembler.received(direct)
+        {
+            self.records.push(record.buf[..record.len].to_vec());
+        }
+        while !bytes.is_empty() {
+            match self.assembler.next(&mut bytes, MAX, &self.pool)? {
+                Next::Whole(record) => self.records.push(record.to_vec()),
+                Next::Assembled(record) => self.records.push(record.buf[..record.len].to_vec()),
+                Next::More => assert!(bytes.is_empty()),
+                Next::Starved => panic!("there is memory"),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refused(pieces: impl IntoIterator<Item = Vec<u8>>) -> Option<CloseReason> {
+    let mut receiver = Receiver::new();
+    pieces.into_iter().find_map(|piece| receiver.deliver(&piece).err())
+}
+
+#[test]
+fn every_fragmentation_of_a_small_record_in_every_piece_size() {
+    let record: Vec<u8> = (1..=9).collect();
+    for cuts in 0u32..1 << (record.len() - 1) {
+        let mut stream = Vec::new();
+        let mut from = 0;
+        for to in 1..=record.len() {
+            if to == record.len() || cuts >> (to - 1) & 1 == 1 {
+                stream.extend(mark(to - from, to == record.len()));
+                stream.extend(&record[from..to]);
+                from = to;
+            }
+        }
+        let twice = stream.repeat(2);
+        for size in (1..16).chain([twice.len()]) {
+            let mut receiver = Receiver::new();
+            twice.chunks(size).for_each(|piece| receiver.deliver(piece).unwrap());
+            assert_eq!(receiver.records, [&record[..], &record[..]], "cuts {cuts:b}, pieces of {size}");
+            assert!(!receiver.assembler.partial());
+            assert_eq!(receiver.pool.used(), 0);
+        }
+    }
+}
+
+#[test]
+fn random_records_fragments_and_pieces() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 11) as usize % below
+    };
+    for _ in 0..200 {
+        let mut stream = Vec::new();
+        let mut expected = Vec::new();
+        for _ in 0..8 {
+            let bound = [64, 5000, 40_000, 300_000][random(4)];
+            let record: Vec<u8> = (0..1 + random(bound)).map(|at| (at * 7) as u8).collect();
+            let mut rest = &record[..];
+            while !rest.is_empty() {
+                let take = if random(2) == 0 { rest.len() } else { random(rest.len() + 1) };
+                stream.extend(mark(take, take == rest.len()));
+                stream.extend(&rest[..take]);
+                rest = &rest[take..];
+            }
+            expected.push(record);
+        }
+        let mut receiver = Receiver::new();
+        let mut rest = &stream[..];
+        while !rest.is_empty() {
+            let bound = [4, 2000, 100_000][random(3)];
+            let (piece, behind) = rest.split_at((1 + random(bound)).min(rest.len()));
+            receiver.deliver(piece).unwrap();
+            rest = behind;
+        }
+        assert!(receiver.records == expected);
+        assert_eq!(receiver.pool.used(), 0);
+    }
+}
+
+#[test]
+fn a_claimed_length_takes_no_large_buffer() {
+    let mut receiver = Receiver::new();
+    receiver.deliver(&mark(MAX, true)).unwrap();
+    assert_eq!(receiver.pool.used(), 0);
+    receiver.deliver(&[0; EARLY - 1]).unwrap();
+    assert_eq!(receiver.pool.used(), SMALL);
+    receiver.deliver(&[0]).unwrap();
+    assert_eq!(receiver.pool.used(), MAX);
+}
+
+#[test]
+fn too_long_is_refused_when_announced() {
+    let longest = vec![0; MAX];
+    assert_eq!(refused([mark(MAX, true).to_vec(), longest.clone()]), None);
+    for len in [MAX + 1, 0x7fff_ffff] {
+        for last in [true, false] {
+            assert_eq!(refused([mark(len, last).to_vec()]), Some(CloseReason::RecordTooLong));
+        }
+    }
+    let sum = [mark(MAX, false).to_vec(), longest, mark(1, true).to_vec()];
+    assert_eq!(refused(sum), Some(CloseReason::RecordTooLong));
+}
+
+#[test]
+fn senseless_fragments_are_refused() {
+    assert_eq!(refused([mark(0, true).to_vec()]), Some(CloseReason::BadFragments));
+    assert_eq!(refused([mark(0, false).to_vec(), mark(0, true).to_vec()]), Some(CloseReason::BadFragments));
+    let empty = mark(0, false).to_vec();
+    assert_eq!(refused(vec![empty.clone(); MAX_EMPTY as usize]), None);
+    assert_eq!(refused(vec![empty; MAX_EMPTY as usize + 1]), Some(CloseReason::BadFragments));
+    let tiny = [&mark(1, false)[..], &[0]].concat();
+    assert_eq!(refused(vec![tiny.clone(); MAX_FRAGMENTS as usize]), None);
+    assert_eq!(refused(vec![tiny; MAX_FRAGMENTS as usize + 1]), Some(CloseReason::BadFragments));
+}
+
+#[test]
+fn starving_takes_nothing_in_and_goes_on_later() {
+    let mut receiver = Receiver::new();
+    // All memory, and the one buffer beyond the limit.
+    let held: Vec<_> = std::iter::from_fn(|| receiver.pool.lease(MAX)).collect();
+    let stream = [&mark(6000, true)[..], &[9; 5000]].concat();
+    let mut input = &stream[..];
+    assert!(matches!(receiver.assembler.next(&mut input, MAX, &receiver.pool), Ok(Next::Starved)));
+    assert_eq!(input.len(), 5000);
+    drop(held);
+    receiver.deliver(input).unwrap();
+    receiver.deliver(&[9; 1000]).unwrap();
+    assert!(receiver.records == [[9; 6000]]);
+}

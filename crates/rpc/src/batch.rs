@@ -1,0 +1,183 @@
+//! Replies of one connection gathered on the loop, to go out in one sendmsg.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::assemble::single_mark;
+use crate::link::{Chunk, SLICES, send};
+use crate::pool::{Pool, PooledBuf, SMALL};
+use crate::reply::PayloadBuf;
+
+const ARENA: usize = 256 << 10;
+/// At most left free before a payload for record mark and head, which are known only after it.
+const GAP: usize = 512;
+/// Payload bytes in pooled buffers that are worth a sendmsg of their own.
+const ENOUGH: usize = 512 << 10;
+
+enum Piece {
+    Arena { from: usize, to: usize },
+    Heap(Vec<u8>),
+    Pooled(PooledBuf, usize),
+}
+
+/// Heads and small payloads lie in one arena, large payloads in their pooled buffers.
+pub(crate) struct Batch {
+    arena: Box<[u8]>,
+    used: usize,
+    /// Left free before the next payload: what mark and head of the last reply with one took. Replies to READ
+    /// are all alike, so that mostly no hole remains and the whole batch is one slice.
+    gap: usize,
+    pieces: Vec<Piece>,
+    pooled: usize,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Self {
+        Self {
+            arena: vec![0; ARENA].into_boxed_slice(),
+            used: 0,
+            gap: 0,
+            pieces: Vec::with_capacity(SLICES),
+            pooled: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Whether another reply may be added before the batch has to be sent.
+    pub(crate) fn has_room(&self) -> bool {
+        self.used + 2 * GAP + SMALL <= ARENA && self.pieces.len() + 3 <= SLICES && self.pooled < ENOUGH
+    }
+
+    /// Where the next reply's payload may be put, if it is small.
+    pub(crate) fn region(&mut self) -> &mut [u8] {
+        let from = self.used + self.gap;
+        &mut self.arena[from..from + SMALL]
+    }
+
+    /// Adds a reply. `payload` is its padded length, and its buffer if it is not in the region.
+    pub(crate) fn push(&mut self, head: &mut Vec<u8>, payload: Option<(usize, Option<PooledBuf>)>) {
+        let mark = single_mark(head.len() + payload.as_ref().map_or(0, |(len, _)| *len));
+        match payload {
+            None => self.push_head(mark, head),
+            Some((len, Some(buf))) => {
+                self.push_head(mark, head);
+                self.pooled += len;
+                self.pieces.push(Piece::Pooled(buf, len));
+            }
+            Some((len, None)) => {
+                let start = self.used + self.gap;
+                let head_len = mark.len() + head.len();
+                if head_len <= self.gap {
+                    let from = start - head_len;
+                    self.copy_head(from, mark, head);
+                    self.used = start;
+                    self.push_arena(from, start + len);
+                } else {
+                    self.used = start + len;
+                    self.push_head(mark, head);
+                    self.push_arena(start, start + len);
+                }
+                self.gap = head_len.min(GAP);
+            }
+        }
+    }
+
+    fn push_head(&mut self, mark: [u8; 4], head: &mut Vec<u8>) {
+        let (from, to) = (self.used, self.used + mark.len() + head.len());
+        if to > ARENA {
+            let mut own = std::mem::take(head);
+            own.splice(0..0, mark);
+            self.pooled += own.len();
+            self.pieces.push(Piece::Heap(own));
+            return;
+        }
+        self.copy_head(from, mark, head);
+        self.push_arena(from, to);
+    }
+
+    /// Adds a stretch of the arena, to the last piece if it continues that.
+    fn push_arena(&mut self, from: usize, to: usize) {
+        self.used = self.used.max(to);
+        match self.pieces.last_mut() {
+            Some(Piece::Arena { to: end, .. }) if *end == from => *end = to,
+            _ => self.pieces.push(Piece::Arena { from, to }),
+        }
+    }
+
+    fn copy_head(&mut self, at: usize, mark: [u8; 4], head: &[u8]) {
+        let body = at + mark.len();
+        self.arena[at..body].copy_from_slice(&mark);
+        self.arena[body..body + head.len()].copy_from_slice(head);
+    }
+
+    fn bytes<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
+        match piece {
+            Piece::Arena { from, to } => &self.arena[*from..*to],
+            Piece::Heap(bytes) => bytes,
+            Piece::Pooled(buf, len) => &buf[..*len],
+        }
+    }
+
+    /// Sends what the socket takes: the bytes it took, and whether that was all.
+    pub(crate) fn send(&self, fd: BorrowedFd<'_>) -> Result<(usize, bool), Errno> {
+        let total: usize = self.pieces.iter().map(|piece| self.bytes(piece).len()).sum();
+        let mut sent = 0;
+        while sent < total {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut skip = sent;
+            let mut used = 0;
+            for piece in self.pieces.iter().take(SLICES) {
+                let bytes = self.bytes(piece);
+                let cut = skip.min(bytes.len());
+                skip -= cut;
+                if cut < bytes.len() {
+                    slices[used] = IoSlice::new(&bytes[cut..]);
+                    used += 1;
+                }
+            }
+            match send(fd, &slices[..used]) {
+                Ok(n) => sent += n,
+                Err(Errno::AGAIN) => return Ok((sent, false)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((sent, true))
+    }
+
+    /// What remains after the first `sent` bytes, in buffers of its own.
+    pub(crate) fn rest(&mut self, mut sent: usize, pool: &Arc<Pool>) -> VecDeque<Chunk> {
+        let mut rest = VecDeque::new();
+        for piece in std::mem::take(&mut self.pieces) {
+            let len = self.bytes(&piece).len();
+            let cut = sent.min(len);
+            sent -= cut;
+            if cut == len {
+                continue;
+            }
+            rest.push_back(match piece {
+                Piece::Arena { from, to } => Chunk::new(self.arena[from + cut..to].to_vec(), None, 0, pool),
+                Piece::Heap(bytes) => Chunk::new(bytes, None, cut, pool),
+                Piece::Pooled(buf, len) => Chunk::new(Vec::new(), Some((buf, len)), cut, pool),
+            });
+        }
+        rest
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.pieces.clear();
+        self.used = 0;
+        self.pooled = 0;
+    }
+}
+
+/// A payload's padded length, and its buffer if it is one of the pool's.
+pub(crate) fn finish(payload: Option<PayloadBuf<'_>>) -> Option<(usize, Option<PooledBuf>)> {
+    payload.map(PayloadBuf::finish)
+}

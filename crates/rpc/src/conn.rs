@@ -1,0 +1,362 @@
+//! The event loop's side of a connection: receiving, handing records to the service, sending inline replies.
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
+
+use crate::assemble::{Assembler, EARLY, Next};
+use crate::batch::{Batch, finish};
+use crate::config::Config;
+use crate::drive::{Wire, drained, offer, resume};
+use crate::home::Home;
+use crate::link::Link;
+use crate::pool::{Charge, Pool, SMALL};
+use crate::reply::Reply;
+use crate::service::{Body, Message, Outcome, Service};
+use crate::stall::Stall;
+use crate::stats::CloseReason;
+
+/// Received at once where many small records are expected.
+const SCRATCH: usize = 256 << 10;
+/// Received behind, or as the start of, a large record: all that is ever copied of it.
+const TAIL: usize = 2 * EARLY;
+/// Receives at most to empty a socket before it is closed.
+const DISCARDS: usize = 64;
+/// A head vector that grew beyond this is not kept.
+const HEAD_KEPT: usize = 64 << 10;
+
+/// What one event loop's connections share.
+pub(crate) struct Io<S> {
+    pub(crate) service: Arc<S>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) home: Arc<Home>,
+    pub(crate) now: Instant,
+    scratch: Box<[u8]>,
+    batch: Batch,
+    head: Vec<u8>,
+    records: u64,
+}
+
+impl<S: Service> Io<S> {
+    pub(crate) fn new(service: Arc<S>, config: Arc<Config>, pool: Arc<Pool>, home: Arc<Home>) -> Self {
+        Self {
+            service,
+            config,
+            pool,
+            home,
+            now: Instant::now(),
+            scratch: vec![0; SCRATCH].into_boxed_slice(),
+            batch: Batch::new(),
+            head: Vec::with_capacity(1024),
+            records: 0,
+        }
+    }
+}
+
+/// What the loop does with a connection after its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Wait for readiness or a post.
+    Wait,
+    /// Another turn after the others had theirs.
+    Again,
+    /// Another turn soon: the memory limit of all connections is reached.
+    Starved,
+}
+
+/// Bytes received and not taken in yet because a limit was reached.
+struct Backlog {
+    bytes: Vec<u8>,
+    done: usize,
+    _charge: Charge,
+}
+
+pub(crate) struct Conn {
+    pub(crate) link: Arc<Link>,
+    assembler: Assembler,
+    backlog: Option<Backlog>,
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+    pub(crate) hung_up: bool,
+    /// The peer sends no more; the end of the stream is still to be received.
+    pub(crate) ended: bool,
+    /// In the loop's list of connections to look at.
+    pub(crate) queued: bool,
+    /// Closed for this reason as soon as everything in flight is answered and sent.
+    pub(crate) closing: Option<CloseReason>,
+    /// The last record was large; the next is probably too.
+    large: bool,
+    starved: bool,
+    out_bytes: usize,
+    pub(crate) last_active: Instant,
+    pub(crate) input: Stall,
+    pub(crate) output: Stall,
+}
+
+impl Conn {
+    pub(crate) fn new(link: Arc<Link>, now: Instant) -> Self {
+        Self {
+            link,
+            assembler: Assembler::default(),
+            backlog: None,
+            readable: false,
+            writable: false,
+            hung_up: false,
+            ended: false,
+            queued: false,
+            closing: None,
+            large: false,
+            starved: false,
+            out_bytes: 0,
+            last_active: now,
+            input: Stall::default(),
+            output: Stall::default(),
+        }
+    }
+
+    /// Sends what waits, then handles what was received and receives once.
+    pub(crate) fn turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
+        if self.hung_up {
+            return Err(CloseReason::SocketError);
+        }
+        self.out_bytes = resume(&*self.link, std::mem::take(&mut self.writable));
+        let taken = self.take_in(io);
+        let flushed = self.flush(io);
+        if io.records > 0 {
+            io.home.stats.records.fetch_add(std::mem::take(&mut io.records), Relaxed);
+        }
+        taken?;
+        flushed?;
+        self.next_turn(io)
+    }
+
+    /// Handles the backlog, or else receives once.
+    fn take_in<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
+        self.starved = false;
+        if self.closing.is_some() {
+            return Ok(());
+        }
+        if let Some(mut backlog) = self.backlog.take() {
+            let mut input = &backlog.bytes[backlog.done..];
+            self.consume(&mut input, io)?;
+            backlog.done = backlog.bytes.len() - input.len();
+            self.backlog = (backlog.done < backlog.bytes.len()).then_some(backlog);
+        } else if self.readable && self.may_read(io) {
+            self.receive(io)?;
+        }
+        Ok(())
+    }
+
+    /// Decides after all sending of this turn, which may have ended what a pause would wait for.
+    fn next_turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
+        if let Some(reason) = self.closing {
+            if !drained(&*self.link) {
+                return Ok(Turn::Wait);
+            }
+            self.discard(io);
+            return Err(reason);
+        }
+        Ok(if self.starved {
+            Turn::Starved
+        } else if self.backlog.is_none() && !self.readable {
+            Turn::Wait
+        } else if self.may_read(io) {
+            Turn::Again
+        } else {
+            self.pause(io)
+        })
+    }
+
+    /// Empties the socket: closed with input unread, it would take back replies still on their way (RFC 1122
+    /// section 4.2.2.13).
+    fn discard<S: Service>(&self, io: &mut Io<S>) {
+        for _ in 0..DISCARDS {
+            if !matches!(recv(self.link.fd(), &mut io.scratch[..], RecvFlags::DONTWAIT), Ok((1.., _))) {
+                return;
+            }
+        }
+    }
+
+    /// Keeps what a limit left unhandled.
+    fn keep<S: Service>(&mut self, rest: &[u8], io: &Io<S>) {
+        if !rest.is_empty() {
+            let charge = io.pool.charge(rest.len());
+            self.backlog = Some(Backlog { bytes: rest.to_vec(), done: 0, _charge: charge });
+        }
+    }
+
+    fn receive<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
+        let mut scratch = std::mem::take(&mut io.scratch);
+        let result = self.receive_into(&mut scratch, io);
+        io.scratch = scratch;
+        result
+    }
+
+    fn receive_into<S: Service>(&mut self, scratch: &mut [u8], io: &mut Io<S>) -> Result<(), CloseReason> {
+        let direct = self.assembler.direct();
+        let missing = direct.len();
+        let (asked, received) = if missing > 0 {
+            let slices = &mut [IoSliceMut::new(direct), IoSliceMut::new(&mut scratch[..TAIL])];
+            let message =
+                recvmsg(self.link.fd(), slices, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT);
+            (missing + TAIL, message.map(|message| message.bytes))
+        } else {
+            let size = if self.large || self.assembler.large() { TAIL } else { scratch.len() };
+            (size, recv(self.link.fd(), &mut scratch[..size], RecvFlags::DONTWAIT).map(|(n, _)| n))
+        };
+        let received = match received {
+            Ok(0) => {
+                self.closing = Some(CloseReason::PeerClosed);
+                return Ok(());
+            }
+            Ok(n) => n,
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                return Ok(());
+            }
+            Err(Errno::INTR) => return Ok(()),
+            Err(_) => return Err(CloseReason::SocketError),
+        };
+        // A short receive emptied the socket: edge-triggered readiness tells of what comes next. Only an end
+        // that arrived together with the data is not told again.
+        self.readable = received == asked || self.ended;
+        self.last_active = io.now;
+        io.home.stats.bytes_in.fetch_add(received as u64, Relaxed);
+        let before = io.records;
+        if missing > 0
+            && let Some(record) = self.assembler.received(received)
+        {
+            self.handle(Body::Assembled(record), io)?;
+        }
+        let mut input = &scratch[..received.saturating_sub(missing)];
+        self.consume(&mut input, io)?;
+        self.keep(input, io);
+        self.input.moved(self.assembler.arrived() as u64, io.records > before, io.now);
+        Ok(())
+    }
+
+    fn consume<S: Service>(&mut self, input: &mut &[u8], io: &mut Io<S>) -> Result<(), CloseReason> {
+        while !input.is_empty() && self.closing.is_none() && self.may_read(io) {
+            match self.assembler.next(input, io.config.max_record, &io.pool)? {
+                Next::Whole(record) => self.handle(Body::InPlace(record), io)?,
+                Next::Assembled(record) => self.handle(Body::Assembled(record), io)?,
+                Next::More => break,
+                Next::Starved => {
+                    self.starved = true;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn handle<S: Service>(&mut self, body: Body<'_>, io: &mut Io<S>) -> Result<(), CloseReason> {
+        let message = Message { body, link: &self.link };
+        self.large = message.bytes().len() > SMALL;
+        io.records += 1;
+        let head = std::mem::take(&mut io.head);
+        let mut reply = Reply::on_loop(head, io.batch.region(), &io.pool);
+        let outcome = io.service.handle(message, &mut reply);
+        let (mut head, payload) = reply.into_parts();
+        let payload = finish(payload);
+        match outcome {
+            Outcome::Reply => io.batch.push(&mut head, payload),
+            Outcome::Silent => {}
+            Outcome::Deferred => {
+                io.home.stats.deferred.fetch_add(1, Relaxed);
+            }
+            Outcome::Close => return Err(CloseReason::Service),
+        }
+        if head.capacity() <= HEAD_KEPT {
+            io.head = head;
+        }
+        if io.batch.has_room() { Ok(()) } else { self.flush(io) }
+    }
+
+    /// Whether limits allow another record.
+    fn may_read<S: Service>(&self, io: &Io<S>) -> bool {
+        let inflight = self.link.inflight();
+        let waiting = inflight > 0 || self.out_bytes > 0;
+        inflight < io.config.max_inflight
+            && self.link.held() + self.out_bytes < io.config.conn_memory
+            && !(waiting && io.pool.full())
+    }
+
+    /// Stops reading until something becomes fewer.
+    fn pause<S: Service>(&mut self, io: &Io<S>) -> Turn {
+        if io.pool.full() {
+            return Turn::Starved;
+        }
+        let link = Arc::clone(&self.link);
+        let paused = link.with_outlet(|outlet| {
+            self.out_bytes = outlet.bytes();
+            let paused = !self.may_read(io);
+            // Half of the requests answered are worth a wake-up, one is not; bytes become fewer in large steps.
+            let full = self.link.inflight() >= io.config.max_inflight;
+            outlet.watch(paused.then_some(if full { io.config.max_inflight / 2 } else { usize::MAX }));
+            paused
+        });
+        if !paused {
+            return Turn::Again;
+        }
+        self.input.restart(io.now);
+        io.home.stats.pauses.fetch_add(1, Relaxed);
+        Turn::Wait
+    }
+
+    /// Sends the gathered replies, or queues them if somebody else writes or the socket is full.
+    fn flush<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
+        if io.batch.is_empty() {
+            return Ok(());
+        }
+        let (link, batch) = (&*self.link, &mut io.batch);
+        let waiting = offer(link, |may_write| {
+            let (sent, all) = if may_write { batch.send(link.fd()).ok()? } else { (0, false) };
+            io.home.stats.bytes_out.fetch_add(sent as u64, Relaxed);
+            Some((sent, if all { VecDeque::new() } else { batch.rest(sent, &io.pool) }))
+        });
+        io.batch.clear();
+        self.out_bytes = waiting.ok_or(CloseReason::SocketError)?;
+        Ok(())
+    }
+
+    /// Whether nothing is under way in either direction.
+    pub(crate) fn quiet(&self) -> bool {
+        self.backlog.is_none()
+            && !self.assembler.partial()
+            && self.link.inflight() == 0
+            && self.link.with_outlet(|outlet| outlet.bytes()) == 0
+    }
+
+    /// What the passing of time alone makes of the connection. `patience` is how long a stall is tolerated.
+    pub(crate) fn overdue(
+        &mut self,
+        config: &Config,
+        patience: Duration,
+        now: Instant,
+    ) -> Option<CloseReason> {
+        let (bytes, written) = self.link.with_outlet(|outlet| (outlet.bytes(), outlet.written()));
+        if bytes == 0 {
+            self.output.restart(now);
+        }
+        self.output.moved(written, false, now);
+        if self.output.stalled(patience, now) {
+            return Some(CloseReason::StalledOutput);
+        }
+        // Backlog, or readiness not used: it is the server that does not go on.
+        if !self.assembler.partial() || self.backlog.is_some() || self.readable {
+            self.input.restart(now);
+        }
+        if self.input.stalled(patience, now) {
+            return Some(CloseReason::StalledInput);
+        }
+        let idle = config.idle_timeout.is_some_and(|limit| now.duration_since(self.last_active) >= limit);
+        (idle && self.quiet()).then_some(CloseReason::Idle)
+    }
+}

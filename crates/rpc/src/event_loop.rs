@@ -1,0 +1,322 @@
+//! One thread's loop: waits for readiness and posts, gives connections their turns, closes what is overdue.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+
+use crate::accept::Acceptor;
+use crate::conn::{Conn, Io, Turn};
+use crate::home::Post;
+use crate::link::Link;
+use crate::service::{Peer, Service};
+use crate::slab::Slab;
+use crate::spinner::Spinner;
+use crate::stats::CloseReason;
+
+/// Token of the loop's eventfd.
+const WAKE: u64 = u64::MAX;
+/// Token of all listening sockets.
+const LISTEN: u64 = u64::MAX - 1;
+/// Pause before a connection that lacks memory has another turn.
+const STARVED_RETRY: Duration = Duration::from_millis(5);
+/// Stalls are tolerated for a so much shorter time while connections wait for memory that others hold.
+const PRESSED: u32 = 8;
+/// A connection idle for less is not closed to make room.
+const EVICTABLE: Duration = Duration::from_secs(1);
+
+pub(crate) struct EventLoop<S> {
+    io: Io<S>,
+    epoll: OwnedFd,
+    acceptor: Option<Acceptor>,
+    conns: Slab<Conn>,
+    ready: VecDeque<u64>,
+    starved: Vec<u64>,
+    /// When the starved have another turn.
+    retry_at: Option<Instant>,
+    spinner: Spinner,
+    next_sweep: Instant,
+    /// When everything is closed, once the server shuts down.
+    deadline: Option<Instant>,
+}
+
+impl<S: Service> EventLoop<S> {
+    pub(crate) fn new(io: Io<S>, acceptor: Option<Acceptor>) -> Result<Self, Errno> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, io.home.event(), EventData::new_u64(WAKE), EventFlags::IN | EventFlags::ET)?;
+        let mut new = Self {
+            spinner: Spinner::new(io.config.busy_poll),
+            next_sweep: io.now,
+            io,
+            epoll,
+            acceptor,
+            conns: Slab::new(),
+            ready: VecDeque::new(),
+            starved: Vec::new(),
+            retry_at: None,
+            deadline: None,
+        };
+        new.listen()?;
+        Ok(new)
+    }
+
+    /// Runs until shut down.
+    pub(crate) fn run(&mut self) {
+        let mut events = Vec::with_capacity(256);
+        loop {
+            self.wait(&mut events);
+            self.io.now = Instant::now();
+            for event in events.drain(..) {
+                self.dispatch(event);
+            }
+            for post in self.io.home.take() {
+                self.receive_post(post);
+            }
+            for _ in 0..self.ready.len() {
+                if let Some(token) = self.ready.pop_front() {
+                    self.turn(token);
+                }
+            }
+            self.keep_time();
+            if let Some(deadline) = self.deadline
+                && (self.conns.len() == 0 || self.io.now >= deadline)
+            {
+                self.close_all();
+                return;
+            }
+        }
+    }
+
+    /// Does what is due by the clock.
+    fn keep_time(&mut self) {
+        let now = self.io.now;
+        if now >= self.next_sweep {
+            self.sweep();
+        }
+        if self.retry_at.is_some_and(|at| now >= at) {
+            self.retry_at = None;
+            std::mem::take(&mut self.starved).into_iter().for_each(|token| self.enqueue(token));
+        }
+        if let Some(acceptor) = &mut self.acceptor
+            && acceptor.paused_until().is_some_and(|until| now >= until)
+        {
+            acceptor.go_on();
+            self.evict();
+            // It worked when the loop started; without memory for it now, the next pause tries again.
+            if self.listen().is_err() {
+                self.accept();
+            }
+        }
+    }
+
+    /// Fills `events`; polls first, sleeps if that finds nothing and nothing else is to do.
+    fn wait(&mut self, events: &mut Vec<Event>) {
+        let (epoll, home) = (&self.epoll, &self.io.home);
+        if !self.ready.is_empty() {
+            poll(epoll, events, Some(Duration::ZERO));
+        } else if !self.spinner.spin(|| home.has_posts() || poll(epoll, events, Some(Duration::ZERO))) {
+            let timeout = if home.fall_asleep() { self.timeout() } else { Some(Duration::ZERO) };
+            poll(epoll, events, timeout);
+            home.wake_up();
+        }
+        home.stats.wakeups.fetch_add(1, Relaxed);
+    }
+
+    /// Until something has to be done without being asked; none if there is nothing.
+    fn timeout(&self) -> Option<Duration> {
+        let trim = self.acceptor.is_some() && self.io.pool.has_cached();
+        let sweep = (self.conns.len() > 0 || trim).then_some(self.next_sweep);
+        let accept = self.acceptor.as_ref().and_then(Acceptor::paused_until);
+        let first = [self.retry_at, sweep, accept, self.deadline].into_iter().flatten().min()?;
+        Some(first.saturating_duration_since(Instant::now()))
+    }
+
+    fn dispatch(&mut self, event: Event) {
+        match event.data.u64() {
+            WAKE => {}
+            LISTEN => self.accept(),
+            token => {
+                let flags = event.flags;
+                if let Some(conn) = self.conns.get_mut(token) {
+                    conn.readable |= flags.contains(EventFlags::IN);
+                    conn.writable |= flags.contains(EventFlags::OUT);
+                    conn.ended |= flags.contains(EventFlags::RDHUP);
+                    conn.hung_up |= flags.intersects(EventFlags::HUP | EventFlags::ERR);
+                }
+                self.enqueue(token);
+            }
+        }
+    }
+
+    fn enqueue(&mut self, token: u64) {
+        if let Some(conn) = self.conns.get_mut(token)
+            && !std::mem::replace(&mut conn.queued, true)
+        {
+            self.ready.push_back(token);
+        }
+    }
+
+    fn receive_post(&mut self, post: Post) {
+        match post {
+            Post::Adopt { fd, peer, evict } => self.adopt(fd, peer, evict),
+            Post::Resume(token) => self.enqueue(token),
+            Post::Shutdown(deadline) => {
+                self.acceptor = None;
+                self.deadline = Some(deadline);
+                let tokens: Vec<_> = self
+                    .conns
+                    .iter_mut()
+                    .map(|(token, conn)| {
+                        conn.closing.get_or_insert(CloseReason::Shutdown);
+                        token
+                    })
+                    .collect();
+                tokens.into_iter().for_each(|token| self.enqueue(token));
+            }
+        }
+    }
+
+    fn turn(&mut self, token: u64) {
+        let Some(conn) = self.conns.get_mut(token) else { return };
+        conn.queued = false;
+        match conn.turn(&mut self.io) {
+            Ok(Turn::Wait) => {}
+            Ok(Turn::Again) => self.enqueue(token),
+            Ok(Turn::Starved) => {
+                self.starved.push(token);
+                self.next_sweep = self.next_sweep.min(self.io.now + self.sweep_interval());
+                self.retry_at.get_or_insert(self.io.now + STARVED_RETRY);
+            }
+            Err(reason) => self.close(token, reason),
+        }
+    }
+
+    fn close(&mut self, token: u64, reason: CloseReason) {
+        let Some(conn) = self.conns.remove(token) else { return };
+        let link = &conn.link;
+        let _ = epoll::delete(&self.epoll, link.fd());
+        link.close();
+        self.io.home.load.fetch_sub(1, Relaxed);
+        self.io.home.stats.connections.fetch_sub(1, Relaxed);
+        log_close(link.peer(), reason);
+        self.io.home.stats.closed[reason as usize].fetch_add(1, Relaxed);
+        self.io.service.disconnected(link.peer());
+    }
+
+    fn close_all(&mut self) {
+        let tokens: Vec<_> = self.conns.iter_mut().map(|(token, _)| token).collect();
+        tokens.into_iter().for_each(|token| self.close(token, CloseReason::Shutdown));
+    }
+
+    /// Starts serving an accepted socket.
+    fn adopt(&mut self, fd: OwnedFd, peer: Arc<Peer>, evict: bool) {
+        self.io.home.stats.accepted.fetch_add(1, Relaxed);
+        let full = evict && !self.evict();
+        if self.deadline.is_some() || full || !self.io.service.connected(&peer) {
+            let _ = shutdown(&fd, Shutdown::Both);
+            self.io.home.load.fetch_sub(1, Relaxed);
+            self.io.home.stats.closed[CloseReason::Refused as usize].fetch_add(1, Relaxed);
+            log_close(&peer, CloseReason::Refused);
+            return;
+        }
+        if self.conns.len() == 0 {
+            // No sweep ran while nobody was connected.
+            self.next_sweep = self.io.now + self.sweep_interval();
+        }
+        let (home, pool, now) = (&self.io.home, &self.io.pool, self.io.now);
+        let token = self.conns.insert_with(|token| {
+            Conn::new(Link::new(fd, peer, token, Arc::clone(home), Arc::clone(pool)), now)
+        });
+        home.stats.connections.fetch_add(1, Relaxed);
+        let Some(conn) = self.conns.get_mut(token) else { return };
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::OUT | EventFlags::ET;
+        if epoll::add(&self.epoll, conn.link.fd(), EventData::new_u64(token), flags).is_err() {
+            self.close(token, CloseReason::SocketError);
+        }
+    }
+
+    /// Closes the connection idle for longest; false if none is idle.
+    fn evict(&mut self) -> bool {
+        let now = self.io.now;
+        let idle =
+            self.conns.iter_mut().filter(|(_, conn)| now.duration_since(conn.last_active) >= EVICTABLE);
+        let oldest = idle.filter(|(_, conn)| conn.quiet()).min_by_key(|(_, conn)| conn.last_active);
+        let Some((token, _)) = oldest else { return false };
+        self.close(token, CloseReason::Evicted);
+        true
+    }
+
+    fn sweep(&mut self) {
+        let (config, now, patience) = (&self.io.config, self.io.now, self.patience());
+        let overdue: Vec<_> = self
+            .conns
+            .iter_mut()
+            .filter_map(|(token, conn)| conn.overdue(config, patience, now).map(|reason| (token, reason)))
+            .collect();
+        overdue.into_iter().for_each(|(token, reason)| self.close(token, reason));
+        // One loop does it, or buffers would be unneeded too soon.
+        if self.acceptor.is_some() {
+            self.io.pool.trim();
+        }
+        self.next_sweep = now + self.sweep_interval();
+    }
+
+    /// How long a stalled transfer is tolerated.
+    fn patience(&self) -> Duration {
+        let stall = self.io.config.stall_timeout;
+        if self.starved.is_empty() { stall } else { stall / PRESSED }
+    }
+
+    /// A quarter of the shortest timeout: what is overdue is closed that much late at most.
+    fn sweep_interval(&self) -> Duration {
+        let shortest = self.io.config.idle_timeout.map_or(self.patience(), |idle| idle.min(self.patience()));
+        (shortest / 4).max(Duration::from_millis(1))
+    }
+
+    fn accept(&mut self) {
+        if let Some(acceptor) = &mut self.acceptor
+            && !acceptor.accept(self.io.now)
+        {
+            for socket in acceptor.sockets() {
+                let _ = epoll::delete(&self.epoll, socket);
+            }
+        }
+    }
+
+    fn listen(&mut self) -> Result<(), Errno> {
+        for socket in self.acceptor.iter().flat_map(Acceptor::sockets) {
+            match epoll::add(&self.epoll, socket.as_fd(), EventData::new_u64(LISTEN), EventFlags::IN) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits for readiness; whether there is any.
+fn poll(epoll: &OwnedFd, events: &mut Vec<Event>, timeout: Option<Duration>) -> bool {
+    let timeout =
+        timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+    // An interrupted wait is an empty one. Other errors cannot happen to an epoll set of our own.
+    let _ = epoll::wait(epoll, spare_capacity(events), timeout.as_ref());
+    !events.is_empty()
+}
+
+fn log_close(peer: &Peer, reason: CloseReason) {
+    match reason {
+        CloseReason::PeerClosed | CloseReason::Idle | CloseReason::Shutdown | CloseReason::SocketError => {
+            tracing::debug!(client = %peer.addr, connection = peer.id, "connection closed: {}", reason.as_str());
+        }
+        _ => {
+            tracing::warn!(client = %peer.addr, connection = peer.id, "connection closed: {}", reason.as_str())
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Page-aligned buffers in a few sizes, kept for reuse so that a large request costs no page faults, and the
+//! count of all buffer memory in use.
+
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+/// Payloads and partial records up to this many bytes count as small.
+pub(crate) const SMALL: usize = 16 << 10;
+
+const PAGE: usize = 4096;
+const CLASSES: usize = 4;
+
+/// An anonymous mapping. Its pages become resident only when touched, so a buffer that fits a length a peer
+/// merely claims costs address space, not memory.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is owned by this value alone and not bound to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: shared access only reads the memory.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(len: usize) -> Option<Self> {
+        // SAFETY: a private anonymous mapping at an address the kernel picks aliases nothing.
+        let start = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        };
+        Some(Self { start: NonNull::new(start.ok()?.cast())?, len })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: start and len are those of the mapping this value owns; no reference outlives it.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+struct Class {
+    size: usize,
+    free: Mutex<Free>,
+}
+
+#[derive(Default)]
+struct Free {
+    maps: Vec<Mapping>,
+    /// Fewest buffers free since the last trim: so many were not needed.
+    unneeded: usize,
+}
+
+impl Free {
+    fn pop(&mut self) -> Option<Mapping> {
+        let map = self.maps.pop();
+        self.unneeded = self.unneeded.min(self.maps.len());
+        map
+    }
+}
+
+/// All buffers of a server.
+pub(crate) struct Pool {
+    limit: usize,
+    used: AtomicUsize,
+    cached: AtomicUsize,
+    /// The one record buffer beyond the limit is on loan.
+    extra: AtomicBool,
+    classes: [Class; CLASSES],
+}
+
+impl Pool {
+    /// A pool whose largest buffers hold `largest` bytes and which hands out `limit` bytes in all.
+    pub(crate) fn new(largest: usize, limit: usize) -> Arc<Self> {
+        let largest = largest.max(1 << 20).next_multiple_of(PAGE);
+        let class = |size| Class { size, free: Mutex::default() };
+        let classes = [SMALL, 64 << 10, 256 << 10, largest].map(class);
+        Arc::new(Self {
+            limit,
+            used: AtomicUsize::new(0),
+            cached: AtomicUsize::new(0),
+            extra: AtomicBool::new(false),
+            classes,
+        })
+    }
+
+    /// Bytes in use: leased buffers and what was charged.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    /// Whether the limit is reached.
+    pub(crate) fn full(&self) -> bool {
+        self.used() >= self.limit
+    }
+
+    /// A buffer of at least `size` bytes for a record; none if the limit does not allow it or `size` is beyond
+    /// the largest. One at a time is lent beyond the limit: else partial records that fill the memory and all
+    /// need a larger buffer to go on would wait for each other.
+    pub(crate) fn lease(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
+        let class = self.classes.iter().position(|class| class.size >= size)?;
+        if let Some(buf) = self.lease_class(class, false) {
+            return Some(buf);
+        }
+        if self.extra.swap(true, Relaxed) {
+            return None;
+        }
+        match self.lease_class(class, true) {
+            Some(mut buf) => {
+                buf.extra = true;
+                Some(buf)
+            }
+            None => {
+                self.extra.store(false, Relaxed);
+                None
+            }
+        }
+    }
+
+    /// A buffer for up to `size` bytes of reply payload: a smaller one when memory is short, but always one of
+    /// at least [`SMALL`] bytes as long as the system gives memory at all.
+    pub(crate) fn lease_payload(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
+        let top = self.classes.iter().position(|class| class.size >= size).unwrap_or(CLASSES - 1);
+        (0..=top).rev().find_map(|class| self.lease_class(class, class == 0))
+    }
+
+    fn lease_class(self: &Arc<Self>, class: usize, overdraw: bool) -> Option<PooledBuf> {
+        let size = self.classes[class].size;
+        let before = self.used.fetch_add(size, Relaxed);
+        if before + size > self.limit && !overdraw {
+            self.used.fetch_sub(size, Relaxed);
+            return None;
+        }
+        let cached = self.classes[class].free.lock().pop();
+        let map = match cached {
+            Some(map) => {
+                self.cached.fetch_sub(size, Relaxed);
+                map
+            }
+            None => {
+                self.shrink_cache(self.limit.saturating_sub(before + size));
+                match Mapping::new(size) {
+                    Some(map) => map,
+                    None => {
+                        self.used.fetch_sub(size, Relaxed);
+                        return None;
+                    }
+                }
+            }
+        };
+        Some(PooledBuf { map: Some(map), class, extra: false, pool: Arc::clone(self) })
+    }
+
+    /// Gives cached buffers back to the system until at most `keep` bytes are cached, largest first.
+    pub(crate) fn shrink_cache(&self, keep: usize) {
+        for class in self.classes.iter().rev() {
+            while self.cached.load(Relaxed) > keep {
+                let Some(map) = class.free.lock().pop() else { break };
+                self.cached.fetch_sub(map.len, Relaxed);
+            }
+        }
+    }
+
+    /// Gives buffers back to the system that were not needed since the last call.
+    pub(crate) fn trim(&self) {
+        for class in &self.classes {
+            let mut free = class.free.lock();
+            let spare = free.unneeded;
+            self.cached.fetch_sub(spare * class.size, Relaxed);
+            let unneeded: Vec<_> = free.maps.drain(..spare).collect();
+            free.unneeded = free.maps.len();
+            drop(free);
+            // Unmapping takes its time; others may need the lock.
+            drop(unneeded);
+        }
+    }
+
+    /// Whether buffers are kept for reuse.
+    pub(crate) fn has_cached(&self) -> bool {
+        self.cached.load(Relaxed) > 0
+    }
+
+    fn give_back(&self, map: Mapping, class: usize) {
+        let used = self.used.fetch_sub(map.len, Relaxed) - map.len;
+        if used + self.cached.load(Relaxed) + map.len <= self.limit {
+            self.cached.fetch_add(map.len, Relaxed);
+            self.classes[class].free.lock().maps.push(map);
+        }
+    }
+
+    /// Counts `bytes` held outside the pool's own buffers until the charge is dropped.
+    pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+        self.used.fetch_add(bytes, Relaxed);
+        Charge { bytes, pool: Arc::clone(self) }
+    }
+}
+
+/// Bytes counted as used for as long as this lives.
+pub(crate) struct Charge {
+    bytes: usize,
+    pool: Arc<Pool>,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.pool.used.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// A buffer on loan from a [`Pool`]; its contents are whatever the last user left.
+pub(crate) struct PooledBuf {
+    /// Always there until drop.
+    map: Option<Mapping>,
+    class: usize,
+    extra: bool,
+    pool: Arc<Pool>,
+}
+
+impl Deref for PooledBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.map {
+            // SAFETY: the mapping is len bytes, readable, zero-filled by the kernel at first, owned by self.
+            Some(map) => unsafe { std::slice::from_raw_parts(map.start.as_ptr(), map.len) },
+            None => &[],
+        }
+    }
+}
+
+impl DerefMut for PooledBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.map {
+            // SAFETY: as in deref; &mut self makes the access exclusive.
+            Some(map) => unsafe { std::slice::from_raw_parts_mut(map.start.as_ptr(), map.len) },
+            None => &mut [],
+        }
+    }
+}
+
+impl Drop for PooledBuf {
+    fn drop(&mut self) {
+        if let Some(map) = self.map.take() {
+            if self.extra {
+                self.pool.extra.store(false, Relaxed);
+            }
+            self.pool.give_back(map, self.class);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_holds_and_buffers_come_back() {
+        let pool = Pool::new(1 << 20, 3 << 20);
+        let mut held: Vec<_> = std::iter::from_fn(|| pool.lease(1 << 20)).collect();
+        assert_eq!(held.len(), 4, "and the one extra");
+        held.pop();
+        assert!(pool.full());
+        held.pop();
+        assert!(pool.lease(1 << 20).is_some());
+        held.clear();
+        assert_eq!(pool.used(), 0);
+        assert!(pool.cached.load(Relaxed) <= 3 << 20);
+    }
+
+    #[test]
+    fn a_payload_gets_less_when_memory_is_short() {
+        let pool = Pool::new(1 << 20, (1 << 20) + (70 << 10));
+        let first = pool.lease_payload(1 << 20).unwrap();
+        assert_eq!(first.len(), 1 << 20);
+        let second = pool.lease_payload(1 << 20).unwrap();
+        assert_eq!(second.len(), 64 << 10);
+        let third = pool.lease_payload(1 << 20).unwrap();
+        assert_eq!(third.len(), SMALL);
+    }
+
+    #[test]
+    fn cached_buffers_of_one_size_make_room_for_another() {
+        let pool = Pool::new(1 << 20, 1 << 20);
+        drop((0..64).map(|_| pool.lease(SMALL).unwrap()).collect::<Vec<_>>());
+        assert_eq!(pool.cached.load(Relaxed), 1 << 20);
+        let large = pool.lease_payload(1 << 20).unwrap();
+        assert_eq!(pool.cached.load(Relaxed), 0);
+        assert_eq!(pool.used(), large.len());
+    }
+
+    #[test]
+    fn what_is_not_needed_goes_back_to_the_system() {
+        let pool = Pool::new(1 << 20, 1 << 30);
+        drop((0..4).map(|_| pool.lease(1 << 20).unwrap()).collect::<Vec<_>>());
+        pool.trim();
+        assert_eq!(pool.cached.load(Relaxed), 4 << 20, "they were needed since the last time");
+        drop((0..3).map(|_| pool.lease(1 << 20).unwrap()).collect::<Vec<_>>());
+        pool.trim();
+        assert_eq!(pool.cached.load(Relaxed), 3 << 20);
+        pool.trim();
+        assert!(!pool.has_cached());
+    }
+
+    #[test]
+    fn nothing_beyond_the_largest_size() {
+        assert!(Pool::new(1 << 20, 1 << 30).lease((1 << 20) + 1).is_none());
+    }
+}

@@ -1,0 +1,166 @@
+//! One reply, filled by the service, on the loop or on a worker.
+
+use std::sync::Arc;
+
+use crate::pool::{Pool, PooledBuf, SMALL};
+
+/// The reply to one record: a head that encoders append to and at most one payload, which goes after the head.
+///
+/// The transport adds the record mark in front and zero bytes up to a multiple of four behind the payload (XDR
+/// opaque padding, RFC 4506 section 4.10). The head may be completed after the payload was read.
+pub struct Reply<'a> {
+    head: Vec<u8>,
+    payload: Option<PayloadBuf<'a>>,
+    /// Space in the loop's output where a small payload needs no copy.
+    region: Option<&'a mut [u8]>,
+    pool: PoolRef<'a>,
+}
+
+/// A reply for [`Ticket::send`](crate::Ticket::send), made by [`Ticket::reply`](crate::Ticket::reply).
+pub type OwnedReply = Reply<'static>;
+
+enum PoolRef<'a> {
+    Loop(&'a Arc<Pool>),
+    Ticket(Arc<Pool>),
+}
+
+impl<'a> Reply<'a> {
+    /// A reply whose parts the loop takes back: `head` is its reused vector, `region` a piece of its output.
+    #[inline]
+    pub(crate) fn on_loop(mut head: Vec<u8>, region: &'a mut [u8], pool: &'a Arc<Pool>) -> Self {
+        head.clear();
+        Self { head, payload: None, region: Some(region), pool: PoolRef::Loop(pool) }
+    }
+
+    /// The bytes before the payload; starts empty. Append to it.
+    #[inline]
+    pub fn head(&mut self) -> &mut Vec<u8> {
+        &mut self.head
+    }
+
+    /// A buffer for up to `max` bytes of payload, empty. A service reads straight into it.
+    ///
+    /// When memory is short the buffer may hold less than `max`, down to 16 KiB (and nothing at all if the
+    /// system is out of memory): READ then answers fewer bytes, as RFC 1813 section 3.3.6 allows. A second
+    /// call discards the first payload.
+    #[inline]
+    pub fn payload(&mut self, max: usize) -> &mut PayloadBuf<'a> {
+        if let Some(PayloadBuf { space: Space::Region(region), .. }) = self.payload.take() {
+            self.region = Some(region);
+        }
+        let space = match self.region.take() {
+            Some(region) if max <= SMALL => Space::Region(region),
+            unused => {
+                self.region = unused;
+                let pool = match &self.pool {
+                    PoolRef::Loop(pool) => pool,
+                    PoolRef::Ticket(pool) => pool,
+                };
+                pool.lease_payload(max).map_or(Space::None, Space::Pooled)
+            }
+        };
+        let max = max.min(space.len());
+        self.payload.insert(PayloadBuf { space, max, len: 0 })
+    }
+
+    /// Forgets head and payload, to answer with an error instead.
+    pub fn clear(&mut self) {
+        self.head.clear();
+        if let Some(PayloadBuf { space: Space::Region(region), .. }) = self.payload.take() {
+            self.region = Some(region);
+        }
+    }
+
+    /// The parts: head, and the payload with its length before padding.
+    #[inline]
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Option<PayloadBuf<'a>>) {
+        (self.head, self.payload.filter(|payload| payload.len > 0))
+    }
+}
+
+impl OwnedReply {
+    pub(crate) fn on_ticket(pool: Arc<Pool>) -> Self {
+        // Room for the record mark and any reply head without a payload but READDIR's.
+        Self { head: Vec::with_capacity(256), payload: None, region: None, pool: PoolRef::Ticket(pool) }
+    }
+}
+
+pub(crate) enum Space<'a> {
+    Region(&'a mut [u8]),
+    Pooled(PooledBuf),
+    None,
+}
+
+impl Space<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Region(_) => SMALL,
+            Self::Pooled(buf) => buf.len(),
+            Self::None => 0,
+        }
+    }
+}
+
+/// Space for a reply's payload.
+pub struct PayloadBuf<'a> {
+    space: Space<'a>,
+    max: usize,
+    len: usize,
+}
+
+impl PayloadBuf<'_> {
+    /// Bytes it may hold: what was asked for, or less when memory is short.
+    pub fn capacity(&self) -> usize {
+        self.max
+    }
+
+    /// Bytes set so far.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no bytes are set.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The unset rest of the capacity. Its contents are left over from earlier requests: only what was
+    /// overwritten may be covered by [`set_len`](Self::set_len).
+    #[inline]
+    pub fn spare_mut(&mut self) -> &mut [u8] {
+        let (from, to) = (self.len, self.max);
+        &mut self.all()[from..to]
+    }
+
+    /// Declares the first `len` bytes set; more than the capacity is cut to it.
+    #[inline]
+    pub fn set_len(&mut self, len: usize) {
+        debug_assert!(len <= self.max, "payload longer than its capacity");
+        self.len = len.min(self.max);
+    }
+
+    /// The bytes set.
+    pub fn filled_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        &mut self.all()[..len]
+    }
+
+    fn all(&mut self) -> &mut [u8] {
+        match &mut self.space {
+            Space::Region(region) => region,
+            Space::Pooled(buf) => buf,
+            Space::None => &mut [],
+        }
+    }
+
+    /// Zeroes the padding; the padded length, and the buffer if it is one of the pool's.
+    #[inline]
+    pub(crate) fn finish(mut self) -> (usize, Option<PooledBuf>) {
+        let (len, padded) = (self.len, self.len.next_multiple_of(4));
+        self.all()[len..padded].fill(0);
+        match self.space {
+            Space::Pooled(buf) => (padded, Some(buf)),
+            Space::Region(_) | Space::None => (padded, None),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Binding, the loops' threads, shutting down.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::accept::{Acceptor, listen_on};
+use crate::config::Config;
+use crate::conn::Io;
+use crate::event_loop::EventLoop;
+use crate::home::{Home, Post};
+use crate::pool::Pool;
+use crate::service::Service;
+use crate::stats::Stats;
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {addr}: {source}")]
+    Listen {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// An event loop cannot be made.
+    #[error("cannot start an event loop: {0}")]
+    Loop(std::io::Error),
+}
+
+/// A bound server that does not serve yet.
+pub struct Server<S> {
+    sockets: Vec<OwnedFd>,
+    addrs: Vec<SocketAddr>,
+    config: Arc<Config>,
+    service: Arc<S>,
+}
+
+impl<S: Service> Server<S> {
+    /// Listens on all of `addrs`; port 0 picks a free one. IPv6 addresses take IPv6 connections only.
+    pub fn bind(addrs: &[SocketAddr], config: Config, service: Arc<S>) -> Result<Self, StartError> {
+        let mut sockets = Vec::with_capacity(addrs.len());
+        let mut bound = Vec::with_capacity(addrs.len());
+        for &addr in addrs {
+            let (socket, addr) =
+                listen_on(addr).map_err(|errno| StartError::Listen { addr, source: errno.into() })?;
+            sockets.push(socket);
+            bound.push(addr);
+        }
+        Ok(Self { sockets, addrs: bound, config: Arc::new(config), service })
+    }
+
+    /// The addresses listened on, ports filled in.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// Starts the event loops.
+    pub fn spawn(self) -> Result<Running, StartError> {
+        let homes: Result<Vec<_>, _> = (0..self.config.loops().max(1)).map(|_| Home::new()).collect();
+        let homes: Arc<[Arc<Home>]> = homes.map_err(|errno| StartError::Loop(errno.into()))?.into();
+        let pool = Pool::new(self.config.max_record, self.config.memory.max(4 * self.config.max_record));
+        let mut acceptor = Some(Acceptor::new(self.sockets, Arc::clone(&homes), self.config.max_connections));
+        let mut running =
+            Running { addrs: self.addrs, counters: Counters { homes, pool }, threads: Vec::new() };
+        for (index, home) in running.counters.homes.iter().enumerate() {
+            let (service, config) = (Arc::clone(&self.service), Arc::clone(&self.config));
+            let io = Io::new(service, config, Arc::clone(&running.counters.pool), Arc::clone(home));
+            let mut event_loop =
+                EventLoop::new(io, acceptor.take()).map_err(|errno| StartError::Loop(errno.into()))?;
+            let thread = std::thread::Builder::new().name(format!("rpc-loop-{index}"));
+            let thread = thread.spawn(move || event_loop.run()).map_err(StartError::Loop)?;
+            running.threads.push(thread);
+        }
+        Ok(running)
+    }
+}
+
+/// A server at work. Dropping it leaves it running until the process ends; [`shutdown`](Self::shutdown) stops it.
+pub struct Running {
+    addrs: Vec<SocketAddr>,
+    counters: Counters,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// The addresses listened on.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// The counters, for any thread.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Stops accepting and reading, lets requests in flight be answered and their replies be read for at most
+    /// `drain`, closes all connections and waits for the loops to end.
+    pub fn shutdown(self, drain: Duration) {
+        let deadline = Instant::now() + drain;
+        for home in self.counters.homes.iter() {
+            home.post(Post::Shutdown(deadline));
+        }
+        for thread in self.threads {
+            // A loop that panicked has nothing left to drain.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Reads a server's counters, also after it has ended.
+#[derive(Clone)]
+pub struct Counters {
+    homes: Arc<[Arc<Home>]>,
+    pool: Arc<Pool>,
+}
+
+impl Counters {
+    /// The sums over all loops now.
+    pub fn read(&self) -> Stats {
+        let mut stats = Stats { memory: self.pool.used() as u64, ..Stats::default() };
+        for home in self.homes.iter() {
+            stats.add(&home.stats);
+        }
+        stats
+    }
+}

@@ -1,0 +1,224 @@
+//! Threads for requests that have to wait for the disk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::spinner::Spinner;
+
+/// A pool of blocking threads that work through a bounded first-in first-out queue of jobs.
+///
+/// At most one sleeper is woken at a time, and the woken one wakes the next if jobs remain: submitting a batch
+/// costs the caller one wake-up. At most one idle worker polls for a moment before it sleeps.
+pub struct Workers<J> {
+    shared: Arc<Shared<J>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Shared<J> {
+    queue: Mutex<Queue<J>>,
+    more: Condvar,
+    /// Jobs queued, for the poller to look at without the lock.
+    queued: AtomicUsize,
+    limit: usize,
+    handle: Box<dyn Fn(J) + Send + Sync>,
+}
+
+struct Queue<J> {
+    jobs: VecDeque<J>,
+    sleeping: usize,
+    /// A worker is on its way to the queue, polling or just woken: no other needs to be woken.
+    coming: bool,
+    stopping: bool,
+}
+
+impl<J: Send + 'static> Workers<J> {
+    /// Starts `threads` threads that call `handle` for each job. Up to `limit` jobs wait; an idle worker polls up
+    /// to `busy_poll` before it sleeps.
+    pub fn new(
+        threads: usize,
+        limit: usize,
+        busy_poll: Duration,
+        handle: impl Fn(J) + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        let queue = Queue { jobs: VecDeque::new(), sleeping: 0, coming: false, stopping: false };
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(queue),
+            more: Condvar::new(),
+            queued: AtomicUsize::new(0),
+            limit,
+            handle: Box::new(handle),
+        });
+        let workers = Self { shared, threads: Mutex::new(Vec::new()) };
+        for index in 0..threads.max(1) {
+            let shared = Arc::clone(&workers.shared);
+            let thread = std::thread::Builder::new().name(format!("worker-{index}"));
+            workers.threads.lock().push(thread.spawn(move || shared.work(Spinner::new(busy_poll)))?);
+        }
+        Ok(workers)
+    }
+
+    /// Queues a job; gives it back if the queue is full or the pool has been stopped.
+    pub fn submit(&self, job: J) -> Result<(), J> {
+        let mut queue = self.shared.queue.lock();
+        if queue.stopping || queue.jobs.len() >= self.shared.limit {
+            return Err(job);
+        }
+        queue.jobs.push_back(job);
+        self.shared.queued.store(queue.jobs.len(), Relaxed);
+        let wake = queue.call_one();
+        drop(queue);
+        if wake {
+            self.shared.more.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Jobs waiting now.
+    pub fn queued(&self) -> usize {
+        self.shared.queued.load(Relaxed)
+    }
+
+    /// Takes no more jobs, finishes those queued, and ends the threads. Not to be called by a job.
+    pub fn stop(&self) {
+        self.shared.queue.lock().stopping = true;
+        self.shared.more.notify_all();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            // A worker that panicked is gone already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<J> Queue<J> {
+    /// Whether a sleeper has to be woken for the jobs there are.
+    fn call_one(&mut self) -> bool {
+        let wake = !self.jobs.is_empty() && self.sleeping > 0 && !self.coming;
+        self.coming |= wake;
+        wake
+    }
+}
+
+impl<J> Shared<J> {
+    fn work(&self, mut spinner: Spinner) {
+        // Whether this worker is the one that `coming` stands for.
+        let mut called = false;
+        loop {
+            let mut queue = self.queue.lock();
+            if called {
+                queue.coming = false;
+                called = false;
+            }
+            if let Some(job) = queue.jobs.pop_front() {
+                self.queued.store(queue.jobs.len(), Relaxed);
+                let wake = queue.call_one();
+                drop(queue);
+                if wake {
+                    self.more.notify_one();
+                }
+                (self.handle)(job);
+                continue;
+            }
+            if queue.stopping {
+                return;
+            }
+            if !queue.coming {
+                queue.coming = true;
+                called = true;
+                drop(queue);
+                if spinner.spin(|| self.queued.load(Relaxed) > 0) {
+                    continue;
+                }
+                queue = self.queue.lock();
+                queue.coming = false;
+                called = false;
+                if !queue.jobs.is_empty() || queue.stopping {
+                    continue;
+                }
+            }
+            queue.sleeping += 1;
+            self.more.wait(&mut queue);
+            queue.sleeping -= 1;
+            // Woken by a submit, which set `coming`, or to stop, and then it does not matter.
+            called = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn every_job_is_done_once_whoever_submits_it() {
+        for busy_poll in [Duration::ZERO, Duration::from_micros(50)] {
+            let (done, results) = mpsc::channel();
+            let workers =
+                Workers::new(4, 100_000, busy_poll, move |job: u32| done.send(job).unwrap()).unwrap();
+            std::thread::scope(|scope| {
+                for part in 0..4 {
+                    let workers = &workers;
+                    scope.spawn(move || {
+                        for job in 0..5000 {
+                            workers.submit(part * 5000 + job).unwrap();
+                            if job % 64 == 0 {
+                                std::thread::yield_now();
+                            }
+                        }
+                    });
+                }
+            });
+            workers.stop();
+            let mut results: Vec<u32> = results.iter().take(20_000).collect();
+            results.sort_unstable();
+            assert!(results.iter().copied().eq(0..20_000));
+        }
+    }
+
+    #[test]
+    fn all_workers_get_to_work_on_one_batch() {
+        let barrier = Arc::new(std::sync::Barrier::new(8));
+        let inner = Arc::clone(&barrier);
+        let workers = Workers::new(8, 8, Duration::from_micros(50), move |()| {
+            inner.wait();
+        })
+        .unwrap();
+        // The jobs end only when all eight run at once.
+        (0..8).for_each(|_| workers.submit(()).unwrap());
+        workers.stop();
+    }
+
+    #[test]
+    fn a_full_queue_gives_the_job_back_and_stop_finishes_the_queued() {
+        let gate = Arc::new(std::sync::Barrier::new(2));
+        let (done, results) = mpsc::channel();
+        let inner = Arc::clone(&gate);
+        let workers = Workers::new(1, 2, Duration::ZERO, move |job: u32| {
+            inner.wait();
+            done.send(job).unwrap();
+        })
+        .unwrap();
+        workers.submit(0).unwrap();
+        while workers.queued() > 0 {
+            std::thread::yield_now();
+        }
+        workers.submit(1).unwrap();
+        workers.submit(2).unwrap();
+        assert_eq!(workers.submit(3), Err(3));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    gate.wait();
+                }
+            });
+            workers.stop();
+        });
+        assert_eq!(workers.submit(4), Err(4));
+        assert!(results.iter().take(3).eq([0, 1, 2]));
+    }
+}

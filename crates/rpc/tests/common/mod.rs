@@ -1,0 +1,227 @@
+//! A service whose answers depend on the first byte of a request, and a client to talk to it.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use forebay_rpc::{
+    CloseReason, Config, Message, Outcome, Peer, Record, Reply, Running, Server, Service, Stats, Ticket,
+    Workers,
+};
+
+/// First bytes of requests. All but `SILENT` and `CLOSE` are answered; an echo is the request itself.
+pub(crate) const ECHO: u8 = b'e';
+/// Echo from a worker.
+pub(crate) const DEFERRED: u8 = b'd';
+/// Answer: the request as head and a payload of as many bytes as bytes 1..5 say, from the loop.
+pub(crate) const PAYLOAD: u8 = b'p';
+/// The same from a worker.
+pub(crate) const DEFERRED_PAYLOAD: u8 = b'q';
+/// Kept by a worker until `Echo::open` is called.
+pub(crate) const GATED: u8 = b'g';
+/// Deferred, and its ticket dropped.
+pub(crate) const DROPPED: u8 = b'x';
+pub(crate) const SILENT: u8 = b's';
+pub(crate) const CLOSE: u8 = b'c';
+
+type Job = (Record, Ticket);
+
+pub(crate) struct Echo {
+    workers: Workers<Job>,
+    gate: Arc<(parking_lot::Mutex<bool>, parking_lot::Condvar)>,
+    pub(crate) connected: AtomicUsize,
+    pub(crate) disconnected: AtomicUsize,
+}
+
+impl Echo {
+    pub(crate) fn new() -> Arc<Self> {
+        let gate = Arc::new((parking_lot::Mutex::new(false), parking_lot::Condvar::new()));
+        let inner = Arc::clone(&gate);
+        let workers = Workers::new(8, 100_000, Duration::from_micros(20), move |(record, ticket): Job| {
+            match record[0] {
+                GATED => {
+                    let mut open = inner.0.lock();
+                    inner.1.wait_while(&mut open, |open| !*open);
+                }
+                DROPPED => return,
+                _ => {}
+            }
+            let mut reply = ticket.reply();
+            fill(&record, &mut reply);
+            ticket.send(reply);
+        })
+        .unwrap();
+        let (connected, disconnected) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { workers, gate, connected, disconnected })
+    }
+
+    pub(crate) fn open(&self) {
+        *self.gate.0.lock() = true;
+        self.gate.1.notify_all();
+    }
+}
+
+/// Payload bytes a request asks for.
+pub(crate) fn payload_len(request: &[u8]) -> usize {
+    u32::from_be_bytes(request[1..5].try_into().unwrap()) as usize
+}
+
+/// What a payload holds: never zero, so that padding is told from it.
+pub(crate) fn payload_byte(at: usize) -> u8 {
+    (at % 251) as u8 + 1
+}
+
+fn fill(request: &[u8], reply: &mut Reply<'_>) {
+    if matches!(request[0], PAYLOAD | DEFERRED_PAYLOAD) {
+        let want = payload_len(request);
+        let payload = reply.payload(want);
+        let spare = payload.spare_mut();
+        let len = spare.len();
+        spare.iter_mut().enumerate().for_each(|(at, byte)| *byte = payload_byte(at));
+        payload.set_len(len);
+        // The head after the payload, as READ does it.
+        reply.head().extend_from_slice(request);
+        reply.head().extend_from_slice(&(len as u32).to_be_bytes());
+    } else {
+        reply.head().extend_from_slice(request);
+    }
+}
+
+impl Service for Echo {
+    fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
+        match message.bytes()[0] {
+            DEFERRED | DEFERRED_PAYLOAD | GATED | DROPPED => {
+                assert!(self.workers.submit(message.defer()).is_ok(), "queue full");
+                Outcome::Deferred
+            }
+            SILENT => Outcome::Silent,
+            CLOSE => Outcome::Close,
+            _ => {
+                fill(message.bytes(), reply);
+                Outcome::Reply
+            }
+        }
+    }
+
+    fn connected(&self, _: &Peer) -> bool {
+        self.connected.fetch_add(1, SeqCst);
+        true
+    }
+
+    fn disconnected(&self, _: &Peer) {
+        self.disconnected.fetch_add(1, SeqCst);
+    }
+}
+
+pub(crate) fn start(config: Config) -> (Arc<Echo>, Running) {
+    let echo = Echo::new();
+    let addr = SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = Server::bind(&[addr], config, Arc::clone(&echo)).unwrap();
+    (echo, server.spawn().unwrap())
+}
+
+pub(crate) fn two_loops() -> Config {
+    Config { threads: 2, ..Config::default() }
+}
+
+pub(crate) struct Client {
+    pub(crate) socket: TcpStream,
+}
+
+impl Client {
+    pub(crate) fn new(server: &Running) -> Self {
+        Self::connect(server.local_addrs()[0])
+    }
+
+    pub(crate) fn connect(addr: SocketAddr) -> Self {
+        let socket = TcpStream::connect(addr).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self { socket }
+    }
+
+    pub(crate) fn send(&mut self, record: &[u8]) {
+        self.socket.write_all(&marked(record)).unwrap();
+    }
+
+    /// Writes bytes as they are.
+    pub(crate) fn socket_write(&self, bytes: &[u8]) {
+        (&self.socket).write_all(bytes).unwrap();
+    }
+
+    /// The next reply, which has to be a single fragment.
+    pub(crate) fn receive(&mut self) -> Vec<u8> {
+        let mut mark = [0; 4];
+        self.socket.read_exact(&mut mark).unwrap();
+        let mark = u32::from_be_bytes(mark);
+        assert!(mark >> 31 == 1, "one fragment");
+        let mut record = vec![0; (mark & 0x7fff_ffff) as usize];
+        self.socket.read_exact(&mut record).unwrap();
+        record
+    }
+
+    pub(crate) fn call(&mut self, record: &[u8]) -> Vec<u8> {
+        self.send(record);
+        self.receive()
+    }
+
+    /// True once the server has closed the connection; what it sent before is skipped.
+    pub(crate) fn closed(&mut self) -> bool {
+        let mut rest = [0; 65536];
+        loop {
+            match self.socket.read(&mut rest) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+            }
+        }
+    }
+}
+
+/// A record as a single fragment.
+pub(crate) fn marked(record: &[u8]) -> Vec<u8> {
+    fragment(record, true)
+}
+
+pub(crate) fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
+    let mark = bytes.len() as u32 | u32::from(last) << 31;
+    [&mark.to_be_bytes(), bytes].concat()
+}
+
+/// A request for a payload of `len` bytes, marked with `tag`.
+pub(crate) fn payload_request(kind: u8, len: usize, tag: u32) -> Vec<u8> {
+    [&[kind][..], &(len as u32).to_be_bytes(), &tag.to_be_bytes()].concat()
+}
+
+/// Checks a reply with a payload; the payload's length without padding.
+pub(crate) fn check_payload(reply: &[u8], request: &[u8]) -> usize {
+    let (head, rest) = reply.split_at(request.len());
+    assert_eq!(head, request);
+    let (count, payload) = rest.split_first_chunk::<4>().unwrap();
+    let count = u32::from_be_bytes(*count) as usize;
+    assert_eq!(payload.len(), count.next_multiple_of(4));
+    assert!(payload[..count].iter().enumerate().all(|(at, byte)| *byte == payload_byte(at)));
+    assert!(payload[count..].iter().all(|byte| *byte == 0), "padding is zero");
+    count
+}
+
+/// Waits for the counters to be as they should; they are eventually exact, not instantly.
+pub(crate) fn await_stats(server: &Running, what: &str, done: impl Fn(&Stats) -> bool) -> Stats {
+    let start = Instant::now();
+    loop {
+        let stats = server.counters().read();
+        if done(&stats) {
+            return stats;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}: {stats:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn await_closed(server: &Running, reason: CloseReason) {
+    await_stats(server, reason.as_str(), |stats| stats.closed_for(reason) > 0);
+}

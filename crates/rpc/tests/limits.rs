@@ -1,0 +1,234 @@
+//! What hostile and unlucky clients meet.
+#![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
+
+mod common;
+
+use std::io::{ErrorKind, Write};
+use std::time::Duration;
+
+use common::*;
+use forebay_rpc::{CloseReason, Config, Running};
+
+const DRAIN: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_millis(200);
+
+fn mark(len: u32, last: bool) -> [u8; 4] {
+    (len | u32::from(last) << 31).to_be_bytes()
+}
+
+#[test]
+fn bad_record_marking_closes_the_connection_and_no_other() {
+    let (_, server) = start(two_loops());
+    let mut good = Client::new(&server);
+    let tiny = fragment(&[ECHO], false).repeat(5000);
+    for (bytes, reason) in [
+        (mark(0x7fff_ffff, true).to_vec(), CloseReason::RecordTooLong),
+        (mark(0x7fff_ffff, false).to_vec(), CloseReason::RecordTooLong),
+        (mark(0, true).to_vec(), CloseReason::BadFragments),
+        (mark(0, false).repeat(100), CloseReason::BadFragments),
+        (tiny, CloseReason::BadFragments),
+    ] {
+        let before = server.counters().read().closed_for(reason);
+        let mut bad = Client::new(&server);
+        // The server may close before all is written.
+        let _ = bad.socket.write_all(&bytes);
+        assert!(bad.closed());
+        await_stats(&server, "the close", |stats| stats.closed_for(reason) == before + 1);
+        assert_eq!(good.call(b"estill here"), b"estill here");
+    }
+    server.shutdown(DRAIN);
+}
+
+#[test]
+fn byte_at_a_time_fragments_are_served() {
+    let (_, server) = start(two_loops());
+    let mut client = Client::new(&server);
+    for (at, byte) in b"eslow and tiny".iter().enumerate() {
+        for byte in fragment(&[*byte], at == 13) {
+            client.socket.write_all(&[byte]).unwrap();
+        }
+    }
+    assert_eq!(client.receive(), b"eslow and tiny");
+    server.shutdown(DRAIN);
+}
+
+#[test]
+fn claimed_lengths_cost_no_memory() {
+    let (_, server) = start(two_loops());
+    let clients: Vec<_> = (0..100).map(|_| Client::new(&server)).collect();
+    for client in &clients {
+        client.socket_write(&[&mark(1 << 20, true)[..], &[ECHO; 100]].concat());
+    }
+    let stats = await_stats(&server, "all that was sent", |stats| stats.bytes_in == 100 * 104);
+    assert!(stats.memory <= 100 * (16 << 10), "{stats:?}");
+    drop(clients);
+    await_stats(&server, "no memory in use", |stats| stats.memory == 0);
+    server.shutdown(DRAIN);
+}
+
+/// Sends requests until the socket and the server take no more; how many were sent whole.
+fn send_until_full(client: &Client, request: &[u8]) -> usize {
+    client.socket.set_write_timeout(Some(SOON)).unwrap();
+    let bytes = marked(request);
+    let mut sent = 0;
+    loop {
+        match (&client.socket).write_all(&bytes) {
+            Ok(()) => sent += 1,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return sent,
+            Err(_) => return sent,
+        }
+    }
+}
+
+fn memory_stays_below(server: &Running, limit: u64) {
+    for _ in 0..100 {
+        let stats = server.counters().read();
+        assert!(stats.memory <= limit, "{stats:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_is_stopped_and_then_closed() {
+    for kind in [PAYLOAD, DEFERRED_PAYLOAD] {
+        let config = Config {
+            conn_memory: 4 << 20,
+            max_inflight: 4,
+            stall_timeout: Duration::from_secs(1),
+            ..two_loops()
+        };
+        let (_, server) = start(config);
+        let client = Client::new(&server);
+        send_until_full(&client, &payload_request(kind, 1 << 20, 0));
+        assert!(server.counters().read().pauses > 0);
+        // Queued, the requests in flight when the limit was met, and the requests not handled.
+        memory_stays_below(&server, (4 + 5 + 1) << 20);
+        await_closed(&server, CloseReason::StalledOutput);
+        await_stats(&server, "no memory in use", |stats| stats.memory == 0);
+        server.shutdown(DRAIN);
+    }
+}
+
+#[test]
+fn a_client_that_reads_late_gets_everything() {
+    for kind in [PAYLOAD, DEFERRED_PAYLOAD] {
+        let config = Config { conn_memory: 1 << 20, max_inflight: 4, ..two_loops() };
+        let (_, server) = start(config);
+        let mut client = Client::new(&server);
+        // The padded request makes the sockets full before the test takes long.
+        let mut request = payload_request(kind, 60_001, 3);
+        request.resize(40_000, 0);
+        let sent = send_until_full(&client, &request);
+        assert!(sent > 0);
+        for _ in 0..sent {
+            assert_eq!(check_payload(&client.receive(), &request), 60_001);
+        }
+        server.shutdown(DRAIN);
+    }
+}
+
+#[test]
+fn requests_in_flight_are_bounded() {
+    let (echo, server) = start(Config { max_inflight: 8, ..two_loops() });
+    let mut client = Client::new(&server);
+    (0..100).for_each(|_| client.send(b"gated"));
+    let stats = await_stats(&server, "a pause", |stats| stats.pauses > 0);
+    assert_eq!(stats.deferred, 8);
+    echo.open();
+    for _ in 0..100 {
+        assert_eq!(client.receive(), b"gated");
+    }
+    server.shutdown(DRAIN);
+}
+
+#[test]
+fn total_memory_is_bounded_without_deadlock() {
+    const LIMIT: usize = 8 << 20;
+    let (echo, server) = start(Config { memory: LIMIT, ..two_loops() });
+    let clients: Vec<_> = (0..16).map(|_| Client::new(&server)).collect();
+    let mut record = vec![7; 700_000];
+    record[0] = GATED;
+    let writers: Vec<_> = clients
+        .into_iter()
+        .map(|mut client| {
+            let record = record.clone();
+            std::thread::spawn(move || {
+                for _ in 0..4 {
+                    client.send(&record);
+                }
+                for _ in 0..4 {
+                    assert!(client.receive() == record);
+                }
+            })
+        })
+        .collect();
+    await_stats(&server, "memory to be short", |stats| stats.memory > (LIMIT - (2 << 20)) as u64);
+    // One record beyond the limit, and what the clients' backlogs and first bytes take.
+    memory_stays_below(&server, (LIMIT + (2 << 20) + 16 * (256 << 10)) as u64);
+    echo.open();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    await_stats(&server, "no memory in use", |stats| stats.memory == 0);
+    server.shutdown(DRAIN);
+}
+
+#[test]
+fn when_memory_is_short_payloads_shrink_instead_of_failing() {
+    let (_, server) = start(Config { memory: 1, ..two_loops() });
+    let clients: Vec<_> = (0..8).map(|_| Client::new(&server)).collect();
+    let request = payload_request(PAYLOAD, 1 << 20, 0);
+    for client in &clients {
+        (0..32).for_each(|_| client.socket_write(&marked(&request)));
+    }
+    let shrunk: usize = clients
+        .into_iter()
+        .map(|mut client| (0..32).filter(|_| check_payload(&client.receive(), &request) < 1 << 20).count())
+        .sum();
+    assert!(shrunk > 0);
+    server.shutdown(DRAIN);
+}
+
+#[test]
+fn stalled_and_idle_connections_are_closed() {
+    let config = Config { stall_timeout: SOON, idle_timeout: Some(2 * SOON), ..two_loops() };
+    let (_, server) = start(config);
+    let mut idle = Client::new(&server);
+    let mut half_a_mark = Client::new(&server);
+    half_a_mark.socket_write(&[0x80, 0]);
+    let mut half_a_record = Client::new(&server);
+    half_a_record.socket_write(&[&mark(100_000, true)[..], &[ECHO; 50_000]].concat());
+    assert!(half_a_mark.closed() && half_a_record.closed() && idle.closed());
+    let stats = await_stats(&server, "three closed", |stats| stats.connections == 0);
+    assert_eq!(stats.closed_for(CloseReason::StalledInput), 2);
+    assert_eq!(stats.closed_for(CloseReason::Idle), 1);
+    server.shutdown(DRAIN);
+}
+
+#[test]
+fn a_waiting_client_is_not_idle() {
+    let config = Config { idle_timeout: Some(SOON), stall_timeout: SOON, ..two_loops() };
+    let (echo, server) = start(config);
+    let mut client = Client::new(&server);
+    client.send(b"gated");
+    std::thread::sleep(3 * SOON);
+    echo.open();
+    assert_eq!(client.receive(), b"gated");
+    server.shutdown(DRAIN);
+}
+
+#[test]
+fn a_full_house_refuses_or_closes_the_longest_idle() {
+    let (_, server) = start(Config { max_connections: 2, threads: 1, ..Config::default() });
+    let (mut first, mut second) = (Client::new(&server), Client::new(&server));
+    first.call(b"efirst");
+    second.call(b"esecond");
+    assert!(Client::new(&server).closed(), "nobody is idle yet");
+    await_closed(&server, CloseReason::Refused);
+    std::thread::sleep(Duration::from_millis(1100));
+    second.call(b"ebusy");
+    let mut third = Client::new(&server);
+    assert_eq!(third.call(b"ethird"), b"ethird");
+    assert!(first.closed());
+    assert_eq!(second.call(b"estill"), b"estill");
+    await_closed(&server, CloseReason::Evicted);
+    server.shutdown(DRAIN);
+}

@@ -1,0 +1,308 @@
+//! What the running server tells and does through its control socket.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use forebay_config::{Mode, Portmap, Settings};
+use forebay_control::{
+    ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
+    Health, MemoryStatus, OperationSample, PoolRequest, PoolStatus, ProcedureStatus, ReplyCacheStatus,
+    Snapshot, StatSample, Status, WorkerStatus,
+};
+use forebay_nfs::Nfs;
+use forebay_rpc::{Counters, Running};
+use forebay_vfs::Vfs;
+use forebay_wire::nfs3::Procedure;
+
+/// The server as its control socket sees it.
+pub(crate) struct Control {
+    settings: Settings,
+    started: Instant,
+    listen: Vec<SocketAddr>,
+    nfs: Arc<Nfs>,
+    vfs: Arc<Vfs>,
+    transport: Counters,
+    events: Arc<EventLog>,
+}
+
+/// Most clients in a status.
+const MAX_CLIENTS: usize = 1000;
+
+impl Control {
+    pub(crate) fn new(
+        settings: Settings,
+        started: Instant,
+        listen: Vec<SocketAddr>,
+        nfs: Arc<Nfs>,
+        vfs: Arc<Vfs>,
+        running: &Running,
+        events: Arc<EventLog>,
+    ) -> Self {
+        Control { settings, started, listen, nfs, vfs, transport: running.counters().clone(), events }
+    }
+
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.settings.state_dir
+    }
+
+    pub(crate) fn registered(&self) -> bool {
+        self.settings.portmap == Portmap::Register
+    }
+
+    pub(crate) fn drain_timeout(&self) -> Duration {
+        self.settings.limits.drain_timeout
+    }
+
+    /// Sums a counter over the backing file systems; exports of one file system share theirs.
+    fn durability(&self) -> DurabilityStatus {
+        let mut total = DurabilityStatus::default();
+        let mut latency = Snapshot::default();
+        let mut seen: Vec<*const forebay_vfs::Journal> = Vec::new();
+        for export in self.vfs.exports() {
+            let journal = Arc::as_ptr(export.journal());
+            if seen.contains(&journal) {
+                continue;
+            }
+            seen.push(journal);
+            let stats = &export.journal().stats;
+            total.batches += stats.batches.load(Relaxed);
+            total.operations += stats.operations.load(Relaxed);
+            total.failures += stats.failures.load(Relaxed);
+            latency.merge(&stats.latency.snapshot());
+        }
+        total.latency = latency.summary();
+        total
+    }
+
+    fn exports(&self) -> Vec<ExportStatus> {
+        let settings = &self.settings.exports;
+        let pairs = self.vfs.exports().iter().zip(settings);
+        pairs
+            .map(|(export, configured)| {
+                let space = self.vfs.space(export).ok();
+                let (bytes, files) = space.map_or(((0, 0, 0), (0, 0, 0)), |space| (space.bytes, space.files));
+                ExportStatus {
+                    name: export.name.clone(),
+                    aliases: configured.aliases.clone(),
+                    path: export.path.clone(),
+                    id: export.id,
+                    fs_type: export.fs_type().into(),
+                    total_bytes: bytes.0,
+                    free_bytes: bytes.1,
+                    total_inodes: files.0,
+                    free_inodes: files.1,
+                }
+            })
+            .collect()
+    }
+
+    fn clients(&self) -> Vec<ClientStatus> {
+        let mut clients: Vec<_> = self
+            .nfs
+            .clients()
+            .into_iter()
+            .map(|(address, client)| ClientStatus {
+                address,
+                connections: client.connections.load(Relaxed),
+                operations: client.operations.load(Relaxed),
+                bytes_read: client.bytes_read.load(Relaxed),
+                bytes_written: client.bytes_written.load(Relaxed),
+                last_seen_ns: client.last_seen_ns.load(Relaxed),
+            })
+            .collect();
+        clients.sort_by_key(|client| std::cmp::Reverse(client.operations));
+        clients.truncate(MAX_CLIENTS);
+        clients
+    }
+
+    fn health(&self, durability: &DurabilityStatus) -> Health {
+        if durability.failures == 0 {
+            return Health::Ok;
+        }
+        let reason = format!(
+            "{} requests failed to become durable on the backing file system; see the kernel's log",
+            durability.failures
+        );
+        Health::Degraded { reasons: vec![reason] }
+    }
+
+    /// Counters of a group of procedures.
+    fn group(&self, procedures: &[Procedure], bytes: u64) -> OperationSample {
+        let mut sample = OperationSample { bytes, ..OperationSample::default() };
+        for procedure in procedures {
+            let stats = self.nfs.stats().procedure(*procedure);
+            sample.errors += stats.errors.load(Relaxed);
+            sample.latency.merge(&stats.latency.snapshot());
+        }
+        sample
+    }
+}
+
+/// Every procedure but READ, WRITE and COMMIT, which `stat` shows by themselves.
+const LOOKS: [Procedure; 10] = [
+    Procedure::Null,
+    Procedure::Getattr,
+    Procedure::Lookup,
+    Procedure::Access,
+    Procedure::Readlink,
+    Procedure::Readdir,
+    Procedure::Readdirplus,
+    Procedure::Fsstat,
+    Procedure::Fsinfo,
+    Procedure::Pathconf,
+];
+const CHANGES: [Procedure; 9] = [
+    Procedure::Setattr,
+    Procedure::Create,
+    Procedure::Mkdir,
+    Procedure::Symlink,
+    Procedure::Mknod,
+    Procedure::Remove,
+    Procedure::Rmdir,
+    Procedure::Rename,
+    Procedure::Link,
+];
+
+impl Handler for Control {
+    fn status(&self) -> Status {
+        let transport = self.transport.read();
+        let (stats, cache, limits) = (self.nfs.stats(), self.nfs.reply_cache(), &self.settings.limits);
+        let durability = self.durability();
+        let uptime = self.started.elapsed();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let kernel_handles = self.vfs.exports().iter().all(|export| export.kernel_handles());
+        let verifier = self.vfs.verifier.get();
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            started_ns: now.saturating_sub(uptime).as_nanos() as u64,
+            uptime_ns: uptime.as_nanos() as u64,
+            mode: self.settings.mode,
+            health: self.health(&durability),
+            write_verifier: format!("{:016x}", u64::from_be_bytes(verifier)),
+            listen: self.listen.clone(),
+            state_dir: self.settings.state_dir.clone(),
+            handles: if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback },
+            exports: self.exports(),
+            clients: self.clients(),
+            procedures: procedures(&self.nfs),
+            bytes_read: stats.bytes_read.load(Relaxed),
+            bytes_written: stats.bytes_written.load(Relaxed),
+            connections: transport.connections,
+            connections_limit: limits.connections as u64,
+            inflight: stats.deferred.load(Relaxed),
+            memory: MemoryStatus {
+                used_bytes: transport.memory,
+                limit_bytes: limits.memory,
+                resident_bytes: resident_bytes(),
+            },
+            workers: WorkerStatus {
+                threads: 2 * limits.workers as u64,
+                busy: stats.busy.load(Relaxed),
+                queued: self.nfs.queued() as u64,
+                queue_limit: 2 * limits.worker_queue as u64,
+                rejected: stats.rejected.load(Relaxed),
+            },
+            durability,
+            reply_cache: ReplyCacheStatus {
+                entries: cache.entries.load(Relaxed) as u64,
+                bytes: cache.bytes.load(Relaxed) as u64,
+                hits: cache.hits.load(Relaxed),
+                in_progress_hits: cache.in_progress.load(Relaxed),
+            },
+            pool: None,
+        }
+    }
+
+    fn sample(&self) -> StatSample {
+        let stats = self.nfs.stats();
+        let durability = self.durability();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        StatSample {
+            time_ns: now.as_nanos() as u64,
+            uptime_ns: self.started.elapsed().as_nanos() as u64,
+            read: self.group(&[Procedure::Read], stats.bytes_read.load(Relaxed)),
+            write: self.group(&[Procedure::Write], stats.bytes_written.load(Relaxed)),
+            commit: self.group(&[Procedure::Commit], 0),
+            lookup: self.group(&LOOKS, 0),
+            change: self.group(&CHANGES, 0),
+            sync_batches: durability.batches,
+            sync_operations: durability.operations,
+            sync_failures: durability.failures,
+            reply_cache_hits: self.nfs.reply_cache().hits.load(Relaxed),
+            inflight: stats.deferred.load(Relaxed),
+            connections: self.transport.read().connections,
+            workers_busy: stats.busy.load(Relaxed),
+            workers_queued: self.nfs.queued() as u64,
+            cpu_ns: cpu_ns(),
+        }
+    }
+
+    fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    fn mode(&self) -> Mode {
+        self.settings.mode
+    }
+
+    fn set_mode(&self, mode: Mode) -> Result<(), String> {
+        if mode == self.settings.mode {
+            return Ok(());
+        }
+        Err(format!("mode {mode} needs a cache, and this server has none"))
+    }
+
+    fn flush(&self, progress: &mut dyn FnMut(FlushProgress)) -> Result<FlushReport, String> {
+        let begun = Instant::now();
+        let total = self.vfs.exports().len() as u64;
+        for (done, export) in self.vfs.exports().iter().enumerate() {
+            progress(FlushProgress { done: done as u64, total, bytes: false });
+            self.vfs
+                .flush(export)
+                .map_err(|error| format!("{} could not be made durable: {error}", export.path.display()))?;
+        }
+        progress(FlushProgress { done: total, total, bytes: false });
+        let elapsed_ns = begun.elapsed().as_nanos() as u64;
+        Ok(FlushReport { filesystems: total, destaged_bytes: 0, dirty_bytes: 0, elapsed_ns })
+    }
+
+    fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String> {
+        match request {
+            PoolRequest::Status => Ok(PoolStatus::default()),
+            PoolRequest::Add { .. } | PoolRequest::Remove { .. } => {
+                Err("this server has no cache pool: it runs in mode pass-through".into())
+            }
+        }
+    }
+}
+
+fn procedures(nfs: &Nfs) -> Vec<ProcedureStatus> {
+    let all = (0..Procedure::COUNT as u32).filter_map(|number| Procedure::try_from(number).ok());
+    let status = |procedure: Procedure| {
+        let stats = nfs.stats().procedure(procedure);
+        let latency = stats.latency.snapshot();
+        ProcedureStatus {
+            name: procedure.name().into(),
+            count: latency.count(),
+            errors: stats.errors.load(Relaxed),
+            latency: latency.summary(),
+        }
+    };
+    all.map(status).filter(|procedure| procedure.count > 0).collect()
+}
+
+/// Resident memory of this process, in bytes; 0 if the system does not tell.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: Option<u64> = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+fn cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

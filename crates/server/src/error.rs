@@ -1,0 +1,65 @@
+//! Why a server does not start: one sentence each, with what to do.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Why the server could not start or did not stop well.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The state directory cannot be made or used.
+    #[error("cannot use the state directory {}: {source}; name another with --state-dir", path.display())]
+    StateDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another server uses the state directory.
+    #[error("another forebay uses the state directory {}; stop it, or name another with --state-dir", .0.display())]
+    StateDirInUse(PathBuf),
+    /// The directory to serve cannot be opened.
+    #[error("cannot serve {}: {reason}", path.display())]
+    Export {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// Another server serves the directory.
+    #[error("{} is served by another forebay already; stop that one first", .0.display())]
+    ExportInUse(PathBuf),
+    /// The directory cannot be written to.
+    #[error("cannot write to {}: {reason}; serve it read-only with --read-only", path.display())]
+    ReadOnlyDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// An address is taken.
+    #[error("port {} on {} is in use; stop what uses it, or name another with --listen", .0.port(), .0.ip())]
+    PortInUse(SocketAddr),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {reason}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says, and what to do.
+        reason: String,
+    },
+    /// rpcbind did not take the registration.
+    #[error(
+        "cannot register with rpcbind: {0}; is it running? Serve without --portmap, or answer port 111 with --portmap=answer"
+    )]
+    Rpcbind(String),
+    /// The control socket cannot be served.
+    #[error("cannot serve the control socket: {0}")]
+    Control(#[from] forebay_control::ServerError),
+    /// The system refuses a thread, a signal handler or memory.
+    #[error("the system refuses what the server needs: {0}")]
+    System(#[from] io::Error),
+    /// Data written unstable could not be made durable at the stop.
+    #[error("{0} files could not be made durable at the stop; their clients will write them again")]
+    Unstable(usize),
+}

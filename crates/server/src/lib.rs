@@ -1,0 +1,14 @@
+//! A running Forebay: takes directories into service, listens, answers the control socket, and stops cleanly.
+//!
+//! [`run`] does it all in the order that makes each failure harmless: nothing is served before everything is ready,
+//! and what a stop leaves behind is written before the process ends.
+
+mod control;
+mod error;
+mod portmap;
+mod privileges;
+mod serve;
+mod state_dir;
+
+pub use error::Error;
+pub use serve::run;

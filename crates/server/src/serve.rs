@@ -1,0 +1,175 @@
+//! Start, run, stop.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_config::{Access, Export, Portmap, Settings};
+use forebay_control::{EventLog, HandleMode, Severity};
+use forebay_nfs::{CacheLimits, Nfs, NfsConfig, Ports};
+use forebay_rpc::{Config, Running, Server, StartError};
+use forebay_vfs::{Budget, ExportSpec, HandleKey, Ownership, Verifier, Vfs};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::control::Control;
+use crate::error::Error;
+use crate::{portmap, privileges, state_dir};
+
+/// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted, with the addresses listened on and
+/// what file handles are made of.
+///
+/// # Errors
+/// [`Error`]: nothing was served, unless it is [`Error::Unstable`].
+pub fn run(
+    settings: Settings,
+    ready: impl FnOnce(&[SocketAddr], HandleMode) + Send + 'static,
+) -> Result<(), Error> {
+    let started = Instant::now();
+    let open_files = privileges::raise_open_files();
+    privileges::drop_capabilities();
+    let _state = state_dir::take(&settings.state_dir)?;
+    let _owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, _>>()?;
+    let events = Arc::new(EventLog::default());
+    let vfs = Arc::new(open_vfs(&settings, open_files)?);
+    let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings))?);
+    let server =
+        Server::bind(&settings.listen, transport_config(&settings), nfs.clone()).map_err(start_error)?;
+    let listen = server.local_addrs().to_vec();
+    let ports = Ports { port: listen.first().map_or(0, SocketAddr::port) };
+    let answering = match settings.portmap {
+        Portmap::Answer => Some(portmap::answer(&listen, ports)?),
+        Portmap::Register => portmap::register(ports).map(|()| None)?,
+        Portmap::Off => None,
+    };
+    // Registered before anything is said: a signal from here on stops the server cleanly.
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
+    let running = server.spawn().map_err(start_error)?;
+    let control = Arc::new(Control::new(
+        settings,
+        started,
+        listen.clone(),
+        nfs.clone(),
+        vfs.clone(),
+        &running,
+        events.clone(),
+    ));
+    let control_server = forebay_control::Server::start(control.state_dir(), control.clone())?;
+    events.add(Severity::Info, "started", format!("serving {} exports", vfs.exports().len()), &[]);
+    let kernel_handles = vfs.exports().iter().all(|export| export.kernel_handles());
+    ready(&listen, if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback });
+    signals.forever().next();
+    events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
+    if let Some(answering) = answering {
+        answering.stop();
+    }
+    if control.registered() {
+        portmap::unregister(ports);
+    }
+    stop(running, &nfs, &vfs, control.drain_timeout())?;
+    drop(control_server);
+    Ok(())
+}
+
+/// Requests in flight are answered, then what clients were told is unstable is made durable.
+fn stop(running: Running, nfs: &Nfs, vfs: &Vfs, drain: Duration) -> Result<(), Error> {
+    running.shutdown(drain);
+    nfs.stop();
+    match vfs.stop()? {
+        0 => Ok(()),
+        failed => Err(Error::Unstable(failed)),
+    }
+}
+
+fn own(export: &Export) -> Result<Ownership, Error> {
+    let path = &export.path;
+    match Ownership::take(path) {
+        Ok(Some(owned)) => {
+            if export.clients.iter().any(|rule| rule.access == Access::ReadWrite) {
+                require_writable(path)?;
+            }
+            Ok(owned)
+        }
+        Ok(None) => Err(Error::ExportInUse(path.clone())),
+        Err(error) => Err(Error::Export { path: path.clone(), reason: error.to_string() }),
+    }
+}
+
+fn require_writable(path: &Path) -> Result<(), Error> {
+    let writable = rustix::fs::accessat(
+        rustix::fs::CWD,
+        path,
+        rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
+        rustix::fs::AtFlags::empty(),
+    );
+    writable.map_err(|errno| Error::ReadOnlyDirectory { path: path.into(), reason: errno.to_string() })
+}
+
+fn open_vfs(settings: &Settings, open_files: u64) -> Result<Vfs, Error> {
+    let failed = |source: io::Error| Error::StateDir { path: settings.state_dir.clone(), source };
+    let key = HandleKey::new(&forebay_vfs::handle_secret(&settings.state_dir).map_err(failed)?);
+    let verifier = Arc::new(Verifier::open(&settings.state_dir).map_err(failed)?);
+    let specs: Vec<_> = settings
+        .exports
+        .iter()
+        .map(|export| ExportSpec { id: export.id, name: export.name.clone(), path: export.path.clone() })
+        .collect();
+    // Descriptors left over for connections and the server's own files.
+    let reserved = settings.limits.connections as u64 + 256;
+    let files =
+        (settings.limits.open_files as u64).min(open_files.saturating_sub(reserved).max(open_files / 2));
+    Vfs::open(&specs, key, verifier, Budget::new(files as usize)).map_err(|(place, error)| Error::Export {
+        path: settings.exports[place].path.clone(),
+        reason: error.to_string(),
+    })
+}
+
+fn nfs_config(settings: &Settings) -> NfsConfig {
+    let limits = &settings.limits;
+    NfsConfig {
+        exports: settings.exports.clone(),
+        workers: limits.workers,
+        worker_queue: limits.worker_queue,
+        busy_poll: limits.busy_poll,
+        reply_cache: CacheLimits {
+            entries: limits.reply_cache_entries,
+            bytes: limits.reply_cache_memory as usize,
+        },
+    }
+}
+
+fn transport_config(settings: &Settings) -> Config {
+    let limits = &settings.limits;
+    Config {
+        threads: limits.threads,
+        max_connections: limits.connections,
+        memory: limits.memory as usize,
+        conn_memory: limits.connection_memory as usize,
+        max_inflight: limits.inflight,
+        idle_timeout: (!limits.idle_timeout.is_zero()).then_some(limits.idle_timeout),
+        stall_timeout: limits.stall_timeout,
+        busy_poll: limits.busy_poll,
+        ..Config::default()
+    }
+}
+
+fn start_error(error: StartError) -> Error {
+    match error {
+        StartError::Listen { addr, source } => listen_error(addr, source),
+        StartError::Loop(source) => Error::System(source),
+    }
+}
+
+pub(crate) fn listen_error(address: SocketAddr, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => Error::PortInUse(address),
+        io::ErrorKind::PermissionDenied => {
+            Error::Listen { address, reason: "ports below 1024 need root; name another with --listen".into() }
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            Error::Listen { address, reason: "this host has no such address".into() }
+        }
+        _ => Error::Listen { address, reason: source.to_string() },
+    }
+}

@@ -1,0 +1,107 @@
+//! Attributes of an object, as the backing file system states them.
+
+use rustix::fs::{FileType, Stat};
+
+/// Seconds and nanoseconds since 1970-01-01 UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Time {
+    /// Whole seconds; negative before 1970.
+    pub sec: i64,
+    /// Nanoseconds, 0 to 999,999,999.
+    pub nsec: u32,
+}
+
+/// The attributes an NFS server reports (RFC 1813 fattr3) plus nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// What kind of object it is.
+    pub kind: FileType,
+    /// Permission bits with set-uid, set-gid and sticky: the low 12 bits of st_mode.
+    pub mode: u32,
+    /// Number of hard links.
+    pub nlink: u64,
+    /// Owner.
+    pub uid: u32,
+    /// Owning group.
+    pub gid: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes allocated on the backing file system.
+    pub used: u64,
+    /// Device number, major and minor, of a device node.
+    pub rdev: (u32, u32),
+    /// Inode number.
+    pub ino: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the contents.
+    pub mtime: Time,
+    /// Last change of the contents or attributes.
+    pub ctime: Time,
+}
+
+impl From<&Stat> for Attr {
+    fn from(st: &Stat) -> Self {
+        let time = |sec: i64, nsec: u64| Time { sec, nsec: nsec as u32 };
+        Attr {
+            kind: FileType::from_raw_mode(st.st_mode),
+            mode: st.st_mode & 0o7777,
+            nlink: st.st_nlink,
+            uid: st.st_uid,
+            gid: st.st_gid,
+            size: st.st_size as u64,
+            used: st.st_blocks as u64 * 512,
+            rdev: (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev)),
+            ino: st.st_ino,
+            atime: time(st.st_atime, st.st_atime_nsec),
+            mtime: time(st.st_mtime, st.st_mtime_nsec),
+            ctime: time(st.st_ctime, st.st_ctime_nsec),
+        }
+    }
+}
+
+/// Attributes before and after an operation (RFC 1813 wcc_data). `before` is there only when nothing
+/// else changed the object in between, so a client may trust the pair as atomic.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wcc {
+    /// The state just before the operation, if no other change overlapped it.
+    pub before: Option<Attr>,
+    /// The state just after the operation.
+    pub after: Option<Attr>,
+}
+
+/// How a SETATTR sets a time (RFC 1813 time_how).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetTime {
+    /// Leave it as it is.
+    #[default]
+    Keep,
+    /// Set it to the server's clock.
+    Now,
+    /// Set it to this value.
+    To(Time),
+}
+
+/// The attributes a client asks to set (RFC 1813 sattr3); `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits, low 12 bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes: truncates or extends with a hole.
+    pub size: Option<u64>,
+    /// Last access time.
+    pub atime: SetTime,
+    /// Last modification time.
+    pub mtime: SetTime,
+}
+
+impl SetAttr {
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        *self == SetAttr::default()
+    }
+}

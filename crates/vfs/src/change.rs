@@ -1,0 +1,291 @@
+//! SETATTR, REMOVE, RMDIR, RENAME and LINK.
+
+use std::os::fd::AsRawFd;
+
+use parking_lot::RwLockWriteGuard;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
+use smallvec::{SmallVec, smallvec};
+
+use crate::attr::{Attr, SetAttr, SetTime, Time, Wcc};
+use crate::cred::Cred;
+use crate::error::{Error, Result};
+use crate::export::{Target, Vfs, Wait};
+use crate::fs::{Scheme, require_dir};
+use crate::journal::Intent;
+use crate::lookup::stamp;
+use crate::names::Stamp;
+use crate::object::{Change, Object, proc_path, want};
+use crate::sys::KernelHandle;
+
+/// The outcome of a change: it happened or not, the attributes around it, and what must become durable
+/// before it is acknowledged.
+pub struct Changed<T> {
+    /// What came of it.
+    pub result: Result<T>,
+    /// Attributes of the changed object or directory around the change.
+    pub wcc: Wcc,
+    /// To be made durable before the reply; `None` if nothing changed.
+    pub intent: Option<Intent>,
+}
+
+/// The outcome of RENAME: two directories.
+pub struct Renamed {
+    /// What came of it.
+    pub result: Result<()>,
+    /// Around the source directory.
+    pub from: Wcc,
+    /// Around the target directory.
+    pub to: Wcc,
+    /// To be made durable before the reply.
+    pub intent: Option<Intent>,
+}
+
+/// A directory locked for a change of its names.
+pub(crate) struct Renaming<'a> {
+    dir: &'a Object,
+    _alone: RwLockWriteGuard<'a, ()>,
+    stamp: Option<Stamp>,
+    change: Change<'a>,
+}
+
+impl<'a> Renaming<'a> {
+    pub(crate) fn begin(dir: &'a Object) -> Self {
+        let alone = dir.changing.write();
+        let stamp = dir.attr().ok().and_then(|attr| stamp(dir, &attr));
+        Renaming { dir, _alone: alone, stamp, change: dir.begin_change() }
+    }
+
+    /// Ends the change; if it was `done`, the names in `changed` now lead elsewhere.
+    pub(crate) fn end(self, done: bool, changed: &[(&[u8], Option<KernelHandle>)]) -> Wcc {
+        let changed = if done { changed } else { &[] };
+        let wcc = self.change.end();
+        let after = wcc.after.as_ref().and_then(|attr| stamp(self.dir, attr));
+        if let (Some(from), Some(to), Some(names)) = (self.stamp, after, &self.dir.names) {
+            names.lock().carry(from, to, changed);
+        }
+        wcc
+    }
+}
+
+impl Vfs {
+    /// Sets attributes. With `guard`, only if the ctime is still that one.
+    pub fn setattr(&self, target: &Target, cred: &Cred, set: &SetAttr, guard: Option<Time>) -> Changed<()> {
+        let _alone = target.object.changing.write();
+        let change = target.object.begin_change();
+        let result = self.attr_of(target).and_then(|attr| match guard {
+            Some(ctime) if ctime != attr.ctime => Err(Error::NotSync),
+            _ => self.apply(&target.object, &attr, cred, set),
+        });
+        let wcc = change.end();
+        // Even a failure may have changed something: several attributes are several system calls.
+        let changed = !set.is_empty() && result != Err(Error::NotSync);
+        Changed { result, wcc, intent: changed.then(|| metadata(&[target])) }
+    }
+
+    /// Applies `set` as the caller; the kernel decides.
+    pub(crate) fn apply(&self, object: &Object, attr: &Attr, cred: &Cred, set: &SetAttr) -> Result<()> {
+        if set.size.is_some() {
+            match attr.kind {
+                FileType::RegularFile => {}
+                FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
+                _ => return Err(Error::INVALID),
+            }
+            if !(self.privileged && cred.uid() == attr.uid) {
+                self.require(object, cred, attr, want::WRITE, Wait::Yes)?;
+            }
+        }
+        let writer =
+            set.size.map(|size| Ok::<_, Error>((object.writer(&self.budget, true)?, size))).transpose()?;
+        let mut path = [0; 32];
+        let path = proc_path(&mut path, object.path().as_raw_fd());
+        let _acting = self.act_as(cred)?;
+        if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = (set.uid.map(rustix::fs::Uid::from_raw), set.gid.map(rustix::fs::Gid::from_raw));
+            rustix::fs::chownat(object.path(), c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = set.mode {
+            rustix::fs::chmodat(CWD, path, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+        }
+        if let Some((fd, size)) = writer {
+            rustix::fs::ftruncate(fd, size)?;
+        }
+        if set.atime != SetTime::Keep || set.mtime != SetTime::Keep {
+            let times =
+                Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
+            rustix::fs::utimensat(object.path(), c"", &times, AtFlags::EMPTY_PATH)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the name of anything but a directory.
+    pub fn remove(&self, dir: &Target, name: &[u8], cred: &Cred) -> Changed<()> {
+        self.unlink(dir, name, cred, AtFlags::empty())
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: &Target, name: &[u8], cred: &Cred) -> Changed<()> {
+        let refused = match name {
+            b"." => Some(Error::INVALID),
+            b".." => Some(Error::Os(Errno::EXIST)),
+            _ => None,
+        };
+        match refused {
+            Some(error) => Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None },
+            None => self.unlink(dir, name, cred, AtFlags::REMOVEDIR),
+        }
+    }
+
+    fn unlink(&self, dir: &Target, name: &[u8], cred: &Cred, flags: AtFlags) -> Changed<()> {
+        if let Err(error) = require_dir(&dir.object).and_then(|()| crate::check_name(name)) {
+            return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
+        }
+        let renaming = Renaming::begin(&dir.object);
+        let victim = self.known_child(dir, name);
+        let result =
+            self.act_as(cred).and_then(|_acting| Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?));
+        let wcc = renaming.end(result.is_ok(), &[(name, None)]);
+        self.forget_if_gone(dir, victim);
+        Changed { result, wcc, intent: result.is_ok().then(|| metadata(&[dir])) }
+    }
+
+    /// Renames within one export (RFC 1813 section 3.3.14).
+    pub fn rename(
+        &self,
+        from: &Target,
+        from_name: &[u8],
+        to: &Target,
+        to_name: &[u8],
+        cred: &Cred,
+    ) -> Renamed {
+        let refused = require_dir(&from.object)
+            .and_then(|()| require_dir(&to.object))
+            .and_then(|()| crate::check_name(from_name))
+            .and_then(|()| crate::check_name(to_name))
+            .and_then(|()| match [from_name, to_name].iter().any(|name| matches!(*name, b"." | b"..")) {
+                true => Err(Error::INVALID),
+                false => Ok(()),
+            })
+            .and_then(|()| match from.export.id == to.export.id {
+                true => Ok(()),
+                false => Err(Error::Os(Errno::XDEV)),
+            });
+        if let Err(error) = refused {
+            return Renamed {
+                result: Err(error),
+                from: self.wcc_of(from),
+                to: self.wcc_of(to),
+                intent: None,
+            };
+        }
+        let same = from.object.kernel == to.object.kernel;
+        // Two renames between the same directories must not wait for each other: always in one order.
+        let (mut first, mut second) = (None, None);
+        if same || from.object.kernel.as_slice() < to.object.kernel.as_slice() {
+            first = Some(Renaming::begin(&from.object));
+        }
+        if !same {
+            second = Some(Renaming::begin(&to.object));
+        }
+        let first = first.unwrap_or_else(|| Renaming::begin(&from.object));
+        let victim = self.known_child(to, to_name);
+        let moved = from.export.fs.handle_at(&from.object, &c_name(from_name)).ok();
+        let result = self.act_as(cred).and_then(|_acting| {
+            Ok(rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?)
+        });
+        let done = result.is_ok();
+        if let (true, Some(moved), Scheme::Names(locator)) = (done, &moved, &from.export.fs.scheme) {
+            locator.learn(moved, &to.object.kernel, to_name);
+        }
+        let (from_wcc, to_wcc) = match second {
+            Some(second) => {
+                let to_wcc = second.end(done, &[(to_name, moved)]);
+                (first.end(done, &[(from_name, None)]), to_wcc)
+            }
+            None => {
+                let wcc = first.end(done, &[(from_name, None), (to_name, moved)]);
+                (wcc, wcc)
+            }
+        };
+        self.forget_if_gone(to, victim);
+        Renamed { result, from: from_wcc, to: to_wcc, intent: done.then(|| metadata(&[from, to])) }
+    }
+
+    /// Gives the target another name; returns its attributes after that, if it still has any.
+    pub fn link(&self, target: &Target, dir: &Target, name: &[u8], cred: &Cred) -> Changed<Option<Attr>> {
+        let refused = require_dir(&dir.object).and_then(|()| crate::check_name(name)).and_then(|()| {
+            match (target.export.id == dir.export.id, target.object.is_dir()) {
+                (false, _) => Err(Error::Os(Errno::XDEV)),
+                (_, true) => Err(Error::PERM),
+                _ => Ok(()),
+            }
+        });
+        if let Err(error) = refused {
+            return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
+        }
+        // A directory before its files, as everywhere.
+        let renaming = Renaming::begin(&dir.object);
+        let _alone = target.object.changing.write();
+        let linked = target.object.begin_change();
+        // As the server: a caller may link what it does not own (as over any NFS server), if it may
+        // change the directory.
+        let result = self
+            .attr_of(dir)
+            .and_then(|attr| self.require(&dir.object, cred, &attr, want::WRITE | want::EXECUTE, Wait::Yes))
+            .and_then(|()| {
+                let mut path = [0; 32];
+                let path = proc_path(&mut path, target.object.path().as_raw_fd());
+                Ok(rustix::fs::linkat(CWD, path, dir.object.path(), name, AtFlags::SYMLINK_FOLLOW)?)
+            });
+        let wcc = renaming.end(result.is_ok(), &[(name, Some(target.object.kernel))]);
+        let after = linked.end().after;
+        Changed {
+            result: result.map(|()| after),
+            wcc,
+            intent: result.is_ok().then(|| metadata(&[dir, target])),
+        }
+    }
+
+    /// Attributes around an operation that did not happen.
+    pub(crate) fn wcc_of(&self, target: &Target) -> Wcc {
+        let attr = target.object.attr().ok();
+        Wcc { before: attr, after: attr }
+    }
+
+    /// The object `name` leads to, if it is known: it may be about to lose its last link.
+    fn known_child(&self, dir: &Target, name: &[u8]) -> Option<std::sync::Arc<Object>> {
+        let kernel = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok()?;
+        dir.export.fs.table.get(&kernel)
+    }
+
+    /// Lets go of an object whose last link is gone, so that its space is freed and its handle is stale.
+    fn forget_if_gone(&self, dir: &Target, object: Option<std::sync::Arc<Object>>) {
+        if let Some(object) = object
+            && object.attr() == Err(Error::Stale)
+        {
+            dir.export.fs.note_committed(&object, object.unstable());
+            dir.export.fs.table.forget(&object);
+        }
+    }
+}
+
+/// The intent of a change to names or attributes of these objects.
+pub(crate) fn metadata(targets: &[&Target]) -> Intent {
+    let mut metadata: SmallVec<[_; 3]> = smallvec![];
+    metadata.extend(targets.iter().map(|target| target.object.clone()));
+    Intent { data: None, metadata }
+}
+
+/// A checked name for a system call that takes C strings.
+fn c_name(name: &[u8]) -> std::ffi::CString {
+    // A NUL was refused before; the empty name leads nowhere.
+    std::ffi::CString::new(name).unwrap_or_default()
+}
+
+fn timespec(set: SetTime) -> Timespec {
+    match set {
+        SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        SetTime::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        SetTime::To(time) => Timespec { tv_sec: time.sec, tv_nsec: i64::from(time.nsec) },
+    }
+}

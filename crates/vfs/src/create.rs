@@ -1,0 +1,181 @@
+//! CREATE, MKDIR, SYMLINK and MKNOD.
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::attr::{Attr, SetAttr, SetTime, Time};
+use crate::change::{Changed, Renaming, metadata};
+use crate::cred::Cred;
+use crate::error::{Error, Result};
+use crate::export::{Target, Vfs};
+use crate::fs::require_dir;
+use crate::sys::KernelHandle;
+
+/// How CREATE treats a name that is taken (RFC 1813 createmode3).
+#[derive(Clone, Copy, Debug)]
+pub enum Create {
+    /// An existing file is fine; only its size is set.
+    Unchecked(SetAttr),
+    /// An existing name is an error.
+    Guarded(SetAttr),
+    /// An existing file is fine if it was made with this very verifier.
+    Exclusive([u8; 8]),
+}
+
+/// What to make besides regular files.
+#[derive(Clone, Copy, Debug)]
+pub enum Special<'a> {
+    /// A directory.
+    Directory,
+    /// A symbolic link with this text.
+    Symlink(&'a [u8]),
+    /// A named pipe.
+    Fifo,
+    /// A local socket.
+    Socket,
+    /// A character device, major and minor.
+    Character(u32, u32),
+    /// A block device, major and minor.
+    Block(u32, u32),
+}
+
+/// The verifier of an exclusive create lives in the new file's times, where it survives a restart; the
+/// client sets the times right after. 31 bits each: the range every file system can store.
+fn verifier_times(verifier: [u8; 8]) -> (Time, Time) {
+    let half = |i: usize| {
+        let word = u32::from_be_bytes([verifier[i], verifier[i + 1], verifier[i + 2], verifier[i + 3]]);
+        Time { sec: i64::from(word & 0x7fff_ffff), nsec: 0 }
+    };
+    (half(0), half(4))
+}
+
+type Made = (Target, Attr);
+
+impl Vfs {
+    /// Makes or finds a regular file.
+    pub fn create(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Changed<Made> {
+        self.make_name(dir, name, |vfs| match vfs.create_new(dir, name, how, cred) {
+            Err(Error::Os(Errno::EXIST)) => vfs.create_existing(dir, name, how, cred),
+            result => result,
+        })
+    }
+
+    fn create_new(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Result<Made> {
+        let set = match how {
+            Create::Unchecked(set) | Create::Guarded(set) => set,
+            Create::Exclusive(verifier) => {
+                let (atime, mtime) = verifier_times(verifier);
+                SetAttr { atime: SetTime::To(atime), mtime: SetTime::To(mtime), ..SetAttr::default() }
+            }
+        };
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(set.mode.unwrap_or(0) & 0o7777);
+        let file = {
+            let _acting = self.act_as(cred)?;
+            rustix::fs::openat(dir.object.path(), name, flags, mode)?
+        };
+        let (object, attr) = dir.export.fs.child(&dir.object, name, false)?;
+        object.keep_writer(file, &self.budget);
+        self.finish(Target { export: dir.export.clone(), object }, attr, SetAttr { mode: None, ..set }, cred)
+    }
+
+    fn create_existing(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Result<Made> {
+        let (object, attr) = dir.export.fs.child(&dir.object, name, false)?;
+        let target = Target { export: dir.export.clone(), object };
+        if attr.kind != FileType::RegularFile {
+            return Err(Error::Os(Errno::EXIST));
+        }
+        match how {
+            Create::Unchecked(set) => {
+                let size_only = SetAttr { size: set.size, ..SetAttr::default() };
+                let _alone = target.object.changing.write();
+                self.finish(target.clone(), attr, size_only, cred)
+            }
+            Create::Exclusive(verifier)
+                if attr.size == 0 && (attr.atime, attr.mtime) == verifier_times(verifier) =>
+            {
+                Ok((target, attr))
+            }
+            _ => Err(Error::Os(Errno::EXIST)),
+        }
+    }
+
+    /// Makes anything but a regular file.
+    pub fn make(
+        &self,
+        dir: &Target,
+        name: &[u8],
+        special: Special<'_>,
+        set: &SetAttr,
+        cred: &Cred,
+    ) -> Changed<Made> {
+        self.make_name(dir, name, |vfs| {
+            {
+                let _acting = vfs.act_as(cred)?;
+                make_special(dir, name, special, set.mode.unwrap_or(0) & 0o7777)?;
+            }
+            let (object, attr) = dir.export.fs.child(&dir.object, name, false)?;
+            // mkdir(2) ignores set-uid and set-gid; a symbolic link has no mode of its own.
+            let again =
+                matches!(special, Special::Directory) && set.mode.is_some_and(|mode| mode & 0o6000 != 0);
+            let set = SetAttr { mode: set.mode.filter(|_| again), size: None, ..*set };
+            vfs.finish(Target { export: dir.export.clone(), object }, attr, set, cred)
+        })
+    }
+
+    /// Runs `make` with the directory locked and reports the change of the directory.
+    fn make_name(
+        &self,
+        dir: &Target,
+        name: &[u8],
+        make: impl FnOnce(&Self) -> Result<Made>,
+    ) -> Changed<Made> {
+        let refused = require_dir(&dir.object).and_then(|()| crate::check_name(name));
+        if let Err(error) = refused {
+            return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
+        }
+        let renaming = Renaming::begin(&dir.object);
+        let result = make(self);
+        let child: Option<KernelHandle> = result.as_ref().ok().map(|(target, _)| target.object.kernel);
+        let wcc = renaming.end(result.is_ok(), &[(name, child)]);
+        let intent = result.as_ref().ok().map(|(target, _)| metadata(&[dir, target]));
+        Changed { result, wcc, intent }
+    }
+
+    /// Applies what could not be given at the making, and takes the final attributes.
+    fn finish(&self, target: Target, attr: Attr, set: SetAttr, cred: &Cred) -> Result<Made> {
+        // What creation already gave needs no second call, nor the right to make it.
+        let set = SetAttr {
+            uid: set.uid.filter(|uid| *uid != attr.uid),
+            gid: set.gid.filter(|gid| *gid != attr.gid),
+            size: set.size.filter(|size| *size != attr.size),
+            ..set
+        };
+        if set.is_empty() {
+            return Ok((target, attr));
+        }
+        let change = target.object.begin_change();
+        let applied = self.apply(&target.object, &attr, cred, &set);
+        drop(change);
+        applied?;
+        let attr = target.object.attr()?;
+        Ok((target, attr))
+    }
+}
+
+fn make_special(dir: &Target, name: &[u8], special: Special<'_>, mode: u32) -> Result<()> {
+    let at = dir.object.path();
+    let mode = Mode::from_raw_mode(mode);
+    let node = |kind, device| rustix::fs::mknodat(at, name, kind, mode, device);
+    let made = match special {
+        Special::Directory => rustix::fs::mkdirat(at, name, mode),
+        Special::Symlink(text) => rustix::fs::symlinkat(text, at, name),
+        Special::Fifo => node(FileType::Fifo, 0),
+        Special::Socket => node(FileType::Socket, 0),
+        Special::Character(major, minor) => {
+            node(FileType::CharacterDevice, rustix::fs::makedev(major, minor))
+        }
+        Special::Block(major, minor) => node(FileType::BlockDevice, rustix::fs::makedev(major, minor)),
+    };
+    Ok(made?)
+}

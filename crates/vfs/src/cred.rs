@@ -1,0 +1,120 @@
+//! Who is asking: credentials, their small numbers, and acting on a caller's behalf.
+//!
+//! The kernel is the only judge of permissions: a worker thread takes the caller's user, group and
+//! supplementary groups for the length of an operation, so ACLs, sticky bits, quotas and set-gid
+//! directories mean what they mean locally.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+
+use crate::error::Result;
+use crate::sys;
+
+/// A caller's identity after the export's squashing rules.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// Supplementary groups, at most 16 (AUTH_SYS, RFC 5531 appendix A).
+    pub groups: SmallVec<[u32; 16]>,
+}
+
+/// An interned identity: equal identities share one number while they are remembered.
+#[derive(Clone, Debug)]
+pub struct Cred {
+    pub(crate) id: u64,
+    identity: Arc<Identity>,
+}
+
+impl Cred {
+    /// The user this credential acts as.
+    pub fn uid(&self) -> u32 {
+        self.identity.uid
+    }
+}
+
+/// Remembers identities so that permission verdicts can be kept per small number.
+#[derive(Default)]
+pub struct Creds {
+    known: RwLock<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    ids: HashMap<Arc<Identity>, u64, foldhash::fast::RandomState>,
+    last: u64,
+}
+
+/// More identities than this at once and all are forgotten; numbers are never used again.
+const MAX_KNOWN: usize = 16_384;
+
+impl Creds {
+    /// The interned form of an identity.
+    pub fn intern(&self, identity: &Identity) -> Cred {
+        if let Some((identity, id)) = self.known.read().ids.get_key_value(identity) {
+            return Cred { id: *id, identity: identity.clone() };
+        }
+        let mut known = self.known.write();
+        if known.ids.len() >= MAX_KNOWN {
+            known.ids.clear();
+        }
+        known.last += 1;
+        let (id, identity) = (known.last, Arc::new(identity.clone()));
+        let id = *known.ids.entry(identity.clone()).or_insert(id);
+        Cred { id, identity }
+    }
+}
+
+thread_local! {
+    /// The identity whose supplementary groups this thread carries; 0 = the server's own.
+    static GROUPS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Whether this process may act as its callers and open by handle.
+pub(crate) fn privileged() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// While it lives, the thread acts as the caller. Supplementary groups stay behind afterwards: they
+/// add nothing to what the server itself may do, and the next caller is often the same one.
+pub(crate) struct Acting {
+    server: (u32, u32),
+    /// An identity belongs to its thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Acting {
+    /// Becomes `cred`. An unprivileged server acts as itself for everyone and says so at start.
+    pub(crate) fn begin(cred: &Cred, privileged: bool) -> Result<Option<Acting>> {
+        if !privileged || cred.identity.uid == 0 && cred.identity.gid == 0 && cred.identity.groups.is_empty()
+        {
+            return Ok(None);
+        }
+        if GROUPS.get() != cred.id {
+            GROUPS.set(0);
+            sys::set_thread_groups(&cred.identity.groups)?;
+            GROUPS.set(cred.id);
+        }
+        let acting = Acting {
+            server: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+            not_send: PhantomData,
+        };
+        // On failure the drop of `acting` undoes the half that may have happened.
+        sys::set_thread_ids(cred.identity.uid, cred.identity.gid, false)?;
+        Ok(Some(acting))
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        let restored = sys::set_thread_ids(self.server.0, self.server.1, true);
+        assert!(restored.is_ok(), "a thread could not return to the server's own identity");
+    }
+}

@@ -1,0 +1,54 @@
+//! What can go wrong below the protocol.
+
+use rustix::io::Errno;
+
+/// The result of a file system operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an operation did not happen. The protocol layer turns each into its own status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The backing file system refused; `Errno` is its answer.
+    #[error("{0}")]
+    Os(Errno),
+    /// The handle is well formed and was issued here, but what it named is gone.
+    #[error("the file is gone")]
+    Stale,
+    /// The handle was not issued by this server for this export.
+    #[error("the file handle was not issued by this server")]
+    BadHandle,
+    /// The guard of a SETATTR (RFC 1813 section 3.3.2) did not match the file's ctime.
+    #[error("the file changed since the guard time was read")]
+    NotSync,
+    /// A directory cookie or its verifier is not one of ours.
+    #[error("the directory cookie is not valid")]
+    BadCookie,
+    /// The answer needs a disk and the caller asked not to wait.
+    #[error("the answer needs a disk")]
+    WouldBlock,
+    /// The export is served read-only.
+    #[error("the export is read-only")]
+    ReadOnly,
+    /// Too much is under way; the client should ask again later.
+    #[error("too many requests are under way")]
+    Busy,
+}
+
+impl Error {
+    /// The backing file system refused for want of permission to the object's contents.
+    pub const ACCESS: Error = Error::Os(Errno::ACCESS);
+    /// The operation is not permitted to this caller at all.
+    pub const PERM: Error = Error::Os(Errno::PERM);
+    /// An argument makes no sense.
+    pub const INVALID: Error = Error::Os(Errno::INVAL);
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::STALE => Error::Stale,
+            Errno::AGAIN => Error::WouldBlock,
+            other => Error::Os(other),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Exports and the table of them; how a handle from the wire becomes an object.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::attr::Attr;
+use crate::cred::{Acting, Cred, Creds, privileged};
+use crate::error::{Error, Result};
+use crate::fs::{self, Filesystem, Scheme};
+use crate::handle::{Handle, HandleKey};
+use crate::journal::{Done, Intent, Journal, Order};
+use crate::object::{Object, ask_kernel};
+use crate::table::Budget;
+use crate::verifier::Verifier;
+
+/// Whether an operation may wait for a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Fail with [`Error::WouldBlock`] instead.
+    No,
+    /// Take as long as it takes.
+    Yes,
+}
+
+impl Wait {
+    pub(crate) fn allowed(self) -> bool {
+        self == Wait::Yes
+    }
+}
+
+/// A directory to export.
+#[derive(Clone, Debug)]
+pub struct ExportSpec {
+    /// Its number within handles, unique and the same after every restart.
+    pub id: u32,
+    /// The path clients mount, such as "/" or "/data".
+    pub name: String,
+    /// The directory served.
+    pub path: PathBuf,
+}
+
+/// A directory in service.
+pub struct Export {
+    /// Its number within handles.
+    pub id: u32,
+    /// The path clients mount.
+    pub name: String,
+    /// The directory served.
+    pub path: PathBuf,
+    /// RFC 1813 fattr3 fsid.
+    pub fsid: u64,
+    pub(crate) root: Arc<Object>,
+    pub(crate) fs: Arc<Filesystem>,
+}
+
+impl Export {
+    /// The type of the backing file system, for people.
+    pub fn fs_type(&self) -> &'static str {
+        fs::type_name(self.fs.magic)
+    }
+
+    /// The group commit of the backing file system.
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.fs.journal
+    }
+
+    /// Whether handles work through the kernel (exact) or through names (see the crate's `locate`).
+    pub fn kernel_handles(&self) -> bool {
+        matches!(self.fs.scheme, Scheme::Kernel)
+    }
+
+    /// The exported directory as a target.
+    pub fn root(self: &Arc<Self>) -> Target {
+        Target { export: self.clone(), object: self.root.clone() }
+    }
+
+    /// Whether the backing file system's own order of metadata is relied on.
+    pub fn ordered(&self) -> bool {
+        self.fs.journal.order() == Order::Journal
+    }
+}
+
+/// An object reached through an export.
+#[derive(Clone)]
+pub struct Target {
+    /// The export, whose rules apply.
+    pub export: Arc<Export>,
+    /// The object.
+    pub object: Arc<Object>,
+}
+
+/// Free space as FSSTAT reports it (RFC 1813 section 3.3.18).
+#[derive(Clone, Copy, Debug)]
+pub struct Space {
+    /// Bytes in all, free, and free to ordinary users.
+    pub bytes: (u64, u64, u64),
+    /// Files in all, free, and free to ordinary users.
+    pub files: (u64, u64, u64),
+    /// The longest name, in bytes.
+    pub name_max: u32,
+    /// The block size, in bytes.
+    pub block: u64,
+    /// The largest possible file, in bytes.
+    pub max_file_size: u64,
+    /// The most hard links a file may have.
+    pub max_links: u32,
+}
+
+/// Everything served.
+pub struct Vfs {
+    exports: Vec<Arc<Export>>,
+    key: HandleKey,
+    /// Known callers.
+    pub creds: Creds,
+    /// The write verifier in force.
+    pub verifier: Arc<Verifier>,
+    /// Descriptors held by known objects.
+    pub budget: Budget,
+    pub(crate) privileged: bool,
+}
+
+impl Vfs {
+    /// Opens every export. Fails on the first that cannot be served, with its place in `specs`.
+    pub fn open(
+        specs: &[ExportSpec],
+        key: HandleKey,
+        verifier: Arc<Verifier>,
+        budget: Budget,
+    ) -> std::result::Result<Self, (usize, Error)> {
+        // Modes are the client's business, which has applied its own umask already.
+        rustix::process::umask(rustix::fs::Mode::empty());
+        let mut exports: Vec<Arc<Export>> = Vec::new();
+        for (place, spec) in specs.iter().enumerate() {
+            let export =
+                Self::open_one(spec, &exports, &key, &verifier, &budget).map_err(|error| (place, error))?;
+            exports.push(Arc::new(export));
+        }
+        Ok(Vfs { exports, key, creds: Creds::default(), verifier, budget, privileged: privileged() })
+    }
+
+    fn open_one(
+        spec: &ExportSpec,
+        earlier: &[Arc<Export>],
+        key: &HandleKey,
+        verifier: &Arc<Verifier>,
+        budget: &Budget,
+    ) -> Result<Export> {
+        let root = fs::open_root(&spec.path)?;
+        let device = rustix::fs::fstat(&root)?.st_dev;
+        let fs = match earlier.iter().find(|export| export.fs.device == device) {
+            // Exports of one file system share objects, so their locks and caches agree. Without kernel
+            // handles an object is found from one root only.
+            Some(export) if export.kernel_handles() => export.fs.clone(),
+            _ => Arc::new(Filesystem::open(&root, budget.clone(), verifier.clone())?),
+        };
+        let path = rustix::fs::openat(
+            &root,
+            c".",
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        let (root, _) = fs.adopt(path)?;
+        Ok(Export {
+            id: spec.id,
+            fsid: key.derive(&spec.id.to_le_bytes()),
+            name: spec.name.clone(),
+            path: spec.path.clone(),
+            root,
+            fs,
+        })
+    }
+
+    /// The exports, in the order given.
+    pub fn exports(&self) -> &[Arc<Export>] {
+        &self.exports
+    }
+
+    /// The object a handle from the wire names.
+    pub fn target(&self, wire: &[u8], wait: Wait) -> Result<Target> {
+        let (id, kernel) = self.key.open(wire)?;
+        let export = self.exports.iter().find(|export| export.id == id).ok_or(Error::Stale)?;
+        if !wait.allowed() && !export.fs.attributes_in_memory() {
+            return Err(Error::WouldBlock);
+        }
+        let object = export.fs.resolve(&kernel, wait.allowed())?;
+        Ok(Target { export: export.clone(), object })
+    }
+
+    /// The handle of a target.
+    pub fn handle(&self, target: &Target) -> Handle {
+        self.handle_of(&target.export, &target.object)
+    }
+
+    pub(crate) fn handle_of(&self, export: &Export, object: &Object) -> Handle {
+        self.key.seal(export.id, &object.kernel)
+    }
+
+    pub(crate) fn derive(&self, name: &[u8]) -> u64 {
+        self.key.derive(name)
+    }
+
+    pub(crate) fn seal(&self, export: &Export, kernel: &crate::sys::KernelHandle) -> Handle {
+        self.key.seal(export.id, kernel)
+    }
+
+    /// Free space of the file system behind an export.
+    pub fn space(&self, export: &Export) -> Result<Space> {
+        let stat = rustix::fs::fstatvfs(export.root.path())?;
+        Ok(Space {
+            bytes: (
+                stat.f_blocks * stat.f_frsize,
+                stat.f_bfree * stat.f_frsize,
+                stat.f_bavail * stat.f_frsize,
+            ),
+            files: (stat.f_files, stat.f_ffree, stat.f_favail),
+            name_max: stat.f_namemax as u32,
+            block: stat.f_bsize,
+            max_file_size: export.fs.max_file_size(stat.f_bsize),
+            max_links: export.fs.max_links(),
+        })
+    }
+
+    /// Makes an intent durable, then calls `done` from some thread.
+    pub fn commit(&self, export: &Export, intent: Intent, done: Done) {
+        export.fs.journal.submit(intent, done);
+    }
+
+    /// Which of `want` the caller has on the object, whose attributes were just read.
+    pub(crate) fn granted(
+        &self,
+        object: &Object,
+        cred: &Cred,
+        attr: &Attr,
+        want: u8,
+        wait: Wait,
+    ) -> Result<u8> {
+        object.permits(cred, attr, want, wait.allowed(), |want| {
+            let _acting = self.act_as(cred)?;
+            ask_kernel(object, want)
+        })
+    }
+
+    /// Fails unless the caller has all of `want`.
+    pub(crate) fn require(
+        &self,
+        object: &Object,
+        cred: &Cred,
+        attr: &Attr,
+        want: u8,
+        wait: Wait,
+    ) -> Result<()> {
+        if self.granted(object, cred, attr, want, wait)? == want { Ok(()) } else { Err(Error::ACCESS) }
+    }
+
+    /// The thread acts as the caller while the result lives.
+    pub(crate) fn act_as(&self, cred: &Cred) -> Result<Option<Acting>> {
+        Acting::begin(cred, self.privileged)
+    }
+
+    /// Whether the server may act as its callers and open files by handle.
+    pub fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+
+    /// Makes all unstable data durable; returns how many files could not be, and records a clean stop
+    /// if none.
+    pub fn stop(&self) -> std::io::Result<usize> {
+        let failed = self.sync_unstable();
+        if failed == 0 {
+            self.verifier.stopped_clean()?;
+        }
+        for export in &self.exports {
+            export.fs.journal.close();
+        }
+        Ok(failed)
+    }
+
+    /// Makes everything written to the file system behind an export durable (syncfs(2)).
+    pub fn flush(&self, export: &Export) -> Result<()> {
+        Ok(rustix::fs::syncfs(export.fs.mount())?)
+    }
+
+    /// Makes all data that clients were told is unstable durable; returns how many files failed.
+    pub fn sync_unstable(&self) -> usize {
+        let mut failed = 0;
+        for export in &self.exports {
+            for object in export.fs.table.all() {
+                let seen = object.unstable();
+                if seen == 0 {
+                    continue;
+                }
+                let intent = Intent { data: Some((object.clone(), 0, 0)), ..Intent::default() };
+                match export.fs.journal.wait(intent) {
+                    Ok(()) => export.fs.note_committed(&object, seen),
+                    Err(_) => failed += 1,
+                }
+            }
+        }
+        failed
+    }
+}

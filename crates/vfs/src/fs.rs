@@ -1,0 +1,273 @@
+//! A backing file system: what it promises, the objects known on it, how handles become objects.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::attr::Attr;
+use crate::error::{Error, Result};
+use crate::journal::{Journal, Order};
+use crate::locate::{self, Locator};
+use crate::object::Object;
+use crate::sys::{self, KernelHandle};
+use crate::table::{Budget, Table};
+use crate::verifier::Verifier;
+
+const EXT4: i64 = 0xef53;
+const XFS: i64 = 0x5846_5342;
+
+/// How handles lead back to files.
+pub(crate) enum Scheme {
+    /// open_by_handle_at: exact, needs CAP_DAC_READ_SEARCH.
+    Kernel,
+    /// Inode number and birth time, found through names.
+    Names(Locator),
+}
+
+/// One mounted backing file system.
+pub(crate) struct Filesystem {
+    pub(crate) device: u64,
+    pub(crate) magic: i64,
+    mount: OwnedFd,
+    pub(crate) scheme: Scheme,
+    pub(crate) table: Table,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) budget: Budget,
+    /// Objects with uncommitted data; each keeps its descriptors, so there is a limit.
+    unstable: AtomicUsize,
+}
+
+impl Filesystem {
+    /// Takes a file system into service; `root` is an exported directory on it, opened for reading.
+    pub(crate) fn open(root: &OwnedFd, budget: Budget, verifier: Arc<Verifier>) -> Result<Self> {
+        let device = rustix::fs::fstat(root)?.st_dev;
+        let magic = rustix::fs::fstatfs(root)?.f_type;
+        let order = order_of(device, magic);
+        let again = || {
+            rustix::fs::openat(
+                root,
+                c".",
+                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+        };
+        let kernel_handles = sys::name_to_handle(root, c"")
+            .and_then(|handle| sys::open_by_handle(root, &handle, libc::O_PATH))
+            .is_ok();
+        Ok(Filesystem {
+            device,
+            magic,
+            mount: again()?,
+            scheme: if kernel_handles { Scheme::Kernel } else { Scheme::Names(Locator::new(again()?)) },
+            table: Table::new(budget.clone()),
+            journal: Journal::open(again()?, order, budget.clone(), verifier)?,
+            budget,
+            unstable: AtomicUsize::new(0),
+        })
+    }
+
+    /// Whether fstat of an open object needs no more than memory: true of local file systems, not of those that
+    /// ask a server or another process.
+    pub(crate) fn attributes_in_memory(&self) -> bool {
+        matches!(type_name(self.magic), "ext4" | "xfs" | "btrfs" | "tmpfs" | "zfs" | "f2fs")
+    }
+
+    pub(crate) fn mount(&self) -> BorrowedFd<'_> {
+        self.mount.as_fd()
+    }
+
+    /// Counts an unstable write about to happen; false if too many files have uncommitted data already and
+    /// this one must be stable instead.
+    pub(crate) fn note_unstable(&self, object: &Object) -> bool {
+        if object.unstable() == 0 && self.unstable.load(Ordering::Relaxed) >= self.budget.limit() / 4 {
+            return false;
+        }
+        if object.wrote_unstable() {
+            self.unstable.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// What `seen` counted is stable now.
+    pub(crate) fn note_committed(&self, object: &Object, seen: u64) {
+        if object.committed(seen) {
+            self.unstable.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The handle of an open object, and its attributes.
+    fn identify(&self, fd: impl AsFd) -> Result<(KernelHandle, Attr)> {
+        let attr = Attr::from(&rustix::fs::fstat(&fd)?);
+        let kernel = match &self.scheme {
+            Scheme::Kernel => sys::name_to_handle(&fd, c"")?,
+            Scheme::Names(_) => locate::identity(&fd)?,
+        };
+        Ok((kernel, attr))
+    }
+
+    /// The object an O_PATH descriptor refers to, and its attributes.
+    pub(crate) fn adopt(&self, fd: OwnedFd) -> Result<(Arc<Object>, Attr)> {
+        let (kernel, attr) = self.identify(&fd)?;
+        let object = match self.table.get(&kernel) {
+            Some(object) => object,
+            None => self.table.insert(Object::new(fd, kernel, attr.kind, &self.budget)),
+        };
+        Ok((object, attr))
+    }
+
+    /// The handle of `name` in `dir` without keeping the object; for READDIRPLUS.
+    pub(crate) fn handle_at(&self, dir: &Object, name: &std::ffi::CStr) -> Result<KernelHandle> {
+        match &self.scheme {
+            Scheme::Kernel => Ok(sys::name_to_handle(dir.path(), name)?),
+            Scheme::Names(locator) => {
+                let fd = self.open_child(dir, name.to_bytes(), false)?;
+                let kernel = locate::identity(&fd)?;
+                locator.learn(&kernel, &dir.kernel, name.to_bytes());
+                Ok(kernel)
+            }
+        }
+    }
+
+    /// The object a kernel handle names.
+    pub(crate) fn resolve(&self, kernel: &KernelHandle, wait: bool) -> Result<Arc<Object>> {
+        if let Some(object) = self.table.get(kernel) {
+            return Ok(object);
+        }
+        if !wait {
+            return Err(Error::WouldBlock);
+        }
+        let fd = match &self.scheme {
+            Scheme::Kernel => sys::open_by_handle(&self.mount, kernel, libc::O_PATH | libc::O_NOFOLLOW)
+                .map_err(|errno| if errno == Errno::INVAL { Error::BadHandle } else { errno.into() })?,
+            Scheme::Names(locator) => locator.find(kernel)?,
+        };
+        Ok(self.adopt(fd)?.0)
+    }
+
+    /// Opens `name` in `dir` as O_PATH, never through a symlink, never onto another mount. With
+    /// `cached`, only if the kernel needs no disk for it (else `WouldBlock`).
+    pub(crate) fn open_child(&self, dir: &Object, name: &[u8], cached: bool) -> Result<OwnedFd> {
+        let mut resolve = ResolveFlags::NO_XDEV;
+        if cached {
+            resolve |= ResolveFlags::CACHED;
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat2(dir.path(), name, flags, Mode::empty(), resolve) {
+            // A mount point below the export is not part of it.
+            Err(Errno::XDEV) => Err(Error::ACCESS),
+            result => Ok(result?),
+        }
+    }
+
+    /// Looks `name` up in `dir` and takes what it finds into the table.
+    pub(crate) fn child(&self, dir: &Object, name: &[u8], cached: bool) -> Result<(Arc<Object>, Attr)> {
+        let fd = self.open_child(dir, name, cached)?;
+        let (object, attr) = self.adopt(fd)?;
+        if let Scheme::Names(locator) = &self.scheme {
+            locator.learn(&object.kernel, &dir.kernel, name);
+        }
+        Ok((object, attr))
+    }
+
+    /// Whether `dir` lies in the tree below `root`; climbs by "..", so it is right even after a
+    /// directory was moved behind the server's back.
+    pub(crate) fn is_below(&self, dir: &Object, root: &Object) -> Result<bool> {
+        let mut at = rustix::fs::openat(dir.path(), c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        loop {
+            let here = rustix::fs::fstat(&at)?;
+            if self.identify(&at)?.0 == root.kernel {
+                return Ok(true);
+            }
+            let up = rustix::fs::openat(&at, c"..", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            let above = rustix::fs::fstat(&up)?;
+            if above.st_dev != self.device || (above.st_ino == here.st_ino) {
+                return Ok(false);
+            }
+            at = up;
+        }
+    }
+
+    /// The largest file the file system can hold, in bytes.
+    pub(crate) fn max_file_size(&self, block: u64) -> u64 {
+        match self.magic {
+            EXT4 => block.saturating_mul(u64::from(u32::MAX)),
+            _ => i64::MAX as u64,
+        }
+    }
+
+    /// The most hard links a file may have.
+    pub(crate) fn max_links(&self) -> u32 {
+        match self.magic {
+            EXT4 => 65_000,
+            XFS => i32::MAX as u32,
+            _ => 65_535,
+        }
+    }
+}
+
+/// The name of a file system type for people.
+pub(crate) fn type_name(magic: i64) -> &'static str {
+    match magic {
+        EXT4 => "ext4",
+        XFS => "xfs",
+        0x9123_683e => "btrfs",
+        0x0102_1994 => "tmpfs",
+        0x6573_5546 => "fuse",
+        0x2fc1_2fc1 => "zfs",
+        0xf2f5_2010 => "f2fs",
+        0x794c_7630 => "overlayfs",
+        0x6969 => "nfs",
+        _ => "other",
+    }
+}
+
+/// Whether one journal orders all metadata of the file system on `device` (see [`crate::journal`]).
+fn order_of(device: u64, magic: i64) -> Order {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let options = mount_options(&number);
+    let has =
+        |name: &str| options.iter().any(|option| option == name || option.starts_with(&format!("{name}=")));
+    // lazytime is left out: SETATTR and size changes are logged at once under it too, but write times are not.
+    let unordered = ["logdev", "rtdev", "journal_dev", "journal_path", "nobarrier", "lazytime"];
+    if unordered.iter().any(|name| has(name)) || has("barrier") && !options.iter().any(|o| o == "barrier=1") {
+        return Order::PerObject;
+    }
+    match magic {
+        XFS => Order::Journal,
+        EXT4 if !options.iter().any(|o| o == "data=journal") && ext4_has_journal(&number) => Order::Journal,
+        _ => Order::PerObject,
+    }
+}
+
+/// The mount and super block options of the file system on `number` ("major:minor"); proc(5).
+fn mount_options(number: &str) -> Vec<String> {
+    let Ok(text) = std::fs::read_to_string("/proc/self/mountinfo") else { return Vec::new() };
+    let line = text.lines().find(|line| line.split(' ').nth(2) == Some(number));
+    let Some(line) = line else { return Vec::new() };
+    let mount = line.split(' ').nth(5).unwrap_or_default();
+    let super_block = line.rsplit(' ').next().unwrap_or_default();
+    mount.split(',').chain(super_block.split(',')).map(String::from).collect()
+}
+
+/// ext4 can be made without a journal; the journal's thread shows in /proc/fs/jbd2 as "DEVICE-INODE".
+fn ext4_has_journal(number: &str) -> bool {
+    let Ok(device) = std::fs::read_link(format!("/sys/dev/block/{number}")) else { return false };
+    let Some(name) = device.file_name().and_then(|name| name.to_str()) else { return false };
+    let Ok(journals) = std::fs::read_dir("/proc/fs/jbd2") else { return false };
+    let prefix = format!("{name}-");
+    journals.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+}
+
+/// Opens a directory to be exported.
+pub(crate) fn open_root(path: &std::path::Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
+}
+
+/// Fails unless `object` is a directory.
+pub(crate) fn require_dir(object: &Object) -> Result<()> {
+    if object.kind() == FileType::Directory { Ok(()) } else { Err(Error::Os(Errno::NOTDIR)) }
+}

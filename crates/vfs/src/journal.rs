@@ -1,0 +1,284 @@
+//! Group commit: many acknowledgements, one trip to stable storage.
+//!
+//! ext4 and XFS order all metadata changes in one journal: once a change made LATER is durable, so is
+//! every earlier one. So a batch ends with one tiny change to an unnamed file of the same file system and
+//! one fsync of it, whatever number of directories and files the batch touched. File data is written
+//! before that: started for all files first, then awaited, so that the disk sees the whole batch at once;
+//! the commit's cache flush covers it. Where that order cannot be assumed (btrfs, tmpfs, an external log,
+//! data=journal, barriers off), every object is synced by itself.
+//!
+//! The first thread that finds nobody leading leads: a lone client pays no hop between threads. When
+//! more work has queued up meanwhile, a helper thread leads the next batch while this one answers.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use forebay_metrics::Recorder;
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{FileType, Mode, OFlags};
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::object::Object;
+use crate::sys;
+use crate::table::Budget;
+use crate::verifier::Verifier;
+
+/// What must be on stable storage before an acknowledgement.
+#[derive(Default)]
+pub struct Intent {
+    /// Bytes of a file: object, offset and length (0 = to the end of the file).
+    pub(crate) data: Option<(Arc<Object>, u64, u64)>,
+    /// Objects whose names or attributes changed.
+    pub(crate) metadata: SmallVec<[Arc<Object>; 3]>,
+}
+
+/// Called once, from some thread, when the intent is durable or has failed.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// What the file system promises about the order of its metadata changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// One journal: a later durable change implies all earlier ones.
+    Journal,
+    /// No such promise: each object is synced by itself.
+    PerObject,
+}
+
+/// Counters since start.
+#[derive(Default)]
+pub struct JournalStats {
+    /// Batches made durable.
+    pub batches: AtomicU64,
+    /// Acknowledgements they carried.
+    pub operations: AtomicU64,
+    /// Acknowledgements that turned into errors.
+    pub failures: AtomicU64,
+    /// How long batches took.
+    pub latency: Recorder,
+}
+
+/// Data ranges above this are written back by their own thread before they join a batch, so that a large
+/// COMMIT does not delay small ones. Bytes.
+const SMALL: u64 = 64 * 1024;
+
+struct Entry {
+    intent: Intent,
+    done: Done,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Entry>,
+    leading: bool,
+    helper_idle: bool,
+    helper_leads: bool,
+    closed: bool,
+}
+
+/// The group commit of one file system.
+pub struct Journal {
+    order: Order,
+    mount: OwnedFd,
+    marker: Mutex<(OwnedFd, bool)>,
+    queue: Mutex<Queue>,
+    handed: Condvar,
+    budget: Budget,
+    verifier: Arc<Verifier>,
+    /// Counters since start.
+    pub stats: JournalStats,
+}
+
+impl Journal {
+    /// Opens the group commit of the file system that `root` is a directory of. Without unnamed files
+    /// (O_TMPFILE) the order is not used even if it is promised.
+    pub(crate) fn open(
+        root: OwnedFd,
+        order: Order,
+        budget: Budget,
+        verifier: Arc<Verifier>,
+    ) -> Result<Arc<Self>> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let (marker, order) = match rustix::fs::openat(&root, c".", flags, Mode::RUSR) {
+            Ok(marker) => (marker, order),
+            Err(_) => (rustix::io::fcntl_dupfd_cloexec(&root, 3)?, Order::PerObject),
+        };
+        let journal = Arc::new(Journal {
+            order,
+            mount: root,
+            marker: Mutex::new((marker, false)),
+            queue: Mutex::default(),
+            handed: Condvar::new(),
+            budget,
+            verifier,
+            stats: JournalStats::default(),
+        });
+        let helper = journal.clone();
+        std::thread::Builder::new()
+            .name("forebay-commit".into())
+            .spawn(move || helper.help())
+            .map_err(|_| Error::Busy)?;
+        Ok(journal)
+    }
+
+    /// What order this journal relies on.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Makes `intent` durable and then calls `done`; the calling thread may lead the batch.
+    pub fn submit(&self, intent: Intent, done: Done) {
+        if let Some((object, offset, len)) = &intent.data
+            && (*len == 0 || *len > SMALL)
+            && self.order == Order::Journal
+            && let Err(error) = self.write_back(object, *offset, *len, true)
+        {
+            return self.finish(done, Err(error));
+        }
+        let mut queue = self.queue.lock();
+        queue.waiting.push(Entry { intent, done });
+        if !std::mem::replace(&mut queue.leading, true) {
+            drop(queue);
+            self.lead();
+        }
+    }
+
+    /// Makes `intent` durable before returning.
+    pub fn wait(&self, intent: Intent) -> Result<()> {
+        let (send, receive) = std::sync::mpsc::sync_channel(1);
+        self.submit(
+            intent,
+            Box::new(move |result| {
+                // The receiver below waits for exactly this.
+                let _ = send.send(result);
+            }),
+        );
+        receive.recv().unwrap_or(Err(Error::Os(rustix::io::Errno::IO)))
+    }
+
+    /// Ends the helper thread; batches under way complete.
+    pub(crate) fn close(&self) {
+        self.queue.lock().closed = true;
+        self.handed.notify_all();
+    }
+
+    fn help(&self) {
+        let mut queue = self.queue.lock();
+        while !queue.closed {
+            if std::mem::take(&mut queue.helper_leads) {
+                drop(queue);
+                self.lead();
+                queue = self.queue.lock();
+            } else {
+                queue.helper_idle = true;
+                self.handed.wait(&mut queue);
+                queue.helper_idle = false;
+            }
+        }
+    }
+
+    fn lead(&self) {
+        loop {
+            let batch = std::mem::take(&mut self.queue.lock().waiting);
+            let begun = Instant::now();
+            let results = self.sync(&batch);
+            self.stats.latency.record(begun.elapsed());
+            let mut queue = self.queue.lock();
+            let more = !queue.waiting.is_empty();
+            let handed = more && queue.helper_idle && !queue.helper_leads;
+            queue.leading = more;
+            queue.helper_leads |= handed;
+            drop(queue);
+            if handed {
+                self.handed.notify_one();
+            }
+            self.stats.batches.fetch_add(1, Ordering::Relaxed);
+            for (entry, result) in batch.into_iter().zip(results) {
+                self.finish(entry.done, result);
+            }
+            if !more || handed {
+                return;
+            }
+        }
+    }
+
+    fn finish(&self, done: Done, result: Result<()>) {
+        self.stats.operations.fetch_add(1, Ordering::Relaxed);
+        if result.is_err() {
+            self.stats.failures.fetch_add(1, Ordering::Relaxed);
+            // Before the error is answered: a COMMIT that succeeds after it must show the new verifier.
+            self.verifier.lost();
+        }
+        done(result);
+    }
+
+    fn write_back(&self, object: &Object, offset: u64, len: u64, wait: bool) -> Result<()> {
+        let fd = object.writer(&self.budget, true)?;
+        Ok(sys::sync_file_range(fd, offset, len, wait)?)
+    }
+
+    fn sync(&self, batch: &[Entry]) -> Vec<Result<()>> {
+        match self.order {
+            Order::Journal => self.sync_journal(batch),
+            Order::PerObject => self.sync_each(batch),
+        }
+    }
+
+    fn sync_journal(&self, batch: &[Entry]) -> Vec<Result<()>> {
+        let small = |entry: &Entry| entry.intent.data.clone().filter(|(_, _, len)| (1..=SMALL).contains(len));
+        let several = batch.iter().filter(|entry| small(entry).is_some()).nth(1).is_some();
+        if several {
+            for (object, offset, len) in batch.iter().filter_map(small) {
+                // The error, if any, is reported by the pass that waits.
+                let _ = self.write_back(&object, offset, len, false);
+            }
+        }
+        let mut results: Vec<_> = batch
+            .iter()
+            .map(|entry| match small(entry) {
+                Some((object, offset, len)) => self.write_back(&object, offset, len, true),
+                None => Ok(()),
+            })
+            .collect();
+        if let Err(error) = self.commit_marker() {
+            results.fill(Err(error));
+        }
+        results
+    }
+
+    fn commit_marker(&self) -> Result<()> {
+        let mut marker = self.marker.lock();
+        marker.1 = !marker.1;
+        let mode = if marker.1 { Mode::RUSR } else { Mode::RUSR | Mode::WUSR };
+        rustix::fs::fchmod(&marker.0, mode)?;
+        Ok(rustix::fs::fsync(&marker.0)?)
+    }
+
+    /// Syncs every object of the batch once, however many of its requests touched it.
+    fn sync_each(&self, batch: &[Entry]) -> Vec<Result<()>> {
+        let mut synced: HashMap<*const Object, Result<()>> = HashMap::new();
+        let mut sync = |object: &Arc<Object>| -> Result<()> {
+            *synced.entry(Arc::as_ptr(object)).or_insert_with(|| self.sync_object(object))
+        };
+        let of = |entry: &Entry| -> SmallVec<[Arc<Object>; 3]> {
+            let data = entry.intent.data.iter().map(|(object, _, _)| object);
+            data.chain(&entry.intent.metadata).cloned().collect()
+        };
+        // Every object is tried even after one failed: another request may depend on it alone.
+        batch.iter().map(|entry| of(entry).iter().map(&mut sync).fold(Ok(()), Result::and)).collect()
+    }
+
+    fn sync_object(&self, object: &Object) -> Result<()> {
+        let synced = match object.kind() {
+            // The descriptor that was written through: it is the one that learns of write errors.
+            FileType::RegularFile => rustix::fs::fsync(object.writer(&self.budget, true)?),
+            FileType::Directory => rustix::fs::fsync(object.reopen(OFlags::RDONLY)?),
+            // What cannot be opened is synced with its file system.
+            _ => rustix::fs::syncfs(self.mount.as_fd()),
+        };
+        Ok(synced?)
+    }
+}

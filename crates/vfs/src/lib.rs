@@ -1,0 +1,58 @@
+//! Files and directories for clients that hold handles: names, attributes, credentials and durability
+//! over a backing directory.
+//!
+//! [`Vfs`] knows the exports. Every operation takes a [`Target`] (an object within an export) and a [`Cred`];
+//! reading operations take [`Wait`], so that an event loop can try them without ever waiting for a disk.
+//! Changing operations return an [`Intent`]: what must become durable before they may be acknowledged.
+//!
+//! This crate knows nothing of NFS, sockets or threads but the one that leads group commits.
+
+mod attr;
+mod change;
+mod create;
+mod cred;
+mod data;
+mod error;
+mod export;
+mod fs;
+mod handle;
+mod journal;
+mod list;
+mod locate;
+mod lookup;
+mod names;
+mod object;
+mod owner;
+mod state;
+mod sys;
+mod table;
+mod verifier;
+
+pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
+pub use change::{Changed, Renamed};
+pub use create::{Create, Special};
+pub use cred::{Cred, Creds, Identity};
+pub use data::{ReadOut, Wrote};
+pub use error::{Error, Result};
+pub use export::{Export, ExportSpec, Space, Target, Vfs, Wait};
+pub use handle::{HANDLE_MAX, Handle, HandleKey};
+pub use journal::{Done, Intent, Journal, JournalStats, Order};
+pub use list::{Entry, EntryPlus, ListEnd};
+pub use lookup::Access;
+pub use object::Object;
+pub use owner::Ownership;
+pub use rustix::fs::FileType;
+pub use rustix::io::Errno;
+pub use state::handle_secret;
+pub use table::Budget;
+pub use verifier::Verifier;
+
+/// Checks a name a client sent (RFC 1813 filename3): any bytes but '/' and NUL, 1 to 255 of them.
+fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        [] => Err(Error::INVALID),
+        name if name.len() > 255 => Err(Error::Os(Errno::NAMETOOLONG)),
+        name if name.iter().any(|b| matches!(b, b'/' | 0)) => Err(Error::INVALID),
+        _ => Ok(()),
+    }
+}

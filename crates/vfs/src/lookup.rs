@@ -1,0 +1,134 @@
+//! LOOKUP, ACCESS, GETATTR and READLINK.
+
+use crate::attr::Attr;
+use crate::cred::Cred;
+use crate::error::{Error, Result};
+use crate::export::{Target, Vfs, Wait};
+use crate::fs::require_dir;
+use crate::names::Stamp;
+use crate::object::{Object, settled, want};
+
+/// What ACCESS asks about, in POSIX terms; the protocol layer maps its own bits to these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Read the contents or list the directory.
+    pub read: bool,
+    /// Change the contents, or (with execute) the names of a directory.
+    pub write: bool,
+    /// Execute the file or search the directory.
+    pub execute: bool,
+}
+
+impl Vfs {
+    /// The attributes of a target. Does not wait.
+    pub fn getattr(&self, target: &Target) -> Result<Attr> {
+        self.attr_of(target)
+    }
+
+    /// Attributes; an object whose last link went behind the server's back is forgotten, so that its
+    /// space is freed.
+    pub(crate) fn attr_of(&self, target: &Target) -> Result<Attr> {
+        target.object.attr().inspect_err(|error| {
+            if *error == Error::Stale {
+                target.export.fs.table.forget(&target.object);
+            }
+        })
+    }
+
+    /// What of `asked` the caller may do, and the attributes.
+    pub fn access(&self, target: &Target, cred: &Cred, asked: Access, wait: Wait) -> Result<(Access, Attr)> {
+        let attr = self.attr_of(target)?;
+        let bit = |on: bool, bit: u8| if on { bit } else { 0 };
+        let wanted =
+            bit(asked.read, want::READ) | bit(asked.write, want::WRITE) | bit(asked.execute, want::EXECUTE);
+        let granted = self.granted(&target.object, cred, &attr, wanted, wait)?;
+        let has = |bit: u8| granted & bit != 0;
+        Ok((Access { read: has(want::READ), write: has(want::WRITE), execute: has(want::EXECUTE) }, attr))
+    }
+
+    /// Finds `name` in a directory: the object, its attributes, and the directory's. The second is
+    /// there even when the lookup fails.
+    pub fn lookup(
+        &self,
+        dir: &Target,
+        name: &[u8],
+        cred: &Cred,
+        wait: Wait,
+    ) -> (Result<(Target, Attr)>, Option<Attr>) {
+        let attr = match self.attr_of(dir) {
+            Ok(attr) => attr,
+            Err(error) => return (Err(error), None),
+        };
+        (self.lookup_in(dir, &attr, name, cred, wait), Some(attr))
+    }
+
+    fn lookup_in(
+        &self,
+        dir: &Target,
+        attr: &Attr,
+        name: &[u8],
+        cred: &Cred,
+        wait: Wait,
+    ) -> Result<(Target, Attr)> {
+        require_dir(&dir.object)?;
+        crate::check_name(name)?;
+        self.require(&dir.object, cred, attr, want::EXECUTE, wait)?;
+        match name {
+            b"." => Ok((dir.clone(), *attr)),
+            b".." => self.parent(dir, wait),
+            _ => self.child(dir, attr, name, wait),
+        }
+    }
+
+    fn child(&self, dir: &Target, attr: &Attr, name: &[u8], wait: Wait) -> Result<(Target, Attr)> {
+        let fs = &dir.export.fs;
+        let stamp = stamp(&dir.object, attr);
+        if let Some(stamp) = stamp
+            && let Some(names) = &dir.object.names
+            && let Some(kernel) = names.lock().get(stamp, name)
+            && let Some(object) = fs.table.get(&kernel)
+            && let Ok(found) = object.attr()
+        {
+            return Ok((Target { export: dir.export.clone(), object }, found));
+        }
+        let (object, found) = fs.child(&dir.object, name, !wait.allowed())?;
+        if let Some(stamp) = stamp
+            && let Some(names) = &dir.object.names
+            && settled(attr.ctime)
+        {
+            names.lock().learn(stamp, name, object.kernel);
+        }
+        Ok((Target { export: dir.export.clone(), object }, found))
+    }
+
+    fn parent(&self, dir: &Target, wait: Wait) -> Result<(Target, Attr)> {
+        if dir.object.kernel == dir.export.root.kernel {
+            return Ok((dir.clone(), self.attr_of(dir)?));
+        }
+        if !wait.allowed() {
+            return Err(Error::WouldBlock);
+        }
+        let fs = &dir.export.fs;
+        let (object, attr) = fs.child(&dir.object, b"..", false)?;
+        // A directory moved out of the export behind the server's back must not lead its clients out.
+        if !fs.is_below(&object, &dir.export.root)? {
+            return Err(Error::ACCESS);
+        }
+        Ok((Target { export: dir.export.clone(), object }, attr))
+    }
+
+    /// The target of a symbolic link, and the link's attributes.
+    pub fn readlink(&self, target: &Target) -> Result<(Vec<u8>, Attr)> {
+        let attr = self.attr_of(target)?;
+        if target.object.kind() != rustix::fs::FileType::Symlink {
+            return Err(Error::INVALID);
+        }
+        let path = rustix::fs::readlinkat(target.object.path(), c"", Vec::new())?;
+        Ok((path.into_bytes(), attr))
+    }
+}
+
+/// The state names may be believed under; `None` while a change is under way.
+pub(crate) fn stamp(dir: &Object, attr: &Attr) -> Option<Stamp> {
+    Some(Stamp { ctime: attr.ctime, changes: dir.quiet()? })
+}

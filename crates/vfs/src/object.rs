@@ -1,0 +1,370 @@
+//! One file, directory or other object of a backing file system that clients hold handles to.
+//!
+//! Invariants:
+//! - `path` is an O_PATH descriptor: it keeps the inode in memory, so attributes never need a disk.
+//! - Namespace changes of a directory and SETATTR hold `changing` exclusively, WRITE holds it shared:
+//!   guards are atomic, writers run side by side.
+//! - A permission verdict or a name is believed only while the object's ctime is the one it was learnt under.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::{FileType, Mode, OFlags};
+
+use crate::attr::{Attr, Time, Wcc};
+use crate::cred::Cred;
+use crate::error::{Error, Result};
+use crate::names::Names;
+use crate::sys::{self, KernelHandle};
+use crate::table::{Budget, CountedFd};
+
+/// Permission bits of a verdict, as access(2) numbers them.
+pub(crate) mod want {
+    pub(crate) const READ: u8 = libc::R_OK as u8;
+    pub(crate) const WRITE: u8 = libc::W_OK as u8;
+    pub(crate) const EXECUTE: u8 = libc::X_OK as u8;
+}
+
+/// A known object of a backing file system.
+#[derive(Debug)]
+pub struct Object {
+    pub(crate) kernel: KernelHandle,
+    pub(crate) kind: FileType,
+    path: CountedFd,
+    reader: OnceLock<CountedFd>,
+    writer: OnceLock<CountedFd>,
+    pub(crate) changing: RwLock<()>,
+    changes: Changes,
+    verdicts: Mutex<Verdicts>,
+    /// Names below a directory; boxed because most objects are files.
+    pub(crate) names: Option<Box<Mutex<Names>>>,
+    /// A directory opened for listing, with its current position.
+    pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
+    /// UNSTABLE writes since the last successful COMMIT; 0 = all is stable.
+    unstable: AtomicU64,
+    /// Set on use, cleared by the eviction hand.
+    pub(crate) used: AtomicBool,
+}
+
+/// Counts changes begun and ended, to tell whether two overlapped.
+#[derive(Debug, Default)]
+struct Changes {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// What the kernel said about who may do what, believed while `ctime` stands.
+#[derive(Debug, Default)]
+struct Verdicts {
+    ctime: Time,
+    slots: [Verdict; 8],
+    next: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Verdict {
+    cred: u64,
+    asked: u8,
+    granted: u8,
+}
+
+/// Changes younger than this may share their ctime with the next change on kernels with coarse
+/// timestamps (one tick, at most 10 ms), so nothing learnt under so young a ctime is kept.
+const SETTLED_NANOS: i64 = 20_000_000;
+
+/// Whether a ctime is old enough that any later change shows a different one.
+pub(crate) fn settled(ctime: Time) -> bool {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let nanos = |sec: i64, nsec: i64| sec.saturating_mul(1_000_000_000).saturating_add(nsec);
+    nanos(now.tv_sec, now.tv_nsec).saturating_sub(nanos(ctime.sec, ctime.nsec.into())) > SETTLED_NANOS
+}
+
+impl Object {
+    pub(crate) fn new(path: OwnedFd, kernel: KernelHandle, kind: FileType, budget: &Budget) -> Self {
+        Object {
+            kernel,
+            kind,
+            path: budget.count(path),
+            reader: OnceLock::new(),
+            writer: OnceLock::new(),
+            changing: RwLock::new(()),
+            changes: Changes::default(),
+            verdicts: Mutex::default(),
+            names: (kind == FileType::Directory).then(Box::default),
+            listing: Mutex::new(None),
+            unstable: AtomicU64::new(0),
+            used: AtomicBool::new(true),
+        }
+    }
+
+    /// What kind of object it is; never changes.
+    pub fn kind(&self) -> FileType {
+        self.kind
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind == FileType::Directory
+    }
+
+    /// The descriptor that stands for the object itself.
+    pub(crate) fn path(&self) -> BorrowedFd<'_> {
+        self.path.as_fd()
+    }
+
+    /// The attributes now. Does not wait for a disk. Fails with `Stale` once the last link is gone.
+    pub fn attr(&self) -> Result<Attr> {
+        let attr = Attr::from(&rustix::fs::fstat(&self.path)?);
+        if attr.nlink == 0 { Err(Error::Stale) } else { Ok(attr) }
+    }
+
+    /// Opens the object again with `flags`, as the server itself.
+    pub(crate) fn reopen(&self, flags: OFlags) -> Result<OwnedFd> {
+        let mut path = [0u8; 32];
+        let text = proc_path(&mut path, self.path.as_fd().as_raw_fd());
+        Ok(rustix::fs::open(
+            text,
+            flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY,
+            Mode::empty(),
+        )?)
+    }
+
+    fn require_file(&self) -> Result<()> {
+        match self.kind {
+            FileType::RegularFile => Ok(()),
+            FileType::Directory => Err(Error::Os(rustix::io::Errno::ISDIR)),
+            _ => Err(Error::INVALID),
+        }
+    }
+
+    /// A descriptor to read the contents with; opened once. Any open one is returned without waiting.
+    pub(crate) fn reader(&self, budget: &Budget, may_open: bool) -> Result<BorrowedFd<'_>> {
+        if let Some(fd) = self.reader.get().or_else(|| self.writer.get()) {
+            return Ok(fd.as_fd());
+        }
+        self.open_data(&self.reader, OFlags::RDONLY, budget, may_open)
+    }
+
+    /// A descriptor to change the contents with; opened once.
+    pub(crate) fn writer(&self, budget: &Budget, may_open: bool) -> Result<BorrowedFd<'_>> {
+        if let Some(fd) = self.writer.get() {
+            return Ok(fd.as_fd());
+        }
+        self.open_data(&self.writer, OFlags::RDWR, budget, may_open)
+    }
+
+    fn open_data<'a>(
+        &self,
+        slot: &'a OnceLock<CountedFd>,
+        flags: OFlags,
+        budget: &Budget,
+        may_open: bool,
+    ) -> Result<BorrowedFd<'a>> {
+        self.require_file()?;
+        if !may_open {
+            return Err(Error::WouldBlock);
+        }
+        let fd = self.reopen(flags)?;
+        Ok(slot.get_or_init(|| budget.count(fd)).as_fd())
+    }
+
+    /// Keeps a descriptor that came with a CREATE, so that its first WRITE need not open the file.
+    pub(crate) fn keep_writer(&self, fd: OwnedFd, budget: &Budget) {
+        let _ = self.writer.set(budget.count(fd));
+    }
+
+    /// Whether `cred` may do all of `want`, by an earlier verdict or, if `may_ask`, by asking the kernel.
+    pub(crate) fn permits(
+        &self,
+        cred: &Cred,
+        attr: &Attr,
+        want: u8,
+        may_ask: bool,
+        ask: impl FnOnce(u8) -> Result<u8>,
+    ) -> Result<u8> {
+        {
+            let mut verdicts = self.verdicts.lock();
+            if verdicts.ctime == attr.ctime {
+                if let Some(known) = verdicts.find(cred.id, want) {
+                    return Ok(known.granted & want);
+                }
+            } else {
+                *verdicts = Verdicts { ctime: attr.ctime, ..Verdicts::default() };
+            }
+        }
+        if !may_ask {
+            return Err(Error::WouldBlock);
+        }
+        let granted = ask(want)?;
+        if settled(attr.ctime) {
+            let mut verdicts = self.verdicts.lock();
+            if verdicts.ctime == attr.ctime {
+                verdicts.learn(cred.id, want, granted);
+            }
+        }
+        Ok(granted)
+    }
+
+    /// Begins a change whose before-and-after attributes are to be reported.
+    pub(crate) fn begin_change(&self) -> Change<'_> {
+        let begun = self.changes.begun.fetch_add(1, Ordering::AcqRel);
+        let alone = self.changes.ended.load(Ordering::Acquire) == begun;
+        Change { object: self, begun: begun + 1, alone, before: self.attr().ok() }
+    }
+
+    /// A number that grows with every change made through this server; `None` while one is under way.
+    pub(crate) fn quiet(&self) -> Option<u64> {
+        let ended = self.changes.ended.load(Ordering::Acquire);
+        (self.changes.begun.load(Ordering::Acquire) == ended).then_some(ended)
+    }
+
+    /// Counts of UNSTABLE writes not yet committed, to be handed to [`Object::committed`].
+    pub fn unstable(&self) -> u64 {
+        self.unstable.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn wrote_unstable(&self) -> bool {
+        self.unstable.fetch_add(1, Ordering::AcqRel) == 0
+    }
+
+    /// Everything counted by `seen` is stable now; writes since then keep the object unstable.
+    pub(crate) fn committed(&self, seen: u64) -> bool {
+        seen != 0 && self.unstable.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+impl Verdicts {
+    fn find(&self, cred: u64, want: u8) -> Option<&Verdict> {
+        self.slots.iter().find(|slot| slot.cred == cred && slot.asked & want == want)
+    }
+
+    fn learn(&mut self, cred: u64, asked: u8, granted: u8) {
+        let slot = match self.slots.iter_mut().find(|slot| slot.cred == cred) {
+            Some(slot) => slot,
+            None => {
+                self.next = (self.next + 1) % self.slots.len();
+                let slot = &mut self.slots[self.next];
+                *slot = Verdict { cred, ..Verdict::default() };
+                slot
+            }
+        };
+        slot.granted = slot.granted & !asked | granted;
+        slot.asked |= asked;
+    }
+}
+
+/// A change under way; [`Change::end`] gives the attributes around it.
+pub(crate) struct Change<'a> {
+    object: &'a Object,
+    begun: u64,
+    alone: bool,
+    pub(crate) before: Option<Attr>,
+}
+
+impl Change<'_> {
+    /// Takes the attributes after the change; those before it only if nothing overlapped.
+    pub(crate) fn end(self) -> Wcc {
+        let after = self.object.attr().ok();
+        let alone = self.alone && self.object.changes.begun.load(Ordering::Acquire) == self.begun;
+        Wcc { before: self.before.filter(|_| alone), after }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.object.changes.ended.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Writes "/proc/self/fd/N" into `buf`.
+pub(crate) fn proc_path(buf: &mut [u8; 32], fd: i32) -> &std::ffi::CStr {
+    use std::io::Write;
+    let mut rest = &mut buf[..];
+    // 14 bytes of prefix, at most 10 digits, one NUL: always fits.
+    let _ = write!(rest, "/proc/self/fd/{fd}\0");
+    std::ffi::CStr::from_bytes_until_nul(buf).unwrap_or(c"/proc/self/fd")
+}
+
+/// Asks the kernel which of `want` the thread's present identity has on the object.
+pub(crate) fn ask_kernel(object: &Object, want: u8) -> Result<u8> {
+    let mut granted = 0;
+    for bit in [want::READ, want::WRITE, want::EXECUTE] {
+        if want & bit != 0 && sys::may_access(object.path(), i32::from(bit))? {
+            granted |= bit;
+        }
+    }
+    Ok(granted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(dir: &tempfile::TempDir) -> Object {
+        let fd = rustix::fs::open(dir.path(), OFlags::PATH, Mode::empty()).unwrap();
+        let kernel = sys::name_to_handle(&fd, c"").unwrap();
+        Object::new(fd, kernel, FileType::Directory, &Budget::new(10))
+    }
+
+    #[test]
+    fn overlapping_changes_report_no_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        let first = object.begin_change();
+        assert_eq!(object.quiet(), None);
+        let second = object.begin_change();
+        assert!(second.end().before.is_none());
+        assert!(first.end().before.is_none());
+        assert_eq!(object.quiet(), Some(2));
+        let alone = object.begin_change().end();
+        assert!(alone.before.is_some() && alone.after.is_some());
+    }
+
+    #[test]
+    fn a_verdict_dies_with_the_ctime_it_was_learnt_under() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        let cred = crate::cred::Creds::default().intern(&crate::cred::Identity {
+            uid: 1,
+            gid: 1,
+            groups: Default::default(),
+        });
+        let mut attr = object.attr().unwrap();
+        attr.ctime.sec -= 3600;
+        let ask = |granted| move |_| Ok(granted);
+        assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(want::READ)), Ok(want::READ));
+        assert_eq!(object.permits(&cred, &attr, want::READ, false, ask(0)), Ok(want::READ));
+        assert_eq!(object.permits(&cred, &attr, want::WRITE, false, ask(0)), Err(Error::WouldBlock));
+        attr.ctime.nsec ^= 1;
+        assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(0)), Ok(0));
+    }
+
+    #[test]
+    fn a_verdict_under_a_young_ctime_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        let cred = crate::cred::Creds::default().intern(&crate::cred::Identity {
+            uid: 1,
+            gid: 1,
+            groups: Default::default(),
+        });
+        std::fs::write(dir.path().join("new"), b"").unwrap();
+        let attr = object.attr().unwrap();
+        assert_eq!(object.permits(&cred, &attr, want::READ, true, |_| Ok(want::READ)), Ok(want::READ));
+        assert_eq!(object.permits(&cred, &attr, want::READ, false, |_| Ok(0)), Err(Error::WouldBlock));
+    }
+
+    #[test]
+    fn a_write_during_a_commit_keeps_the_object_unstable() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        assert!(object.wrote_unstable());
+        let seen = object.unstable();
+        object.wrote_unstable();
+        assert!(!object.committed(seen));
+        assert_ne!(object.unstable(), 0);
+        assert!(object.committed(object.unstable()));
+        assert_eq!(object.unstable(), 0);
+    }
+}

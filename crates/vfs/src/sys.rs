@@ -1,0 +1,134 @@
+//! The Linux system calls that no safe wrapper offers, one function each.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+/// The largest kernel file handle carried inside an NFS handle, in bytes. ext4 and XFS use 8 to 12,
+/// btrfs 20 to 40.
+pub(crate) const KERNEL_HANDLE_MAX: usize = 40;
+
+/// A kernel file handle as `name_to_handle_at(2)` gives it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KernelHandle {
+    pub(crate) kind: i32,
+    pub(crate) len: u8,
+    pub(crate) bytes: [u8; KERNEL_HANDLE_MAX],
+}
+
+impl KernelHandle {
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+#[repr(C)]
+struct RawHandle {
+    len: u32,
+    kind: i32,
+    bytes: [u8; KERNEL_HANDLE_MAX],
+}
+
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result < 0 {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    } else {
+        Ok(result)
+    }
+}
+
+/// Asks for the handle of `name` below `dir`, or of `dir` itself when `name` is empty.
+pub(crate) fn name_to_handle(dir: impl AsFd, name: &CStr) -> Result<KernelHandle, Errno> {
+    let mut raw = RawHandle { len: KERNEL_HANDLE_MAX as u32, kind: 0, bytes: [0; KERNEL_HANDLE_MAX] };
+    let mut mount_id: libc::c_int = 0;
+    let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+    // SAFETY: every pointer is to a live local of the layout the call expects; `len` states the room.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            dir.as_fd().as_raw_fd(),
+            name.as_ptr(),
+            &raw mut raw,
+            &raw mut mount_id,
+            flags,
+        )
+    })?;
+    Ok(KernelHandle { kind: raw.kind, len: raw.len.min(KERNEL_HANDLE_MAX as u32) as u8, bytes: raw.bytes })
+}
+
+/// Opens what `handle` names on the mount that `mount` is on; needs CAP_DAC_READ_SEARCH.
+pub(crate) fn open_by_handle(mount: impl AsFd, handle: &KernelHandle, flags: i32) -> Result<OwnedFd, Errno> {
+    let mut raw = RawHandle { len: u32::from(handle.len), kind: handle.kind, bytes: handle.bytes };
+    // SAFETY: `raw` is a live local laid out as struct file_handle.
+    let fd = check(unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            mount.as_fd().as_raw_fd(),
+            &raw mut raw,
+            flags | libc::O_CLOEXEC,
+        )
+    })?;
+    // SAFETY: the call just returned this descriptor and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Whether the thread's file system identity may access what `fd` refers to; `mode` is R_OK, W_OK, X_OK.
+pub(crate) fn may_access(fd: impl AsFd, mode: i32) -> Result<bool, Errno> {
+    // SAFETY: an empty C string and plain integers.
+    let result = check(unsafe {
+        libc::syscall(
+            libc::SYS_faccessat2,
+            fd.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            mode,
+            libc::AT_EMPTY_PATH | libc::AT_EACCESS,
+        )
+    });
+    match result {
+        Ok(_) => Ok(true),
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Starts writing the dirty pages of a byte range (`wait` false) or makes them reach the device's
+/// cache (`wait` true), reporting write errors. Says nothing about the device's cache or metadata.
+/// `len` 0 means up to the end of the file.
+pub(crate) fn sync_file_range(fd: impl AsFd, offset: u64, len: u64, wait: bool) -> Result<(), Errno> {
+    let mut flags = libc::SYNC_FILE_RANGE_WRITE;
+    if wait {
+        flags |= libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    }
+    // SAFETY: plain integers and a live descriptor.
+    let result = unsafe { libc::sync_file_range(fd.as_fd().as_raw_fd(), offset as i64, len as i64, flags) };
+    check(result.into()).map(drop)
+}
+
+/// Sets the calling thread's supplementary groups (the raw call: glibc's would set every thread's).
+pub(crate) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
+    // SAFETY: pointer and length describe `groups`.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }).map(drop)
+}
+
+/// Sets the calling thread's effective user and group, and with them its file system identity. Raw
+/// calls again: glibc's would change every thread. Leaving user 0 drops all effective capabilities, coming
+/// back restores them (capabilities(7)).
+pub(crate) fn set_thread_ids(uid: u32, gid: u32, returning: bool) -> Result<(), Errno> {
+    const KEEP: u32 = u32::MAX;
+    if uid == KEEP || gid == KEEP {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: plain integers; both calls report failure and then change nothing.
+    let set_gid = || check(unsafe { libc::syscall(libc::SYS_setresgid, KEEP, gid, KEEP) });
+    // SAFETY: as above.
+    let set_uid = || check(unsafe { libc::syscall(libc::SYS_setresuid, KEEP, uid, KEEP) });
+    if returning {
+        set_uid()?;
+        set_gid()?;
+    } else {
+        set_gid()?;
+        set_uid()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! The write verifier (RFC 1813 section 3.3.7): tells clients whether unstable data may have been lost.
+//!
+//! It changes exactly when that may have happened: after a failed sync, and at a start that does not
+//! follow a clean stop (which makes all unstable data durable first). Kept in the state directory as
+//! one line, "clean VERIFIER" or "serving VERIFIER".
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The verifier in force.
+#[derive(Debug)]
+pub struct Verifier {
+    value: AtomicU64,
+    path: PathBuf,
+}
+
+fn fresh() -> u64 {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_le_bytes(bytes),
+        _ => {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+            (now.tv_sec as u64) << 30 ^ now.tv_nsec as u64 ^ u64::from(std::process::id()) << 50
+        }
+    }
+}
+
+impl Verifier {
+    /// Loads the verifier of `state_dir`: the last one after a clean stop, a new one otherwise.
+    pub fn open(state_dir: &Path) -> io::Result<Self> {
+        let path = state_dir.join("verifier");
+        let value = match std::fs::read_to_string(&path) {
+            Ok(text) => text.trim().strip_prefix("clean ").and_then(|hex| u64::from_str_radix(hex, 16).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let verifier = Verifier { value: AtomicU64::new(value.unwrap_or_else(fresh)), path };
+        verifier.save("serving")?;
+        Ok(verifier)
+    }
+
+    /// The eight bytes for a reply.
+    pub fn get(&self) -> [u8; 8] {
+        self.value.load(Ordering::Acquire).to_be_bytes()
+    }
+
+    /// Unstable data may have been lost: every reply from now on shows another verifier.
+    pub(crate) fn lost(&self) {
+        self.value.store(fresh(), Ordering::Release);
+    }
+
+    /// Records that nothing unstable remains, so that the next start keeps the verifier.
+    pub fn stopped_clean(&self) -> io::Result<()> {
+        self.save("clean")
+    }
+
+    fn save(&self, state: &str) -> io::Result<()> {
+        let value = self.value.load(Ordering::Acquire);
+        crate::state::replace(&self.path, |file: &mut File| writeln!(file, "{state} {value:016x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stays_over_a_clean_stop_and_changes_after_a_crash_or_a_loss() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Verifier::open(dir.path()).unwrap();
+        let value = first.get();
+        first.stopped_clean().unwrap();
+        let second = Verifier::open(dir.path()).unwrap();
+        assert_eq!(second.get(), value);
+        let third = Verifier::open(dir.path()).unwrap();
+        assert_ne!(third.get(), value, "the second instance did not stop cleanly");
+        let before = third.get();
+        third.lost();
+        assert_ne!(third.get(), before);
+    }
+}

@@ -1,0 +1,323 @@
+//! XDR, the external data representation (RFC 4506): everything is big-endian and a multiple of four bytes.
+
+/// Why bytes from the network could not be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The message ends inside an item.
+    #[error("the message ends {missing} bytes too early")]
+    Truncated {
+        /// Bytes that the item still needed.
+        missing: usize,
+    },
+    /// A counted item claims more than its type allows.
+    #[error("an item claims length {length}, allowed are {max}")]
+    TooLong {
+        /// The claimed length, in bytes or elements.
+        length: u32,
+        /// The limit of the type, in the same unit.
+        max: usize,
+    },
+    /// A boolean that is neither 0 nor 1.
+    #[error("a boolean has the value {0}")]
+    BadBool(u32),
+    /// An enum or union discriminant that the protocol does not define.
+    #[error("{value} is not a value of {ty}")]
+    UnknownValue {
+        /// The protocol's name of the type.
+        ty: &'static str,
+        /// What was received.
+        value: u32,
+    },
+}
+
+/// A type with an XDR representation that can be written.
+pub trait Encode {
+    /// Appends the representation, a multiple of four bytes, to `out`.
+    fn encode(&self, out: &mut Vec<u8>);
+}
+
+/// A type that can be read from XDR, borrowing from the message where it can.
+pub trait Decode<'a>: Sized {
+    /// Reads one value and leaves `input` just behind it; after an error the position is unspecified.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where the bytes are not a valid representation of the type.
+    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError>;
+}
+
+/// Bytes that follow an opaque item of `len` bytes up to the next multiple of four (RFC 4506, section 4.10): 0 to 3.
+#[inline]
+#[must_use]
+pub const fn padding(len: usize) -> usize {
+    len.wrapping_neg() & 3
+}
+
+/// Size in bytes of a variable-length opaque item of `len` bytes: length word, bytes, padding.
+#[inline]
+#[must_use]
+pub const fn opaque_size(len: usize) -> usize {
+    4 + len + padding(len)
+}
+
+/// A cursor over one message.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Starts at the first byte of `message`.
+    #[inline]
+    #[must_use]
+    pub const fn new(message: &'a [u8]) -> Self {
+        Self { rest: message }
+    }
+
+    /// Bytes not yet read.
+    #[inline]
+    #[must_use]
+    pub const fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// The bytes not yet read.
+    #[inline]
+    #[must_use]
+    pub const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    #[inline]
+    fn take<const N: usize>(&mut self) -> Result<&'a [u8; N], DecodeError> {
+        match self.rest.split_first_chunk::<N>() {
+            Some((head, rest)) => {
+                self.rest = rest;
+                Ok(head)
+            }
+            None => Err(DecodeError::Truncated { missing: N - self.rest.len() }),
+        }
+    }
+
+    #[inline]
+    fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        match self.rest.split_at_checked(len) {
+            Some((head, rest)) => {
+                self.rest = rest;
+                Ok(head)
+            }
+            None => Err(DecodeError::Truncated { missing: len - self.rest.len() }),
+        }
+    }
+
+    /// An unsigned integer (RFC 4506, section 4.2).
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    #[inline]
+    pub fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.take::<4>().map(|bytes| u32::from_be_bytes(*bytes))
+    }
+
+    /// An unsigned hyper integer (RFC 4506, section 4.5).
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    #[inline]
+    pub fn u64(&mut self) -> Result<u64, DecodeError> {
+        self.take::<8>().map(|bytes| u64::from_be_bytes(*bytes))
+    }
+
+    /// A boolean (RFC 4506, section 4.4).
+    ///
+    /// # Errors
+    /// [`DecodeError::BadBool`] for anything but 0 and 1.
+    #[inline]
+    pub fn bool(&mut self) -> Result<bool, DecodeError> {
+        match self.u32()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(DecodeError::BadBool(other)),
+        }
+    }
+
+    /// `len` bytes and their padding (RFC 4506, section 4.9). Pad bytes must be there but may be non-zero.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    #[inline]
+    pub fn opaque_fixed(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        let bytes = self.bytes(len)?;
+        self.bytes(padding(len))?;
+        Ok(bytes)
+    }
+
+    /// A length word, that many bytes, and their padding (RFC 4506, section 4.10).
+    ///
+    /// # Errors
+    /// [`DecodeError::TooLong`] above `max` bytes, [`DecodeError::Truncated`].
+    #[inline]
+    pub fn opaque_var(&mut self, max: usize) -> Result<&'a [u8], DecodeError> {
+        let length = self.u32()?;
+        if length as usize > max {
+            return Err(DecodeError::TooLong { length, max });
+        }
+        self.opaque_fixed(length as usize)
+    }
+}
+
+/// Appends `bytes` and their padding, without a length word (RFC 4506, section 4.9).
+#[inline]
+pub fn encode_opaque_fixed(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(&[0; 3][..padding(bytes.len())]);
+}
+
+impl Encode for () {
+    #[inline]
+    fn encode(&self, _out: &mut Vec<u8>) {}
+}
+
+impl<'a> Decode<'a> for () {
+    #[inline]
+    fn decode(_input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(())
+    }
+}
+
+impl Encode for u32 {
+    #[inline]
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_be_bytes());
+    }
+}
+
+impl<'a> Decode<'a> for u32 {
+    #[inline]
+    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        input.u32()
+    }
+}
+
+impl Encode for i32 {
+    #[inline]
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_be_bytes());
+    }
+}
+
+impl<'a> Decode<'a> for i32 {
+    #[inline]
+    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        input.u32().map(u32::cast_signed)
+    }
+}
+
+impl Encode for u64 {
+    #[inline]
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_be_bytes());
+    }
+}
+
+impl<'a> Decode<'a> for u64 {
+    #[inline]
+    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        input.u64()
+    }
+}
+
+impl Encode for bool {
+    #[inline]
+    fn encode(&self, out: &mut Vec<u8>) {
+        u32::from(*self).encode(out);
+    }
+}
+
+impl<'a> Decode<'a> for bool {
+    #[inline]
+    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        input.bool()
+    }
+}
+
+/// Fixed-length opaque: verifiers and cookies of eight bytes.
+impl Encode for [u8; 8] {
+    #[inline]
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+}
+
+impl<'a> Decode<'a> for [u8; 8] {
+    #[inline]
+    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        input.take::<8>().copied()
+    }
+}
+
+/// Variable-length opaque or string, bounded only by the message: nothing is copied, and the server must be able to
+/// answer an overlong name with NFS3ERR_NAMETOOLONG rather than GARBAGE_ARGS.
+impl Encode for &[u8] {
+    #[inline]
+    fn encode(&self, out: &mut Vec<u8>) {
+        debug_assert!(u32::try_from(self.len()).is_ok());
+        (self.len() as u32).encode(out);
+        encode_opaque_fixed(out, self);
+    }
+}
+
+impl<'a> Decode<'a> for &'a [u8] {
+    #[inline]
+    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        input.opaque_var(u32::MAX as usize)
+    }
+}
+
+/// Optional data (RFC 4506, section 4.19).
+impl<T: Encode> Encode for Option<T> {
+    #[inline]
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.is_some().encode(out);
+        if let Some(value) = self {
+            value.encode(out);
+        }
+    }
+}
+
+impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
+    #[inline]
+    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        if input.bool()? { T::decode(input).map(Some) } else { Ok(None) }
+    }
+}
+
+/// Most elements of a linked list that are decoded: far more than any export or mount table on one server.
+pub const MAX_LIST: usize = 4096;
+
+/// A linked list in the XDR idiom (RFC 4506, section 4.19): each element preceded by 1, the end marked by 0.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(test, derive(arbitrary::Arbitrary))]
+pub struct List<T>(pub Vec<T>);
+
+impl<T: Encode> Encode for List<T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        for item in &self.0 {
+            true.encode(out);
+            item.encode(out);
+        }
+        false.encode(out);
+    }
+}
+
+impl<'a, T: Decode<'a>> Decode<'a> for List<T> {
+    fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let mut items = Vec::new();
+        while input.bool()? {
+            if items.len() == MAX_LIST {
+                return Err(DecodeError::TooLong { length: MAX_LIST as u32 + 1, max: MAX_LIST });
+            }
+            items.push(T::decode(input)?);
+        }
+        Ok(Self(items))
+    }
+}

@@ -1,0 +1,18 @@
+//! What every fuzz target asserts.
+
+/// Decodes a value of each type from the start of `bytes`: no panic, and what decodes survives encoding and decoding
+/// again unchanged, without growing.
+#[macro_export]
+macro_rules! check {
+    ($bytes:expr, $($ty:ty),* $(,)?) => {{$(
+        if let Ok(value) = <$ty as $crate::Decode>::decode(&mut $crate::Reader::new($bytes)) {
+            let mut out = Vec::new();
+            $crate::Encode::encode(&value, &mut out);
+            assert!(out.len() <= $bytes.len());
+            let again = <$ty as $crate::Decode>::decode(&mut $crate::Reader::new(&out));
+            assert_eq!(again, Ok(value));
+        }
+    )*}};
+}
+
+pub use forebay_wire::{Decode, Encode, Reader};
