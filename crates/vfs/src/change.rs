@@ -85,8 +85,9 @@ impl Vfs {
 
     /// Applies `set` as the caller; the kernel decides.
     pub(crate) fn apply(&self, object: &Object, attr: &Attr, cred: &Cred, set: &SetAttr) -> Result<()> {
-        if set.size.is_some() {
+        if let Some(size) = set.size {
             match attr.kind {
+                FileType::RegularFile if size > i64::MAX as u64 => return Err(Error::Os(Errno::FBIG)),
                 FileType::RegularFile => {}
                 FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
                 _ => return Err(Error::INVALID),

@@ -144,10 +144,17 @@ impl Vfs {
 
     /// Applies what could not be given at the making, and takes the final attributes.
     fn finish(&self, target: Target, attr: Attr, set: SetAttr, cred: &Cred) -> Result<Made> {
-        // What creation already gave needs no second call, nor the right to make it.
+        // Only root gives away what it makes. Others who ask (some clients always send their ids) get
+        // what creation gave: the directory's group where it is set-gid.
+        let may_give = self.privileged && cred.uid() == 0;
+        let uid = set.uid.filter(|uid| may_give && *uid != attr.uid);
+        let gid = set.gid.filter(|gid| may_give && *gid != attr.gid);
+        // chown(2) takes set-uid and set-gid away.
+        let again = (uid.is_some() || gid.is_some()) && attr.mode & 0o6000 != 0;
         let set = SetAttr {
-            uid: set.uid.filter(|uid| *uid != attr.uid),
-            gid: set.gid.filter(|gid| *gid != attr.gid),
+            mode: set.mode.or(again.then_some(attr.mode)),
+            uid,
+            gid,
             size: set.size.filter(|size| *size != attr.size),
             ..set
         };

@@ -99,7 +99,7 @@ impl Filesystem {
     }
 
     /// The handle of an open object, and its attributes.
-    fn identify(&self, fd: impl AsFd) -> Result<(KernelHandle, Attr)> {
+    pub(crate) fn identify(&self, fd: impl AsFd) -> Result<(KernelHandle, Attr)> {
         let attr = Attr::from(&rustix::fs::fstat(&fd)?);
         let kernel = match &self.scheme {
             Scheme::Kernel => sys::name_to_handle(&fd, c"")?,

@@ -88,7 +88,9 @@ impl Vfs {
         let mut name = [0u8; 256];
         let eof = self.each_entry(target, cookie, &mut |entry| {
             let found = if search { self.found(target, &entry, &mut name) } else { None };
-            visit(EntryPlus { entry, found })
+            // The name may lead elsewhere since it was listed: all that is told of it is of one object.
+            let ino = found.as_ref().map_or(entry.ino, |(attr, _)| attr.ino);
+            visit(EntryPlus { entry: Entry { ino, ..entry }, found })
         })?;
         Ok(ListEnd { eof, attr: self.attr_of(target)? })
     }
@@ -106,12 +108,18 @@ impl Vfs {
         name[..entry.name.len()].copy_from_slice(entry.name);
         name[entry.name.len()] = 0;
         let name = std::ffi::CStr::from_bytes_until_nul(&name[..]).ok()?;
+        let kernel = fs.handle_at(&dir.object, name).ok()?;
         let stat = rustix::fs::statat(dir.object.path(), name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         if stat.st_dev != fs.device {
             return None;
         }
-        let kernel = fs.handle_at(&dir.object, name).ok()?;
-        Some((Attr::from(&stat), self.seal(&dir.export, &kernel)))
+        if kernel.may_be_of(stat.st_ino) {
+            return Some((Attr::from(&stat), self.seal(&dir.export, &kernel)));
+        }
+        // Another file may have got the name in between (or the handle does not begin with the inode number): one
+        // descriptor settles it.
+        let (kernel, attr) = fs.identify(fs.open_child(&dir.object, name.to_bytes(), false).ok()?).ok()?;
+        Some((attr, self.seal(&dir.export, &kernel)))
     }
 
     /// Calls `visit` for each entry after `cookie`; returns whether the end was reached.

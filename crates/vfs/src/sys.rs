@@ -21,6 +21,11 @@ impl KernelHandle {
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
+
+    /// Whether the handle begins with this inode number, as those of ext4, XFS and btrfs do. A "no" says nothing.
+    pub(crate) fn may_be_of(&self, ino: u64) -> bool {
+        self.len >= 8 && self.bytes[..4] == (ino as u32).to_ne_bytes()
+    }
 }
 
 #[repr(C)]

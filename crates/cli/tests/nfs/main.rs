@@ -9,6 +9,11 @@
 mod harness;
 
 mod access;
+mod attributes;
+mod data;
+mod handles;
+mod listing;
 mod mounting;
 mod names;
+mod objects;
 mod rpc_errors;

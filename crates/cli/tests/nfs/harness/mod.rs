@@ -4,6 +4,7 @@ mod calls;
 mod client;
 mod server;
 
+pub(crate) use calls::{Listed, Page, Place, START};
 pub(crate) use client::{Client, User, user};
 pub(crate) use server::{Serve, Server};
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ struct Running {
     child: Child,
     address: SocketAddr,
     /// Everything said on stderr, once it has ended.
-    said: Receiver<String>,
+    said: Mutex<Receiver<String>>,
 }
 
 /// A running server and its directories; ends with the value.
@@ -149,7 +150,7 @@ impl Server {
             let _ = child.kill();
             panic!("the server did not start: {}", said.recv().unwrap_or_default());
         };
-        self.running = Some(Running { child, address, said });
+        self.running = Some(Running { child, address, said: Mutex::new(said) });
     }
 
     /// Another server with the same command line, which is expected to fail; waits for it to end.
@@ -183,7 +184,7 @@ impl Server {
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
         let mut running = self.running.take().unwrap();
         // stderr ends with the process.
-        let said = running.said.recv_timeout(PATIENCE).expect("the server did not end");
+        let said = running.said.into_inner().unwrap().recv_timeout(PATIENCE).expect("the server did not end");
         (running.child.wait().unwrap(), said)
     }
 
@@ -224,7 +225,10 @@ impl Drop for Server {
             let _ = running.child.kill();
             let _ = running.child.wait();
             if std::thread::panicking() {
-                eprintln!("server: {}", running.said.recv_timeout(PATIENCE).unwrap_or_default());
+                eprintln!(
+                    "server: {}",
+                    running.said.into_inner().unwrap().recv_timeout(PATIENCE).unwrap_or_default()
+                );
             }
         }
     }
