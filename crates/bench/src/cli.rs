@@ -129,6 +129,9 @@ pub struct NullServerArgs {
     /// Where to listen; NFS and MOUNT share the port.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
+    /// Answer one request in so many with NFS3ERR_JUKEBOX; 0 is none.
+    #[arg(long, default_value_t = 0)]
+    put_off: u32,
 }
 
 /// Carries out one command. Results go to stdout, everything for people to stderr.
@@ -140,7 +143,7 @@ pub fn execute(command: BenchCommand) -> Result<()> {
         BenchCommand::Run(args) => run(*args),
         BenchCommand::Compare(args) => run_compare(&args),
         BenchCommand::Verify(args) => run_verify(&args),
-        BenchCommand::NullServer(args) => null_server::serve(args.listen, |address| {
+        BenchCommand::NullServer(args) => null_server::serve(args.listen, args.put_off, |address| {
             // A reader that is gone is no reason to stop.
             let _ = writeln!(io::stdout(), "nfs://{address}/");
         }),

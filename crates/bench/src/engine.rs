@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use forebay_wire::nfs3::Procedure;
+use forebay_wire::nfs3::{Nfsstat3, Procedure};
 use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::{Decode as _, Reader};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -14,7 +14,7 @@ use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
 
 use crate::connection::Connection;
-use crate::session::TIMEOUT;
+use crate::session::{LATER, TIMEOUT};
 use crate::stats::Stats;
 use crate::workload::{Call, Next, Outcome, Workload};
 
@@ -63,6 +63,8 @@ pub(crate) struct Client {
     idle: Vec<u16>,
     in_flight: u32,
     finished: bool,
+    /// Slots whose request has to be sent again, and when.
+    later: Vec<(u64, u16)>,
     /// Whether epoll reports when the socket takes more.
     wants_write: bool,
     last_reply: u64,
@@ -86,6 +88,7 @@ impl Client {
             idle: (0..depth).rev().collect(),
             in_flight: 0,
             finished: false,
+            later: Vec::new(),
             wants_write: false,
             last_reply: 0,
             number,
@@ -106,24 +109,37 @@ impl Client {
     #[inline]
     fn issue(&mut self, due: u64, stopping: bool) -> Option<bool> {
         let index = self.idle.pop()?;
+        let next = self.workload.next(index.into(), stopping);
+        if matches!(next, Next::Wait | Next::Finished) {
+            self.finished = next == Next::Finished;
+            self.idle.push(index);
+            return None;
+        }
+        let slot = &mut self.slots[usize::from(index)];
+        slot.request_at = due;
+        if next == Next::Begin {
+            slot.operation_at = due;
+        }
+        self.send(index);
+        self.in_flight += 1;
+        Some(next == Next::Begin)
+    }
+
+    /// Writes the request of a slot.
+    #[inline]
+    fn send(&mut self, index: u16) {
         let slot = &mut self.slots[usize::from(index)];
         slot.xid = slot.xid.wrapping_add(1 << SLOT_BITS);
+        slot.busy = true;
         let mut call = Call { connection: &mut self.connection, xid: slot.xid };
-        match self.workload.next(index.into(), stopping, &mut call) {
-            Next::Sent { procedure, first } => {
-                self.connection.end_call();
-                if first {
-                    slot.operation_at = due;
-                }
-                (slot.procedure, slot.busy, slot.request_at) = (procedure, true, due);
-                self.in_flight += 1;
-                Some(first)
-            }
-            next => {
-                self.finished = next == Next::Finished;
-                self.idle.push(index);
-                None
-            }
+        slot.procedure = self.workload.send(index.into(), &mut call);
+        self.connection.end_call();
+    }
+
+    /// Sends again what the server wanted later and is due now.
+    fn send_again(&mut self, now: u64) {
+        while let Some((_, index)) = self.later.pop_if(|(due, _)| *due <= now) {
+            self.send(index);
         }
     }
 
@@ -140,8 +156,20 @@ impl Client {
         if header.status != ReplyStatus::Success {
             bail!("{} was refused: the server says {:?}", slot.procedure.name(), header.status);
         }
-        let progress = self.workload.reply(index, &mut reader)?;
         slot.busy = false;
+        if is_jukebox(&reader) {
+            if now.saturating_sub(slot.request_at) > TIMEOUT.as_nanos() as u64 {
+                bail!(
+                    "{} was put off for {} seconds: NFS3ERR_JUKEBOX",
+                    slot.procedure.name(),
+                    TIMEOUT.as_secs()
+                );
+            }
+            stats.put_off += 1;
+            self.later.insert(0, (now + LATER.as_nanos() as u64, index as u16));
+            return Ok(Some(Outcome::Aside));
+        }
+        let progress = self.workload.reply(index, &mut reader)?;
         self.in_flight -= 1;
         self.idle.push(index as u16);
         let second = (now / 1_000_000_000) as usize;
@@ -156,6 +184,12 @@ impl Client {
         }
         Ok(Some(progress.outcome))
     }
+}
+
+/// Whether a result is NFS3ERR_JUKEBOX; every result of NFSv3 that a workload asks for begins with its status.
+#[inline]
+fn is_jukebox(body: &Reader<'_>) -> bool {
+    body.rest().first_chunk::<4>() == Some(&(Nfsstat3::Jukebox as u32).to_be_bytes())
 }
 
 struct Thread<'a> {
@@ -219,11 +253,15 @@ impl Thread<'_> {
             if ready.is_empty() {
                 self.find_dead(now)?;
             }
-            if self.pace.interval.is_some() || ready.is_empty() {
+            if self.pace.interval.is_some() || ready.is_empty() || self.any_later() {
                 self.kick(now)?;
             }
         }
         Ok(())
+    }
+
+    fn any_later(&self) -> bool {
+        self.clients.iter().any(|client| !client.later.is_empty())
     }
 
     /// How long to sleep at most.
@@ -232,6 +270,9 @@ impl Thread<'_> {
         let mut sleep = TICK;
         if let Some(limit) = self.pace.limit {
             sleep = sleep.min(limit.saturating_sub(Duration::from_nanos(now)).max(RETRY));
+        }
+        if self.any_later() {
+            sleep = sleep.min(RETRY);
         }
         if self.pace.interval.is_some() && !self.stopping(now) {
             // Where no slot is free, the next reply wakes the thread.
@@ -246,6 +287,7 @@ impl Thread<'_> {
     /// Gives every client what it can do now.
     fn kick(&mut self, now: u64) -> Result<()> {
         let stopping = self.stopping(now);
+        self.clients.iter_mut().for_each(|client| client.send_again(now));
         if self.pace.interval.is_some() && !stopping {
             self.begin_due(now);
         } else {

@@ -108,6 +108,8 @@ pub struct Run {
     pub bytes_per_second: f64,
     /// Directory entries listed per second.
     pub entries_per_second: f64,
+    /// Requests that the server put off (NFS3ERR_JUKEBOX) and that were sent again 10 ms later.
+    pub put_off: u64,
     /// From the first request of an operation to its last reply.
     pub latency: Latency,
     /// From request to reply, per procedure that was called.
@@ -203,6 +205,7 @@ impl Run {
             bytes: stats.bytes,
             bytes_per_second: stats.bytes as f64 / seconds,
             entries_per_second: stats.entries as f64 / seconds,
+            put_off: stats.put_off,
             latency: Latency::of(&stats.operations),
             procedures: procedures.collect(),
             series: series.collect(),

@@ -1,7 +1,7 @@
 //! One call after the other: mounting, preparing and cleaning up, where speed does not matter.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use forebay_wire::mount3::{self, MountRes};
@@ -15,6 +15,9 @@ use crate::url::Target;
 
 /// A server that has not answered for so long counts as dead.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// When a request is sent again that the server has answered with NFS3ERR_JUKEBOX: later.
+pub(crate) const LATER: Duration = Duration::from_millis(10);
 
 /// Who a client says it is.
 #[derive(Debug, Clone)]
@@ -126,10 +129,19 @@ impl Session {
     where
         for<'a> Result<T, Failed<F>>: Decode<'a>,
     {
-        self.xid = self.xid.wrapping_add(1);
-        call(&mut self.connection, self.xid, procedure as u32, arguments)
-            .and_then(|reply| reply.map_err(|status| anyhow!("the server says {status:?}")))
-            .with_context(|| format!("{} of {} at {} failed", procedure.name(), what(), self.address))
+        let start = Instant::now();
+        loop {
+            self.xid = self.xid.wrapping_add(1);
+            let result = call(&mut self.connection, self.xid, procedure as u32, arguments)
+                .and_then(|reply| reply.map_err(|status| anyhow!("the server says {status:?}")))
+                .with_context(|| format!("{} of {} at {} failed", procedure.name(), what(), self.address))?;
+            match result {
+                Err(Failed { status: Nfsstat3::Jukebox, .. }) if start.elapsed() < TIMEOUT => {
+                    std::thread::sleep(LATER);
+                }
+                result => return Ok(result),
+            }
+        }
     }
 
     /// The handle and attributes of a name; `None` where there is none.

@@ -46,6 +46,8 @@ pub(crate) struct Stats {
     pub(crate) procedures: [Option<Box<Latencies>>; Procedure::COUNT],
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
+    /// Requests answered with NFS3ERR_JUKEBOX and sent again.
+    pub(crate) put_off: u64,
     pub(crate) seconds: Vec<Second>,
 }
 
@@ -56,6 +58,7 @@ impl Stats {
             procedures: [const { None }; Procedure::COUNT],
             bytes: 0,
             entries: 0,
+            put_off: 0,
             seconds: Vec::new(),
         }
     }
@@ -104,6 +107,7 @@ impl Stats {
         }
         self.bytes += other.bytes;
         self.entries += other.entries;
+        self.put_off += other.put_off;
         for (number, theirs) in other.seconds.iter().enumerate() {
             let mine = self.second(number);
             mine.operations += theirs.operations;

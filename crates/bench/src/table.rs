@@ -70,5 +70,9 @@ fn line(phase: &PhaseReport, name_width: usize) -> String {
     if entries > 0.0 {
         let _ = write!(line, "  {entries:.0} entries/s");
     }
+    let put_off: u64 = phase.runs.iter().map(|run| run.put_off).sum();
+    if put_off > 0 {
+        let _ = write!(line, "  {put_off} put off");
+    }
     line
 }

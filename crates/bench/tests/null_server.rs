@@ -17,7 +17,12 @@ struct NullServer {
 
 impl NullServer {
     fn start() -> Self {
-        let mut process = Command::new(PROGRAM).arg("null-server").stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_with(&[])
+    }
+
+    fn start_with(arguments: &[&str]) -> Self {
+        let mut command = Command::new(PROGRAM);
+        let mut process = command.arg("null-server").args(arguments).stdout(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
         Self { process, url: url.trim().to_owned() }
@@ -113,6 +118,17 @@ fn metadata_patterns_run() {
     for pattern in ["getattr", "lookup", "access", "smallfile"] {
         let report = server.report(&[&[pattern, "--count", "200"][..], &items].concat());
         assert_eq!(report.phases[0].runs[0].operations, 600, "{pattern}");
+    }
+}
+
+#[test]
+fn what_the_server_puts_off_is_sent_again() {
+    let server = NullServer::start_with(&["--put-off", "7"]);
+    let items = ["-n", "2", "-d", "3", "--items", "50", "--size", "1M", "--count", "100"];
+    for pattern in ["randread", "randwrite", "getattr", "lookup", "smallfile", "meta"] {
+        let report = server.report(&[&[pattern][..], &items].concat());
+        let run = &report.phases.iter().max_by_key(|phase| phase.runs[0].put_off).unwrap().runs[0];
+        assert!(run.put_off > 0 && run.operations >= 100, "{pattern}: {} {}", run.put_off, run.operations);
     }
 }
 

@@ -6,8 +6,6 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
-use forebay_array::cli::ArrayArgs;
-use forebay_bench::cli::BenchCommand;
 use forebay_config::Mode;
 
 use crate::bench::BenchArgs;
@@ -53,29 +51,14 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Show what happened: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
-<<<<<<< HEAD
-    /// Measure an NFS server, or emulate a disk array to measure with
-    #[command(subcommand)]
-    Bench(Bench),
-=======
     /// Measure NFS servers, and emulate slow disk arrays to measure them on
     Bench(Box<BenchArgs>),
->>>>>>> cli
     /// Check this host against good practice
     Doctor(DoctorArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write those of all verbs to a directory
     Man(ManArgs),
-}
-
-/// The verbs of the load generator, and the emulated array.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Bench {
-    #[command(flatten)]
-    Load(BenchCommand),
-    /// Emulate a disk array for every process of this machine
-    Array(ArrayArgs),
 }
 
 /// Which running server is meant.

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Bench, Cli, Command};
+use crate::args::{Cli, Command};
 
 /// How the program ends; the numbers are a contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,15 +55,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),
         Command::Events(args) => events::events(&args),
-<<<<<<< HEAD
-        Command::Bench(Bench::Load(command)) => forebay_bench::cli::execute(command).map(|()| Exit::Done),
-        Command::Bench(Bench::Array(args)) => {
-            forebay_array::cli::run(&args, &["bench", "array"])?;
-            Ok(Exit::Done)
-        }
-=======
         Command::Bench(args) => bench::bench(*args),
->>>>>>> cli
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Completions(args) => generate::completions(args.shell),
         Command::Man(args) => generate::man(args.dir.as_deref()),

@@ -22,7 +22,7 @@ use crate::stall::Stall;
 use crate::stats::CloseReason;
 
 /// Received at once where many small records are expected.
-const SCRATCH: usize = 256 << 10;
+const SCRATCH: usize = 64 << 10;
 /// Received behind, or as the start of, a large record: all that is ever copied of it.
 const TAIL: usize = 2 * EARLY;
 /// Receives at most to empty a socket before it is closed.

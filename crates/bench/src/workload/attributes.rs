@@ -26,13 +26,17 @@ impl Attributes {
 }
 
 impl Workload for Attributes {
-    fn next(&mut self, slot: usize, stopping: bool, call: &mut Call<'_>) -> Next {
+    fn next(&mut self, slot: usize, stopping: bool) -> Next {
         if stopping || self.limit.is_some_and(|limit| self.issued >= limit) {
             return Next::Finished;
         }
-        let item = (self.issued % u64::from(self.tree.items)) as u32;
+        self.asked[slot] = (self.issued % u64::from(self.tree.items)) as u32;
         self.issued += 1;
-        self.asked[slot] = item;
+        Next::Begin
+    }
+
+    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
+        let item = self.asked[slot];
         let out = call.start(self.procedure);
         let object = self.tree.handle(item);
         match self.procedure {
@@ -43,7 +47,7 @@ impl Workload for Attributes {
             Procedure::Access => AccessArgs { object, access: access::READ | access::MODIFY }.encode(out),
             _ => GetattrArgs { object }.encode(out),
         }
-        Next::begin(self.procedure)
+        self.procedure
     }
 
     fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {

@@ -136,52 +136,38 @@ impl Data {
         ((byte / size) as usize, byte % size)
     }
 
-    fn read(&mut self, slot: usize, call: &mut Call<'_>) -> Next {
+    fn read(&mut self, slot: usize) -> Next {
         let (file, offset) = self.place();
-        let target = &self.plan.files[file];
-        if let Some(ledger) = &target.ledger {
-            let unit = u64::from(self.plan.unit);
-            let units = (offset..).step_by(unit as usize).zip(ledger.acknowledged(offset, self.plan.record));
+        if let Some(ledger) = &self.plan.files[file].ledger {
+            let units = (offset..).step_by(self.plan.unit as usize);
             self.slots[slot].generations.clear();
-            self.slots[slot].generations.extend(units);
+            self.slots[slot].generations.extend(units.zip(ledger.acknowledged(offset, self.plan.record)));
         }
-        let out = call.start(Procedure::Read);
-        ReadArgs { file: target.handle, offset, count: self.plan.record }.encode(out);
         self.slots[slot].request = Request::Read { file, offset };
-        Next::begin(Procedure::Read)
+        Next::Begin
     }
 
-    fn write(&mut self, slot: usize, call: &mut Call<'_>) -> Next {
-        let DataPlan { record, unit, stable, .. } = self.plan;
+    fn write(&mut self, slot: usize) -> Next {
         for _ in 0..TRIES {
             let (file, offset) = self.place();
-            let target = &self.plan.files[file];
-            if target.ledger.as_ref().is_some_and(|ledger| !ledger.begin_write(offset, record)) {
-                continue;
+            let ledger = &self.plan.files[file].ledger;
+            if ledger.as_ref().is_none_or(|ledger| ledger.begin_write(offset, self.plan.record)) {
+                self.generation = self.generation.wrapping_add(1).max(1);
+                self.slots[slot].request = Request::Write { file, offset };
+                return Next::Begin;
             }
-            self.generation = self.generation.wrapping_add(1).max(1);
-            let out = call.start(Procedure::Write);
-            WriteArgs::encode_header(out, &target.handle, offset, record, stable);
-            for at in (offset..offset + u64::from(record)).step_by(unit as usize) {
-                let generation = target.ledger.as_ref().map_or(self.generation, |ledger| ledger.sent(at));
-                content::append(out, target.id, at, generation, unit as usize);
-            }
-            self.slots[slot].request = Request::Write { file, offset };
-            return Next::begin(Procedure::Write);
         }
         Next::Wait
     }
 
-    /// Sends a COMMIT for the next file that needs one.
-    fn commit(&mut self, slot: usize, call: &mut Call<'_>) -> Option<Next> {
+    /// Decides on a COMMIT of the next file that needs one.
+    fn commit(&mut self, slot: usize) -> Option<Next> {
         let file = (self.committing..self.dirty.len()).find(|file| self.dirty[*file].writes > 0)?;
         self.committing = file + 1;
         let dirty = std::mem::take(&mut self.dirty[file]);
-        let args = CommitArgs { file: self.plan.files[file].handle, offset: 0, count: 0 };
-        args.encode(call.start(Procedure::Commit));
         self.slots[slot] = Slot { request: Request::Commit { file }, generations: dirty.units };
         self.in_flight += 1;
-        Some(Next::go_on(Procedure::Commit))
+        Some(Next::GoOn)
     }
 
     fn read_reply(
@@ -271,8 +257,8 @@ impl Data {
 }
 
 impl Workload for Data {
-    fn next(&mut self, slot: usize, stopping: bool, call: &mut Call<'_>) -> Next {
-        if let Some(next) = self.commit(slot, call) {
+    fn next(&mut self, slot: usize, stopping: bool) -> Next {
+        if let Some(next) = self.commit(slot) {
             return next;
         }
         if stopping || self.plan.limit.is_some_and(|limit| self.issued >= limit) {
@@ -280,11 +266,11 @@ impl Workload for Data {
                 return Next::Wait;
             }
             self.committing = 0;
-            return self.commit(slot, call).unwrap_or(Next::Finished);
+            return self.commit(slot).unwrap_or(Next::Finished);
         }
         if self.plan.commit_every.is_some_and(|every| self.since_commit >= every) {
             (self.since_commit, self.committing) = (0, 0);
-            if let Some(next) = self.commit(slot, call) {
+            if let Some(next) = self.commit(slot) {
                 return next;
             }
         }
@@ -293,12 +279,42 @@ impl Workload for Data {
             100 => true,
             percent => self.rng.random_range(0..100) < percent,
         };
-        let next = if read { self.read(slot, call) } else { self.write(slot, call) };
+        let next = if read { self.read(slot) } else { self.write(slot) };
         if next != Next::Wait {
             self.issued += 1;
             self.in_flight += 1;
         }
         next
+    }
+
+    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
+        let DataPlan { record, unit, stable, ref files, .. } = self.plan;
+        match self.slots[slot].request {
+            Request::Read { file, offset } => {
+                let out = call.start(Procedure::Read);
+                ReadArgs { file: files[file].handle, offset, count: record }.encode(out);
+                Procedure::Read
+            }
+            Request::Write { file, offset } => {
+                let target = &files[file];
+                let out = call.start(Procedure::Write);
+                WriteArgs::encode_header(out, &target.handle, offset, record, stable);
+                for at in (offset..offset + u64::from(record)).step_by(unit as usize) {
+                    let generation = target.ledger.as_ref().map_or(self.generation, |ledger| ledger.sent(at));
+                    content::append(out, target.id, at, generation, unit as usize);
+                }
+                Procedure::Write
+            }
+            Request::Commit { file } => {
+                let args = CommitArgs { file: files[file].handle, offset: 0, count: 0 };
+                args.encode(call.start(Procedure::Commit));
+                Procedure::Commit
+            }
+            Request::None => {
+                call.start(Procedure::Null);
+                Procedure::Null
+            }
+        }
     }
 
     fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {

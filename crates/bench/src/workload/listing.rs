@@ -32,16 +32,21 @@ impl Listing {
 }
 
 impl Workload for Listing {
-    fn next(&mut self, slot: usize, stopping: bool, call: &mut Call<'_>) -> Next {
-        let Position { cookie, cookieverf, .. } = self.slots[slot];
-        if stopping || cookie == 0 && self.limit.is_some_and(|limit| self.issued >= limit) {
+    fn next(&mut self, slot: usize, stopping: bool) -> Next {
+        let first = self.slots[slot].cookie == 0;
+        if stopping || first && self.limit.is_some_and(|limit| self.issued >= limit) {
             return Next::Finished;
         }
-        self.issued += u64::from(cookie == 0);
+        self.issued += u64::from(first);
+        if first { Next::Begin } else { Next::GoOn }
+    }
+
+    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
+        let Position { cookie, cookieverf, .. } = self.slots[slot];
         let (dircount, maxcount) = (self.count, self.count);
         let args = ReaddirplusArgs { dir: self.dir, cookie, cookieverf, dircount, maxcount };
         args.encode(call.start(Procedure::Readdirplus));
-        Next::Sent { procedure: Procedure::Readdirplus, first: cookie == 0 }
+        Procedure::Readdirplus
     }
 
     fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {

@@ -163,14 +163,6 @@ impl Meta {
         Self { tree, phase, issued: 0, total, slots: vec![(0, false); depth.into()] }
     }
 
-    fn fill(&self, item: u32, call: &mut Call<'_>) -> Next {
-        let Tree { item_size, stable, .. } = *self.tree;
-        let out = call.start(Procedure::Write);
-        WriteArgs::encode_header(out, &self.tree.handle(item), 0, item_size, stable);
-        append_small(out, self.tree.content_id(item), item_size);
-        Next::go_on(Procedure::Write)
-    }
-
     /// Takes the handle of what was just made.
     fn made(
         &self,
@@ -222,50 +214,52 @@ fn check_small(bytes: &[u8], id: u64, name: Name) -> Result<()> {
 }
 
 impl Workload for Meta {
-    fn next(&mut self, slot: usize, stopping: bool, call: &mut Call<'_>) -> Next {
+    fn next(&mut self, slot: usize, stopping: bool) -> Next {
         if self.slots[slot].1 {
-            return self.fill(self.slots[slot].0, call);
+            return Next::GoOn;
         }
         if stopping || self.issued == self.total {
             return Next::Finished;
         }
-        let item = self.issued;
+        self.slots[slot].0 = self.issued;
         self.issued += 1;
-        self.slots[slot].0 = item;
+        Next::Begin
+    }
+
+    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
+        let (item, filling) = self.slots[slot];
         let tree = &self.tree;
         let (name, dir_name) = (tree.name(item), tree.dir_name(item));
         let in_dir = |item: u32| DirOpArgs { dir: tree.dir_of(item), name: name.as_bytes() };
         let in_base = DirOpArgs { dir: tree.base, name: dir_name.as_bytes() };
         let mode = |mode: u32| Sattr3 { mode: Some(mode), ..Sattr3::default() };
         let procedure = match self.phase {
-            MetaPhase::Mkdir => {
-                MkdirArgs { target: in_base, attributes: mode(0o777) }.encode(call.start(Procedure::Mkdir));
-                Procedure::Mkdir
+            MetaPhase::Mkdir => Procedure::Mkdir,
+            MetaPhase::Create if filling => Procedure::Write,
+            MetaPhase::Create => Procedure::Create,
+            MetaPhase::Stat => Procedure::Lookup,
+            MetaPhase::Read => Procedure::Read,
+            MetaPhase::Remove => Procedure::Remove,
+            MetaPhase::Rmdir => Procedure::Rmdir,
+        };
+        let out = call.start(procedure);
+        match self.phase {
+            MetaPhase::Mkdir => MkdirArgs { target: in_base, attributes: mode(0o777) }.encode(out),
+            MetaPhase::Create if filling => {
+                WriteArgs::encode_header(out, &tree.handle(item), 0, tree.item_size, tree.stable);
+                append_small(out, tree.content_id(item), tree.item_size);
             }
             MetaPhase::Create => {
                 let how = CreateHow::Guarded(mode(0o644));
-                CreateArgs { target: in_dir(item), how }.encode(call.start(Procedure::Create));
-                Procedure::Create
-            }
-            MetaPhase::Stat => {
-                in_dir(item).encode(call.start(Procedure::Lookup));
-                Procedure::Lookup
+                CreateArgs { target: in_dir(item), how }.encode(out);
             }
             MetaPhase::Read => {
-                let args = ReadArgs { file: tree.handle(item), offset: 0, count: tree.item_size };
-                args.encode(call.start(Procedure::Read));
-                Procedure::Read
+                ReadArgs { file: tree.handle(item), offset: 0, count: tree.item_size }.encode(out);
             }
-            MetaPhase::Remove => {
-                in_dir(item).encode(call.start(Procedure::Remove));
-                Procedure::Remove
-            }
-            MetaPhase::Rmdir => {
-                in_base.encode(call.start(Procedure::Rmdir));
-                Procedure::Rmdir
-            }
-        };
-        Next::begin(procedure)
+            MetaPhase::Stat | MetaPhase::Remove => in_dir(item).encode(out),
+            MetaPhase::Rmdir => in_base.encode(out),
+        }
+        procedure
     }
 
     fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {

@@ -35,28 +35,14 @@ impl Call<'_> {
 /// What a slot does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// It has written a request of this procedure.
-    Sent {
-        procedure: Procedure,
-        /// Whether an operation begins with it.
-        first: bool,
-    },
+    /// An operation begins: its first request is ready.
+    Begin,
+    /// The next request of the operation is ready, or one on the side.
+    GoOn,
     /// Nothing until a reply to another request has come.
     Wait,
     /// Nothing any more.
     Finished,
-}
-
-impl Next {
-    /// An operation begins with `procedure`.
-    pub(crate) const fn begin(procedure: Procedure) -> Self {
-        Next::Sent { procedure, first: true }
-    }
-
-    /// An operation goes on with `procedure`.
-    pub(crate) const fn go_on(procedure: Procedure) -> Self {
-        Next::Sent { procedure, first: false }
-    }
 }
 
 /// What a reply means for its operation.
@@ -92,8 +78,11 @@ impl Progress {
 
 /// One client's part in a phase.
 pub(crate) trait Workload: Send {
-    /// Writes the next request of an idle slot. With `stopping` nothing new begins, but what was begun is completed.
-    fn next(&mut self, slot: usize, stopping: bool, call: &mut Call<'_>) -> Next;
+    /// Decides on the next request of an idle slot. With `stopping` nothing new begins, but what was begun is completed.
+    fn next(&mut self, slot: usize, stopping: bool) -> Next;
+
+    /// Writes the request decided on; once more where the server has said "later" to it.
+    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure;
 
     /// Takes the reply to the slot's request; `body` is the procedure's result.
     ///

@@ -44,30 +44,37 @@ impl Smallfile {
 }
 
 impl Workload for Smallfile {
-    fn next(&mut self, slot: usize, stopping: bool, call: &mut Call<'_>) -> Next {
+    fn next(&mut self, slot: usize, stopping: bool) -> Next {
+        if !matches!(self.slots[slot].1, Step::Create) {
+            return Next::GoOn;
+        }
+        if stopping || self.limit.is_some_and(|limit| self.issued >= limit) {
+            return Next::Finished;
+        }
+        self.slots[slot].0 = self.issued;
+        self.issued += 1;
+        Next::Begin
+    }
+
+    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
         let (number, step) = self.slots[slot];
         match step {
-            Step::Create if stopping || self.limit.is_some_and(|limit| self.issued >= limit) => {
-                Next::Finished
-            }
             Step::Create => {
-                let name = self.name(self.issued);
-                self.slots[slot].0 = self.issued;
-                self.issued += 1;
+                let name = self.name(number);
                 let how = CreateHow::Guarded(Sattr3 { mode: Some(0o644), ..Sattr3::default() });
                 let target = DirOpArgs { dir: self.dir, name: name.as_bytes() };
                 CreateArgs { target, how }.encode(call.start(Procedure::Create));
-                Next::begin(Procedure::Create)
+                Procedure::Create
             }
             Step::Write(file) => {
                 let out = call.start(Procedure::Write);
                 WriteArgs::encode_header(out, &file, 0, self.size, self.stable);
                 append_small(out, number, self.size);
-                Next::go_on(Procedure::Write)
+                Procedure::Write
             }
             Step::Commit(file) => {
                 CommitArgs { file, offset: 0, count: 0 }.encode(call.start(Procedure::Commit));
-                Next::go_on(Procedure::Commit)
+                Procedure::Commit
             }
         }
     }
