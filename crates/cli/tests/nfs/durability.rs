@@ -29,7 +29,11 @@ fn the_verifier_stays_over_a_clean_stop_and_changes_after_a_crash() {
     let file = c.new_file(&root, b"f", 0o644);
     let mut last = c.write(&file, 0, b"unstable", StableHow::Unstable).unwrap().verf;
     for crash in [false, true, false, true, true] {
-        if crash { server.kill() } else { server.stop() }
+        if crash {
+            server.kill()
+        } else {
+            server.stop()
+        }
         server.start();
         let mut c = server.connect();
         let verifier = c.commit(&file, 0, 0).unwrap().verf;

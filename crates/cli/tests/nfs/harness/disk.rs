@@ -38,8 +38,11 @@ impl LoopDisk {
         // nouuid: a copy of an XFS may be mounted beside the original.
         let options = if kind == "xfs" { "loop,nouuid" } else { "loop" };
         let words = ["-t".as_ref(), kind.as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str()];
-        run("mount", &[&words[..], &[at.as_os_str()]].concat())
-            .then(|| LoopDisk { at, image, kind: kind.into() })
+        run("mount", &[&words[..], &[at.as_os_str()]].concat()).then(|| LoopDisk {
+            at,
+            image,
+            kind: kind.into(),
+        })
     }
 
     /// Mounts what is on the device at this moment, as after a power cut: what is only in memory is lost.
