@@ -96,7 +96,7 @@ impl Vfs {
                 FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
                 _ => return Err(Error::INVALID),
             }
-            if !(self.privileged && cred.uid() == attr.uid) {
+            if !self.owns(cred, attr) {
                 self.require(object, cred, attr, want::WRITE, Wait::Yes)?;
             }
         }
