@@ -18,4 +18,7 @@ mod listing;
 mod mounting;
 mod names;
 mod objects;
+mod retransmit;
 mod rpc_errors;
+mod start_stop;
+mod unprivileged;
