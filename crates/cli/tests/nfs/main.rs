@@ -4,6 +4,7 @@
 //! `TMPDIR` decides which file system is served, so the same tests prove ext4, XFS, btrfs and tmpfs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is the assertion, in helpers too")]
+#![allow(clippy::result_large_err, reason = "the protocol's results as they are")]
 
 #[macro_use]
 mod harness;
