@@ -14,6 +14,7 @@ pub mod table;
 pub mod url;
 pub mod verify;
 
+mod cleanup;
 mod connection;
 mod content;
 mod cpu;

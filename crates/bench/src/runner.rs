@@ -9,9 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
-use forebay_wire::nfs3::{PROGRAM, VERSION};
+use forebay_wire::nfs3::{FileHandle, PROGRAM, VERSION};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::cleanup::Survey;
 use crate::connection::Connection;
 use crate::cpu;
 use crate::engine::{self, Client, Live, Pace};
@@ -19,7 +20,7 @@ use crate::job::{Group, Job, Step};
 use crate::options::{Options, Pattern, unit_of};
 use crate::result::{GroupReport, Machine, PhaseReport, Report, Run, SCHEMA};
 use crate::session::{Identity, Session};
-use crate::setup::{DIRECTORY, Phase, Setup};
+use crate::setup::{DIRECTORY, Phase, Setup, TREE};
 use crate::state;
 use crate::stats::Stats;
 use crate::url::Target;
@@ -75,7 +76,7 @@ pub fn run(settings: Settings, job: &Job) -> Result<Report> {
     let report = result?;
     if !runner.settings.keep && runner.settings.state.is_none() {
         let root = runner.setup.session.root;
-        runner.setup.session.remove_tree(&root, DIRECTORY.as_bytes()).context("cleaning up failed")?;
+        runner.remove(root, DIRECTORY.as_bytes())?;
     }
     Ok(report)
 }
@@ -94,7 +95,32 @@ impl Runner {
         Ok(Self { settings, setup, server_pid, trees: HashMap::new() })
     }
 
+    /// Removes a directory and everything below it.
+    fn remove(&mut self, dir: FileHandle, name: &[u8]) -> Result<()> {
+        let mut remove = || {
+            let mut survey = Survey::of(&mut self.setup.session, dir, name)?;
+            if let Some(phase) = survey.files_phase() {
+                let options = Options { uid: self.settings.uid, ..Options::default() };
+                self.in_batches(phase, &options)?;
+            }
+            survey.remove_dirs(&mut self.setup.session)
+        };
+        remove().context("cleaning up failed")
+    }
+
+    /// Removes the small files of runs that did not come to their end.
+    fn remove_leftovers(&mut self) -> Result<()> {
+        let dir = self.setup.dir;
+        for entry in self.setup.session.entries(&dir)? {
+            if entry.name.starts_with(TREE.as_bytes()) {
+                self.remove(dir, &entry.name)?;
+            }
+        }
+        Ok(())
+    }
+
     fn run(&mut self, job: &Job) -> Result<Report> {
+        self.remove_leftovers()?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut phases: Vec<PhaseReport> = Vec::new();
         for _ in 0..self.settings.repeat {
