@@ -20,6 +20,7 @@ mod content;
 mod cpu;
 mod engine;
 mod ledger;
+mod progress;
 mod session;
 mod setup;
 mod state;

@@ -1,16 +1,13 @@
 //! Runs jobs: prepares, starts the threads, draws the progress bar, collects what came out.
 
 use std::collections::HashMap;
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use forebay_wire::nfs3::{FileHandle, PROGRAM, VERSION};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cleanup::Survey;
 use crate::connection::Connection;
@@ -18,6 +15,7 @@ use crate::cpu;
 use crate::engine::{self, Client, Live, Pace};
 use crate::job::{Group, Job, Step};
 use crate::options::{Options, Pattern, unit_of};
+use crate::progress;
 use crate::result::{GroupReport, Machine, PhaseReport, Report, Run, SCHEMA};
 use crate::session::{Identity, Session};
 use crate::setup::{DIRECTORY, Phase, Setup, TREE};
@@ -315,7 +313,7 @@ impl Runner {
             interval: rate.map(|rate| (count as f64 / rate * 1e9) as u64),
         };
         let live = Live::default();
-        let bar = progress_bar(&phase.name, limit);
+        let bar = progress::bar(&phase.name, limit);
         let start = Instant::now();
         let main = thread::current();
         let results: Vec<_> = thread::scope(|scope| {
@@ -332,7 +330,7 @@ impl Runner {
                 .collect();
             while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
                 thread::park_timeout(REDRAW);
-                redraw(&bar, &live, start);
+                progress::redraw(&bar, &live, start);
             }
             workers
                 .into_iter()
@@ -374,28 +372,4 @@ fn drop_caches() -> Result<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3")
         .context("the caches cannot be dropped; that needs root on this machine")
-}
-
-fn progress_bar(name: &str, limit: Option<f64>) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = match limit {
-        Some(seconds) => ProgressBar::new((seconds * 10.0) as u64),
-        None => ProgressBar::new_spinner(),
-    };
-    let template =
-        if limit.is_some() { "{prefix:>14} {wide_bar} {msg}" } else { "{prefix:>14} {spinner} {msg}" };
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar.with_prefix(name.to_owned())
-}
-
-fn redraw(bar: &ProgressBar, live: &Live, start: Instant) {
-    let seconds = start.elapsed().as_secs_f64();
-    let operations = live.operations.load(Ordering::Relaxed) as f64;
-    let bytes = live.bytes.load(Ordering::Relaxed) as f64;
-    bar.set_position((seconds * 10.0) as u64);
-    bar.set_message(format!("{:>8.0}/s {:>7.1} MB/s", operations / seconds, bytes / seconds / 1e6));
 }
