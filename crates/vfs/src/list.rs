@@ -13,7 +13,9 @@ use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::fs::require_dir;
 use crate::handle::Handle;
-use crate::object::want;
+use crate::lookup::stamp;
+use crate::names::Stamp;
+use crate::object::{settled, want};
 use crate::table::CountedFd;
 
 /// One name of a directory.
@@ -85,9 +87,10 @@ impl Vfs {
         self.require(&target.object, cred, &attr, want::READ, Wait::Yes)?;
         // Who may not search the directory sees its names but nothing of what they lead to.
         let search = self.granted(&target.object, cred, &attr, want::EXECUTE, Wait::Yes)? != 0;
+        let stamp = stamp(&target.object, &attr).filter(|_| settled(attr.ctime));
         let mut name = [0u8; 256];
         let eof = self.each_entry(target, cookie, &mut |entry| {
-            let found = if search { self.found(target, &entry, &mut name) } else { None };
+            let found = if search { self.found(target, &entry, stamp, &mut name) } else { None };
             // The name may lead elsewhere since it was listed: all that is told of it is of one object.
             let ino = found.as_ref().map_or(entry.ino, |(attr, _)| attr.ino);
             visit(EntryPlus { entry: Entry { ino, ..entry }, found })
@@ -97,7 +100,13 @@ impl Vfs {
 
     /// Attributes and handle of an entry; none if it vanished meanwhile, lies on another mount, or is the
     /// parent (which may lie outside the export).
-    fn found(&self, dir: &Target, entry: &Entry<'_>, name: &mut [u8; 256]) -> Option<(Attr, Handle)> {
+    fn found(
+        &self,
+        dir: &Target,
+        entry: &Entry<'_>,
+        stamp: Option<Stamp>,
+        name: &mut [u8; 256],
+    ) -> Option<(Attr, Handle)> {
         let fs = &dir.export.fs;
         if entry.name == b"." || entry.name == b".." && dir.object.kernel == dir.export.root.kernel {
             return Some((dir.object.attr().ok()?, self.handle(dir)));
@@ -108,12 +117,19 @@ impl Vfs {
         name[..entry.name.len()].copy_from_slice(entry.name);
         name[entry.name.len()] = 0;
         let name = std::ffi::CStr::from_bytes_until_nul(&name[..]).ok()?;
-        let kernel = fs.handle_at(&dir.object, name).ok()?;
+        let names = dir.object.names.as_deref().zip(stamp);
+        let known = names.and_then(|(names, stamp)| names.lock().get(stamp, entry.name));
+        let kernel = known.map_or_else(|| fs.handle_at(&dir.object, name), Ok).ok()?;
         let stat = rustix::fs::statat(dir.object.path(), name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         if stat.st_dev != fs.device {
             return None;
         }
-        if kernel.may_be_of(stat.st_ino) {
+        // What was learnt holds if nothing has changed the directory up to now, after the attributes were taken.
+        let holds = known.is_none() || stamp.is_some_and(|stamp| dir.object.quiet() == Some(stamp.changes));
+        if holds && kernel.may_be_of(stat.st_ino) {
+            if let (None, Some((names, stamp))) = (known, names) {
+                names.lock().learn(stamp, entry.name, kernel);
+            }
             return Some((Attr::from(&stat), self.seal(&dir.export, &kernel)));
         }
         // Another file may have got the name in between (or the handle does not begin with the inode number): one

@@ -92,7 +92,7 @@ impl Object {
             changing: RwLock::new(()),
             changes: Changes::default(),
             verdicts: Mutex::default(),
-            names: (kind == FileType::Directory).then(Box::default),
+            names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
             listing: Mutex::new(None),
             unstable: AtomicU64::new(0),
             used: AtomicBool::new(true),
