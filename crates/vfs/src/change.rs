@@ -43,25 +43,29 @@ pub struct Renamed {
 
 /// A directory locked for a change of its names.
 pub(crate) struct Renaming<'a> {
-    dir: &'a Object,
+    dir: &'a Target,
     _alone: RwLockWriteGuard<'a, ()>,
     stamp: Option<Stamp>,
     change: Change<'a>,
 }
 
 impl<'a> Renaming<'a> {
-    pub(crate) fn begin(dir: &'a Object) -> Self {
-        let alone = dir.changing.write();
-        let stamp = dir.attr().ok().and_then(|attr| stamp(dir, &attr));
-        Renaming { dir, _alone: alone, stamp, change: dir.begin_change() }
+    pub(crate) fn begin(dir: &'a Target) -> Self {
+        let object = &dir.object;
+        let alone = object.changing.write();
+        let stamp = object.attr().ok().and_then(|attr| stamp(object, &attr));
+        Renaming { dir, _alone: alone, stamp, change: object.begin_change() }
     }
 
     /// Ends the change; if it was `done`, the names in `changed` now lead elsewhere.
     pub(crate) fn end(self, done: bool, changed: &[(&[u8], Option<KernelHandle>)]) -> Wcc {
         let changed = if done { changed } else { &[] };
         let wcc = self.change.end();
-        let after = wcc.after.as_ref().and_then(|attr| stamp(self.dir, attr));
-        if let (Some(from), Some(to), Some(names)) = (self.stamp, after, &self.dir.names) {
+        let after = wcc.after.as_ref().and_then(|attr| stamp(&self.dir.object, attr));
+        // Under a coarse ctime a later change by others could go unnoticed: then nothing is carried over.
+        if let (Some(from), Some(to), Some(names)) = (self.stamp, after, &self.dir.object.names)
+            && self.dir.export.fs.fine_times
+        {
             names.lock().carry(from, to, changed);
         }
         wcc
@@ -92,7 +96,7 @@ impl Vfs {
                 FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
                 _ => return Err(Error::INVALID),
             }
-            if !(self.privileged && cred.uid() == attr.uid) {
+            if !self.owns(cred, attr) {
                 self.require(object, cred, attr, want::WRITE, Wait::Yes)?;
             }
         }
@@ -141,10 +145,12 @@ impl Vfs {
         if let Err(error) = require_dir(&dir.object).and_then(|()| crate::check_name(name)) {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         }
-        let renaming = Renaming::begin(&dir.object);
+        let renaming = Renaming::begin(dir);
         let victim = self.known_child(dir, name);
-        let result =
-            self.act_as(cred).and_then(|_acting| Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?));
+        let result = self.attr_of(dir).and_then(|_| {
+            let _acting = self.act_as(cred)?;
+            Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
+        });
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
         self.forget_if_gone(dir, victim);
         Changed { result, wcc, intent: result.is_ok().then(|| metadata(&[dir])) }
@@ -183,15 +189,16 @@ impl Vfs {
         // Two renames between the same directories must not wait for each other: always in one order.
         let (mut first, mut second) = (None, None);
         if same || from.object.kernel.as_slice() < to.object.kernel.as_slice() {
-            first = Some(Renaming::begin(&from.object));
+            first = Some(Renaming::begin(from));
         }
         if !same {
-            second = Some(Renaming::begin(&to.object));
+            second = Some(Renaming::begin(to));
         }
-        let first = first.unwrap_or_else(|| Renaming::begin(&from.object));
+        let first = first.unwrap_or_else(|| Renaming::begin(from));
         let victim = self.known_child(to, to_name);
         let moved = from.export.fs.handle_at(&from.object, &c_name(from_name)).ok();
-        let result = self.act_as(cred).and_then(|_acting| {
+        let result = self.attr_of(from).and(self.attr_of(to)).and_then(|_| {
+            let _acting = self.act_as(cred)?;
             Ok(rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?)
         });
         let done = result.is_ok();
@@ -225,7 +232,7 @@ impl Vfs {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         }
         // A directory before its files, as everywhere.
-        let renaming = Renaming::begin(&dir.object);
+        let renaming = Renaming::begin(dir);
         let _alone = target.object.changing.write();
         let linked = target.object.begin_change();
         // As the server: a caller may link what it does not own (as over any NFS server), if it may

@@ -134,8 +134,8 @@ impl Vfs {
         if let Err(error) = refused {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         }
-        let renaming = Renaming::begin(&dir.object);
-        let result = make(self);
+        let renaming = Renaming::begin(dir);
+        let result = self.attr_of(dir).and_then(|_| make(self));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|(target, _)| target.object.kernel);
         let wcc = renaming.end(result.is_ok(), &[(name, child)]);
         let intent = result.as_ref().ok().map(|(target, _)| metadata(&[dir, target]));

@@ -44,7 +44,7 @@ fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wai
         FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
         _ => return Err(Error::INVALID),
     }
-    if vfs.privileged && cred.uid() == attr.uid {
+    if vfs.owns(cred, attr) {
         return Ok(());
     }
     match vfs.require(&target.object, cred, attr, want, wait) {

@@ -117,6 +117,7 @@ pub struct Vfs {
     /// Descriptors held by known objects.
     pub budget: Budget,
     pub(crate) privileged: bool,
+    server_uid: u32,
 }
 
 impl Vfs {
@@ -135,7 +136,9 @@ impl Vfs {
                 Self::open_one(spec, &exports, &key, &verifier, &budget).map_err(|error| (place, error))?;
             exports.push(Arc::new(export));
         }
-        Ok(Vfs { exports, key, creds: Creds::default(), verifier, budget, privileged: privileged() })
+        let server_uid = rustix::process::geteuid().as_raw();
+        let privileged = privileged();
+        Ok(Vfs { exports, key, creds: Creds::default(), verifier, budget, privileged, server_uid })
     }
 
     fn open_one(
@@ -255,6 +258,12 @@ impl Vfs {
     /// The thread acts as the caller while the result lives.
     pub(crate) fn act_as(&self, cred: &Cred) -> Result<Option<Acting>> {
         Acting::begin(cred, self.privileged)
+    }
+
+    /// Whether the object belongs to who the server acts as for this caller.
+    pub(crate) fn owns(&self, cred: &Cred, attr: &Attr) -> bool {
+        let acting = if self.privileged { cred.uid() } else { self.server_uid };
+        acting == attr.uid
     }
 
     /// Whether the server may act as its callers and open files by handle.

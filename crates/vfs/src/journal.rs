@@ -272,12 +272,20 @@ impl Journal {
     }
 
     fn sync_object(&self, object: &Object) -> Result<()> {
+        let whole = || rustix::fs::syncfs(self.mount.as_fd());
+        // What cannot be opened (a device, a file without permissions to an unprivileged server) is synced with its
+        // file system.
         let synced = match object.kind() {
             // The descriptor that was written through: it is the one that learns of write errors.
-            FileType::RegularFile => rustix::fs::fsync(object.writer(&self.budget, true)?),
-            FileType::Directory => rustix::fs::fsync(object.reopen(OFlags::RDONLY)?),
-            // What cannot be opened is synced with its file system.
-            _ => rustix::fs::syncfs(self.mount.as_fd()),
+            FileType::RegularFile => match object.writer(&self.budget, true) {
+                Ok(fd) => rustix::fs::fsync(fd),
+                Err(_) => whole(),
+            },
+            FileType::Directory => match object.reopen(OFlags::RDONLY) {
+                Ok(fd) => rustix::fs::fsync(fd),
+                Err(_) => whole(),
+            },
+            _ => whole(),
         };
         Ok(synced?)
     }

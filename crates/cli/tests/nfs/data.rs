@@ -143,13 +143,9 @@ fn refused_writes_change_nothing() {
 #[test]
 fn a_full_file_system_is_told_in_time() {
     needs_root!();
-    let image = tempfile::tempdir().unwrap();
-    let Some(mount) = SmallFileSystem::new(image.path()) else { return };
-    let server = Serve::new().exports(&format!(
-        "[[export]]\npath='{}'\nname='/'\n[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n",
-        mount.at.display()
-    ));
-    let server = server.start();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "ext4", 16 << 20) else { return };
+    let server = disk.serve().start();
     let mut c = server.connect();
     let root = c.root();
     let file = c.new_file(&root, b"f", 0o644);
@@ -173,36 +169,6 @@ fn a_full_file_system_is_told_in_time() {
     c.remove(&root, b"f").unwrap();
     let file = c.new_file(&root, b"g", 0o644);
     c.write(&file, 0, &chunk, StableHow::FileSync).unwrap();
-    drop(server);
-}
-
-/// An ext4 of 16 MiB on a loop device.
-struct SmallFileSystem {
-    at: std::path::PathBuf,
-}
-
-impl SmallFileSystem {
-    fn new(home: &std::path::Path) -> Option<Self> {
-        let (image, at) = (home.join("image"), home.join("mnt"));
-        std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
-        std::fs::create_dir(&at).unwrap();
-        let run = |program: &str, args: &[&std::ffi::OsStr]| {
-            let output = std::process::Command::new(program).args(args).output();
-            output.is_ok_and(|output| output.status.success())
-        };
-        let made = run("mkfs.ext4", &["-q".as_ref(), image.as_os_str()])
-            && run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), at.as_os_str()]);
-        if !made {
-            eprintln!("not run: needs mkfs.ext4 and loop devices");
-        }
-        made.then_some(SmallFileSystem { at })
-    }
-}
-
-impl Drop for SmallFileSystem {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").args(["-l".as_ref(), self.at.as_os_str()]).status();
-    }
 }
 
 #[test]

@@ -174,7 +174,6 @@ fn more_objects_than_may_be_kept_open() {
         assert_eq!(c.read(file, 0, 4).unwrap().data, (n as u32).to_be_bytes());
         c.commit(file, 0, 0).unwrap();
     }
-    let pid = server.status()["pid"].as_u64().unwrap();
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count();
     assert!(open < 300, "{open} descriptors are open");
 }

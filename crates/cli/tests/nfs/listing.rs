@@ -25,9 +25,8 @@ fn list_from(c: &mut Client, dir: &FileHandle, mut place: Place, way: Way) -> Ve
     let mut all = Vec::new();
     loop {
         let page = page(c, dir, place, way).unwrap();
-        if let Way::Plain { count: most } | Way::Plus { maxcount: most, .. } = way {
-            assert!(page.bytes <= most as usize, "{} bytes for {most}", page.bytes);
-        }
+        let (Way::Plain { count: most } | Way::Plus { maxcount: most, .. }) = way;
+        assert!(page.bytes <= most as usize, "{} bytes for {most}", page.bytes);
         if let Way::Plus { dircount, .. } = way {
             let names: usize = page.entries.iter().map(|entry| entry_size(entry.name.len())).sum();
             assert!(names <= dircount as usize || page.entries.len() == 1, "{names} for {dircount}");

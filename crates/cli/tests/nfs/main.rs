@@ -10,10 +10,15 @@ mod harness;
 
 mod access;
 mod attributes;
+mod behind;
 mod data;
+mod durability;
 mod handles;
 mod listing;
 mod mounting;
 mod names;
 mod objects;
+mod retransmit;
 mod rpc_errors;
+mod start_stop;
+mod unprivileged;

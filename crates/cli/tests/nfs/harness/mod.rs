@@ -2,10 +2,12 @@
 
 mod calls;
 mod client;
+mod disk;
 mod server;
 
 pub(crate) use calls::{Listed, Page, Place, START};
 pub(crate) use client::{Client, User, user};
+pub(crate) use disk::LoopDisk;
 pub(crate) use server::{Serve, Server};
 
 pub(crate) use forebay_wire::nfs3::*;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -26,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Serve {
     flags: Vec<String>,
     exports: Option<String>,
+    data: Option<PathBuf>,
     uid: Option<u32>,
 }
 
@@ -46,6 +47,12 @@ impl Serve {
         self
     }
 
+    /// What the test finds as [`Server::data`] where the export is elsewhere.
+    pub(crate) fn data_at(mut self, path: &Path) -> Self {
+        self.data = Some(path.to_owned());
+        self
+    }
+
     /// Runs the server as this user.
     pub(crate) fn as_user(mut self, uid: u32) -> Self {
         self.uid = Some(uid);
@@ -60,13 +67,16 @@ impl Serve {
     /// Starts it on a directory that `prepare` has filled; it is given the served directory.
     pub(crate) fn start_on(self, prepare: impl FnOnce(&Path)) -> Server {
         let home = tempfile::tempdir().unwrap();
-        let (data, state) = (home.path().join("data"), home.path().join("state"));
-        for dir in [&data, &state] {
-            std::fs::create_dir(dir).unwrap();
-        }
+        let state = home.path().join("state");
+        std::fs::create_dir(&state).unwrap();
         std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        // Every caller may create in the root; tests that want otherwise say so.
-        std::fs::set_permissions(&data, PermissionsExt::from_mode(0o777)).unwrap();
+        let data = self.data.unwrap_or_else(|| {
+            let data = home.path().join("data");
+            std::fs::create_dir(&data).unwrap();
+            // Every caller may create in the root; tests that want otherwise say so.
+            std::fs::set_permissions(&data, PermissionsExt::from_mode(0o777)).unwrap();
+            data
+        });
         if let Some(uid) = self.uid {
             for dir in [&data, &state] {
                 std::os::unix::fs::chown(dir, Some(uid), Some(uid)).unwrap();
@@ -153,13 +163,6 @@ impl Server {
         self.running = Some(Running { child, address, said: Mutex::new(said) });
     }
 
-    /// Another server with the same command line, which is expected to fail; waits for it to end.
-    pub(crate) fn start_another(&self, change: impl FnOnce(&mut Command)) -> Output {
-        let mut command = self.command();
-        change(&mut command);
-        command.output().unwrap()
-    }
-
     fn running(&self) -> &Running {
         self.running.as_ref().unwrap()
     }
@@ -172,6 +175,11 @@ impl Server {
     /// A new connection, acting as root.
     pub(crate) fn connect(&self) -> Client {
         Client::connect(self.address())
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running().child.id()
     }
 
     /// Sends a signal.

@@ -1,0 +1,80 @@
+//! A file system of a test's own on a loop device.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Serve;
+
+/// A mounted file system whose device is the file `image`; unmounted with the value.
+pub(crate) struct LoopDisk {
+    /// Where it is mounted.
+    pub(crate) at: PathBuf,
+    /// What is on its device.
+    pub(crate) image: PathBuf,
+    kind: String,
+}
+
+fn run(program: &str, args: &[&OsStr]) -> bool {
+    Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+}
+
+impl LoopDisk {
+    /// Makes one of `kind` (ext2, ext4, xfs) and `size` bytes below `home`; `None`, and says so, where that cannot be.
+    pub(crate) fn new(home: &Path, kind: &str, size: u64) -> Option<Self> {
+        let image = home.join("image");
+        std::fs::File::create(&image).unwrap().set_len(size).unwrap();
+        let made = run(&format!("mkfs.{kind}"), &["-q".as_ref(), image.as_os_str()]);
+        let disk = made.then(|| Self::mount(image, home.join("mnt"), kind)).flatten();
+        if disk.is_none() {
+            eprintln!("not run: needs mkfs.{kind} and loop devices");
+        }
+        disk
+    }
+
+    /// Mounts an image.
+    pub(crate) fn mount(image: PathBuf, at: PathBuf, kind: &str) -> Option<Self> {
+        std::fs::create_dir(&at).unwrap();
+        // nouuid: a copy of an XFS may be mounted beside the original.
+        let options = if kind == "xfs" { "loop,nouuid" } else { "loop" };
+        let words = ["-t".as_ref(), kind.as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str()];
+        run("mount", &[&words[..], &[at.as_os_str()]].concat()).then(|| LoopDisk {
+            at,
+            image,
+            kind: kind.into(),
+        })
+    }
+
+    /// Mounts what is on the device at this moment, as after a power cut: what is only in memory is lost.
+    pub(crate) fn after_power_cut(&self, home: &Path) -> Self {
+        let copy = home.join("image-after-power-cut");
+        assert!(run("cp", &["--sparse=always".as_ref(), self.image.as_os_str(), copy.as_os_str()]));
+        Self::mount(copy, home.join("mnt-after-power-cut"), &self.kind).unwrap()
+    }
+
+    /// A server of this disk, for everybody on this host and without squashing.
+    pub(crate) fn serve(&self) -> Serve {
+        let path = self.at.display();
+        Serve::new().exports(&format!(
+            "[[export]]\npath='{path}'\nname='/'\n[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n"
+        ))
+        .data_at(&self.at)
+    }
+
+    /// Mounts it in another place, too.
+    pub(crate) fn bind(&self, at: &Path) {
+        assert!(run("mount", &["--bind".as_ref(), self.at.as_os_str(), at.as_os_str()]));
+    }
+
+    /// Ends such a mount.
+    pub(crate) fn unbind(&self, at: &Path) {
+        assert!(run("umount", &[at.as_os_str()]));
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        // A server may still have it open: it goes with that one.
+        run("umount", &["-l".as_ref(), self.at.as_os_str()]);
+    }
+}

@@ -1,0 +1,176 @@
+//! Requests sent again: answered with the first reply, to the byte, and never executed twice.
+
+use forebay_wire::xdr::{Decode, Encode, Reader};
+
+use crate::harness::*;
+
+/// The bytes of a call, to be sent more than once.
+fn call(c: &mut Client, procedure: Procedure, args: &impl Encode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    args.encode(&mut bytes);
+    c.call_bytes((PROGRAM, VERSION, procedure as u32), &bytes)
+}
+
+fn status_of(reply: &[u8]) -> Nfsstat3 {
+    let mut reader = Reader::new(reply);
+    let header = rpc::ReplyHeader::decode(&mut reader).unwrap();
+    assert_eq!(header.status, rpc::ReplyStatus::Success);
+    Nfsstat3::decode(&mut reader).unwrap()
+}
+
+/// Sends a call, changes the world, sends the same bytes on a new connection: the same reply and nothing done.
+fn once<R>(
+    server: &Server,
+    c: &mut Client,
+    record: &[u8],
+    expected: Nfsstat3,
+    between: impl FnOnce(&mut Client) -> R,
+    check: impl FnOnce(&mut Client),
+) {
+    let first = c.exchange(record);
+    assert_eq!(status_of(&first), expected);
+    between(c);
+    assert_eq!(server.connect().exchange(record), first, "on a new connection");
+    assert_eq!(c.exchange(record), first, "on the same one");
+    check(c);
+}
+
+#[test]
+fn a_retransmission_gets_the_first_reply_and_changes_nothing() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let ok = Nfsstat3::Ok;
+    let place = |child| name(&root, child);
+    let there = |c: &mut Client, child: &[u8]| c.lookup(&root, child).is_ok();
+    c.new_file(&root, b"f", 0o644);
+
+    let record = call(&mut c, Procedure::Remove, &place(b"f"));
+    once(&server, &mut c, &record, ok, |c| c.new_file(&root, b"f", 0o644), |c| assert!(there(c, b"f")));
+
+    let record = call(&mut c, Procedure::Rename, &RenameArgs { from: place(b"f"), to: place(b"g") });
+    once(&server, &mut c, &record, ok, |c| c.new_file(&root, b"f", 0o644), |c| assert!(there(c, b"f")));
+
+    let how = CreateHow::Exclusive([3; 8]);
+    let record = call(&mut c, Procedure::Create, &CreateArgs { target: place(b"x"), how });
+    once(&server, &mut c, &record, ok, |c| c.remove(&root, b"x").unwrap(), |c| assert!(!there(c, b"x")));
+
+    let how = CreateHow::Guarded(mode(0o644));
+    let record = call(&mut c, Procedure::Create, &CreateArgs { target: place(b"y"), how });
+    once(&server, &mut c, &record, ok, |_| {}, |c| assert!(there(c, b"y")));
+
+    let record = call(&mut c, Procedure::Mkdir, &MkdirArgs { target: place(b"d"), attributes: mode(0o755) });
+    once(&server, &mut c, &record, ok, |c| c.rmdir(&root, b"d").unwrap(), |c| assert!(!there(c, b"d")));
+    c.new_dir(&root, b"d", 0o755);
+    let record = call(&mut c, Procedure::Rmdir, &place(b"d"));
+    once(&server, &mut c, &record, ok, |c| c.new_dir(&root, b"d", 0o755), |c| assert!(there(c, b"d")));
+
+    let symlink = SymlinkArgs { target: place(b"l"), attributes: Sattr3::default(), path: b"to" };
+    let record = call(&mut c, Procedure::Symlink, &symlink);
+    once(&server, &mut c, &record, ok, |c| c.remove(&root, b"l").unwrap(), |c| assert!(!there(c, b"l")));
+
+    let fifo = MknodArgs { target: place(b"p"), what: MknodData::Fifo(mode(0o644)) };
+    let record = call(&mut c, Procedure::Mknod, &fifo);
+    once(&server, &mut c, &record, ok, |c| c.remove(&root, b"p").unwrap(), |c| assert!(!there(c, b"p")));
+
+    let file = c.find(&root, b"f");
+    let record = call(&mut c, Procedure::Link, &LinkArgs { file, link: place(b"h") });
+    once(&server, &mut c, &record, ok, |c| c.remove(&root, b"h").unwrap(), |c| assert!(!there(c, b"h")));
+
+    let guard = Some(c.attr(&file).ctime);
+    let args = SetattrArgs { object: file, new_attributes: mode(0o600), guard };
+    let record = call(&mut c, Procedure::Setattr, &args);
+    let between = |c: &mut Client| c.setattr(&file, mode(0o640)).unwrap();
+    once(&server, &mut c, &record, ok, between, |c| assert_eq!(c.attr(&file).mode, 0o640));
+
+    let write = WriteArgs { file, offset: 0, count: 3, stable: StableHow::FileSync, data: b"old" };
+    let record = call(&mut c, Procedure::Write, &write);
+    let between = |c: &mut Client| c.write(&file, 0, b"new", StableHow::FileSync).unwrap();
+    once(&server, &mut c, &record, ok, between, |c| assert_eq!(c.read(&file, 0, 9).unwrap().data, b"new"));
+
+    // A refusal is a reply as good as any.
+    let record = call(&mut c, Procedure::Remove, &place(b"none"));
+    let between = |c: &mut Client| c.new_file(&root, b"none", 0o644);
+    once(&server, &mut c, &record, Nfsstat3::Noent, between, |c| assert!(there(c, b"none")));
+    assert_eq!(server.status()["reply_cache"]["hits"], 24);
+}
+
+#[test]
+fn another_request_with_the_same_transaction_is_executed() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let xid = c.xid;
+    for child in [&b"a"[..], b"b", b"c"] {
+        c.xid = xid;
+        c.new_file(&root, child, 0o644);
+    }
+    let file = c.find(&root, b"a");
+    for (n, data) in [&b"12"[..], b"34", b"345"].into_iter().enumerate() {
+        c.xid = xid;
+        c.write(&file, 0, data, StableHow::FileSync).unwrap();
+        assert_eq!(c.read(&file, 0, 9).unwrap().data, data, "write {n}");
+    }
+    c.xid = xid;
+    c.remove(&root, b"a").unwrap();
+    c.xid = xid;
+    c.remove(&root, b"b").unwrap();
+    // The same procedure number of another program is another request.
+    c.xid = xid;
+    c.attr(&root);
+}
+
+#[test]
+fn a_retransmission_of_what_is_under_way_waits_for_it() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let mut others: Vec<Client> = (0..3).map(|_| server.connect()).collect();
+    for round in 0..100u32 {
+        let child = round.to_string();
+        let how = CreateHow::Guarded(mode(0o644));
+        let args = CreateArgs { target: name(&root, child.as_bytes()), how };
+        let record = call(&mut c, Procedure::Create, &args);
+        // All on their way before anyone reads an answer.
+        c.send(&record);
+        others.iter_mut().for_each(|other| other.send(&record));
+        c.send(&record);
+        let first = c.receive().unwrap();
+        assert_eq!(status_of(&first), Nfsstat3::Ok, "executed twice");
+        assert_eq!(c.receive().unwrap(), first);
+        for other in &mut others {
+            assert_eq!(other.receive().unwrap(), first);
+        }
+    }
+}
+
+#[test]
+fn many_changes_of_others_do_not_push_a_reply_out() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let args = MkdirArgs { target: name(&root, b"d"), attributes: mode(0o755) };
+    let record = call(&mut c, Procedure::Mkdir, &args);
+    let first = c.exchange(&record);
+    // As many as a client has on its way at most, all from this address.
+    let file = c.new_file(&root, b"f", 0o644);
+    for n in 0..1000u32 {
+        c.write(&file, 0, &n.to_be_bytes(), StableHow::Unstable).unwrap();
+    }
+    assert_eq!(server.connect().exchange(&record), first);
+}
+
+#[test]
+fn looking_is_never_answered_from_the_cache() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    let getattr = call(&mut c, Procedure::Getattr, &file);
+    let read = call(&mut c, Procedure::Read, &ReadArgs { file, offset: 0, count: 10 });
+    let before = (c.exchange(&getattr), c.exchange(&read));
+    c.write(&file, 0, b"data", StableHow::FileSync).unwrap();
+    let after = (c.exchange(&getattr), c.exchange(&read));
+    assert_ne!(before.0, after.0);
+    assert_ne!(before.1, after.1);
+}
