@@ -82,8 +82,8 @@ impl Filesystem {
         self.mount.as_fd()
     }
 
-    /// Counts an unstable write about to happen; false if too many files have uncommitted data already and
-    /// this one must be stable instead.
+    /// Counts an unstable write that was made; false if too many files have uncommitted data already and this
+    /// one must become stable at once.
     pub(crate) fn note_unstable(&self, object: &Object) -> bool {
         if object.unstable() == 0 && self.unstable.load(Ordering::Relaxed) >= self.budget.limit() / 4 {
             return false;

@@ -42,10 +42,17 @@ pub struct Object {
     pub(crate) names: Option<Box<Mutex<Names>>>,
     /// A directory opened for listing, with its current position.
     pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
-    /// UNSTABLE writes since the last successful COMMIT; 0 = all is stable.
-    unstable: AtomicU64,
+    unstable: Mutex<Unstable>,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,
+}
+
+/// UNSTABLE writes ever made, and how many of them are known to be stable. Neither ever goes back: a COMMIT that ends
+/// late must not take a later write for stable.
+#[derive(Debug, Default)]
+struct Unstable {
+    written: u64,
+    stable: u64,
 }
 
 /// Counts changes begun and ended, to tell whether two overlapped.
@@ -94,7 +101,7 @@ impl Object {
             verdicts: Mutex::default(),
             names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
             listing: Mutex::new(None),
-            unstable: AtomicU64::new(0),
+            unstable: Mutex::default(),
             used: AtomicBool::new(true),
         }
     }
@@ -219,18 +226,26 @@ impl Object {
         (self.changes.begun.load(Ordering::Acquire) == ended).then_some(ended)
     }
 
-    /// Counts of UNSTABLE writes not yet committed, to be handed to [`Object::committed`].
+    /// 0 if everything written is stable; else the number of UNSTABLE writes so far, to be handed to
+    /// [`Object::committed`].
     pub fn unstable(&self) -> u64 {
-        self.unstable.load(Ordering::Acquire)
+        let unstable = self.unstable.lock();
+        if unstable.written == unstable.stable { 0 } else { unstable.written }
     }
 
+    /// Counts an UNSTABLE write that was made; true if everything was stable before it.
     pub(crate) fn wrote_unstable(&self) -> bool {
-        self.unstable.fetch_add(1, Ordering::AcqRel) == 0
+        let mut unstable = self.unstable.lock();
+        unstable.written += 1;
+        unstable.written == unstable.stable + 1
     }
 
-    /// Everything counted by `seen` is stable now; writes since then keep the object unstable.
+    /// The first `seen` writes are stable now; true if that is all there were and not known before.
     pub(crate) fn committed(&self, seen: u64) -> bool {
-        seen != 0 && self.unstable.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        let mut unstable = self.unstable.lock();
+        let news = seen > unstable.stable;
+        unstable.stable = unstable.stable.max(seen);
+        news && unstable.stable == unstable.written
     }
 }
 
@@ -353,6 +368,18 @@ mod tests {
         let attr = object.attr().unwrap();
         assert_eq!(object.permits(&cred, &attr, want::READ, true, |_| Ok(want::READ)), Ok(want::READ));
         assert_eq!(object.permits(&cred, &attr, want::READ, false, |_| Ok(0)), Err(Error::WouldBlock));
+    }
+
+    #[test]
+    fn a_commit_that_ends_late_takes_no_later_write_for_stable() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        object.wrote_unstable();
+        let (first, second) = (object.unstable(), object.unstable());
+        assert!(object.committed(first));
+        object.wrote_unstable();
+        assert!(!object.committed(second));
+        assert_ne!(object.unstable(), 0, "the second write was never synced");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod behind;
 mod data;
 mod durability;
 mod handles;
+mod independent;
 mod listing;
 mod mounting;
 mod names;
