@@ -27,8 +27,8 @@ struct BudgetInner {
 }
 
 /// Names remembered for each descriptor of the budget: listings meet more names than are opened. A name takes
-/// about 120 bytes.
-const NAMES_PER_DESCRIPTOR: usize = 16;
+/// about 300 bytes.
+const NAMES_PER_DESCRIPTOR: usize = 8;
 
 impl Budget {
     /// A budget of `limit` descriptors.
@@ -213,7 +213,7 @@ mod tests {
         let fd = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap();
         let mut kernel = KernelHandle { kind: 1, len: 4, bytes: [0; KERNEL_HANDLE_MAX] };
         kernel.bytes[..4].copy_from_slice(&n.to_le_bytes());
-        Object::new(fd, kernel, FileType::Directory, budget)
+        Object::new(fd, kernel, FileType::Directory, budget, &crate::versions::Versions::new())
     }
 
     #[test]
