@@ -296,6 +296,24 @@ def guest_permissions():
     user(1000, check)
 
 
+def guest_write_by_others():
+    write("shared", b"a longer text")
+    os.chmod("shared", 0o666)
+    os.utime("shared", ns=(10**18, 10**18))
+
+    def check():
+        write("shared", b"new")
+        os.truncate("shared", 2)
+        write("shared", b"!", "ab")
+        os.utime("shared")
+        with fails(errno.EPERM):
+            os.utime("shared", ns=(10**18, 10**18))
+
+    user(1000, check)
+    drop_caches()
+    assert read("shared") == b"ne!" and os.stat("shared").st_mtime_ns > 10**18
+
+
 def guest_chmod_chown():
     write("a")
     for mode in (0o000, 0o4755, 0o2755, 0o1777, 0o7777, 0o644):
@@ -444,7 +462,7 @@ def guest_inode_numbers():
 
 def guest_remove_while_listing():
     os.mkdir("d")
-    for number in range(1500):
+    for number in range(700):
         write(f"d/{number}")
     run("rm", "-r", "d")
     assert not os.path.exists("d")
@@ -545,13 +563,12 @@ def guest_synchronous_writes():
 def guest_archive_and_compare():
     if not os.path.isdir(TREE):
         raise Skip(f"no {TREE}")
-    shutil.copytree(TREE, "copy", symlinks=True)
-    run("tar", "-cf", "copy.tar", "copy")
+    run("tar", "-C", TREE, "-cf", "tree.tar", ".")
     os.mkdir("unpacked")
-    run("tar", "-xf", "../copy.tar", cwd="unpacked")
+    run("tar", "-xf", "../tree.tar", cwd="unpacked")
     drop_caches()
-    run("diff", "-r", TREE, "unpacked/copy")
-    found = run("find", "unpacked/copy", "-type", "f").count(b"\n")
+    run("diff", "-r", TREE, "unpacked")
+    found = run("find", "unpacked", "-type", "f").count(b"\n")
     assert found == sum(len(files) for _, _, files in os.walk(TREE))
 
 
@@ -594,7 +611,7 @@ def after_names():
 def after_archive():
     if not os.path.isdir(TREE):
         raise Skip(f"no {TREE}")
-    run("diff", "-r", TREE, "guest_archive_and_compare/unpacked/copy")
+    run("diff", "-r", TREE, "guest_archive_and_compare/unpacked")
 
 
 def after_large_file():

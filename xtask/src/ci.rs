@@ -11,6 +11,7 @@ use anyhow::{Result, ensure};
 use crate::{
     documents,
     process::{command, line, lines, output, root, run},
+    readme,
     server::{Kind, Server},
     setup,
     suites::{self, Counts, SUITES, Target},
@@ -54,6 +55,7 @@ pub(crate) fn all() -> Vec<Step> {
         }),
         step("fuzz", fuzz),
         step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
+        step("readme", || readme::check(false)),
     ]);
     steps.extend(SUITES.iter().map(|suite| {
         step(suite.name, move || {

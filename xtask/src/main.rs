@@ -4,6 +4,7 @@
 mod ci;
 mod documents;
 mod process;
+mod readme;
 mod server;
 mod setup;
 mod suites;
@@ -38,6 +39,12 @@ enum Verb {
         /// Also nfs-ganesha, to compare with
         #[arg(long)]
         peers: bool,
+    },
+    /// Compare the README's transcript with a run of its commands (needs the release build)
+    Readme {
+        /// Write the new transcript into the README
+        #[arg(long)]
+        update: bool,
     },
     /// Run a suite against a server, by default a new one on an empty directory
     Suite(SuiteArguments),
@@ -151,6 +158,7 @@ fn main() -> ExitCode {
         Verb::Ci { only } => steps(ci::all(), &only),
         Verb::Test => steps(ci::quick(), &[]),
         Verb::Setup { peers } => setup::setup(peers).map(|()| ExitCode::SUCCESS),
+        Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),
         Verb::Suite(arguments) => suite(arguments),
         Verb::Vm(arguments) => vm(arguments),
     };

@@ -163,6 +163,6 @@ fn tail(work: &Path) -> String {
 }
 
 /// A TCP port that nobody listens on now.
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

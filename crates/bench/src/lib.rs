@@ -14,11 +14,13 @@ pub mod table;
 pub mod url;
 pub mod verify;
 
+mod cleanup;
 mod connection;
 mod content;
 mod cpu;
 mod engine;
 mod ledger;
+mod progress;
 mod session;
 mod setup;
 mod state;

@@ -1,25 +1,24 @@
 //! Runs jobs: prepares, starts the threads, draws the progress bar, collects what came out.
 
 use std::collections::HashMap;
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
-use forebay_wire::nfs3::{PROGRAM, VERSION};
-use indicatif::{ProgressBar, ProgressStyle};
+use forebay_wire::nfs3::{FileHandle, PROGRAM, VERSION};
 
+use crate::cleanup::Survey;
 use crate::connection::Connection;
 use crate::cpu;
 use crate::engine::{self, Client, Live, Pace};
 use crate::job::{Group, Job, Step};
 use crate::options::{Options, Pattern, unit_of};
+use crate::progress;
 use crate::result::{GroupReport, Machine, PhaseReport, Report, Run, SCHEMA};
 use crate::session::{Identity, Session};
-use crate::setup::{DIRECTORY, Phase, Setup};
+use crate::setup::{DIRECTORY, Phase, Setup, TREE};
 use crate::state;
 use crate::stats::Stats;
 use crate::url::Target;
@@ -75,7 +74,7 @@ pub fn run(settings: Settings, job: &Job) -> Result<Report> {
     let report = result?;
     if !runner.settings.keep && runner.settings.state.is_none() {
         let root = runner.setup.session.root;
-        runner.setup.session.remove_tree(&root, DIRECTORY.as_bytes()).context("cleaning up failed")?;
+        runner.remove(root, DIRECTORY.as_bytes())?;
     }
     Ok(report)
 }
@@ -94,7 +93,32 @@ impl Runner {
         Ok(Self { settings, setup, server_pid, trees: HashMap::new() })
     }
 
+    /// Removes a directory and everything below it.
+    fn remove(&mut self, dir: FileHandle, name: &[u8]) -> Result<()> {
+        let mut remove = || {
+            let mut survey = Survey::of(&mut self.setup.session, dir, name)?;
+            if let Some(phase) = survey.files_phase() {
+                let options = Options { uid: self.settings.uid, ..Options::default() };
+                self.in_batches(phase, &options)?;
+            }
+            survey.remove_dirs(&mut self.setup.session)
+        };
+        remove().context("cleaning up failed")
+    }
+
+    /// Removes the small files of runs that did not come to their end.
+    fn remove_leftovers(&mut self) -> Result<()> {
+        let dir = self.setup.dir;
+        for entry in self.setup.session.entries(&dir)? {
+            if entry.name.starts_with(TREE.as_bytes()) {
+                self.remove(dir, &entry.name)?;
+            }
+        }
+        Ok(())
+    }
+
     fn run(&mut self, job: &Job) -> Result<Report> {
+        self.remove_leftovers()?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut phases: Vec<PhaseReport> = Vec::new();
         for _ in 0..self.settings.repeat {
@@ -289,7 +313,7 @@ impl Runner {
             interval: rate.map(|rate| (count as f64 / rate * 1e9) as u64),
         };
         let live = Live::default();
-        let bar = progress_bar(&phase.name, limit);
+        let bar = progress::bar(&phase.name, limit);
         let start = Instant::now();
         let main = thread::current();
         let results: Vec<_> = thread::scope(|scope| {
@@ -306,7 +330,7 @@ impl Runner {
                 .collect();
             while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
                 thread::park_timeout(REDRAW);
-                redraw(&bar, &live, start);
+                progress::redraw(&bar, &live, start);
             }
             workers
                 .into_iter()
@@ -348,28 +372,4 @@ fn drop_caches() -> Result<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3")
         .context("the caches cannot be dropped; that needs root on this machine")
-}
-
-fn progress_bar(name: &str, limit: Option<f64>) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = match limit {
-        Some(seconds) => ProgressBar::new((seconds * 10.0) as u64),
-        None => ProgressBar::new_spinner(),
-    };
-    let template =
-        if limit.is_some() { "{prefix:>14} {wide_bar} {msg}" } else { "{prefix:>14} {spinner} {msg}" };
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar.with_prefix(name.to_owned())
-}
-
-fn redraw(bar: &ProgressBar, live: &Live, start: Instant) {
-    let seconds = start.elapsed().as_secs_f64();
-    let operations = live.operations.load(Ordering::Relaxed) as f64;
-    let bytes = live.bytes.load(Ordering::Relaxed) as f64;
-    bar.set_position((seconds * 10.0) as u64);
-    bar.set_message(format!("{:>8.0}/s {:>7.1} MB/s", operations / seconds, bytes / seconds / 1e6));
 }

@@ -145,26 +145,28 @@ impl Session {
     }
 
     /// The handle and attributes of a name; `None` where there is none.
-    pub(crate) fn lookup(&mut self, dir: &FileHandle, name: &str) -> Result<Option<LookupOk>> {
-        let arguments = DirOpArgs { dir: *dir, name: name.as_bytes() };
-        let found: LookupRes = self.try_call(Procedure::Lookup, &arguments, &|| name.to_owned())?;
+    pub(crate) fn lookup(&mut self, dir: &FileHandle, name: &[u8]) -> Result<Option<LookupOk>> {
+        let arguments = DirOpArgs { dir: *dir, name };
+        let what = || String::from_utf8_lossy(name).into_owned();
+        let found: LookupRes = self.try_call(Procedure::Lookup, &arguments, &what)?;
         match found {
             Ok(found) => Ok(Some(found)),
             Err(Failed { status: Nfsstat3::Noent, .. }) => Ok(None),
-            Err(failed) => bail!("LOOKUP of {name} failed: {}", failed.status),
+            Err(failed) => bail!("LOOKUP of {} failed: {}", what(), failed.status),
         }
     }
 
     /// Makes a directory, or takes the one that is there.
     pub(crate) fn directory(&mut self, dir: &FileHandle, name: &str) -> Result<FileHandle> {
-        if let Some(found) = self.lookup(dir, name)? {
+        if let Some(found) = self.lookup(dir, name.as_bytes())? {
             return Ok(found.object);
         }
         let attributes = Sattr3 { mode: Some(0o777), ..Sattr3::default() };
         let arguments = MkdirArgs { target: DirOpArgs { dir: *dir, name: name.as_bytes() }, attributes };
         self.call::<CreateOk, WccData>(Procedure::Mkdir, &arguments, || name.to_owned())?;
-        let made =
-            self.lookup(dir, name)?.with_context(|| format!("the new directory {name} cannot be found"))?;
+        let made = self
+            .lookup(dir, name.as_bytes())?
+            .with_context(|| format!("the new directory {name} cannot be found"))?;
         // The mode of MKDIR is subject to the server's umask, and clients with other uids have to write here.
         let arguments = SetattrArgs { object: made.object, new_attributes: attributes, guard: None };
         self.call::<WccData, WccData>(Procedure::Setattr, &arguments, || name.to_owned())?;
@@ -177,7 +179,10 @@ impl Session {
         let target = DirOpArgs { dir: *dir, name: name.as_bytes() };
         let arguments = CreateArgs { target, how: CreateHow::Unchecked(attributes) };
         self.call::<CreateOk, WccData>(Procedure::Create, &arguments, || name.to_owned())?;
-        Ok(self.lookup(dir, name)?.with_context(|| format!("the new file {name} cannot be found"))?.object)
+        Ok(self
+            .lookup(dir, name.as_bytes())?
+            .with_context(|| format!("the new file {name} cannot be found"))?
+            .object)
     }
 
     /// Size of a file in bytes.
@@ -194,53 +199,75 @@ impl Session {
         Ok(())
     }
 
-    /// Removes a name and, where it is a directory, all below it. What is gone already is fine.
-    pub(crate) fn remove_tree(&mut self, dir: &FileHandle, name: &[u8]) -> Result<()> {
+    /// Removes an empty directory; one that is gone already is fine.
+    pub(crate) fn rmdir(&mut self, dir: &FileHandle, name: &[u8]) -> Result<()> {
         let what = || String::from_utf8_lossy(name).into_owned();
-        let arguments = DirOpArgs { dir: *dir, name };
-        let removed: RemoveRes = self.try_call(Procedure::Remove, &arguments, &what)?;
+        let removed: RmdirRes = self.try_call(Procedure::Rmdir, &DirOpArgs { dir: *dir, name }, &what)?;
         match removed.map_err(|failed| failed.status) {
-            Ok(_) | Err(Nfsstat3::Noent) => return Ok(()),
-            Err(Nfsstat3::Isdir | Nfsstat3::Perm | Nfsstat3::Acces | Nfsstat3::Inval) => {}
-            Err(status) => bail!("REMOVE of {} failed: {status}", what()),
+            Ok(_) | Err(Nfsstat3::Noent) => Ok(()),
+            Err(status) => bail!("RMDIR of {} failed: {status}", what()),
         }
-        let found: LookupOk = self.call::<_, PostOpAttr>(Procedure::Lookup, &arguments, what)?;
-        for inside in self.names(&found.object)? {
-            self.remove_tree(&found.object, &inside)?;
-        }
-        self.call::<WccData, WccData>(Procedure::Rmdir, &arguments, what)?;
-        Ok(())
     }
 
-    /// The names in a directory, without `.` and `..`.
-    fn names(&mut self, dir: &FileHandle) -> Result<Vec<Vec<u8>>> {
-        let mut names = Vec::new();
+    /// Whether an entry of `dir` is a directory.
+    pub(crate) fn is_directory(&mut self, dir: &FileHandle, entry: &Found) -> Result<bool> {
+        let ftype = match entry.ftype {
+            Some(ftype) => Some(ftype),
+            // The server may leave attributes out of listings and LOOKUP; GETATTR cannot.
+            None => match self.lookup(dir, &entry.name)? {
+                Some(found) => {
+                    let arguments = GetattrArgs { object: found.object };
+                    let what = || String::from_utf8_lossy(&entry.name).into_owned();
+                    Some(self.call::<Fattr3, ()>(Procedure::Getattr, &arguments, what)?.ftype)
+                }
+                None => None,
+            },
+        };
+        Ok(ftype == Some(Ftype3::Dir))
+    }
+
+    /// The entries of a directory, without `.` and `..`.
+    pub(crate) fn entries(&mut self, dir: &FileHandle) -> Result<Vec<Found>> {
+        let mut entries = Vec::new();
         let (mut cookie, mut cookieverf) = (0, [0; 8]);
         loop {
-            let arguments = ReaddirArgs { dir: *dir, cookie, cookieverf, count: 64 << 10 };
+            let (dircount, maxcount) = (64 << 10, 64 << 10);
+            let arguments = ReaddirplusArgs { dir: *dir, cookie, cookieverf, dircount, maxcount };
             self.xid = self.xid.wrapping_add(1);
-            arguments.encode(self.connection.begin_call(self.xid, Procedure::Readdir as u32));
+            arguments.encode(self.connection.begin_call(self.xid, Procedure::Readdirplus as u32));
             self.connection.end_call();
             let mut reader = Reader::new(self.connection.exchange(TIMEOUT)?);
             let header = ReplyHeader::decode(&mut reader)?;
             if header.status != ReplyStatus::Success {
-                bail!("READDIR failed: the server says {:?}", header.status);
+                bail!("READDIRPLUS failed: the server says {:?}", header.status);
             }
-            let listing = ReaddirRes::decode(&mut reader)?.map_err(|failed| {
-                anyhow!("READDIR of a directory to be removed failed: {}", failed.status)
-            })?;
+            let listing = match ReaddirplusRes::decode(&mut reader)? {
+                Ok(listing) => listing,
+                Err(Failed { status: Nfsstat3::Jukebox, .. }) => {
+                    std::thread::sleep(LATER);
+                    continue;
+                }
+                Err(failed) => bail!("READDIRPLUS of a directory to be removed failed: {}", failed.status),
+            };
             for entry in listing.entries {
                 cookie = entry.cookie;
                 if entry.name != b"." && entry.name != b".." {
-                    names.push(entry.name.to_vec());
+                    let ftype = entry.name_attributes.map(|attributes| attributes.ftype);
+                    entries.push(Found { name: entry.name.to_vec(), ftype });
                 }
             }
             cookieverf = listing.cookieverf;
             if listing.eof {
-                return Ok(names);
+                return Ok(entries);
             }
         }
     }
+}
+
+/// An entry of a directory.
+pub(crate) struct Found {
+    pub(crate) name: Vec<u8>,
+    pub(crate) ftype: Option<Ftype3>,
 }
 
 /// Asks the port mapper; `None` where there is none or it does not know the program.

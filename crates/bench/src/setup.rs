@@ -16,6 +16,8 @@ use crate::workload::{
 
 /// Name of the directory that everything is made in, below the root of the export.
 pub(crate) const DIRECTORY: &str = "forebay-bench";
+/// What the names of directories begin with that hold small files.
+pub(crate) const TREE: &str = "tree-";
 /// Bytes of a WRITE that fills files before they are measured.
 const FILL_RECORD: u32 = 1 << 20;
 const FILL_DEPTH: u16 = 8;
@@ -131,7 +133,7 @@ impl Setup {
                 commit_every: None,
                 records: file.size / u64::from(record),
                 limit: Some(file.size / u64::from(record)),
-                short_is_empty: false,
+                at_rest: false,
                 seed: 0,
             };
             parts.push((Box::new(Data::new(plan, FILL_DEPTH)), FILL_DEPTH));
@@ -194,7 +196,7 @@ impl Setup {
                 commit_every: commits.then_some(options.commit_every),
                 records: if pattern.is_sequential() { own_records } else { whole },
                 limit: options.count.or(one_pass),
-                short_is_empty: false,
+                at_rest: false,
                 seed: self.seed,
             };
             parts.push((Box::new(Data::new(plan, options.depth)), options.depth));
@@ -205,8 +207,7 @@ impl Setup {
     /// Empty trees for the clients of a group, in a new directory.
     pub(crate) fn trees(&mut self, pattern: Pattern, options: &Options) -> Result<Vec<Arc<Tree>>> {
         self.trees += 1;
-        let name = format!("tree-{}", self.trees);
-        self.session.remove_tree(&self.dir, name.as_bytes())?;
+        let name = format!("{TREE}{}", self.trees);
         let base = self.session.directory(&self.dir, &name)?;
         let count = options.items.div_ceil(options.items_per_dir);
         let fresh = || -> Arc<[OnceLock<FileHandle>]> { (0..count).map(|_| OnceLock::new()).collect() };

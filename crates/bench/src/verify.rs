@@ -22,7 +22,7 @@ pub fn verify(settings: Settings, state: &Path) -> Result<(usize, u64)> {
     let mut runner = Runner::new(settings)?;
     let setup = &mut runner.setup;
     let files = state::load(state, |name| {
-        let found = setup.session.lookup(&setup.dir, name)?;
+        let found = setup.session.lookup(&setup.dir, name.as_bytes())?;
         found.map(|found| found.object).ok_or_else(|| anyhow!("the file {name} is gone"))
     })?;
     let bytes = files.iter().map(|(file, _)| file.size).sum();
@@ -43,7 +43,7 @@ pub fn verify(settings: Settings, state: &Path) -> Result<(usize, u64)> {
             commit_every: None,
             records,
             limit: Some(records),
-            short_is_empty: true,
+            at_rest: true,
             seed: 0,
         };
         parts.push((Box::new(Data::new(plan, DEPTH)), DEPTH));

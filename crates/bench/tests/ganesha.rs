@@ -77,6 +77,21 @@ fn all_patterns_run_verified_and_clean_up() {
 }
 
 #[test]
+fn leftovers_of_a_run_that_failed_are_removed() {
+    if !available() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let leftover = dir.path().join("forebay-bench/tree-1/client-0/d0-0");
+    std::fs::create_dir_all(&leftover).unwrap();
+    for number in 0..50 {
+        std::fs::write(leftover.join(format!("f0-{number}")), "old").unwrap();
+    }
+    succeeds("run", dir.path(), &["meta", "lookup", "--items", "60", "-t", "0.2"]);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn shared_files_and_unstable_writes_are_verified() {
     if !available() {
         return;

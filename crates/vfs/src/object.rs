@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, CountedFd};
+use crate::versions::{Changing, Versions};
 
 /// Permission bits of a verdict, as access(2) numbers them.
 pub(crate) mod want {
@@ -37,6 +38,7 @@ pub struct Object {
     writer: OnceLock<CountedFd>,
     pub(crate) changing: RwLock<()>,
     changes: Changes,
+    versions: Versions,
     verdicts: Mutex<Verdicts>,
     /// Names below a directory; boxed because most objects are files.
     pub(crate) names: Option<Box<Mutex<Names>>>,
@@ -91,7 +93,13 @@ pub(crate) fn settled(ctime: Time) -> bool {
 }
 
 impl Object {
-    pub(crate) fn new(path: OwnedFd, kernel: KernelHandle, kind: FileType, budget: &Budget) -> Self {
+    pub(crate) fn new(
+        path: OwnedFd,
+        kernel: KernelHandle,
+        kind: FileType,
+        budget: &Budget,
+        versions: &Versions,
+    ) -> Self {
         Object {
             kernel,
             kind,
@@ -100,8 +108,9 @@ impl Object {
             writer: OnceLock::new(),
             changing: RwLock::new(()),
             changes: Changes::default(),
+            versions: versions.clone(),
             verdicts: Mutex::default(),
-            names: (kind == FileType::Directory).then(Box::default),
+            names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
             listing: Mutex::new(None),
             unstable: Mutex::default(),
             syncing: Mutex::default(),
@@ -219,9 +228,10 @@ impl Object {
 
     /// Begins a change whose before-and-after attributes are to be reported.
     pub(crate) fn begin_change(&self) -> Change<'_> {
+        let version = self.versions.change(&self.kernel);
         let begun = self.changes.begun.fetch_add(1, Ordering::AcqRel);
         let alone = self.changes.ended.load(Ordering::Acquire) == begun;
-        Change { object: self, begun: begun + 1, alone, before: self.attr().ok() }
+        Change { object: self, begun: begun + 1, alone, before: self.attr().ok(), _version: version }
     }
 
     /// A number that grows with every change made through this server; `None` while one is under way.
@@ -295,6 +305,7 @@ pub(crate) struct Change<'a> {
     begun: u64,
     alone: bool,
     pub(crate) before: Option<Attr>,
+    _version: Changing<'a>,
 }
 
 impl Change<'_> {
@@ -339,7 +350,7 @@ mod tests {
     fn object(dir: &tempfile::TempDir) -> Object {
         let fd = rustix::fs::open(dir.path(), OFlags::PATH, Mode::empty()).unwrap();
         let kernel = sys::name_to_handle(&fd, c"").unwrap();
-        Object::new(fd, kernel, FileType::Directory, &Budget::new(10))
+        Object::new(fd, kernel, FileType::Directory, &Budget::new(10), &Versions::new())
     }
 
     #[test]

@@ -52,7 +52,8 @@ struct Check {
 impl Check {
     fn url(&self, path: &str) -> String {
         let Self { port, mount_port, .. } = self;
-        format!("nfs://127.0.0.1/{path}?version=3&nfsport={port}&mountport={mount_port}")
+        // libnfs mounts all before the last slash, and an empty path confuses it where the export is "/".
+        format!("nfs://127.0.0.1//{path}?version=3&nfsport={port}&mountport={mount_port}")
     }
 
     fn path(&self, name: &str) -> String {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use forebay_wire::nfs3::*;
 use forebay_wire::{Encode as _, Reader};
 use rand::rngs::SmallRng;
@@ -10,7 +10,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 
 use super::{Call, Next, Outcome, Progress, Workload, result};
-use crate::content;
+use crate::content::{self, Mismatch};
 use crate::ledger::Ledger;
 
 /// Random places are tried so often before a client waits for the writes of others.
@@ -57,8 +57,9 @@ pub(crate) struct DataPlan {
     pub(crate) records: u64,
     /// Operations after which to stop.
     pub(crate) limit: Option<u64>,
-    /// What a READ does not bring because the file is shorter counts as never written.
-    pub(crate) short_is_empty: bool,
+    /// Nobody writes at the same time, so nothing may be torn; and what a READ does not bring because the file is
+    /// shorter counts as never written.
+    pub(crate) at_rest: bool,
     pub(crate) seed: u64,
 }
 
@@ -180,7 +181,7 @@ impl Data {
         let target = &self.plan.files[file];
         let what = || format!("{} at offset {offset}", target.name);
         let read: ReadOk<'_> = result::<_, PostOpAttr>(body, Procedure::Read, what)?;
-        let short = read.data.len() < self.plan.record as usize && self.plan.short_is_empty;
+        let short = read.data.len() < self.plan.record as usize && self.plan.at_rest;
         if read.count as usize != read.data.len() || read.data.len() != self.plan.record as usize && !short {
             bail!("READ of {} brought {} of {} bytes", what(), read.data.len(), self.plan.record);
         }
@@ -188,23 +189,9 @@ impl Data {
             let unit = self.plan.unit as usize;
             for (number, (at, oldest)) in self.slots[slot].generations.iter().enumerate() {
                 let bytes = read.data.get(number * unit..(number + 1) * unit);
-                let generation = match bytes.map_or(Ok(0), |bytes| content::check(bytes, target.id, *at)) {
-                    Ok(generation) => generation,
-                    Err(mismatch) => bail!("{} at offset {at} is wrong: {mismatch}", target.name),
-                };
-                let newest = ledger.sent(*at);
-                if generation < *oldest {
-                    bail!(
-                        "{} at offset {at} went back to generation {generation} from {oldest}",
-                        target.name
-                    );
-                }
-                if generation > newest {
-                    bail!(
-                        "{} at offset {at} has generation {generation}; newest written was {newest}",
-                        target.name
-                    );
-                }
+                let found = bytes.map_or(Ok(0), |bytes| content::check(bytes, target.id, *at));
+                check_unit(found, *oldest, ledger.sent(*at), self.plan.at_rest)
+                    .with_context(|| format!("{} at offset {at} is wrong", target.name))?;
             }
         }
         Ok(Progress::COMPLETE.with_bytes(read.data.len() as u64))
@@ -253,6 +240,25 @@ impl Data {
             bail!("the server's write verifier has changed: it was restarted, or unstable data is lost");
         }
         Ok(())
+    }
+}
+
+/// Whether a unit may be what was found: `oldest` is the generation acknowledged before the READ was sent, `newest`
+/// the one sent last when its reply came.
+fn check_unit(found: Result<u32, Mismatch>, oldest: u32, newest: u32, at_rest: bool) -> Result<()> {
+    // A READ beside a WRITE of the same unit may bring parts of both: no file system promises more.
+    let racing = newest > oldest && !at_rest;
+    match found {
+        Err(Mismatch::Torn { .. }) if racing => Ok(()),
+        Err(_) if racing && oldest == 0 => Ok(()),
+        Err(mismatch) => Err(mismatch.into()),
+        Ok(generation) if generation < oldest => {
+            bail!("it went back to generation {generation} from {oldest}")
+        }
+        Ok(generation) if generation > newest => {
+            bail!("it has generation {generation}, the newest written was {newest}")
+        }
+        Ok(_) => Ok(()),
     }
 }
 
@@ -325,5 +331,23 @@ impl Workload for Data {
             Request::Commit { file } => self.commit_reply(slot, file, body),
             Request::None => Ok(Progress { outcome: Outcome::Aside, bytes: 0, entries: 0 }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_read_may_bring_depends_on_who_writes() {
+        let torn = || Err(Mismatch::Torn { generation: 3, at: 128 });
+        assert!(check_unit(Ok(3), 3, 3, false).is_ok());
+        assert!(check_unit(Ok(2), 3, 3, false).is_err(), "it went back");
+        assert!(check_unit(Ok(4), 3, 3, false).is_err(), "nobody wrote that");
+        assert!(check_unit(torn(), 3, 3, false).is_err(), "nobody was writing");
+        assert!(check_unit(torn(), 3, 4, false).is_ok(), "somebody was");
+        assert!(check_unit(torn(), 3, 4, true).is_err(), "after a crash nobody is");
+        assert!(check_unit(Err(Mismatch::Foreign), 0, 1, false).is_ok(), "half of the first content");
+        assert!(check_unit(Err(Mismatch::Foreign), 1, 2, false).is_err());
     }
 }

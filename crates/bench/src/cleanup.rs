@@ -1,0 +1,97 @@
+//! Removing what runs have left: everything is looked for first, then files go many at a time, since a server that
+//! makes each REMOVE durable takes its time for one.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use forebay_wire::nfs3::*;
+use forebay_wire::{Decode as _, Encode as _, Reader};
+
+use crate::session::Session;
+use crate::setup::Phase;
+use crate::workload::{Call, Next, Progress, Workload};
+
+const CLIENTS: usize = 16;
+const DEPTH: u16 = 16;
+
+/// A name in a directory.
+type Place = (FileHandle, Vec<u8>);
+
+/// What there is to remove.
+#[derive(Default)]
+pub(crate) struct Survey {
+    files: Vec<Place>,
+    /// Parents before children.
+    dirs: Vec<Place>,
+}
+
+impl Survey {
+    /// Everything at and below a name; nothing where it is gone already.
+    pub(crate) fn of(session: &mut Session, dir: FileHandle, name: &[u8]) -> Result<Self> {
+        let mut survey = Self::default();
+        let mut open = vec![(dir, name.to_vec())];
+        while let Some((parent, name)) = open.pop() {
+            let Some(found) = session.lookup(&parent, &name)? else { continue };
+            survey.dirs.push((parent, name));
+            for entry in session.entries(&found.object)? {
+                if session.is_directory(&found.object, &entry)? {
+                    open.push((found.object, entry.name));
+                } else {
+                    survey.files.push((found.object, entry.name));
+                }
+            }
+        }
+        Ok(survey)
+    }
+
+    /// The phase that removes the files; `None` where there are none.
+    pub(crate) fn files_phase(&mut self) -> Option<Phase> {
+        let files: Arc<[Place]> = std::mem::take(&mut self.files).into();
+        let clients = CLIENTS.min(files.len());
+        let part = |first: usize| -> (Box<dyn Workload>, u16) {
+            let asked = vec![0; DEPTH.into()];
+            (Box::new(Remover { files: files.clone(), next: first, step: clients, asked }), DEPTH)
+        };
+        (clients > 0).then(|| Phase { name: "clean up".to_owned(), parts: (0..clients).map(part).collect() })
+    }
+
+    /// Removes the directories, which are empty by now.
+    pub(crate) fn remove_dirs(self, session: &mut Session) -> Result<()> {
+        self.dirs.iter().rev().try_for_each(|(dir, name)| session.rmdir(dir, name))
+    }
+}
+
+/// A client that removes every `step`-th file.
+struct Remover {
+    files: Arc<[Place]>,
+    next: usize,
+    step: usize,
+    asked: Vec<usize>,
+}
+
+impl Workload for Remover {
+    fn next(&mut self, slot: usize, stopping: bool) -> Next {
+        if stopping || self.next >= self.files.len() {
+            return Next::Finished;
+        }
+        self.asked[slot] = self.next;
+        self.next += self.step;
+        Next::Begin
+    }
+
+    fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure {
+        let (dir, name) = &self.files[self.asked[slot]];
+        DirOpArgs { dir: *dir, name }.encode(call.start(Procedure::Remove));
+        Procedure::Remove
+    }
+
+    fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress> {
+        match RemoveRes::decode(body)? {
+            Ok(_) | Err(Failed { status: Nfsstat3::Noent, .. }) => Ok(Progress::COMPLETE),
+            Err(failed) => {
+                let name = String::from_utf8_lossy(&self.files[self.asked[slot]].1);
+                bail!("REMOVE of {name} failed: {}", failed.status)
+            }
+        }
+    }
+}
