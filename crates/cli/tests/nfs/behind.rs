@@ -76,11 +76,16 @@ fn a_created_file_that_is_replaced_at_once_is_not_mixed_up_with_the_other() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (new, other) = (server.data.join("new"), server.data.join("other"));
-            while !done.load(Ordering::Relaxed) {
+            let make_other = || {
                 std::fs::write(&other, "other").unwrap();
+                std::fs::set_permissions(&other, PermissionsExt::from_mode(0o666)).unwrap();
+            };
+            make_other();
+            while !done.load(Ordering::Relaxed) {
                 // The very moment it is there.
-                if new.exists() {
+                if std::fs::metadata(&new).is_ok_and(|new| new.len() == 0) {
                     std::fs::rename(&other, &new).unwrap();
+                    make_other();
                 }
             }
         });
