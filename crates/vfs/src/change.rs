@@ -146,11 +146,14 @@ impl Vfs {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         }
         let renaming = Renaming::begin(dir);
-        let victim = self.known_child(dir, name);
+        let victim = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok();
+        // Its link count changes, and with it what was seen of it under other names.
+        let changing = victim.as_ref().map(|victim| dir.export.fs.versions.change(victim));
         let result = self.attr_of(dir).and_then(|_| {
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
         });
+        drop(changing);
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
         self.forget_if_gone(dir, victim);
         Changed { result, wcc, intent: result.is_ok().then(|| metadata(&[dir])) }
@@ -195,12 +198,16 @@ impl Vfs {
             second = Some(Renaming::begin(to));
         }
         let first = first.unwrap_or_else(|| Renaming::begin(from));
-        let victim = self.known_child(to, to_name);
-        let moved = from.export.fs.handle_at(&from.object, &c_name(from_name)).ok();
+        let fs = &from.export.fs;
+        let victim = fs.handle_at(&to.object, &c_name(to_name)).ok();
+        let moved = fs.handle_at(&from.object, &c_name(from_name)).ok();
+        let changing: SmallVec<[_; 2]> =
+            [&victim, &moved].into_iter().flatten().map(|kernel| fs.versions.change(kernel)).collect();
         let result = self.attr_of(from).and(self.attr_of(to)).and_then(|_| {
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?)
         });
+        drop(changing);
         let done = result.is_ok();
         if let (true, Some(moved), Scheme::Names(locator)) = (done, &moved, &from.export.fs.scheme) {
             locator.learn(moved, &to.object.kernel, to_name);
@@ -260,15 +267,9 @@ impl Vfs {
         Wcc { before: attr, after: attr }
     }
 
-    /// The object `name` leads to, if it is known: it may be about to lose its last link.
-    fn known_child(&self, dir: &Target, name: &[u8]) -> Option<std::sync::Arc<Object>> {
-        let kernel = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok()?;
-        dir.export.fs.table.get(&kernel)
-    }
-
     /// Lets go of an object whose last link is gone, so that its space is freed and its handle is stale.
-    fn forget_if_gone(&self, dir: &Target, object: Option<std::sync::Arc<Object>>) {
-        if let Some(object) = object
+    fn forget_if_gone(&self, dir: &Target, victim: Option<KernelHandle>) {
+        if let Some(object) = victim.and_then(|kernel| dir.export.fs.table.get(&kernel))
             && object.attr() == Err(Error::Stale)
         {
             dir.export.fs.note_committed(&object, object.unstable());

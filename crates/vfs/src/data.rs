@@ -127,10 +127,13 @@ impl Vfs {
         }
         let fd = target.object.writer(&self.budget, true)?;
         let verifier = self.verifier.get();
+        let len = {
+            // As the caller, so that quotas, reserved blocks and set-uid bits are treated as its own.
+            let _acting = self.act_as(cred)?;
+            write_full(fd, data, offset)?
+        };
+        // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
         let stable = stable || !target.export.fs.note_unstable(&target.object);
-        // As the caller, so that quotas, reserved blocks and set-uid bits are treated as its own.
-        let _acting = self.act_as(cred)?;
-        let len = write_full(fd, data, offset)?;
         Ok(Wrote { len, stable, verifier })
     }
 

@@ -15,6 +15,7 @@ use crate::object::Object;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, Table};
 use crate::verifier::Verifier;
+use crate::versions::Versions;
 
 const EXT4: i64 = 0xef53;
 const XFS: i64 = 0x5846_5342;
@@ -36,6 +37,7 @@ pub(crate) struct Filesystem {
     pub(crate) table: Table,
     pub(crate) journal: Arc<Journal>,
     pub(crate) budget: Budget,
+    pub(crate) versions: Versions,
     /// Whether two changes of an object always show different ctimes if it was looked at in between.
     pub(crate) fine_times: bool,
     /// Objects with uncommitted data; each keeps its descriptors, so there is a limit.
@@ -68,6 +70,7 @@ impl Filesystem {
             journal: Journal::open(again()?, order, budget.clone(), verifier)?,
             budget,
             fine_times: fine_times(root),
+            versions: Versions::new(),
             unstable: AtomicUsize::new(0),
         })
     }
@@ -82,8 +85,8 @@ impl Filesystem {
         self.mount.as_fd()
     }
 
-    /// Counts an unstable write about to happen; false if too many files have uncommitted data already and
-    /// this one must be stable instead.
+    /// Counts an unstable write that was made; false if too many files have uncommitted data already and this
+    /// one must become stable at once.
     pub(crate) fn note_unstable(&self, object: &Object) -> bool {
         if object.unstable() == 0 && self.unstable.load(Ordering::Relaxed) >= self.budget.limit() / 4 {
             return false;
@@ -116,7 +119,7 @@ impl Filesystem {
         let (kernel, attr) = self.identify(&fd)?;
         let object = match self.table.get(&kernel) {
             Some(object) => object,
-            None => self.table.insert(Object::new(fd, kernel, attr.kind, &self.budget)),
+            None => self.table.insert(Object::new(fd, kernel, attr.kind, &self.budget, &self.versions)),
         };
         Ok((object, attr))
     }

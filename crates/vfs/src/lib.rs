@@ -27,6 +27,7 @@ mod state;
 mod sys;
 mod table;
 mod verifier;
+mod versions;
 
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
 pub use change::{Changed, Renamed};

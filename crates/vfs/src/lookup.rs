@@ -85,8 +85,8 @@ impl Vfs {
         let stamp = stamp(&dir.object, attr);
         if let Some(stamp) = stamp
             && let Some(names) = &dir.object.names
-            && let Some(kernel) = names.lock().get(stamp, name)
-            && let Some(object) = fs.table.get(&kernel)
+            && let Some(known) = names.lock().get(stamp, name)
+            && let Some(object) = fs.table.get(&known.kernel)
             && let Ok(found) = object.attr()
         {
             return Ok((Target { export: dir.export.clone(), object }, found));
@@ -96,7 +96,7 @@ impl Vfs {
             && let Some(names) = &dir.object.names
             && settled(attr.ctime)
         {
-            names.lock().learn(stamp, name, object.kernel);
+            names.lock().learn(stamp, name, object.kernel, None);
         }
         Ok((Target { export: dir.export.clone(), object }, found))
     }

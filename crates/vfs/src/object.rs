@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, CountedFd};
+use crate::versions::{Changing, Versions};
 
 /// Permission bits of a verdict, as access(2) numbers them.
 pub(crate) mod want {
@@ -37,15 +38,23 @@ pub struct Object {
     writer: OnceLock<CountedFd>,
     pub(crate) changing: RwLock<()>,
     changes: Changes,
+    versions: Versions,
     verdicts: Mutex<Verdicts>,
     /// Names below a directory; boxed because most objects are files.
     pub(crate) names: Option<Box<Mutex<Names>>>,
     /// A directory opened for listing, with its current position.
     pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
-    /// UNSTABLE writes since the last successful COMMIT; 0 = all is stable.
-    unstable: AtomicU64,
+    unstable: Mutex<Unstable>,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,
+}
+
+/// UNSTABLE writes ever made, and how many of them are known to be stable. Neither ever goes back: a COMMIT that ends
+/// late must not take a later write for stable.
+#[derive(Debug, Default)]
+struct Unstable {
+    written: u64,
+    stable: u64,
 }
 
 /// Counts changes begun and ended, to tell whether two overlapped.
@@ -82,7 +91,13 @@ pub(crate) fn settled(ctime: Time) -> bool {
 }
 
 impl Object {
-    pub(crate) fn new(path: OwnedFd, kernel: KernelHandle, kind: FileType, budget: &Budget) -> Self {
+    pub(crate) fn new(
+        path: OwnedFd,
+        kernel: KernelHandle,
+        kind: FileType,
+        budget: &Budget,
+        versions: &Versions,
+    ) -> Self {
         Object {
             kernel,
             kind,
@@ -91,10 +106,11 @@ impl Object {
             writer: OnceLock::new(),
             changing: RwLock::new(()),
             changes: Changes::default(),
+            versions: versions.clone(),
             verdicts: Mutex::default(),
-            names: (kind == FileType::Directory).then(Box::default),
+            names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
             listing: Mutex::new(None),
-            unstable: AtomicU64::new(0),
+            unstable: Mutex::default(),
             used: AtomicBool::new(true),
         }
     }
@@ -208,9 +224,10 @@ impl Object {
 
     /// Begins a change whose before-and-after attributes are to be reported.
     pub(crate) fn begin_change(&self) -> Change<'_> {
+        let version = self.versions.change(&self.kernel);
         let begun = self.changes.begun.fetch_add(1, Ordering::AcqRel);
         let alone = self.changes.ended.load(Ordering::Acquire) == begun;
-        Change { object: self, begun: begun + 1, alone, before: self.attr().ok() }
+        Change { object: self, begun: begun + 1, alone, before: self.attr().ok(), _version: version }
     }
 
     /// A number that grows with every change made through this server; `None` while one is under way.
@@ -219,18 +236,26 @@ impl Object {
         (self.changes.begun.load(Ordering::Acquire) == ended).then_some(ended)
     }
 
-    /// Counts of UNSTABLE writes not yet committed, to be handed to [`Object::committed`].
+    /// 0 if everything written is stable; else the number of UNSTABLE writes so far, to be handed to
+    /// [`Object::committed`].
     pub fn unstable(&self) -> u64 {
-        self.unstable.load(Ordering::Acquire)
+        let unstable = self.unstable.lock();
+        if unstable.written == unstable.stable { 0 } else { unstable.written }
     }
 
+    /// Counts an UNSTABLE write that was made; true if everything was stable before it.
     pub(crate) fn wrote_unstable(&self) -> bool {
-        self.unstable.fetch_add(1, Ordering::AcqRel) == 0
+        let mut unstable = self.unstable.lock();
+        unstable.written += 1;
+        unstable.written == unstable.stable + 1
     }
 
-    /// Everything counted by `seen` is stable now; writes since then keep the object unstable.
+    /// The first `seen` writes are stable now; true if that is all there were and not known before.
     pub(crate) fn committed(&self, seen: u64) -> bool {
-        seen != 0 && self.unstable.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        let mut unstable = self.unstable.lock();
+        let news = seen > unstable.stable;
+        unstable.stable = unstable.stable.max(seen);
+        news && unstable.stable == unstable.written
     }
 }
 
@@ -260,6 +285,7 @@ pub(crate) struct Change<'a> {
     begun: u64,
     alone: bool,
     pub(crate) before: Option<Attr>,
+    _version: Changing<'a>,
 }
 
 impl Change<'_> {
@@ -304,7 +330,7 @@ mod tests {
     fn object(dir: &tempfile::TempDir) -> Object {
         let fd = rustix::fs::open(dir.path(), OFlags::PATH, Mode::empty()).unwrap();
         let kernel = sys::name_to_handle(&fd, c"").unwrap();
-        Object::new(fd, kernel, FileType::Directory, &Budget::new(10))
+        Object::new(fd, kernel, FileType::Directory, &Budget::new(10), &Versions::new())
     }
 
     #[test]
@@ -353,6 +379,18 @@ mod tests {
         let attr = object.attr().unwrap();
         assert_eq!(object.permits(&cred, &attr, want::READ, true, |_| Ok(want::READ)), Ok(want::READ));
         assert_eq!(object.permits(&cred, &attr, want::READ, false, |_| Ok(0)), Err(Error::WouldBlock));
+    }
+
+    #[test]
+    fn a_commit_that_ends_late_takes_no_later_write_for_stable() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        object.wrote_unstable();
+        let (first, second) = (object.unstable(), object.unstable());
+        assert!(object.committed(first));
+        object.wrote_unstable();
+        assert!(!object.committed(second));
+        assert_ne!(object.unstable(), 0, "the second write was never synced");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::object::Object;
 use crate::sys::KernelHandle;
 
-/// How many descriptors objects may hold, and how many they hold.
+/// How many descriptors objects may hold and names directories may remember, and how many there are.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<BudgetInner>);
 
@@ -23,12 +23,17 @@ pub struct Budget(Arc<BudgetInner>);
 struct BudgetInner {
     open: AtomicUsize,
     limit: usize,
+    names: AtomicUsize,
 }
+
+/// Names remembered for each descriptor of the budget: listings meet more names than are opened. A name takes
+/// about 300 bytes.
+const NAMES_PER_DESCRIPTOR: usize = 8;
 
 impl Budget {
     /// A budget of `limit` descriptors.
     pub fn new(limit: usize) -> Self {
-        Budget(Arc::new(BudgetInner { open: AtomicUsize::new(0), limit }))
+        Budget(Arc::new(BudgetInner { open: AtomicUsize::new(0), limit, names: AtomicUsize::new(0) }))
     }
 
     pub(crate) fn count(&self, fd: OwnedFd) -> CountedFd {
@@ -39,6 +44,23 @@ impl Budget {
     /// Descriptors open now.
     pub fn open(&self) -> usize {
         self.0.open.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn names_limit(&self) -> usize {
+        self.0.limit.saturating_mul(NAMES_PER_DESCRIPTOR)
+    }
+
+    /// Takes room for one name; false if there is none.
+    pub(crate) fn take_name(&self) -> bool {
+        let taken = self.0.names.fetch_add(1, Ordering::Relaxed) < self.names_limit();
+        if !taken {
+            self.give_names(1);
+        }
+        taken
+    }
+
+    pub(crate) fn give_names(&self, count: usize) {
+        self.0.names.fetch_sub(count, Ordering::Relaxed);
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -191,7 +213,7 @@ mod tests {
         let fd = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap();
         let mut kernel = KernelHandle { kind: 1, len: 4, bytes: [0; KERNEL_HANDLE_MAX] };
         kernel.bytes[..4].copy_from_slice(&n.to_le_bytes());
-        Object::new(fd, kernel, FileType::Directory, budget)
+        Object::new(fd, kernel, FileType::Directory, budget, &crate::versions::Versions::new())
     }
 
     #[test]

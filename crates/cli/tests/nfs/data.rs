@@ -20,7 +20,7 @@ fn reads_return_what_was_written_at_every_size() {
         assert_eq!(c.attr(&file).size, end);
         let read = c.read(&file, end - len as u64, len as u32).unwrap();
         assert_eq!(read.data, &data[..len]);
-        assert_eq!(read.eof, true);
+        assert!(read.eof);
         assert_eq!(read.attributes.size, end);
     }
     assert_eq!(std::fs::metadata(server.data.join("f")).unwrap().len(), end);

@@ -344,3 +344,76 @@ fn a_large_directory_is_listed_completely() {
         assert_eq!(seen.iter().filter(|seen| !**seen).count(), 0, "names are missing");
     }
 }
+
+/// Listings remember attributes for a moment: every way to change an object through the server must be seen at once.
+#[test]
+fn a_listing_shows_every_change_at_once() {
+    let server = Serve::new().flags(&["--squash", "none"]).start_on(|data| {
+        for name in ["written", "truncated", "mode", "linked", "unlinked", "moved", "inner/deep", "committed"]
+        {
+            let path = data.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, b"0123456789").unwrap();
+        }
+        std::fs::hard_link(data.join("unlinked"), data.join("inner/other name")).unwrap();
+        // Names are remembered only under a directory time older than a clock tick.
+        let old = std::time::SystemTime::UNIX_EPOCH;
+        std::fs::File::open(data).unwrap().set_modified(old).unwrap();
+    });
+    let mut c = server.connect();
+    let root = c.root();
+    let whole = Way::Plus { dircount: 1 << 20, maxcount: 1 << 20 };
+    let changes: [fn(&mut Client, &FileHandle); 9] = [
+        |c, root| {
+            let file = c.find(root, b"written");
+            c.write(&file, 8, b"more", StableHow::Unstable).unwrap();
+        },
+        |c, root| {
+            let file = c.find(root, b"truncated");
+            c.setattr(&file, size(3)).unwrap();
+        },
+        |c, root| {
+            let file = c.find(root, b"mode");
+            c.setattr(&file, mode(0o600)).unwrap();
+        },
+        |c, root| {
+            let (file, inner) = (c.find(root, b"linked"), c.find(root, b"inner"));
+            c.link(&file, &inner, b"second name").unwrap();
+        },
+        |c, root| {
+            let inner = c.find(root, b"inner");
+            c.remove(&inner, b"other name").unwrap();
+        },
+        |c, root| {
+            let inner = c.find(root, b"inner");
+            c.rename((root, b"moved"), (&inner, b"moved")).unwrap();
+            c.rename((&inner, b"moved"), (root, b"moved")).unwrap();
+        },
+        |c, root| {
+            let inner = c.find(root, b"inner");
+            c.new_dir(&inner, b"new", 0o755);
+        },
+        |c, root| {
+            let how = CreateHow::Unchecked(size(0));
+            c.create(root, b"committed", how).unwrap();
+        },
+        |c, root| {
+            c.remove(root, b"mode").unwrap();
+            c.new_file(root, b"mode", 0o640);
+        },
+    ];
+    for (n, change) in changes.iter().enumerate() {
+        // Longer than a clock tick, so that the listings before the change are remembered at all.
+        std::thread::sleep(std::time::Duration::from_millis(40));
+        list(&mut c, &root, whole);
+        list(&mut c, &root, whole);
+        change(&mut c, &root);
+        for listed in list(&mut c, &root, whole) {
+            let Some(handle) = listed.handle else { continue };
+            assert_eq!(listed.attributes, Some(c.attr(&handle)), "{:?} after change {n}", listed.name);
+            if listed.name != b"." && listed.name != b".." {
+                assert_eq!(handle, c.find(&root, &listed.name), "after change {n}");
+            }
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! `TMPDIR` decides which file system is served, so the same tests prove ext4, XFS, btrfs and tmpfs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is the assertion, in helpers too")]
+#![allow(clippy::result_large_err, reason = "results are the protocol's own")]
 
 #[macro_use]
 mod harness;
@@ -14,10 +15,12 @@ mod behind;
 mod data;
 mod durability;
 mod handles;
+mod independent;
 mod listing;
 mod mounting;
 mod names;
 mod objects;
+mod power_cut;
 mod retransmit;
 mod rpc_errors;
 mod start_stop;

@@ -194,7 +194,8 @@ fn symlink_and_readlink_keep_any_bytes() {
     let server = Serve::new().start();
     let mut c = server.connect();
     let root = c.root();
-    let longest = vec![b'x'; 4095];
+    // XFS has room for 1,023 bytes, others for 4,095.
+    let longest = vec![b'x'; 1023];
     for (child, text) in [(&b"a"[..], &b"../../x"[..]), (b"b", b"\xff\n"), (b"c", &longest)] {
         let (link, attr) = around(&mut c, &root, |c| made(c.symlink(&root, child, text)));
         assert_eq!((attr.ftype, attr.size), (Ftype3::Lnk, text.len() as u64));
@@ -365,7 +366,9 @@ fn rename_moves_replaces_and_refuses() {
     let full = c.new_dir(&a, b"full", 0o777);
     let empty = c.new_dir(&b, b"empty", 0o777);
     c.new_file(&full, b"x", 0o644);
-    assert_eq!(rename_around(&mut c, (&b, b"empty"), (&a, b"full")), Err(Nfsstat3::Notempty));
+    // POSIX allows both, and each file system has its own.
+    let not_empty = rename_around(&mut c, (&b, b"empty"), (&a, b"full")).unwrap_err();
+    assert!(matches!(not_empty, Nfsstat3::Notempty | Nfsstat3::Exist));
     assert_eq!(rename_around(&mut c, (&a, b"full"), (&b, b"empty")), Ok(()));
     assert_eq!(c.getattr(&empty).status(), Nfsstat3::Stale);
     assert_eq!(c.find(&full, b".."), b);

@@ -114,7 +114,7 @@ fn an_unusable_state_directory() {
 #[test]
 fn a_port_below_1024_without_the_privilege() {
     needs_root!();
-    let server = Serve::new().as_user(65534).start();
+    let server = Serve::new().run_as(65534).start();
     let unprivileged = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
     if unprivileged.trim().parse::<u32>().unwrap() < 1000 {
         eprintln!("not run: this host lets everybody use ports below 1024");

@@ -9,7 +9,7 @@ const NOBODY: u32 = 65534;
 #[test]
 fn its_limits_are_said_at_the_start() {
     needs_root!();
-    let mut server = Serve::new().as_user(NOBODY).start();
+    let mut server = Serve::new().run_as(NOBODY).start();
     assert_eq!(server.status()["handles"], "fallback");
     server.signal(rustix::process::Signal::TERM);
     let (_, said) = server.wait();
@@ -20,7 +20,7 @@ fn its_limits_are_said_at_the_start() {
 #[test]
 fn everything_works_as_the_servers_own_user() {
     needs_root!();
-    let server = Serve::new().as_user(NOBODY).start();
+    let server = Serve::new().run_as(NOBODY).start();
     let mut c = server.connect().acting_as(user(1000, 1000, &[]));
     let root = c.root();
     let dir = c.new_dir(&root, b"d", 0o755);
@@ -59,7 +59,7 @@ fn everything_works_as_the_servers_own_user() {
 #[test]
 fn what_needs_root_is_refused() {
     needs_root!();
-    let server = Serve::new().as_user(NOBODY).flags(&["--squash", "none"]).start_on(|data| {
+    let server = Serve::new().run_as(NOBODY).flags(&["--squash", "none"]).start_on(|data| {
         std::fs::write(data.join("roots"), "secret").unwrap();
         std::fs::set_permissions(data.join("roots"), PermissionsExt::from_mode(0o600)).unwrap();
     });
@@ -79,7 +79,7 @@ fn what_needs_root_is_refused() {
 #[test]
 fn handles_survive_renames_restarts_and_changes_by_others() {
     needs_root!();
-    let mut server = Serve::new().as_user(NOBODY).start();
+    let mut server = Serve::new().run_as(NOBODY).start();
     let mut c = server.connect();
     let root = c.root();
     let a = c.new_dir(&root, b"a", 0o755);
@@ -117,7 +117,7 @@ fn handles_survive_renames_restarts_and_changes_by_others() {
 #[test]
 fn a_second_name_keeps_the_handle() {
     needs_root!();
-    let mut server = Serve::new().as_user(NOBODY).start();
+    let mut server = Serve::new().run_as(NOBODY).start();
     let mut c = server.connect();
     let root = c.root();
     let file = c.new_file(&root, b"f", 0o644);
@@ -133,7 +133,7 @@ fn a_second_name_keeps_the_handle() {
 #[test]
 fn files_without_permissions_are_written_by_their_creator() {
     needs_root!();
-    let server = Serve::new().as_user(NOBODY).start();
+    let server = Serve::new().run_as(NOBODY).start();
     let mut c = server.connect();
     let root = c.root();
     let made = c.create(&root, b"f", CreateHow::Exclusive([9; 8])).unwrap();
@@ -154,7 +154,7 @@ fn files_without_permissions_are_written_by_their_creator() {
 #[test]
 fn a_directory_of_another_user_is_served_as_far_as_it_goes() {
     needs_root!();
-    let server = Serve::new().as_user(NOBODY).start_on(|data| {
+    let server = Serve::new().run_as(NOBODY).start_on(|data| {
         std::fs::create_dir(data.join("closed")).unwrap();
         std::fs::write(data.join("closed/f"), "").unwrap();
         std::fs::set_permissions(data.join("closed"), PermissionsExt::from_mode(0o700)).unwrap();

@@ -54,7 +54,7 @@ impl Serve {
     }
 
     /// Runs the server as this user.
-    pub(crate) fn as_user(mut self, uid: u32) -> Self {
+    pub(crate) fn run_as(mut self, uid: u32) -> Self {
         self.uid = Some(uid);
         self
     }

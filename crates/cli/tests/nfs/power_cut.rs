@@ -1,0 +1,216 @@
+//! What was acknowledged survives a power cut on real file systems: an emulated disk array with a volatile cache loses
+//! a random part of what was not flushed. The control, a disk whose flushes do nothing, must fail this test.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::harness::*;
+
+/// An emulated array; taken down with the value.
+struct Array {
+    state: tempfile::TempDir,
+    fs: &'static str,
+}
+
+impl Array {
+    /// Brings it up, or says why this machine cannot.
+    fn up(fs: &'static str) -> Option<Self> {
+        let array = Array { state: tempfile::tempdir().unwrap(), fs };
+        let out = array.power_on();
+        if out.status.success() {
+            return Some(array);
+        }
+        let why = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(std::env::var_os("CI").is_none(), "CI has to have the emulated array: {why}");
+        eprintln!("skipped: no emulated array with {fs} on this machine: {why}");
+        None
+    }
+
+    fn verb(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(FOREBAY);
+        // Images lie in one place for all: a name of its own each.
+        command.args(["bench", "array"]).args(words).args(["--name", &self.name()]);
+        command.arg("--state-dir").arg(self.state.path());
+        command.output().unwrap()
+    }
+
+    fn power_on(&self) -> Output {
+        let size = ["--size", "1G", "--write-cache", "volatile", "--fs", self.fs];
+        self.verb(&[&["up", "--model", "nl-sas-8"][..], &size].concat())
+    }
+
+    fn name(&self) -> String {
+        let unique = self.state.path().file_name().unwrap().to_str().unwrap();
+        unique.trim_start_matches('.').to_owned()
+    }
+
+    fn mount(&self) -> PathBuf {
+        self.state.path().join(self.name()).join("mnt")
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        self.verb(&["down", "--force"]);
+    }
+}
+
+/// What a client was promised about one file.
+struct Promise {
+    dir: FileHandle,
+    name: String,
+    /// Its handle and first byte; none if it was removed.
+    file: Option<(FileHandle, u8)>,
+}
+
+/// Creates, writes, renames, links and removes until the disk fails; returns what was acknowledged.
+fn work(mut c: Client, dir: FileHandle, done: &AtomicUsize) -> Vec<Promise> {
+    let mut promises = Vec::new();
+    for n in 0.. {
+        let mut name = format!("f{n}");
+        let Ok(made) = c.create(&dir, name.as_bytes(), CreateHow::Guarded(mode(0o644))) else { break };
+        let file = made.object.unwrap();
+        let byte = n as u8;
+        let written = c.write(&file, 0, &[byte; 4096], StableHow::FileSync).is_ok();
+        if !written {
+            break;
+        }
+        if n % 3 == 1 {
+            let to = format!("moved{n}");
+            if c.rename((&dir, name.as_bytes()), (&dir, to.as_bytes())).is_err() {
+                break;
+            }
+            promises.push(Promise { dir, name, file: None });
+            name = to;
+        }
+        if n % 3 == 2 {
+            let link = format!("link{n}");
+            if c.link(&file, &dir, link.as_bytes()).is_err() {
+                break;
+            }
+            promises.push(Promise { dir, name: link, file: Some((file, byte)) });
+            if c.remove(&dir, name.as_bytes()).is_err() {
+                break;
+            }
+            promises.push(Promise { dir, name, file: None });
+        } else {
+            promises.push(Promise { dir, name, file: Some((file, byte)) });
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    promises
+}
+
+/// The first promise that is not kept.
+fn broken(c: &mut Client, promises: &[Promise]) -> Option<String> {
+    promises.iter().find_map(|promise| {
+        let found = c.lookup(&promise.dir, promise.name.as_bytes());
+        let Some((file, byte)) = promise.file else {
+            return found.is_ok().then(|| format!("{} is back", promise.name));
+        };
+        match found {
+            Ok(found) if found.object == file => {}
+            Ok(_) => return Some(format!("{} leads to another file", promise.name)),
+            Err(failed) => return Some(format!("{} is lost: {}", promise.name, failed.status)),
+        }
+        // The very handle from before the cut.
+        let kept = c.read(&file, 0, 4096).is_ok_and(|read| read.data == [byte; 4096]);
+        (!kept).then(|| format!("the data of {} is lost", promise.name))
+    })
+}
+
+/// Cuts the power under load and looks what is left of the promises; `None` where there is no array.
+fn cut(fs: &'static str, seed: &str, fault: Option<&str>) -> Option<Result<usize, String>> {
+    let array = Array::up(fs)?;
+    let mut server = Serve::new().flags(&["--squash", "none"]).data_at(&array.mount()).start();
+    let root = server.connect().root();
+    let clients = 8;
+    let dirs: Vec<_> =
+        (0..clients).map(|n| server.connect().new_dir(&root, format!("d{n}").as_bytes(), 0o755)).collect();
+    if let Some(fault) = fault {
+        assert!(array.verb(&["inject", fault]).status.success());
+    }
+    let (done, start) = (AtomicUsize::new(0), Barrier::new(clients));
+    let promises: Vec<Promise> = std::thread::scope(|scope| {
+        let (server, done, start) = (&server, &done, &start);
+        let working = dirs.iter().map(|dir| {
+            scope.spawn(move || {
+                start.wait();
+                work(server.connect(), *dir, done)
+            })
+        });
+        let working: Vec<_> = working.collect();
+        while done.load(Ordering::Relaxed) < 200 {
+            std::thread::yield_now();
+        }
+        assert!(array.verb(&["cut", "--seed", seed]).status.success());
+        working.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    server.kill();
+    if !array.power_on().status.success() {
+        return Some(Err("the file system cannot be mounted any more".into()));
+    }
+    server.start();
+    let result = match broken(&mut server.connect(), &promises) {
+        Some(what) => Err(what),
+        None => Ok(promises.len()),
+    };
+    server.stop();
+    Some(result)
+}
+
+fn survives(fs: &'static str) {
+    for seed in ["1", "2"] {
+        if let Some(result) = cut(fs, seed, None) {
+            assert!(result.as_ref().is_ok_and(|kept| *kept >= 200), "{fs}, seed {seed}: {result:?}");
+        }
+    }
+}
+
+#[test]
+fn acknowledged_changes_survive_a_power_cut_on_xfs() {
+    survives("xfs");
+}
+
+#[test]
+fn acknowledged_changes_survive_a_power_cut_on_ext4() {
+    survives("ext4");
+}
+
+#[test]
+fn a_disk_whose_flushes_do_nothing_is_found_out() {
+    if let Some(result) = cut("ext4", "3", Some("flush-noop")) {
+        assert!(result.is_err(), "the test cannot tell a loss from none: {result:?}");
+    }
+}
+
+/// The order that group commit relies on is in use, not its fallback.
+#[test]
+fn one_commit_carries_many_changes_on_xfs_and_ext4() {
+    for fs in ["xfs", "ext4"] {
+        let Some(array) = Array::up(fs) else { return };
+        let server = Serve::new().flags(&["--squash", "none"]).data_at(&array.mount()).start();
+        let root = server.connect().root();
+        std::thread::scope(|scope| {
+            for n in 0..16 {
+                let server = &server;
+                scope.spawn(move || {
+                    let mut c = server.connect();
+                    let dir = c.new_dir(&root, format!("d{n}").as_bytes(), 0o755);
+                    for file in 0..5 {
+                        c.new_file(&dir, format!("f{file}").as_bytes(), 0o644);
+                    }
+                });
+            }
+        });
+        let durability = &server.status()["durability"];
+        let (batches, operations) =
+            (durability["batches"].as_u64().unwrap(), durability["operations"].as_u64().unwrap());
+        assert!(
+            operations >= 96 && batches * 2 <= operations,
+            "{fs}: {batches} commits for {operations} changes"
+        );
+    }
+}
