@@ -15,8 +15,9 @@ use crate::fs::{Scheme, require_dir};
 use crate::journal::Intent;
 use crate::lookup::stamp;
 use crate::names::Stamp;
-use crate::object::{Change, Object, proc_path, want};
+use crate::object::{Change, Object, proc_path};
 use crate::sys::KernelHandle;
+use crate::verdicts::want;
 
 /// The outcome of a change: it happened or not, the attributes around it, and what must become durable
 /// before it is acknowledged.
