@@ -12,7 +12,6 @@ use crate::journal::{Data, Done, Intent, Journal, Order};
 use crate::object::Object;
 use crate::table::Budget;
 use crate::verdicts::ask_kernel;
-use crate::verdicts::ask_kernel;
 use crate::verifier::Verifier;
 
 /// Whether an operation may wait for a disk.
