@@ -1,7 +1,7 @@
 //! The portmapper's answers (RFC 1833 section 3): enough for any client to find NFS and MOUNT on port 111.
 
 use forebay_rpc::{Message, Outcome, Reply, Service};
-use forebay_wire::portmap::{IPPROTO_TCP, Mapping, PROGRAM, Procedure, VERSION};
+use forebay_wire::portmap::{IPPROTO_TCP, IPPROTO_UDP, Mapping, PORT, PROGRAM, Procedure, VERSION};
 use forebay_wire::rpc::{CallError, CallHeader, ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Decode, Encode, List, Reader};
 use forebay_wire::{mount3, nfs3};
@@ -12,6 +12,12 @@ pub struct Ports {
     /// The TCP port of both.
     pub port: u16,
 }
+
+/// The portmapper itself, which rpcinfo(8) asks for first.
+const OWN: [Mapping; 2] = [
+    Mapping { prog: PROGRAM, vers: VERSION, prot: IPPROTO_TCP, port: PORT as u32 },
+    Mapping { prog: PROGRAM, vers: VERSION, prot: IPPROTO_UDP, port: PORT as u32 },
+];
 
 impl Ports {
     /// What is registered.
@@ -65,7 +71,7 @@ impl Ports {
             },
             Procedure::Dump => {
                 head(ReplyStatus::Success).encode(out);
-                List(self.mappings().to_vec()).encode(out);
+                List([&OWN[..], &self.mappings()].concat()).encode(out);
             }
             // Nobody registers here, and nothing is called on behalf of others.
             Procedure::Set | Procedure::Unset => {
@@ -80,7 +86,8 @@ impl Ports {
     /// asking for another version gets the port: it will be told there which versions are served.
     fn port_of(&self, asked: &Mapping) -> u32 {
         let served = self.mappings();
-        let found = served.iter().find(|mapping| mapping.prog == asked.prog && mapping.prot == asked.prot);
+        let mut served = OWN.iter().chain(&served);
+        let found = served.find(|mapping| mapping.prog == asked.prog && mapping.prot == asked.prot);
         found.map_or(0, |mapping| mapping.port)
     }
 }
@@ -95,7 +102,6 @@ impl Service for Ports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_wire::portmap::IPPROTO_UDP;
     use forebay_wire::rpc::{Auth, OpaqueAuth};
 
     fn ask(prog: u32, prot: u32) -> u32 {
@@ -115,6 +121,7 @@ mod tests {
         assert_eq!(ask(nfs3::PROGRAM, IPPROTO_TCP), 2049);
         assert_eq!(ask(mount3::PROGRAM, IPPROTO_TCP), 2049);
         assert_eq!(ask(nfs3::PROGRAM, IPPROTO_UDP), 0);
+        assert_eq!(ask(PROGRAM, IPPROTO_UDP), 111);
         assert_eq!(ask(100_021, IPPROTO_TCP), 0, "no lock manager is served");
     }
 }

@@ -13,8 +13,9 @@ use crate::fs::{Scheme, require_dir};
 use crate::journal::Intent;
 use crate::lookup::stamp;
 use crate::names::Stamp;
-use crate::object::{Change, Object, want};
+use crate::object::{Change, Object};
 use crate::sys::{KernelHandle, proc_path};
+use crate::verdicts::want;
 
 /// The outcome of a change: it happened or not, the attributes around it, and what must become durable
 /// before it is acknowledged.

@@ -12,7 +12,7 @@ use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::journal::{Data, Intent};
-use crate::object::want;
+use crate::verdicts::want;
 
 /// What READ found.
 #[derive(Clone, Copy, Debug)]

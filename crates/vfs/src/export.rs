@@ -9,8 +9,9 @@ use crate::error::{Error, Result};
 use crate::fs::{self, Filesystem, Scheme};
 use crate::handle::{Handle, HandleKey};
 use crate::journal::{Data, Done, Intent, Journal, Order};
-use crate::object::{Object, ask_kernel};
+use crate::object::Object;
 use crate::table::Budget;
+use crate::verdicts::ask_kernel;
 use crate::verifier::Verifier;
 
 /// Whether an operation may wait for a disk.

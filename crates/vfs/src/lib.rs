@@ -26,6 +26,7 @@ mod owner;
 mod state;
 mod sys;
 mod table;
+mod verdicts;
 mod verifier;
 mod versions;
 

@@ -15,8 +15,8 @@ use crate::fs::require_dir;
 use crate::handle::Handle;
 use crate::lookup::stamp;
 use crate::names::{Child, Seen, Stamp};
-use crate::object::{settled, want};
 use crate::table::CountedFd;
+use crate::verdicts::{settled, want};
 
 /// One name of a directory.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::fs::require_dir;
 use crate::names::Stamp;
-use crate::object::{Object, settled, want};
+use crate::object::Object;
+use crate::verdicts::{settled, want};
 
 /// What ACCESS asks about, in POSIX terms; the protocol layer maps its own bits to these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,20 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{FileType, OFlags};
 
-use crate::attr::{Attr, Time, Wcc};
+use crate::attr::{Attr, Wcc};
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, CountedFd};
+use crate::verdicts::{Verdicts, settled};
 use crate::versions::{Changing, Versions};
-
-/// Permission bits of a verdict, as access(2) numbers them.
-pub(crate) mod want {
-    pub(crate) const READ: u8 = libc::R_OK as u8;
-    pub(crate) const WRITE: u8 = libc::W_OK as u8;
-    pub(crate) const EXECUTE: u8 = libc::X_OK as u8;
-}
 
 /// A known object of a backing file system.
 #[derive(Debug)]
@@ -64,32 +58,6 @@ struct Unstable {
 struct Changes {
     begun: AtomicU64,
     ended: AtomicU64,
-}
-
-/// What the kernel said about who may do what, believed while `ctime` stands.
-#[derive(Debug, Default)]
-struct Verdicts {
-    ctime: Time,
-    slots: [Verdict; 8],
-    next: usize,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Verdict {
-    cred: u64,
-    asked: u8,
-    granted: u8,
-}
-
-/// Changes younger than this may share their ctime with the next change on kernels with coarse
-/// timestamps (one tick, at most 10 ms), so nothing learnt under so young a ctime is kept.
-const SETTLED_NANOS: i64 = 20_000_000;
-
-/// Whether a ctime is old enough that any later change shows a different one.
-pub(crate) fn settled(ctime: Time) -> bool {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    let nanos = |sec: i64, nsec: i64| sec.saturating_mul(1_000_000_000).saturating_add(nsec);
-    nanos(now.tv_sec, now.tv_nsec).saturating_sub(nanos(ctime.sec, ctime.nsec.into())) > SETTLED_NANOS
 }
 
 impl Object {
@@ -204,7 +172,7 @@ impl Object {
                     return Ok(known.granted & want);
                 }
             } else {
-                *verdicts = Verdicts { ctime: attr.ctime, ..Verdicts::default() };
+                *verdicts = Verdicts::under(attr.ctime);
             }
         }
         if !may_ask {
@@ -273,26 +241,6 @@ impl Object {
     }
 }
 
-impl Verdicts {
-    fn find(&self, cred: u64, want: u8) -> Option<&Verdict> {
-        self.slots.iter().find(|slot| slot.cred == cred && slot.asked & want == want)
-    }
-
-    fn learn(&mut self, cred: u64, asked: u8, granted: u8) {
-        let slot = match self.slots.iter_mut().find(|slot| slot.cred == cred) {
-            Some(slot) => slot,
-            None => {
-                self.next = (self.next + 1) % self.slots.len();
-                let slot = &mut self.slots[self.next];
-                *slot = Verdict { cred, ..Verdict::default() };
-                slot
-            }
-        };
-        slot.granted = slot.granted & !asked | granted;
-        slot.asked |= asked;
-    }
-}
-
 /// A change under way; [`Change::end`] gives the attributes around it.
 pub(crate) struct Change<'a> {
     object: &'a Object,
@@ -317,20 +265,10 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Asks the kernel which of `want` the thread's present identity has on the object.
-pub(crate) fn ask_kernel(object: &Object, want: u8) -> Result<u8> {
-    let mut granted = 0;
-    for bit in [want::READ, want::WRITE, want::EXECUTE] {
-        if want & bit != 0 && sys::may_access(object.path(), i32::from(bit))? {
-            granted |= bit;
-        }
-    }
-    Ok(granted)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verdicts::want;
 
     fn object(dir: &tempfile::TempDir) -> Object {
         let fd = rustix::fs::open(dir.path(), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();

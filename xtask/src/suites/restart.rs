@@ -23,10 +23,8 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     let mut report = |line: &[u8]| {
         let line = String::from_utf8_lossy(line);
-        match reported(&line) {
-            Some(case) => cases.push(case),
-            None => eprint!("{line}"),
-        }
+        eprint!("{line}");
+        cases.extend(reported(&line));
     };
     let status = thread::scope(|scope| {
         let client = scope.spawn(|| guest.run(&mut report));
