@@ -11,7 +11,7 @@ use forebay_control::{EventLog, HandleMode, Severity};
 use forebay_nfs::{CacheLimits, Nfs, NfsConfig, Ports};
 use forebay_rpc::{Config, Running, Server, StartError};
 use forebay_vfs::{Budget, ExportSpec, HandleKey, Ownership, Verifier, Vfs};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::control::Control;
 use crate::error::Error;
@@ -43,6 +43,8 @@ pub fn run(
         Portmap::Register => portmap::register(ports).map(|()| None)?,
         Portmap::Off => None,
     };
+    // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.
+    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     // Registered before anything is said: a signal from here on stops the server cleanly.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
     let running = server.spawn().map_err(start_error)?;

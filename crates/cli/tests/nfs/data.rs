@@ -171,6 +171,23 @@ fn a_full_file_system_is_told_in_time() {
     c.write(&file, 0, &chunk, StableHow::FileSync).unwrap();
 }
 
+/// A limit on the size of files (setrlimit(2)) is told to the client; by default its signal ends a process.
+#[test]
+fn a_limit_on_file_sizes_does_not_end_the_server() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let server = Serve::new().start();
+    let pid = Pid::from_raw(server.pid() as i32);
+    let limit = Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
+    prlimit(pid, Resource::Fsize, limit).unwrap();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    c.write(&file, 0, b"data", StableHow::FileSync).unwrap();
+    assert_eq!(c.write(&file, 1 << 20, b"data", StableHow::FileSync).status(), Nfsstat3::Fbig);
+    assert_eq!(c.setattr(&file, size(2 << 20)).status(), Nfsstat3::Fbig);
+    assert_eq!(c.attr(&file).size, 4);
+}
+
 #[test]
 fn many_connections_write_one_file_side_by_side() {
     let server = Serve::new().start();
