@@ -1,7 +1,5 @@
 //! SETATTR, REMOVE, RMDIR, RENAME and LINK.
 
-use std::os::fd::AsRawFd;
-
 use parking_lot::RwLockWriteGuard;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
@@ -15,8 +13,8 @@ use crate::fs::{Scheme, require_dir};
 use crate::journal::Intent;
 use crate::lookup::stamp;
 use crate::names::Stamp;
-use crate::object::{Change, Object, proc_path};
-use crate::sys::KernelHandle;
+use crate::object::{Change, Object};
+use crate::sys::{KernelHandle, proc_path};
 use crate::verdicts::want;
 
 /// The outcome of a change: it happened or not, the attributes around it, and what must become durable
@@ -104,7 +102,7 @@ impl Vfs {
         let writer =
             set.size.map(|size| Ok::<_, Error>((object.writer(&self.budget, true)?, size))).transpose()?;
         let mut path = [0; 32];
-        let path = proc_path(&mut path, object.path().as_raw_fd());
+        let path = proc_path(&mut path, object.path());
         let _acting = self.act_as(cred)?;
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = (set.uid.map(rustix::fs::Uid::from_raw), set.gid.map(rustix::fs::Gid::from_raw));
@@ -250,7 +248,7 @@ impl Vfs {
             .and_then(|attr| self.require(&dir.object, cred, &attr, want::WRITE | want::EXECUTE, Wait::Yes))
             .and_then(|()| {
                 let mut path = [0; 32];
-                let path = proc_path(&mut path, target.object.path().as_raw_fd());
+                let path = proc_path(&mut path, target.object.path());
                 Ok(rustix::fs::linkat(CWD, path, dir.object.path(), name, AtFlags::SYMLINK_FOLLOW)?)
             });
         let wcc = renaming.end(result.is_ok(), &[(name, Some(target.object.kernel))]);

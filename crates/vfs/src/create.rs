@@ -9,7 +9,7 @@ use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs};
 use crate::fs::require_dir;
-use crate::sys::KernelHandle;
+use crate::sys::{self, KernelHandle};
 
 /// How CREATE treats a name that is taken (RFC 1813 createmode3).
 #[derive(Clone, Copy, Debug)]
@@ -74,9 +74,14 @@ impl Vfs {
             let _acting = self.act_as(cred)?;
             rustix::fs::openat(dir.object.path(), name, flags, mode)?
         };
-        let (object, attr) = dir.export.fs.child(&dir.object, name, false)?;
+        std::thread::sleep(std::time::Duration::from_micros(300));
+        // By its descriptor, not its name: others may have given that to another file already.
+        let (object, attr) =
+            dir.export.fs.adopt_named(sys::reopen(&file, OFlags::PATH)?, &dir.object, name)?;
         object.keep_writer(file, &self.budget);
-        self.finish(Target { export: dir.export.clone(), object }, attr, SetAttr { mode: None, ..set }, cred)
+        // What creation already gave needs no second call.
+        let set = SetAttr { mode: None, size: set.size.filter(|size| *size != 0), ..set };
+        self.finish(Target { export: dir.export.clone(), object }, attr, set, cred)
     }
 
     fn create_existing(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Result<Made> {
@@ -151,13 +156,7 @@ impl Vfs {
         let gid = set.gid.filter(|gid| may_give && *gid != attr.gid);
         // chown(2) takes set-uid and set-gid away.
         let again = (uid.is_some() || gid.is_some()) && attr.mode & 0o6000 != 0;
-        let set = SetAttr {
-            mode: set.mode.or(again.then_some(attr.mode)),
-            uid,
-            gid,
-            size: set.size.filter(|size| *size != attr.size),
-            ..set
-        };
+        let set = SetAttr { mode: set.mode.or(again.then_some(attr.mode)), uid, gid, ..set };
         if set.is_empty() {
             return Ok((target, attr));
         }

@@ -170,7 +170,11 @@ impl Filesystem {
 
     /// Looks `name` up in `dir` and takes what it finds into the table.
     pub(crate) fn child(&self, dir: &Object, name: &[u8], cached: bool) -> Result<(Arc<Object>, Attr)> {
-        let fd = self.open_child(dir, name, cached)?;
+        self.adopt_named(self.open_child(dir, name, cached)?, dir, name)
+    }
+
+    /// Takes the object an O_PATH descriptor refers to into the table; it was just seen as `name` in `dir`.
+    pub(crate) fn adopt_named(&self, fd: OwnedFd, dir: &Object, name: &[u8]) -> Result<(Arc<Object>, Attr)> {
         let (object, attr) = self.adopt(fd)?;
         if let Scheme::Names(locator) = &self.scheme {
             locator.learn(&object.kernel, &dir.kernel, name);

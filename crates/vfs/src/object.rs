@@ -6,18 +6,18 @@
 //!   guards are atomic, writers run side by side.
 //! - A permission verdict or a name is believed only while the object's ctime is the one it was learnt under.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, OFlags};
 
 use crate::attr::{Attr, Wcc};
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::names::Names;
-use crate::sys::KernelHandle;
+use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, CountedFd};
 use crate::verdicts::{Verdicts, settled};
 use crate::versions::{Changing, Versions};
@@ -109,13 +109,7 @@ impl Object {
 
     /// Opens the object again with `flags`, as the server itself.
     pub(crate) fn reopen(&self, flags: OFlags) -> Result<OwnedFd> {
-        let mut path = [0u8; 32];
-        let text = proc_path(&mut path, self.path.as_fd().as_raw_fd());
-        Ok(rustix::fs::open(
-            text,
-            flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY,
-            Mode::empty(),
-        )?)
+        Ok(sys::reopen(&self.path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)?)
     }
 
     fn require_file(&self) -> Result<()> {
@@ -271,23 +265,13 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Writes "/proc/self/fd/N" into `buf`.
-pub(crate) fn proc_path(buf: &mut [u8; 32], fd: i32) -> &std::ffi::CStr {
-    use std::io::Write;
-    let mut rest = &mut buf[..];
-    // 14 bytes of prefix, at most 10 digits, one NUL: always fits.
-    let _ = write!(rest, "/proc/self/fd/{fd}\0");
-    std::ffi::CStr::from_bytes_until_nul(buf).unwrap_or(c"/proc/self/fd")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys;
     use crate::verdicts::want;
 
     fn object(dir: &tempfile::TempDir) -> Object {
-        let fd = rustix::fs::open(dir.path(), OFlags::PATH, Mode::empty()).unwrap();
+        let fd = rustix::fs::open(dir.path(), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         let kernel = sys::name_to_handle(&fd, c"").unwrap();
         Object::new(fd, kernel, FileType::Directory, &Budget::new(10), &Versions::new())
     }

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// The largest kernel file handle carried inside an NFS handle, in bytes. ext4 and XFS use 8 to 12,
@@ -76,6 +77,21 @@ pub(crate) fn open_by_handle(mount: impl AsFd, handle: &KernelHandle, flags: i32
     })?;
     // SAFETY: the call just returned this descriptor and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Writes "/proc/self/fd/N" into `buf`.
+pub(crate) fn proc_path(buf: &mut [u8; 32], fd: impl AsFd) -> &CStr {
+    use std::io::Write;
+    let mut rest = &mut buf[..];
+    // 14 bytes of prefix, at most 10 digits, one NUL: always fits.
+    let _ = write!(rest, "/proc/self/fd/{}\0", fd.as_fd().as_raw_fd());
+    CStr::from_bytes_until_nul(buf).unwrap_or(c"/proc/self/fd")
+}
+
+/// Opens what a descriptor refers to again, whatever its names are now.
+pub(crate) fn reopen(fd: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut path = [0; 32];
+    rustix::fs::open(proc_path(&mut path, fd), flags | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Whether the thread's file system identity may access what `fd` refers to; `mode` is R_OK, W_OK, X_OK.

@@ -1,6 +1,7 @@
 //! What happens on the served directory directly shows to clients at once.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::*;
 
@@ -63,6 +64,39 @@ fn names_changed_directly_show_at_once_even_with_coarse_times() {
     let home = tempfile::tempdir().unwrap();
     let Some(disk) = LoopDisk::new(home.path(), "ext2", 64 << 20) else { return };
     names_changed_directly(&disk.serve().start());
+}
+
+/// A file made by a client loses its name to another file at once: the handle is of the one or the other, never of both.
+#[test]
+fn a_created_file_that_is_replaced_at_once_is_not_mixed_up_with_the_other() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (new, other) = (server.data.join("new"), server.data.join("other"));
+            while !done.load(Ordering::Relaxed) {
+                std::fs::write(&other, "other").unwrap();
+                // The very moment it is there.
+                if new.exists() {
+                    std::fs::rename(&other, &new).unwrap();
+                }
+            }
+        });
+        for _ in 0..200 {
+            let _ = c.remove(&root, b"new");
+            let Ok(made) = c.create(&root, b"new", CreateHow::Guarded(mode(0o666))) else { continue };
+            let file = made.object.unwrap();
+            let Ok(wrote) = c.write(&file, 0, b"a client's", StableHow::Unstable) else { continue };
+            let sound = wrote.file_wcc.after.is_none_or(|attr| attr.size == 10);
+            if !sound {
+                done.store(true, Ordering::Relaxed);
+                panic!("the write went to another file");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -51,6 +51,24 @@ fn create_guarded_and_unchecked() {
     assert_eq!((attr.mode, attr.size), (0o777, 5), "of a new file it sets everything");
 }
 
+/// Opening with O_TRUNC marks even an empty file as changed: stamp files rely on it.
+#[test]
+fn cutting_an_empty_file_short_changes_its_times() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    for n in 0..2 {
+        let before = c.attr(&file);
+        match n {
+            0 => drop(c.create(&root, b"f", CreateHow::Unchecked(size(0))).unwrap().object),
+            _ => drop(c.setattr(&file, size(0)).unwrap().after),
+        }
+        let after = c.attr(&file);
+        assert!(after.mtime > before.mtime && after.ctime > before.ctime);
+    }
+}
+
 #[test]
 fn create_errors() {
     needs_root!();
