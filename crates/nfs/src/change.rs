@@ -18,7 +18,7 @@ use forebay_wire::xdr::Encode;
 use crate::caller::client_address;
 use crate::convert::{fattr, guard_time, handle, set_attr, status, wcc};
 use crate::dispatch::{Call, Stop, failure, success};
-use crate::reply_cache::{Begin, RequestKey};
+use crate::reply_cache::{Begin, RequestKey, Waiting};
 use crate::service::{At, Shared};
 
 /// A change that was made (or refused) and what its reply waits for.
@@ -98,9 +98,7 @@ impl Shared {
                 }
             }
             Err(stop) => {
-                if let Some(key) = key {
-                    self.cache.abandon(client, key);
-                }
+                let waiting = key.map(|key| self.cache.abandon(client, key)).unwrap_or_default();
                 reply.clear();
                 match stop {
                     Stop::Garbage => {
@@ -111,6 +109,7 @@ impl Shared {
                     Stop::Later => failure(reply.head(), call.xid(), procedure, Nfsstat3::Jukebox),
                 }
                 self.stats.answered(procedure, arrived.elapsed(), true);
+                answer_waiting(waiting, &mut reply);
                 self.send(ticket, reply);
             }
         }
@@ -294,6 +293,15 @@ fn put<T: Encode, F: Encode>(
     }
 }
 
+/// Sends retransmissions that came meanwhile the reply to the original.
+fn answer_waiting(waiting: Waiting, reply: &mut OwnedReply) {
+    for ticket in waiting {
+        let mut again = ticket.reply();
+        again.head().extend_from_slice(reply.head());
+        ticket.send(again);
+    }
+}
+
 impl Answering {
     /// Answers: what was executed if it is durable now, else the error that kept it from being so.
     fn answer(mut self, durable: Result<(), Error>) {
@@ -316,11 +324,7 @@ impl Answering {
         self.shared.stats.answered(self.procedure, self.arrived.elapsed(), result != Nfsstat3::Ok);
         if let Some(key) = self.key {
             let waiting = self.shared.cache.end(self.client, key, self.reply.head());
-            for ticket in waiting {
-                let mut again = ticket.reply();
-                again.head().extend_from_slice(self.reply.head());
-                ticket.send(again);
-            }
+            answer_waiting(waiting, &mut self.reply);
         }
         self.shared.send(self.ticket, self.reply);
     }

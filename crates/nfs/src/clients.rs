@@ -1,11 +1,13 @@
 //! The clients seen, by address: what `forebay status` lists.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use forebay_rpc::Peer;
 use parking_lot::Mutex;
 
 /// Counters of one client address.
@@ -26,6 +28,16 @@ pub struct ClientStats {
 /// More addresses than this and those without a connection are forgotten.
 const MAX_CLIENTS: usize = 4096;
 
+/// Connections share slots by their number.
+const SLOTS: usize = 256;
+
+/// The connection last seen in each slot.
+type Recent = Vec<Option<(u64, Arc<ClientStats>)>>;
+
+thread_local! {
+    static RECENT: RefCell<Recent> = RefCell::new(vec![None; SLOTS]);
+}
+
 #[derive(Default)]
 pub(crate) struct Clients {
     known: Mutex<HashMap<IpAddr, Arc<ClientStats>, foldhash::fast::RandomState>>,
@@ -39,6 +51,19 @@ impl Clients {
             known.retain(|_, client| client.connections.load(Ordering::Relaxed) > 0);
         }
         known.entry(address.to_canonical()).or_default().clone()
+    }
+
+    /// Counts a request. A thread remembers the counters of the connections it serves.
+    pub(crate) fn asked(&self, peer: &Peer) {
+        RECENT.with_borrow_mut(|recent| {
+            let slot = &mut recent[peer.id as usize % SLOTS];
+            if slot.as_ref().is_none_or(|(id, _)| *id != peer.id) {
+                *slot = Some((peer.id, self.get(peer.addr.ip())));
+            }
+            if let Some((_, client)) = slot {
+                client.operations.fetch_add(1, Ordering::Relaxed);
+            }
+        });
     }
 
     pub(crate) fn connected(&self, address: IpAddr) {

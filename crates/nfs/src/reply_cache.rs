@@ -57,7 +57,7 @@ impl RequestKey {
 }
 
 /// Retransmissions of one request that wait for its reply together.
-type Waiting = SmallVec<[Ticket; 1]>;
+pub(crate) type Waiting = SmallVec<[Ticket; 1]>;
 /// More connections than this asking for the same reply: the rest get none.
 const MAX_WAITING: usize = 4;
 
@@ -160,10 +160,13 @@ impl ReplyCache {
         }
     }
 
-    /// Forgets a request that was not executed after all, so that it may be sent again.
-    pub(crate) fn abandon(&self, client: IpAddr, key: RequestKey) {
-        if let Some(queue) = self.inner.lock().clients.get_mut(&client) {
-            queue.states.remove(&key);
+    /// Forgets a request that was not executed after all, so that it may be sent again; returns the retransmissions
+    /// that wait for its reply.
+    pub(crate) fn abandon(&self, client: IpAddr, key: RequestKey) -> Waiting {
+        let mut inner = self.inner.lock();
+        match inner.clients.get_mut(&client).and_then(|queue| queue.states.remove(&key)) {
+            Some(State::Running(waiting)) => waiting,
+            _ => SmallVec::new(),
         }
     }
 

@@ -161,20 +161,23 @@ impl Shared {
     /// Answers on the event loop if nothing has to be waited for.
     fn first_try(&self, message: &Message<'_>, reply: &mut Reply<'_>, arrived: Instant) -> Tried {
         match route(message.bytes(), message.peer()) {
-            Route::Nfs(procedure, call) => match self.look(procedure, &call, reply, Wait::No) {
-                Ok(status) => {
-                    self.stats.answered(procedure, arrived.elapsed(), status != Nfsstat3::Ok);
-                    Tried::Done(Outcome::Reply)
+            Route::Nfs(procedure, call) => {
+                self.clients.asked(call.peer);
+                match self.look(procedure, &call, reply, Wait::No) {
+                    Ok(status) => {
+                        self.stats.answered(procedure, arrived.elapsed(), status != Nfsstat3::Ok);
+                        Tried::Done(Outcome::Reply)
+                    }
+                    Err(Stop::Garbage) => {
+                        garbage(reply, call.xid());
+                        Tried::Done(Outcome::Reply)
+                    }
+                    Err(_) if matches!(procedure, Procedure::Read | Procedure::Write | Procedure::Commit) => {
+                        Tried::Data
+                    }
+                    Err(_) => Tried::Names,
                 }
-                Err(Stop::Garbage) => {
-                    garbage(reply, call.xid());
-                    Tried::Done(Outcome::Reply)
-                }
-                Err(_) if matches!(procedure, Procedure::Read | Procedure::Write | Procedure::Commit) => {
-                    Tried::Data
-                }
-                Err(_) => Tried::Names,
-            },
+            }
             Route::Mount(mount3::Procedure::Null, call) => {
                 success(reply.head(), call.xid());
                 Tried::Done(Outcome::Reply)
@@ -260,7 +263,6 @@ impl Shared {
         let export = export.ok_or(Stop::Fail(Nfsstat3::Stale))?;
         let caller = caller::admit(&self.vfs.creds, &self.clients, export, call.peer, &call.header.cred)
             .map_err(Stop::Fail)?;
-        caller.client.operations.fetch_add(1, Ordering::Relaxed);
         Ok(At { target, caller })
     }
 }

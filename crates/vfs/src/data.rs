@@ -11,7 +11,7 @@ use crate::change::Changed;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
-use crate::journal::Intent;
+use crate::journal::{Data, Intent};
 use crate::verdicts::want;
 
 /// What READ found.
@@ -99,11 +99,12 @@ impl Vfs {
     ) -> Changed<Wrote> {
         let _side_by_side = target.object.changing.read();
         let change = target.object.begin_change();
+        let errors = target.object.write_errors();
         let result = self.write_inner(target, cred, offset, data, stable, change.before);
         let wcc = change.end();
         let intent = match &result {
             Ok(wrote) if wrote.stable && wrote.len > 0 => Some(Intent {
-                data: Some((target.object.clone(), offset, wrote.len as u64)),
+                data: Some(Data { object: target.object.clone(), offset, len: wrote.len as u64, errors }),
                 ..Intent::default()
             }),
             _ => None,
@@ -140,14 +141,17 @@ impl Vfs {
     /// What must become durable for COMMIT: nothing if the file has no unstable data. The count is to be
     /// given to [`Vfs::committed`] once the intent is durable.
     pub fn commit_range(&self, target: &Target, cred: &Cred, offset: u64, count: u64) -> (Changed<()>, u64) {
+        let errors = target.object.write_errors();
         let seen = target.object.unstable();
         let attr = self.attr_of(target);
         let result = match &attr {
             Ok(attr) => permitted(self, target, cred, attr, want::WRITE, Wait::Yes),
             Err(error) => Err(*error),
         };
-        let intent = (result.is_ok() && seen != 0)
-            .then(|| Intent { data: Some((target.object.clone(), offset, count)), ..Intent::default() });
+        let intent = (result.is_ok() && seen != 0).then(|| Intent {
+            data: Some(Data { object: target.object.clone(), offset, len: count, errors }),
+            ..Intent::default()
+        });
         let wcc = Wcc { before: attr.ok(), after: attr.ok() };
         let whole = offset == 0 && count == 0;
         (Changed { result, wcc, intent }, if whole { seen } else { 0 })

@@ -8,7 +8,7 @@ use crate::cred::{Acting, Cred, Creds, privileged};
 use crate::error::{Error, Result};
 use crate::fs::{self, Filesystem, Scheme};
 use crate::handle::{Handle, HandleKey};
-use crate::journal::{Done, Intent, Journal, Order};
+use crate::journal::{Data, Done, Intent, Journal, Order};
 use crate::object::Object;
 use crate::table::Budget;
 use crate::verdicts::ask_kernel;
@@ -299,7 +299,8 @@ impl Vfs {
                 if seen == 0 {
                     continue;
                 }
-                let intent = Intent { data: Some((object.clone(), 0, 0)), ..Intent::default() };
+                let data = Data { object: object.clone(), offset: 0, len: 0, errors: object.write_errors() };
+                let intent = Intent { data: Some(data), ..Intent::default() };
                 match export.fs.journal.wait(intent) {
                     Ok(()) => export.fs.note_committed(&object, seen),
                     Err(_) => failed += 1,

@@ -30,10 +30,21 @@ use crate::verifier::Verifier;
 /// What must be on stable storage before an acknowledgement.
 #[derive(Default)]
 pub struct Intent {
-    /// Bytes of a file: object, offset and length (0 = to the end of the file).
-    pub(crate) data: Option<(Arc<Object>, u64, u64)>,
+    /// Bytes of a file.
+    pub(crate) data: Option<Data>,
     /// Objects whose names or attributes changed.
     pub(crate) metadata: SmallVec<[Arc<Object>; 3]>,
+}
+
+/// Bytes of a file that were written.
+#[derive(Clone)]
+pub(crate) struct Data {
+    pub(crate) object: Arc<Object>,
+    pub(crate) offset: u64,
+    /// 0 = to the end of the file.
+    pub(crate) len: u64,
+    /// [`Object::write_errors`] from before they were written.
+    pub(crate) errors: u64,
 }
 
 /// Called once, from some thread, when the intent is durable or has failed.
@@ -131,10 +142,10 @@ impl Journal {
 
     /// Makes `intent` durable and then calls `done`; the calling thread may lead the batch.
     pub fn submit(&self, intent: Intent, done: Done) {
-        if let Some((object, offset, len)) = &intent.data
-            && (*len == 0 || *len > SMALL)
+        if let Some(data) = &intent.data
+            && (data.len == 0 || data.len > SMALL)
             && self.order == Order::Journal
-            && let Err(error) = self.write_back(object, *offset, *len, true)
+            && let Err(error) = self.written_back(data)
         {
             return self.finish(done, Err(error));
         }
@@ -209,15 +220,23 @@ impl Journal {
         self.stats.operations.fetch_add(1, Ordering::Relaxed);
         if result.is_err() {
             self.stats.failures.fetch_add(1, Ordering::Relaxed);
-            // Before the error is answered: a COMMIT that succeeds after it must show the new verifier.
-            self.verifier.lost();
         }
         done(result);
     }
 
-    fn write_back(&self, object: &Object, offset: u64, len: u64, wait: bool) -> Result<()> {
-        let fd = object.writer(&self.budget, true)?;
-        Ok(sys::sync_file_range(fd, offset, len, wait)?)
+    fn write_back(&self, data: &Data, wait: bool) -> Result<()> {
+        let fd = data.object.writer(&self.budget, true)?;
+        Ok(sys::sync_file_range(fd, data.offset, data.len, wait)?)
+    }
+
+    /// Waits until the bytes are on the device.
+    fn written_back(&self, data: &Data) -> Result<()> {
+        data.object.synced(data.errors, || self.or_lost(self.write_back(data, true)))
+    }
+
+    /// A failed sync changes the verifier before anybody can be answered who relies on it.
+    fn or_lost(&self, result: Result<()>) -> Result<()> {
+        result.inspect_err(|_| self.verifier.lost())
     }
 
     fn sync(&self, batch: &[Entry]) -> Vec<Result<()>> {
@@ -228,22 +247,17 @@ impl Journal {
     }
 
     fn sync_journal(&self, batch: &[Entry]) -> Vec<Result<()>> {
-        let small = |entry: &Entry| entry.intent.data.clone().filter(|(_, _, len)| (1..=SMALL).contains(len));
+        let small = |entry: &Entry| entry.intent.data.clone().filter(|data| (1..=SMALL).contains(&data.len));
         let several = batch.iter().filter(|entry| small(entry).is_some()).nth(1).is_some();
         if several {
-            for (object, offset, len) in batch.iter().filter_map(small) {
+            for data in batch.iter().filter_map(small) {
                 // The error, if any, is reported by the pass that waits.
-                let _ = self.write_back(&object, offset, len, false);
+                let _ = self.write_back(&data, false);
             }
         }
-        let mut results: Vec<_> = batch
-            .iter()
-            .map(|entry| match small(entry) {
-                Some((object, offset, len)) => self.write_back(&object, offset, len, true),
-                None => Ok(()),
-            })
-            .collect();
-        if let Err(error) = self.commit_marker() {
+        let mut results: Vec<_> =
+            batch.iter().map(|entry| small(entry).map_or(Ok(()), |data| self.written_back(&data))).collect();
+        if let Err(error) = self.or_lost(self.commit_marker()) {
             results.fill(Err(error));
         }
         results
@@ -260,15 +274,20 @@ impl Journal {
     /// Syncs every object of the batch once, however many of its requests touched it.
     fn sync_each(&self, batch: &[Entry]) -> Vec<Result<()>> {
         let mut synced: HashMap<*const Object, Result<()>> = HashMap::new();
-        let mut sync = |object: &Arc<Object>| -> Result<()> {
-            *synced.entry(Arc::as_ptr(object)).or_insert_with(|| self.sync_object(object))
+        let mut sync = |object: &Arc<Object>, errors: u64| -> Result<()> {
+            let sync = || self.or_lost(self.sync_object(object));
+            let result = *synced
+                .entry(Arc::as_ptr(object))
+                .or_insert_with(|| object.synced(object.write_errors(), sync));
+            result.and_then(|()| object.synced(errors, || Ok(())))
         };
-        let of = |entry: &Entry| -> SmallVec<[Arc<Object>; 3]> {
-            let data = entry.intent.data.iter().map(|(object, _, _)| object);
-            data.chain(&entry.intent.metadata).cloned().collect()
+        let mut each = |entry: &Entry| {
+            let data = entry.intent.data.iter().map(|data| (&data.object, data.errors));
+            let metadata = entry.intent.metadata.iter().map(|object| (object, object.write_errors()));
+            // Every object is tried even after one failed: another request may depend on it alone.
+            data.chain(metadata).map(|(object, errors)| sync(object, errors)).fold(Ok(()), Result::and)
         };
-        // Every object is tried even after one failed: another request may depend on it alone.
-        batch.iter().map(|entry| of(entry).iter().map(&mut sync).fold(Ok(()), Result::and)).collect()
+        batch.iter().map(&mut each).collect()
     }
 
     fn sync_object(&self, object: &Object) -> Result<()> {

@@ -39,6 +39,8 @@ pub struct Object {
     /// A directory opened for listing, with its current position.
     pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
     unstable: Mutex<Unstable>,
+    syncing: Mutex<()>,
+    write_errors: AtomicU64,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,
 }
@@ -79,6 +81,8 @@ impl Object {
             names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
             listing: Mutex::new(None),
             unstable: Mutex::default(),
+            syncing: Mutex::default(),
+            write_errors: AtomicU64::new(0),
             used: AtomicBool::new(true),
         }
     }
@@ -202,6 +206,22 @@ impl Object {
     pub(crate) fn quiet(&self) -> Option<u64> {
         let ended = self.changes.ended.load(Ordering::Acquire);
         (self.changes.begun.load(Ordering::Acquire) == ended).then_some(ended)
+    }
+
+    /// How many syncs of the contents have failed so far.
+    pub(crate) fn write_errors(&self) -> u64 {
+        self.write_errors.load(Ordering::Acquire)
+    }
+
+    /// Runs `sync`, which waits for bytes written since `errors` was [`Object::write_errors`]. The kernel tells of a
+    /// failure once per descriptor, to whoever asks first: it may have been about these bytes.
+    pub(crate) fn synced(&self, errors: u64, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+        // One at a time: nobody may find "no error" between another's failure and its being counted.
+        let _one = self.syncing.lock();
+        sync().inspect_err(|_| {
+            self.write_errors.fetch_add(1, Ordering::AcqRel);
+        })?;
+        if self.write_errors() == errors { Ok(()) } else { Err(Error::Os(rustix::io::Errno::IO)) }
     }
 
     /// 0 if everything written is stable; else the number of UNSTABLE writes so far, to be handed to

@@ -52,13 +52,9 @@ impl LoopDisk {
         Self::mount(copy, home.join("mnt-after-power-cut"), &self.kind).unwrap()
     }
 
-    /// A server of this disk, for everybody on this host and without squashing.
+    /// A server of it.
     pub(crate) fn serve(&self) -> Serve {
-        let path = self.at.display();
-        Serve::new().exports(&format!(
-            "[[export]]\npath='{path}'\nname='/'\n[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n"
-        ))
-        .data_at(&self.at)
+        serve_at(&self.at)
     }
 
     /// Mounts it in another place, too.
@@ -70,6 +66,15 @@ impl LoopDisk {
     pub(crate) fn unbind(&self, at: &Path) {
         assert!(run("umount", &[at.as_os_str()]));
     }
+}
+
+/// A server of a directory elsewhere, for this host and without squashing.
+pub(crate) fn serve_at(path: &Path) -> Serve {
+    let shown = path.display();
+    let toml = format!(
+        "[[export]]\npath='{shown}'\nname='/'\n[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n"
+    );
+    Serve::new().exports(&toml).data_at(path)
 }
 
 impl Drop for LoopDisk {

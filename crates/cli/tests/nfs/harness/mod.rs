@@ -1,10 +1,12 @@
 //! What every test needs: a server, a client, and a few words for assertions.
 
+mod array;
 mod calls;
 mod client;
 mod disk;
 mod server;
 
+pub(crate) use array::Array;
 pub(crate) use calls::{Listed, Page, Place, START};
 pub(crate) use client::{Client, User, user};
 pub(crate) use disk::LoopDisk;

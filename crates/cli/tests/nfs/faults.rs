@@ -1,0 +1,181 @@
+//! A disk that fails or hangs: errors are told, the write verifier changes, and others are served on.
+
+use std::os::fd::AsFd;
+
+use forebay_wire::xdr::Encode;
+
+use crate::harness::*;
+
+const BLOCK: usize = 64 * 1024;
+
+struct Rig {
+    // Dropped in this order: nobody may have the disk open when the array goes.
+    server: Server,
+    array: Array,
+    _home: tempfile::TempDir,
+}
+
+/// A server of a file system that can be broken; `None` where that cannot be had.
+fn rig() -> Option<Rig> {
+    let home = tempfile::tempdir().unwrap();
+    let array = Array::new(home.path(), "ext4")?;
+    Some(Rig { server: array.serve().start(), array, _home: home })
+}
+
+impl Rig {
+    /// A file of this many bytes that is on the disk.
+    fn file_on_disk(&self, name: &str, len: usize) -> FileHandle {
+        let mut c = self.server.connect();
+        let root = c.root();
+        let file = c.new_file(&root, name.as_bytes(), 0o644);
+        c.write(&file, 0, &vec![1; len], StableHow::FileSync).unwrap();
+        file
+    }
+
+    /// Requests for the blocks of a file fail.
+    fn break_file(&self, name: &str, hits: &str) {
+        let path = self.server.data.join(name);
+        self.array.ask(&["inject", "eio", "--hits", hits, "--file", path.to_str().unwrap()]);
+    }
+
+    fn heal(&self) {
+        self.array.ask(&["inject", "clear"]);
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // Nothing can be killed that waits for the disk.
+        self.heal();
+    }
+}
+
+#[test]
+fn a_failed_commit_is_an_error_and_changes_the_verifier() {
+    needs_root!();
+    let Some(rig) = rig() else { return };
+    let file = rig.file_on_disk("f", 4 * BLOCK);
+    let mut c = rig.server.connect();
+    rig.break_file("f", "write");
+    let wrote = c.write(&file, 0, &[2; BLOCK], StableHow::Unstable).unwrap();
+    assert_eq!(wrote.committed, StableHow::Unstable);
+    assert_eq!(c.commit(&file, 0, 0).status(), Nfsstat3::Io);
+    rig.heal();
+    // Whatever succeeds now tells the client that its data is lost.
+    let committed = c.commit(&file, 0, 0).unwrap();
+    assert_ne!(committed.verf, wrote.verf);
+    let again = c.write(&file, 0, &[2; BLOCK], StableHow::Unstable).unwrap();
+    assert_eq!(again.verf, committed.verf);
+    assert_eq!(c.commit(&file, 0, 0).unwrap().verf, again.verf);
+    let status = rig.server.status();
+    assert_eq!(status["durability"]["failures"], 1);
+    assert_eq!(status["health"]["state"], "DEGRADED");
+}
+
+#[test]
+fn a_failed_stable_write_is_an_error_for_it_alone() {
+    needs_root!();
+    let Some(rig) = rig() else { return };
+    let (bad, good) = (rig.file_on_disk("bad", BLOCK), rig.file_on_disk("good", BLOCK));
+    let mut c = rig.server.connect();
+    let before = c.write(&good, 0, b"x", StableHow::FileSync).unwrap().verf;
+    rig.break_file("bad", "write");
+    for (len, stable) in [(1000, StableHow::FileSync), (BLOCK, StableHow::DataSync)] {
+        assert_eq!(c.write(&bad, 0, &vec![2; len], stable).status(), Nfsstat3::Io);
+        assert_eq!(c.write(&good, 0, &vec![2; len], stable).status(), Nfsstat3::Ok);
+    }
+    // Side by side in one batch.
+    std::thread::scope(|scope| {
+        for (file, expected) in [(bad, Nfsstat3::Io), (good, Nfsstat3::Ok)] {
+            for n in 0..8u64 {
+                let mut c = rig.server.connect();
+                scope.spawn(move || {
+                    let status = c.write(&file, n * 4096, &[3; 4096], StableHow::FileSync).status();
+                    assert_eq!(status, expected, "write {n}");
+                });
+            }
+        }
+    });
+    rig.heal();
+    let after = c.write(&bad, 0, &[2; BLOCK], StableHow::FileSync).unwrap().verf;
+    assert_ne!(before, after);
+}
+
+#[test]
+fn a_failed_read_is_an_error() {
+    needs_root!();
+    let Some(rig) = rig() else { return };
+    let file = rig.file_on_disk("f", BLOCK);
+    let on_disk = std::fs::File::open(rig.server.data.join("f")).unwrap();
+    rustix::fs::fadvise(on_disk.as_fd(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    rig.break_file("f", "read");
+    let mut c = rig.server.connect();
+    assert_eq!(c.read(&file, 0, 1000).status(), Nfsstat3::Io);
+    rig.heal();
+    assert_eq!(c.read(&file, 0, 1000).unwrap().data, [1; 1000]);
+}
+
+/// Asks again until it is so; a working server needs milliseconds.
+fn wait_for(so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !so() {
+        assert!(begun.elapsed().as_secs() < 60, "it did not come to pass");
+    }
+}
+
+/// A call that is sent now and answered when the disk goes on.
+fn send(c: &mut Client, procedure: Procedure, args: &impl Encode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    args.encode(&mut bytes);
+    let record = c.call_bytes((PROGRAM, VERSION, procedure as u32), &bytes);
+    c.send(&record);
+    record
+}
+
+#[test]
+fn a_hanging_disk_holds_up_nobody_who_needs_it_not() {
+    needs_root!();
+    let Some(rig) = rig() else { return };
+    let file = rig.file_on_disk("f", BLOCK);
+    let mut looking = rig.server.connect();
+    let root = looking.root();
+    looking.find(&root, b"f");
+    rig.array.ask(&["inject", "hang"]);
+    // More than there are workers, from several connections.
+    let mut waiting: Vec<Client> = (0..4).map(|_| rig.server.connect()).collect();
+    for n in 0..300u64 {
+        let data = &[7; 512];
+        let write =
+            WriteArgs { file, offset: n * 512 % 65_536, count: 512, stable: StableHow::FileSync, data };
+        send(&mut waiting[n as usize % 4], Procedure::Write, &write);
+    }
+    for _ in 0..100 {
+        looking.attr(&file);
+        assert_eq!(looking.find(&root, b"f"), file);
+        assert_eq!(looking.access(&file, access::READ).unwrap().access, access::READ);
+        looking.read(&file, 0, 100).unwrap();
+        looking.fsstat(&root).unwrap();
+    }
+    rig.heal();
+    for n in 0..300 {
+        waiting[n % 4].receive().unwrap();
+    }
+}
+
+#[test]
+fn a_retransmission_of_what_hangs_waits_for_it_and_gets_its_reply() {
+    needs_root!();
+    let Some(rig) = rig() else { return };
+    let (mut c, mut other) = (rig.server.connect(), rig.server.connect());
+    let root = c.root();
+    rig.array.ask(&["inject", "hang"]);
+    let create = CreateArgs { target: name(&root, b"new"), how: CreateHow::Guarded(mode(0o644)) };
+    let record = send(&mut c, Procedure::Create, &create);
+    wait_for(|| rig.server.status()["inflight"] == 1);
+    other.send(&record);
+    wait_for(|| rig.server.status()["reply_cache"]["in_progress_hits"] == 1);
+    rig.heal();
+    let reply = c.receive().unwrap();
+    assert_eq!(other.receive().unwrap(), reply);
+    assert_eq!(reply[24..28], [0; 4], "made once");
+}
