@@ -219,7 +219,7 @@ impl Object {
     }
 
     /// 0 if everything written is stable; else the number of UNSTABLE writes so far, to be handed to
-    /// [`Object::committed`].
+    /// [`crate::Vfs::committed`].
     pub fn unstable(&self) -> u64 {
         let unstable = self.unstable.lock();
         if unstable.written == unstable.stable { 0 } else { unstable.written }
