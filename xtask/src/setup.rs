@@ -9,8 +9,10 @@ use crate::{
     vm::Kernel,
 };
 
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 15] = [
+    "acl",
     "busybox-static",
+    "e2fsprogs",
     "g++",
     "gcc",
     "git",
@@ -22,6 +24,7 @@ const PACKAGES: [&str; 12] = [
     "nfs-common",
     "python3",
     "qemu-system-x86",
+    "xfsprogs",
 ];
 
 /// What only comparisons with nfs-ganesha need.

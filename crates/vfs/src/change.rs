@@ -114,9 +114,13 @@ impl Vfs {
         if let Some((fd, size)) = writer {
             rustix::fs::ftruncate(fd, size)?;
         }
-        if set.atime != SetTime::Keep || set.mtime != SetTime::Keep {
-            let times =
-                Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
+        // Truncation has set it: who may write need not own the file for that, as for utimensat(2).
+        let mtime = match set.mtime {
+            SetTime::Now if set.size.is_some() => SetTime::Keep,
+            mtime => mtime,
+        };
+        if set.atime != SetTime::Keep || mtime != SetTime::Keep {
+            let times = Timestamps { last_access: timespec(set.atime), last_modification: timespec(mtime) };
             rustix::fs::utimensat(object.path(), c"", &times, AtFlags::EMPTY_PATH)?;
         }
         Ok(())

@@ -229,3 +229,20 @@ fn file_type_bits_in_a_mode_are_ignored() {
     c.setattr(&file, mode(0o177_0600)).unwrap();
     assert_eq!((c.attr(&file).mode, c.attr(&file).ftype), (0o600, Ftype3::Reg));
 }
+
+/// What a Linux client sends for open(2) with O_TRUNC: size and the server's time in one.
+#[test]
+fn who_may_write_may_truncate_and_touch_in_one() {
+    let server = Serve::new().flags(&["--squash", "none"]).start();
+    let mut owner = server.connect();
+    let root = owner.root();
+    let file = owner.new_file(&root, b"shared", 0o666);
+    owner.write(&file, 0, b"longer", StableHow::FileSync).unwrap();
+    owner.setattr(&file, Sattr3 { mtime: at(1000, 0), ..Sattr3::default() }).unwrap();
+    let mut other = server.connect().acting_as(user(1000, 1000, &[]));
+    let truncate = Sattr3 { size: Some(0), mtime: SetTime::ServerTime, ..Sattr3::default() };
+    other.setattr(&file, truncate).unwrap();
+    let attr = other.attr(&file);
+    assert_eq!(attr.size, 0);
+    assert!(attr.mtime.seconds > 1000, "truncation sets the time");
+}
