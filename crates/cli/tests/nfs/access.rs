@@ -1,14 +1,10 @@
-//! Who may do what: squashing, networks, ports, groups, ACLs, and ACCESS against the kernel's own answer.
+//! Who may do what: squashing, groups, ACLs, and ACCESS against the kernel's own answer.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
 use crate::harness::*;
-
-fn no_squash() -> Serve {
-    Serve::new().flags(&["--squash", "none"])
-}
 
 /// Makes a file as `user` and tells whose it is.
 fn made_by(c: &mut Client, user: User, child: &[u8]) -> (u32, u32) {
@@ -33,7 +29,7 @@ fn root_squash_makes_root_nobody_and_group_root_nogroup() {
 #[test]
 fn no_root_squash_leaves_root_alone_but_not_auth_none() {
     needs_root!();
-    let server = no_squash().start();
+    let server = Serve::unsquashed().start();
     let mut c = server.connect();
     assert_eq!(made_by(&mut c, user(0, 0, &[]), b"root"), (0, 0));
     assert_eq!(made_by(&mut c, user(0, 7, &[8]), b"gid"), (0, 7));
@@ -73,7 +69,7 @@ fn the_invalid_ids_are_nobody_whatever_the_squashing() {
 #[test]
 fn invalid_ids_cannot_be_set() {
     needs_root!();
-    let server = no_squash().start();
+    let server = Serve::unsquashed().start();
     let mut c = server.connect();
     let root = c.root();
     let file = c.new_file(&root, b"f", 0o644);
@@ -85,163 +81,6 @@ fn invalid_ids_cannot_be_set() {
         assert_eq!(c.setattr(&file, set).status(), Nfsstat3::Inval);
     }
     assert_eq!(c.attr(&file), before);
-}
-
-#[test]
-fn a_read_only_export_refuses_every_change_and_says_so_in_access() {
-    let server = Serve::new().flags(&["--read-only"]).start_on(|data| {
-        std::fs::write(data.join("f"), "text").unwrap();
-        std::fs::create_dir(data.join("d")).unwrap();
-        for name in ["f", "d"] {
-            std::fs::set_permissions(data.join(name), PermissionsExt::from_mode(0o777)).unwrap();
-        }
-    });
-    let mut c = server.connect();
-    let root = c.root();
-    let (f, d) = (c.find(&root, b"f"), c.find(&root, b"d"));
-    let before = (c.attr(&root), c.attr(&f), c.attr(&d));
-    let rofs = Nfsstat3::Rofs;
-    assert_eq!(c.setattr(&f, mode(0o600)).status(), rofs);
-    assert_eq!(c.write(&f, 0, b"x", StableHow::FileSync).status(), rofs);
-    assert_eq!(c.create(&root, b"n", CreateHow::Unchecked(mode(0o644))).status(), rofs);
-    assert_eq!(c.create(&root, b"f", CreateHow::Exclusive([1; 8])).status(), rofs);
-    assert_eq!(c.mkdir(&root, b"n", mode(0o755)).status(), rofs);
-    assert_eq!(c.symlink(&root, b"n", b"to").status(), rofs);
-    assert_eq!(c.mknod(&root, b"n", MknodData::Fifo(mode(0o644))).status(), rofs);
-    assert_eq!(c.remove(&root, b"f").status(), rofs);
-    assert_eq!(c.rmdir(&root, b"d").status(), rofs);
-    assert_eq!(c.rename((&root, b"f"), (&root, b"g")).status(), rofs);
-    assert_eq!(c.link(&f, &root, b"g").status(), rofs);
-    assert_eq!((c.attr(&root), c.attr(&f), c.attr(&d)), before);
-    assert_eq!(c.read(&f, 0, 10).unwrap().data, b"text");
-    assert!(c.readdir(&root, (0, [0; 8]), 4096).unwrap().eof);
-    let all = 0x3f;
-    assert_eq!(c.access(&f, all).unwrap().access, access::READ | access::EXECUTE);
-    assert_eq!(c.access(&d, all).unwrap().access, access::READ | access::LOOKUP);
-}
-
-const TWO_EXPORTS: &str = r#"
-[[export]]
-path = "@/data/open"
-name = "/open"
-[[export.client]]
-networks = ["127.0.0.0/8"]
-squash = "none"
-[[export]]
-path = "@/data/closed"
-name = "/closed"
-[[export.client]]
-networks = ["192.0.2.1"]
-[[export]]
-path = "@/data/ro"
-name = "/ro"
-[[export.client]]
-networks = ["127.0.0.1"]
-access = "ro"
-[[export.client]]
-networks = ["*"]
-"#;
-
-/// Changes one byte of a handle in every possible place.
-fn handle_with(handle: &FileHandle, at: usize, byte: u8) -> FileHandle {
-    let mut bytes = handle.as_bytes().to_vec();
-    bytes[at] = byte;
-    FileHandle::new(&bytes).unwrap()
-}
-
-#[test]
-fn each_export_has_its_own_rules_and_its_own_handles() {
-    needs_root!();
-    let server = Serve::new().exports(TWO_EXPORTS).start_on(|data| {
-        for dir in ["open", "closed", "ro"] {
-            std::fs::create_dir(data.join(dir)).unwrap();
-        }
-        std::fs::write(data.join("closed/f"), "secret").unwrap();
-        // The same inode in two exports.
-        std::fs::hard_link(data.join("closed/f"), data.join("open/f")).unwrap();
-        std::fs::hard_link(data.join("closed/f"), data.join("ro/f")).unwrap();
-    });
-    let mut c = server.connect();
-    assert_eq!(c.mnt(b"/closed").unwrap_err(), mount3::Mountstat3::Acces);
-    let (open, ro) = (c.mnt(b"/open").unwrap().fhandle, c.mnt(b"/ro").unwrap().fhandle);
-    let (in_open, in_ro) = (c.find(&open, b"f"), c.find(&ro, b"f"));
-    assert_ne!(in_open, in_ro);
-    assert_ne!(c.attr(&in_open).fsid, c.attr(&in_ro).fsid);
-    assert_eq!(c.write(&in_open, 0, b"S", StableHow::FileSync).status(), Nfsstat3::Ok);
-    assert_eq!(c.write(&in_ro, 0, b"S", StableHow::FileSync).status(), Nfsstat3::Rofs);
-    // From one export to another nothing can be moved or linked, nor does any parent lead there.
-    assert_eq!(c.link(&in_open, &ro, b"g").status(), Nfsstat3::Rofs);
-    assert_eq!(c.link(&in_ro, &open, b"g").status(), Nfsstat3::Rofs);
-    assert_eq!(c.rename((&open, b"f"), (&ro, b"g")).status(), Nfsstat3::Rofs);
-    assert_eq!(c.lookup(&ro, b"..").unwrap().object, ro);
-    // The number of the export is in the handle: no other number makes it a handle there.
-    for at in 0..in_ro.as_bytes().len() {
-        let forged = handle_with(&in_ro, at, in_open.as_bytes()[at]);
-        let expected = if forged == in_ro { Nfsstat3::Ok } else { Nfsstat3::Badhandle };
-        assert_eq!(c.getattr(&forged).status(), expected, "byte {at}");
-    }
-}
-
-#[test]
-fn exports_of_one_file_system_are_different_devices_to_rename_and_link() {
-    let server = Serve::new()
-        .exports("[[export]]\npath='@/data/a'\nname='/a'\n[[export]]\npath='@/data/b'\nname='/b'\n")
-        .start_on(|data| {
-            for dir in ["a", "b"] {
-                std::fs::create_dir(data.join(dir)).unwrap();
-                std::fs::set_permissions(data.join(dir), PermissionsExt::from_mode(0o777)).unwrap();
-            }
-            std::fs::write(data.join("a/f"), "").unwrap();
-        });
-    let mut c = server.connect();
-    let (a, b) = (c.mnt(b"/a").unwrap().fhandle, c.mnt(b"/b").unwrap().fhandle);
-    let f = c.find(&a, b"f");
-    assert_eq!(c.rename((&a, b"f"), (&b, b"f")).status(), Nfsstat3::Xdev);
-    assert_eq!(c.link(&f, &b, b"f").status(), Nfsstat3::Xdev);
-}
-
-#[test]
-fn a_handle_is_worth_nothing_to_clients_outside_the_networks() {
-    let rule = |networks: &str| {
-        format!(
-            "[[export]]\npath='@/data'\nname='/'\nid=7\n[[export.client]]\nnetworks=['{networks}']\nsquash='none'\n"
-        )
-    };
-    let mut server = Serve::new().exports(&rule("127.0.0.0/8")).start();
-    let root = server.connect().root();
-    server.stop();
-    let toml = rule("192.0.2.0/24").replace('@', server.home().to_str().unwrap());
-    std::fs::write(server.home().join("forebay.toml"), toml).unwrap();
-    server.start();
-    let mut c = server.connect();
-    assert_eq!(c.getattr(&root).status(), Nfsstat3::Acces);
-    assert_eq!(c.create(&root, b"f", CreateHow::Guarded(mode(0o644))).status(), Nfsstat3::Acces);
-    assert_eq!(c.readdir(&root, (0, [0; 8]), 4096).status(), Nfsstat3::Acces);
-}
-
-/// A connection from a port below 1024.
-fn connect_privileged(server: &Server) -> Client {
-    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-    for port in (600..1024).rev() {
-        let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        let from = std::net::SocketAddr::from(([127, 0, 0, 1], port));
-        if bind(&fd, &from).is_ok() && connect(&fd, &server.address()).is_ok() {
-            return Client::over(fd.into());
-        }
-    }
-    panic!("no port below 1024 is free");
-}
-
-#[test]
-fn privileged_ports_where_they_are_asked_for() {
-    needs_root!();
-    let server = Serve::new().flags(&["--privileged-port"]).start();
-    let mut c = server.connect();
-    assert_eq!(c.mnt(b"/").unwrap_err(), mount3::Mountstat3::Acces);
-    let mut privileged = connect_privileged(&server);
-    let root = privileged.root();
-    privileged.attr(&root);
-    assert_eq!(c.getattr(&root).status(), Nfsstat3::Acces);
 }
 
 #[test]
@@ -361,7 +200,7 @@ fn access_agrees_with_the_kernel_for_every_mode() {
     }
     paths.sort();
     paths.dedup();
-    let server = no_squash().start_on(|data| {
+    let server = Serve::unsquashed().start_on(|data| {
         for (name, dir) in &paths {
             let path = data.join(name);
             if *dir {
@@ -388,7 +227,7 @@ fn access_control_lists_of_the_backing_file_system_count() {
     let acls = ["u:1003:rw", "u:1002:---", "g:1001:r", "g:7:rwx", "u:1003:rwx,m::r", "g:1001:---,o::rwx"];
     let mut supported = true;
     let mut paths = Vec::new();
-    let server = no_squash().start_on(|data| {
+    let server = Serve::unsquashed().start_on(|data| {
         for (n, acl) in acls.iter().enumerate() {
             for dir in [false, true] {
                 let name = format!("{}{n}", if dir { "d" } else { "f" });
@@ -416,7 +255,7 @@ fn access_control_lists_of_the_backing_file_system_count() {
 fn a_default_access_control_list_is_inherited() {
     needs_root!();
     let mut supported = true;
-    let server = no_squash().start_on(|data| {
+    let server = Serve::unsquashed().start_on(|data| {
         std::fs::create_dir(data.join("d")).unwrap();
         supported = setfacl(&data.join("d"), "d:u:1003:rwx,d:m::rwx");
     });
@@ -437,7 +276,7 @@ fn a_default_access_control_list_is_inherited() {
 #[test]
 fn a_verdict_ends_with_the_mode_it_was_given_under() {
     needs_root!();
-    let server = no_squash().start_on(|data| {
+    let server = Serve::unsquashed().start_on(|data| {
         std::fs::write(data.join("f"), "x").unwrap();
         std::fs::set_permissions(data.join("f"), PermissionsExt::from_mode(0o644)).unwrap();
     });
@@ -464,7 +303,7 @@ fn a_verdict_ends_with_the_mode_it_was_given_under() {
 #[test]
 fn sticky_directories_protect_the_files_of_others() {
     needs_root!();
-    let server = no_squash().start_on(|data| {
+    let server = Serve::unsquashed().start_on(|data| {
         std::fs::create_dir(data.join("tmp")).unwrap();
         std::fs::set_permissions(data.join("tmp"), PermissionsExt::from_mode(0o1777)).unwrap();
     });

@@ -5,10 +5,6 @@ use std::time::{Duration, SystemTime};
 
 use crate::harness::*;
 
-fn no_squash() -> Serve {
-    Serve::new().flags(&["--squash", "none"])
-}
-
 #[test]
 fn setattr_reports_the_attributes_around_it() {
     let server = Serve::new().start();
@@ -135,7 +131,7 @@ fn truncating_down_and_up_leaves_zeroes() {
 #[test]
 fn only_root_gives_files_away_and_only_owners_change_modes() {
     needs_root!();
-    let server = no_squash().start();
+    let server = Serve::unsquashed().start();
     let mut c = server.connect().acting_as(user(1000, 1000, &[2000]));
     let root = c.root();
     let file = c.new_file(&root, b"f", 0o640);
@@ -166,7 +162,7 @@ fn only_root_gives_files_away_and_only_owners_change_modes() {
 #[test]
 fn owners_truncate_their_files_whatever_the_mode() {
     needs_root!();
-    let server = no_squash().start();
+    let server = Serve::unsquashed().start();
     let mut c = server.connect().acting_as(user(1000, 1000, &[]));
     let root = c.root();
     let file = c.new_file(&root, b"f", 0o000);
@@ -178,7 +174,7 @@ fn owners_truncate_their_files_whatever_the_mode() {
 #[test]
 fn set_user_and_set_group_bits_end_with_a_write_of_another() {
     needs_root!();
-    let server = no_squash().start();
+    let server = Serve::unsquashed().start();
     let mut c = server.connect();
     let root = c.root();
     for (child, change) in [(b"w", 0), (b"t", 1), (b"c", 2)] {
@@ -206,7 +202,7 @@ fn set_user_and_set_group_bits_end_with_a_write_of_another() {
 #[test]
 fn a_set_group_bit_needs_the_group() {
     needs_root!();
-    let server = no_squash().start();
+    let server = Serve::unsquashed().start();
     let mut c = server.connect();
     let root = c.root();
     let file = c.new_file(&root, b"f", 0o755);

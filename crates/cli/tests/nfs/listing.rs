@@ -1,13 +1,12 @@
 //! READDIR and READDIRPLUS: complete, without doubles, within the bytes the client allows.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeSet;
 
 use crate::harness::*;
 
 /// How a listing is read.
 #[derive(Clone, Copy)]
-enum Way {
+pub(crate) enum Way {
     Plain { count: u32 },
     Plus { dircount: u32, maxcount: u32 },
 }
@@ -21,7 +20,7 @@ fn page(c: &mut Client, dir: &FileHandle, place: Place, way: Way) -> Result<Page
 }
 
 /// Reads the rest of a directory from a place on.
-fn list_from(c: &mut Client, dir: &FileHandle, mut place: Place, way: Way) -> Vec<Listed> {
+pub(crate) fn list_from(c: &mut Client, dir: &FileHandle, mut place: Place, way: Way) -> Vec<Listed> {
     let mut all = Vec::new();
     loop {
         let page = page(c, dir, place, way).unwrap();
@@ -43,7 +42,7 @@ fn list_from(c: &mut Client, dir: &FileHandle, mut place: Place, way: Way) -> Ve
     }
 }
 
-fn list(c: &mut Client, dir: &FileHandle, way: Way) -> Vec<Listed> {
+pub(crate) fn list(c: &mut Client, dir: &FileHandle, way: Way) -> Vec<Listed> {
     list_from(c, dir, START, way)
 }
 
@@ -105,60 +104,6 @@ fn plus_tells_what_getattr_and_lookup_tell() {
         let without_atime = |attr: Option<Fattr3>| attr.map(|attr| Fattr3 { atime: attr.mtime, ..attr });
         assert_eq!(without_atime(entry.attributes), without_atime(found.obj_attributes));
         assert_eq!(entry.fileid, found.obj_attributes.unwrap().fileid);
-    }
-}
-
-/// Every listed child of a directory must be as GETATTR says; times of access aside.
-fn assert_listed_as_it_is(c: &mut Client, dir: &FileHandle, after: &str) {
-    for entry in list(c, dir, Way::Plus { dircount: 8192, maxcount: 32_768 }) {
-        if let (Some(handle), Some(attributes)) = (entry.handle, entry.attributes) {
-            let now = c.attr(&handle);
-            let shown = entry.name.escape_ascii().to_string();
-            assert_eq!(Fattr3 { atime: now.atime, ..attributes }, now, "{shown} after {after}");
-        }
-    }
-}
-
-/// Listings remember what they saw: not over a change made by a client, whatever its kind.
-#[test]
-fn what_clients_change_is_listed_at_once() {
-    let server = Serve::new().start();
-    let mut c = server.connect();
-    let root = c.root();
-    let dir = c.new_dir(&root, b"dir", 0o777);
-    let sub = c.new_dir(&dir, b"sub", 0o777);
-    let f = c.new_file(&dir, b"f", 0o666);
-    let g = c.new_file(&dir, b"g", 0o666);
-    c.new_file(&dir, b"h", 0o666);
-    type Act<'a> = (&'a str, Box<dyn Fn(&mut Client) -> bool + 'a>);
-    let acts: Vec<Act<'_>> = vec![
-        ("WRITE", Box::new(|c| c.write(&f, 0, b"data", StableHow::Unstable).is_ok())),
-        ("a stable WRITE", Box::new(|c| c.write(&f, 4, b"data", StableHow::FileSync).is_ok())),
-        ("SETATTR", Box::new(|c| c.setattr(&f, mode(0o600)).is_ok())),
-        ("a change of size", Box::new(|c| c.setattr(&f, size(1)).is_ok())),
-        ("LINK", Box::new(|c| c.link(&f, &dir, b"f2").is_ok())),
-        ("LINK elsewhere", Box::new(|c| c.link(&f, &root, b"f3").is_ok())),
-        ("REMOVE of another link", Box::new(|c| c.remove(&dir, b"f2").is_ok())),
-        ("REMOVE of a link elsewhere", Box::new(|c| c.remove(&root, b"f3").is_ok())),
-        ("LINK again", Box::new(|c| c.link(&g, &root, b"g2").is_ok())),
-        ("RENAME over a link elsewhere", Box::new(|c| c.rename((&dir, b"h"), (&root, b"g2")).is_ok())),
-        ("RENAME", Box::new(|c| c.rename((&dir, b"g"), (&dir, b"g3")).is_ok())),
-        ("CREATE below", Box::new(|c| c.create(&sub, b"x", CreateHow::Guarded(mode(0o644))).is_ok())),
-        ("unchecked CREATE", Box::new(|c| c.create(&dir, b"f", CreateHow::Unchecked(size(0))).is_ok())),
-        ("MKDIR below", Box::new(|c| c.mkdir(&sub, b"d", mode(0o755)).is_ok())),
-        ("SYMLINK below", Box::new(|c| c.symlink(&sub, b"l", b"t").is_ok())),
-        ("RMDIR below", Box::new(|c| c.rmdir(&sub, b"d").is_ok())),
-        ("REMOVE below", Box::new(|c| c.remove(&sub, b"l").is_ok())),
-        ("RENAME out of below", Box::new(|c| c.rename((&sub, b"x"), (&dir, b"x")).is_ok())),
-    ];
-    for (name, act) in &acts {
-        // Only what has not changed for a while is remembered.
-        std::thread::sleep(std::time::Duration::from_millis(30));
-        for _ in 0..2 {
-            assert_listed_as_it_is(&mut c, &dir, "nothing");
-        }
-        assert!(act(&mut c), "{name}");
-        assert_listed_as_it_is(&mut c, &dir, name);
     }
 }
 
@@ -290,85 +235,6 @@ fn listing_needs_the_right_to_read_and_plus_the_right_to_search() {
     assert_eq!(c.readdir(&file, START, 4096).status(), Nfsstat3::Notdir);
 }
 
-/// Lists while `churn` changes the directory; every name that was there throughout must come exactly once.
-fn list_under_churn(
-    entries: u32,
-    rounds: usize,
-    churn: impl Fn(&Server, &mut Client, &FileHandle, u32) + Sync,
-) {
-    let server = Serve::new().start_on(|data| {
-        for n in 0..entries {
-            std::fs::File::create(data.join(format!("stays-{n}"))).unwrap();
-        }
-    });
-    let done = AtomicBool::new(false);
-    let root = server.connect().root();
-    std::thread::scope(|scope| {
-        for worker in 0..3 {
-            let (done, churn, root, server) = (&done, &churn, &root, &server);
-            let mut c = server.connect();
-            scope.spawn(move || {
-                let mut n = worker;
-                while !done.load(Ordering::Relaxed) {
-                    churn(server, &mut c, root, n);
-                    n += 3;
-                }
-            });
-        }
-        // Ends the others also when this one panics.
-        struct Set<'a>(&'a AtomicBool);
-        impl Drop for Set<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
-        let _end = Set(&done);
-        let mut c = server.connect();
-        for round in 0..rounds {
-            let way = match round % 3 {
-                0 => Way::Plain { count: 700 },
-                1 => Way::Plus { dircount: 1000, maxcount: 3000 },
-                _ => Way::Plus { dircount: 32_768, maxcount: 65_536 },
-            };
-            let mut times: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
-            for entry in list(&mut c, &root, way) {
-                if let (Some(attributes), Some(handle)) = (entry.attributes, entry.handle) {
-                    assert_eq!(attributes.fileid, entry.fileid, "attributes of another file");
-                    if round % 3 == 1
-                        && let Ok(now) = c.getattr(&handle)
-                    {
-                        assert_eq!(now.fileid, entry.fileid, "the handle of another file");
-                    }
-                }
-                *times.entry(entry.name).or_default() += 1;
-            }
-            for n in 0..entries {
-                let name = format!("stays-{n}").into_bytes();
-                assert_eq!(times.get(&name), Some(&1), "stays-{n} in round {round}");
-            }
-        }
-    });
-}
-
-#[test]
-fn what_stays_is_listed_once_while_others_create_and_remove() {
-    list_under_churn(500, 15, |_, c, root, n| {
-        let child = format!("comes-{n}-{}", "x".repeat((n % 50) as usize));
-        c.new_file(root, child.as_bytes(), 0o644);
-        c.remove(root, child.as_bytes()).unwrap();
-    });
-}
-
-#[test]
-fn attributes_and_handle_of_an_entry_belong_together_while_names_are_exchanged() {
-    list_under_churn(50, 100, |server, _, _, n| {
-        // The name stays, the file behind it is another one each time. Directly: faster than through the server.
-        let new = server.data.join(format!("new-{n}"));
-        std::fs::File::create(&new).unwrap();
-        std::fs::rename(&new, server.data.join(format!("changing-{}", n % 20))).unwrap();
-    });
-}
-
 /// 200,000 entries, or as many as FOREBAY_TEST_ENTRIES says.
 #[test]
 fn a_large_directory_is_listed_completely() {
@@ -396,78 +262,5 @@ fn a_large_directory_is_listed_completely() {
             }
         }
         assert_eq!(seen.iter().filter(|seen| !**seen).count(), 0, "names are missing");
-    }
-}
-
-/// Listings remember attributes for a moment: every way to change an object through the server must be seen at once.
-#[test]
-fn a_listing_shows_every_change_at_once() {
-    let server = Serve::new().flags(&["--squash", "none"]).start_on(|data| {
-        for name in ["written", "truncated", "mode", "linked", "unlinked", "moved", "inner/deep", "committed"]
-        {
-            let path = data.join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, b"0123456789").unwrap();
-        }
-        std::fs::hard_link(data.join("unlinked"), data.join("inner/other name")).unwrap();
-        // Names are remembered only under a directory time older than a clock tick.
-        let old = std::time::SystemTime::UNIX_EPOCH;
-        std::fs::File::open(data).unwrap().set_modified(old).unwrap();
-    });
-    let mut c = server.connect();
-    let root = c.root();
-    let whole = Way::Plus { dircount: 1 << 20, maxcount: 1 << 20 };
-    let changes: [fn(&mut Client, &FileHandle); 9] = [
-        |c, root| {
-            let file = c.find(root, b"written");
-            c.write(&file, 8, b"more", StableHow::Unstable).unwrap();
-        },
-        |c, root| {
-            let file = c.find(root, b"truncated");
-            c.setattr(&file, size(3)).unwrap();
-        },
-        |c, root| {
-            let file = c.find(root, b"mode");
-            c.setattr(&file, mode(0o600)).unwrap();
-        },
-        |c, root| {
-            let (file, inner) = (c.find(root, b"linked"), c.find(root, b"inner"));
-            c.link(&file, &inner, b"second name").unwrap();
-        },
-        |c, root| {
-            let inner = c.find(root, b"inner");
-            c.remove(&inner, b"other name").unwrap();
-        },
-        |c, root| {
-            let inner = c.find(root, b"inner");
-            c.rename((root, b"moved"), (&inner, b"moved")).unwrap();
-            c.rename((&inner, b"moved"), (root, b"moved")).unwrap();
-        },
-        |c, root| {
-            let inner = c.find(root, b"inner");
-            c.new_dir(&inner, b"new", 0o755);
-        },
-        |c, root| {
-            let how = CreateHow::Unchecked(size(0));
-            c.create(root, b"committed", how).unwrap();
-        },
-        |c, root| {
-            c.remove(root, b"mode").unwrap();
-            c.new_file(root, b"mode", 0o640);
-        },
-    ];
-    for (n, change) in changes.iter().enumerate() {
-        // Longer than a clock tick, so that the listings before the change are remembered at all.
-        std::thread::sleep(std::time::Duration::from_millis(40));
-        list(&mut c, &root, whole);
-        list(&mut c, &root, whole);
-        change(&mut c, &root);
-        for listed in list(&mut c, &root, whole) {
-            let Some(handle) = listed.handle else { continue };
-            assert_eq!(listed.attributes, Some(c.attr(&handle)), "{:?} after change {n}", listed.name);
-            if listed.name != b"." && listed.name != b".." {
-                assert_eq!(handle, c.find(&root, &listed.name), "after change {n}");
-            }
-        }
     }
 }

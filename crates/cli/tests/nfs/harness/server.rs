@@ -35,6 +35,11 @@ impl Serve {
         Self::default()
     }
 
+    /// A server at which root is root.
+    pub(crate) fn unsquashed() -> Self {
+        Self::new().flags(&["--squash", "none"])
+    }
+
     /// Further words on the command line.
     pub(crate) fn flags(mut self, flags: &[&str]) -> Self {
         self.flags.extend(flags.iter().map(|flag| flag.to_string()));
