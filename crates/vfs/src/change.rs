@@ -275,7 +275,6 @@ impl Vfs {
         if let Some(object) = victim.and_then(|kernel| dir.export.fs.table.get(&kernel))
             && object.attr() == Err(Error::Stale)
         {
-            dir.export.fs.note_committed(&object, object.unstable());
             dir.export.fs.table.forget(&object);
         }
     }

@@ -99,7 +99,7 @@ impl Vfs {
     ) -> Changed<Wrote> {
         let _side_by_side = target.object.changing.read();
         let change = target.object.begin_change();
-        let errors = target.object.write_errors();
+        let errors = target.object.uncommitted.errors();
         let result = self.write_inner(target, cred, offset, data, stable, change.before);
         let wcc = change.end();
         let intent = match &result {
@@ -134,15 +134,15 @@ impl Vfs {
             write_full(fd, data, offset)?
         };
         // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
-        let stable = stable || !target.export.fs.note_unstable(&target.object);
+        let stable = stable || !target.object.uncommitted.wrote();
         Ok(Wrote { len, stable, verifier })
     }
 
     /// What must become durable for COMMIT: nothing if the file has no unstable data. The count is to be
     /// given to [`Vfs::committed`] once the intent is durable.
     pub fn commit_range(&self, target: &Target, cred: &Cred, offset: u64, count: u64) -> (Changed<()>, u64) {
-        let errors = target.object.write_errors();
-        let seen = target.object.unstable();
+        let errors = target.object.uncommitted.errors();
+        let seen = target.object.uncommitted.writes();
         let attr = self.attr_of(target);
         let result = match &attr {
             Ok(attr) => permitted(self, target, cred, attr, want::WRITE, Wait::Yes),
@@ -159,7 +159,7 @@ impl Vfs {
 
     /// A COMMIT of the whole file became durable.
     pub fn committed(&self, target: &Target, seen: u64) {
-        target.export.fs.note_committed(&target.object, seen);
+        target.object.uncommitted.committed(seen);
     }
 }
 

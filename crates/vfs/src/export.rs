@@ -155,7 +155,11 @@ impl Vfs {
             // Exports of one file system share objects, so their locks and caches agree. Without kernel
             // handles an object is found from one root only.
             Some(export) if export.kernel_handles() => export.fs.clone(),
-            _ => Arc::new(Filesystem::open(&root, budget.clone(), verifier.clone())?),
+            _ => {
+                let fs = Arc::new(Filesystem::open(&root, budget.clone(), verifier.clone())?);
+                crate::sweep::start(&fs).map_err(|_| Error::Busy)?;
+                fs
+            }
         };
         let path = rustix::fs::openat(
             &root,
@@ -295,14 +299,15 @@ impl Vfs {
         let mut failed = 0;
         for export in &self.exports {
             for object in export.fs.table.all() {
-                let seen = object.unstable();
+                let seen = object.uncommitted.writes();
                 if seen == 0 {
                     continue;
                 }
-                let data = Data { object: object.clone(), offset: 0, len: 0, errors: object.write_errors() };
+                let data =
+                    Data { object: object.clone(), offset: 0, len: 0, errors: object.uncommitted.errors() };
                 let intent = Intent { data: Some(data), ..Intent::default() };
                 match export.fs.journal.wait(intent) {
-                    Ok(()) => export.fs.note_committed(&object, seen),
+                    Ok(()) => object.uncommitted.committed(seen),
                     Err(_) => failed += 1,
                 }
             }

@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -40,8 +39,6 @@ pub(crate) struct Filesystem {
     pub(crate) versions: Versions,
     /// Whether two changes of an object always show different ctimes if it was looked at in between.
     pub(crate) fine_times: bool,
-    /// Objects with uncommitted data; each keeps its descriptors, so there is a limit.
-    unstable: AtomicUsize,
 }
 
 impl Filesystem {
@@ -71,7 +68,6 @@ impl Filesystem {
             budget,
             fine_times: fine_times(root),
             versions: Versions::new(),
-            unstable: AtomicUsize::new(0),
         })
     }
 
@@ -83,25 +79,6 @@ impl Filesystem {
 
     pub(crate) fn mount(&self) -> BorrowedFd<'_> {
         self.mount.as_fd()
-    }
-
-    /// Counts an unstable write that was made; false if too many files have uncommitted data already and this
-    /// one must become stable at once.
-    pub(crate) fn note_unstable(&self, object: &Object) -> bool {
-        if object.unstable() == 0 && self.unstable.load(Ordering::Relaxed) >= self.budget.limit() / 4 {
-            return false;
-        }
-        if object.wrote_unstable() {
-            self.unstable.fetch_add(1, Ordering::Relaxed);
-        }
-        true
-    }
-
-    /// What `seen` counted is stable now.
-    pub(crate) fn note_committed(&self, object: &Object, seen: u64) {
-        if object.committed(seen) {
-            self.unstable.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 
     /// The handle of an open object, and its attributes.

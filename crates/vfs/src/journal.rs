@@ -43,7 +43,7 @@ pub(crate) struct Data {
     pub(crate) offset: u64,
     /// 0 = to the end of the file.
     pub(crate) len: u64,
-    /// [`Object::write_errors`] from before they were written.
+    /// [`Uncommitted::errors`](crate::uncommitted::Uncommitted::errors) from before they were written.
     pub(crate) errors: u64,
 }
 
@@ -231,7 +231,7 @@ impl Journal {
 
     /// Waits until the bytes are on the device.
     fn written_back(&self, data: &Data) -> Result<()> {
-        data.object.synced(data.errors, || self.or_lost(self.write_back(data, true)))
+        data.object.uncommitted.synced(data.errors, || self.or_lost(self.write_back(data, true)))
     }
 
     /// A failed sync changes the verifier before anybody can be answered who relies on it.
@@ -278,12 +278,12 @@ impl Journal {
             let sync = || self.or_lost(self.sync_object(object));
             let result = *synced
                 .entry(Arc::as_ptr(object))
-                .or_insert_with(|| object.synced(object.write_errors(), sync));
-            result.and_then(|()| object.synced(errors, || Ok(())))
+                .or_insert_with(|| object.uncommitted.synced(object.uncommitted.errors(), sync));
+            result.and_then(|()| object.uncommitted.synced(errors, || Ok(())))
         };
         let mut each = |entry: &Entry| {
             let data = entry.intent.data.iter().map(|data| (&data.object, data.errors));
-            let metadata = entry.intent.metadata.iter().map(|object| (object, object.write_errors()));
+            let metadata = entry.intent.metadata.iter().map(|object| (object, object.uncommitted.errors()));
             // Every object is tried even after one failed: another request may depend on it alone.
             data.chain(metadata).map(|(object, errors)| sync(object, errors)).fold(Ok(()), Result::and)
         };

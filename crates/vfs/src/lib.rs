@@ -5,7 +5,7 @@
 //! reading operations take [`Wait`], so that an event loop can try them without ever waiting for a disk.
 //! Changing operations return an [`Intent`]: what must become durable before they may be acknowledged.
 //!
-//! This crate knows nothing of NFS, sockets or threads but the one that leads group commits.
+//! This crate knows nothing of NFS, sockets or threads but those that lead group commits and let go of removed files.
 
 mod attr;
 mod change;
@@ -24,8 +24,10 @@ mod names;
 mod object;
 mod owner;
 mod state;
+mod sweep;
 mod sys;
 mod table;
+mod uncommitted;
 mod verdicts;
 mod verifier;
 mod versions;

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, CountedFd};
+use crate::uncommitted::Uncommitted;
 use crate::verdicts::{Verdicts, settled};
 use crate::versions::{Changing, Versions};
 
@@ -38,19 +39,9 @@ pub struct Object {
     pub(crate) names: Option<Box<Mutex<Names>>>,
     /// A directory opened for listing, with its current position.
     pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
-    unstable: Mutex<Unstable>,
-    syncing: Mutex<()>,
-    write_errors: AtomicU64,
+    pub(crate) uncommitted: Uncommitted,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,
-}
-
-/// UNSTABLE writes ever made, and how many of them are known to be stable. Neither ever goes back: a COMMIT that ends
-/// late must not take a later write for stable.
-#[derive(Debug, Default)]
-struct Unstable {
-    written: u64,
-    stable: u64,
 }
 
 /// Counts changes begun and ended, to tell whether two overlapped.
@@ -80,9 +71,7 @@ impl Object {
             verdicts: Mutex::default(),
             names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
             listing: Mutex::new(None),
-            unstable: Mutex::default(),
-            syncing: Mutex::default(),
-            write_errors: AtomicU64::new(0),
+            uncommitted: Uncommitted::new(budget.clone()),
             used: AtomicBool::new(true),
         }
     }
@@ -201,44 +190,6 @@ impl Object {
         let ended = self.changes.ended.load(Ordering::Acquire);
         (self.changes.begun.load(Ordering::Acquire) == ended).then_some(ended)
     }
-
-    /// How many syncs of the contents have failed so far.
-    pub(crate) fn write_errors(&self) -> u64 {
-        self.write_errors.load(Ordering::Acquire)
-    }
-
-    /// Runs `sync`, which waits for bytes written since `errors` was [`Object::write_errors`]. The kernel tells of a
-    /// failure once per descriptor, to whoever asks first: it may have been about these bytes.
-    pub(crate) fn synced(&self, errors: u64, sync: impl FnOnce() -> Result<()>) -> Result<()> {
-        // One at a time: nobody may find "no error" between another's failure and its being counted.
-        let _one = self.syncing.lock();
-        sync().inspect_err(|_| {
-            self.write_errors.fetch_add(1, Ordering::AcqRel);
-        })?;
-        if self.write_errors() == errors { Ok(()) } else { Err(Error::Os(rustix::io::Errno::IO)) }
-    }
-
-    /// 0 if everything written is stable; else the number of UNSTABLE writes so far, to be handed to
-    /// [`crate::Vfs::committed`].
-    pub fn unstable(&self) -> u64 {
-        let unstable = self.unstable.lock();
-        if unstable.written == unstable.stable { 0 } else { unstable.written }
-    }
-
-    /// Counts an UNSTABLE write that was made; true if everything was stable before it.
-    pub(crate) fn wrote_unstable(&self) -> bool {
-        let mut unstable = self.unstable.lock();
-        unstable.written += 1;
-        unstable.written == unstable.stable + 1
-    }
-
-    /// The first `seen` writes are stable now; true if that is all there were and not known before.
-    pub(crate) fn committed(&self, seen: u64) -> bool {
-        let mut unstable = self.unstable.lock();
-        let news = seen > unstable.stable;
-        unstable.stable = unstable.stable.max(seen);
-        news && unstable.stable == unstable.written
-    }
 }
 
 /// A change under way; [`Change::end`] gives the attributes around it.
@@ -322,30 +273,5 @@ mod tests {
         let attr = object.attr().unwrap();
         assert_eq!(object.permits(&cred, &attr, want::READ, true, |_| Ok(want::READ)), Ok(want::READ));
         assert_eq!(object.permits(&cred, &attr, want::READ, false, |_| Ok(0)), Err(Error::WouldBlock));
-    }
-
-    #[test]
-    fn a_commit_that_ends_late_takes_no_later_write_for_stable() {
-        let dir = tempfile::tempdir().unwrap();
-        let object = object(&dir);
-        object.wrote_unstable();
-        let (first, second) = (object.unstable(), object.unstable());
-        assert!(object.committed(first));
-        object.wrote_unstable();
-        assert!(!object.committed(second));
-        assert_ne!(object.unstable(), 0, "the second write was never synced");
-    }
-
-    #[test]
-    fn a_write_during_a_commit_keeps_the_object_unstable() {
-        let dir = tempfile::tempdir().unwrap();
-        let object = object(&dir);
-        assert!(object.wrote_unstable());
-        let seen = object.unstable();
-        object.wrote_unstable();
-        assert!(!object.committed(seen));
-        assert_ne!(object.unstable(), 0);
-        assert!(object.committed(object.unstable()));
-        assert_eq!(object.unstable(), 0);
     }
 }

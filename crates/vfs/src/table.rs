@@ -24,6 +24,7 @@ struct BudgetInner {
     open: AtomicUsize,
     limit: usize,
     names: AtomicUsize,
+    uncommitted: AtomicUsize,
 }
 
 /// Names remembered for each descriptor of the budget: listings meet more names than are opened. A name takes
@@ -33,7 +34,8 @@ const NAMES_PER_DESCRIPTOR: usize = 8;
 impl Budget {
     /// A budget of `limit` descriptors.
     pub fn new(limit: usize) -> Self {
-        Budget(Arc::new(BudgetInner { open: AtomicUsize::new(0), limit, names: AtomicUsize::new(0) }))
+        let none = || AtomicUsize::new(0);
+        Budget(Arc::new(BudgetInner { open: none(), limit, names: none(), uncommitted: none() }))
     }
 
     pub(crate) fn count(&self, fd: OwnedFd) -> CountedFd {
@@ -63,8 +65,17 @@ impl Budget {
         self.0.names.fetch_sub(count, Ordering::Relaxed);
     }
 
-    pub(crate) fn limit(&self) -> usize {
-        self.0.limit
+    /// Takes room for one more file with uncommitted data, which keeps its descriptors; false if there is none.
+    pub(crate) fn take_uncommitted(&self) -> bool {
+        let taken = self.0.uncommitted.fetch_add(1, Ordering::Relaxed) < self.0.limit / 4;
+        if !taken {
+            self.give_uncommitted();
+        }
+        taken
+    }
+
+    pub(crate) fn give_uncommitted(&self) {
+        self.0.uncommitted.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn exceeded(&self) -> bool {
@@ -91,7 +102,7 @@ impl Drop for CountedFd {
     }
 }
 
-const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 64;
 /// How many objects one insertion may look at, so that it stays short.
 const HAND_STEPS: usize = 32;
 
@@ -176,7 +187,12 @@ impl Table {
 
     /// Every known object.
     pub(crate) fn all(&self) -> Vec<Arc<Object>> {
-        self.shards.iter().flat_map(|shard| shard.lock().slots.clone()).collect()
+        (0..SHARDS).flat_map(|shard| self.in_shard(shard)).collect()
+    }
+
+    /// The known objects of one of the [`SHARDS`] parts.
+    pub(crate) fn in_shard(&self, shard: usize) -> Vec<Arc<Object>> {
+        self.shards[shard].lock().slots.clone()
     }
 }
 
@@ -195,7 +211,7 @@ impl Shard {
             self.hand = if self.hand + 1 < self.slots.len() { self.hand + 1 } else { 0 };
             let object = &self.slots[self.hand];
             let spared = object.used.swap(false, Ordering::Relaxed);
-            if !spared && Arc::strong_count(object) == 1 && object.unstable() == 0 {
+            if !spared && Arc::strong_count(object) == 1 && object.uncommitted.writes() == 0 {
                 return Some(self.remove(self.hand));
             }
         }
@@ -232,7 +248,7 @@ mod tests {
         let budget = Budget::new(200);
         let table = Table::new(budget.clone());
         let unstable = table.insert(object(0, &budget));
-        unstable.wrote_unstable();
+        unstable.uncommitted.wrote();
         let kernel = unstable.kernel;
         drop(unstable);
         for n in 1..10_000 {

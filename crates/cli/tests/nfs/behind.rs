@@ -76,11 +76,16 @@ fn a_created_file_that_is_replaced_at_once_is_not_mixed_up_with_the_other() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (new, other) = (server.data.join("new"), server.data.join("other"));
-            while !done.load(Ordering::Relaxed) {
+            let make_other = || {
                 std::fs::write(&other, "other").unwrap();
+                std::fs::set_permissions(&other, PermissionsExt::from_mode(0o666)).unwrap();
+            };
+            make_other();
+            while !done.load(Ordering::Relaxed) {
                 // The very moment it is there.
-                if new.exists() {
+                if std::fs::metadata(&new).is_ok_and(|new| new.len() == 0) {
                     std::fs::rename(&other, &new).unwrap();
+                    make_other();
                 }
             }
         });
@@ -122,6 +127,33 @@ fn a_file_removed_directly_is_stale_and_let_go_of() {
     assert_eq!(c.getattr(&old).status(), Nfsstat3::Stale);
     assert!(held_open(&server, "replaced (deleted)").is_empty());
     c.attr(&new);
+}
+
+/// Nobody asks for it any more: the server has to notice by itself.
+#[test]
+fn a_file_removed_directly_is_let_go_of_though_nobody_asks() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"forgotten", 0o644);
+    c.write(&file, 0, &[7; 100_000], StableHow::Unstable).unwrap();
+    std::fs::remove_file(server.data.join("forgotten")).unwrap();
+    wait_for(|| held_open(&server, "forgotten").is_empty());
+}
+
+/// Only so many files may have uncommitted data; those that are gone do not count.
+#[test]
+fn removed_files_leave_room_for_unstable_data() {
+    let server = Serve::new().flags(&["--open-files", "16"]).start();
+    let mut c = server.connect();
+    let root = c.root();
+    for n in 0..40 {
+        let file = c.new_file(&root, b"f", 0o644);
+        let wrote = c.write(&file, 0, b"data", StableHow::Unstable).unwrap();
+        assert_eq!(wrote.committed, StableHow::Unstable, "file {n}");
+        std::fs::remove_file(server.data.join("f")).unwrap();
+        assert_eq!(c.getattr(&file).status(), Nfsstat3::Stale);
+    }
 }
 
 /// Descriptors of the server that lead to a path with this in it.

@@ -49,9 +49,14 @@ fn the_verifier_stays_over_a_clean_stop_and_changes_after_a_crash() {
 
 #[test]
 fn creations_at_once_share_trips_to_the_device() {
-    let server = Serve::new().start();
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(array) = Array::new(home.path(), "ext4") else { return };
+    // As slow as a disk is: on a device that takes no time there is nothing to share.
+    array.ask(&["inject", "clear"]);
+    let server = array.serve().start();
     let root = server.connect().root();
-    let (connections, each) = (64, 10);
+    let (connections, each) = (64, 5);
     let barrier = Barrier::new(connections);
     std::thread::scope(|scope| {
         for n in 0..connections {
@@ -69,7 +74,7 @@ fn creations_at_once_share_trips_to_the_device() {
     let (batches, operations) =
         (durability["batches"].as_u64().unwrap(), durability["operations"].as_u64().unwrap());
     assert_eq!(operations, (connections * each) as u64);
-    assert!(batches < operations, "{batches} trips for {operations} creations");
+    assert!(batches * 2 < operations, "{batches} trips for {operations} creations");
     assert_eq!(durability["failures"], 0);
 }
 

@@ -115,14 +115,6 @@ fn a_failed_read_is_an_error() {
     assert_eq!(c.read(&file, 0, 1000).unwrap().data, [1; 1000]);
 }
 
-/// Asks again until it is so; a working server needs milliseconds.
-fn wait_for(so: impl Fn() -> bool) {
-    let begun = std::time::Instant::now();
-    while !so() {
-        assert!(begun.elapsed().as_secs() < 60, "it did not come to pass");
-    }
-}
-
 /// A call that is sent now and answered when the disk goes on.
 fn send(c: &mut Client, procedure: Procedure, args: &impl Encode) -> Vec<u8> {
     let mut bytes = Vec::new();

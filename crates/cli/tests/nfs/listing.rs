@@ -108,6 +108,60 @@ fn plus_tells_what_getattr_and_lookup_tell() {
     }
 }
 
+/// Every listed child of a directory must be as GETATTR says; times of access aside.
+fn assert_listed_as_it_is(c: &mut Client, dir: &FileHandle, after: &str) {
+    for entry in list(c, dir, Way::Plus { dircount: 8192, maxcount: 32_768 }) {
+        if let (Some(handle), Some(attributes)) = (entry.handle, entry.attributes) {
+            let now = c.attr(&handle);
+            let shown = entry.name.escape_ascii().to_string();
+            assert_eq!(Fattr3 { atime: now.atime, ..attributes }, now, "{shown} after {after}");
+        }
+    }
+}
+
+/// Listings remember what they saw: not over a change made by a client, whatever its kind.
+#[test]
+fn what_clients_change_is_listed_at_once() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.new_dir(&root, b"dir", 0o777);
+    let sub = c.new_dir(&dir, b"sub", 0o777);
+    let f = c.new_file(&dir, b"f", 0o666);
+    let g = c.new_file(&dir, b"g", 0o666);
+    c.new_file(&dir, b"h", 0o666);
+    type Act<'a> = (&'a str, Box<dyn Fn(&mut Client) -> bool + 'a>);
+    let acts: Vec<Act<'_>> = vec![
+        ("WRITE", Box::new(|c| c.write(&f, 0, b"data", StableHow::Unstable).is_ok())),
+        ("a stable WRITE", Box::new(|c| c.write(&f, 4, b"data", StableHow::FileSync).is_ok())),
+        ("SETATTR", Box::new(|c| c.setattr(&f, mode(0o600)).is_ok())),
+        ("a change of size", Box::new(|c| c.setattr(&f, size(1)).is_ok())),
+        ("LINK", Box::new(|c| c.link(&f, &dir, b"f2").is_ok())),
+        ("LINK elsewhere", Box::new(|c| c.link(&f, &root, b"f3").is_ok())),
+        ("REMOVE of another link", Box::new(|c| c.remove(&dir, b"f2").is_ok())),
+        ("REMOVE of a link elsewhere", Box::new(|c| c.remove(&root, b"f3").is_ok())),
+        ("LINK again", Box::new(|c| c.link(&g, &root, b"g2").is_ok())),
+        ("RENAME over a link elsewhere", Box::new(|c| c.rename((&dir, b"h"), (&root, b"g2")).is_ok())),
+        ("RENAME", Box::new(|c| c.rename((&dir, b"g"), (&dir, b"g3")).is_ok())),
+        ("CREATE below", Box::new(|c| c.create(&sub, b"x", CreateHow::Guarded(mode(0o644))).is_ok())),
+        ("unchecked CREATE", Box::new(|c| c.create(&dir, b"f", CreateHow::Unchecked(size(0))).is_ok())),
+        ("MKDIR below", Box::new(|c| c.mkdir(&sub, b"d", mode(0o755)).is_ok())),
+        ("SYMLINK below", Box::new(|c| c.symlink(&sub, b"l", b"t").is_ok())),
+        ("RMDIR below", Box::new(|c| c.rmdir(&sub, b"d").is_ok())),
+        ("REMOVE below", Box::new(|c| c.remove(&sub, b"l").is_ok())),
+        ("RENAME out of below", Box::new(|c| c.rename((&sub, b"x"), (&dir, b"x")).is_ok())),
+    ];
+    for (name, act) in &acts {
+        // Only what has not changed for a while is remembered.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        for _ in 0..2 {
+            assert_listed_as_it_is(&mut c, &dir, "nothing");
+        }
+        assert!(act(&mut c), "{name}");
+        assert_listed_as_it_is(&mut c, &dir, name);
+    }
+}
+
 #[test]
 fn bounds_are_kept_to_the_byte() {
     let server = Serve::new().start_on(|data| std::fs::write(data.join("a-file"), "").unwrap());

@@ -13,6 +13,7 @@ mod access;
 mod attributes;
 mod behind;
 mod concurrency;
+mod connections;
 mod data;
 mod durability;
 mod faults;

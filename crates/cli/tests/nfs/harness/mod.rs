@@ -62,3 +62,12 @@ pub(crate) fn at(seconds: u32, nseconds: u32) -> SetTime {
 pub(crate) fn name<'a>(dir: &FileHandle, name: &'a [u8]) -> DirOpArgs<'a> {
     DirOpArgs { dir: *dir, name }
 }
+
+/// Asks again until it is so; a working server needs no more than seconds.
+pub(crate) fn wait_for(so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !so() {
+        assert!(begun.elapsed().as_secs() < 60, "it did not come to pass");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}

@@ -146,7 +146,7 @@ impl Server {
         std::thread::spawn(move || {
             let mut all = String::new();
             for line in stderr.lines().map_while(Result::ok) {
-                let listening = line.strip_prefix("Listening on ");
+                let listening = line.strip_prefix("Listening on ").and_then(|line| line.split(", ").next());
                 if let Some(address) = listening.and_then(|address| address.parse::<SocketAddr>().ok()) {
                     let _ = send_address.send(address);
                 }
