@@ -37,7 +37,7 @@ pub(crate) fn quick() -> Vec<Step> {
         step("clippy", || {
             one(&mut command("cargo", ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
         }),
-        step("tests", || tests(&mut command("cargo", ["test", "--workspace"]))),
+        step("tests", || tests(&mut command("cargo", ["test", "--workspace", "--no-fail-fast"]))),
         step("documents", documents::check),
     ]
 }
