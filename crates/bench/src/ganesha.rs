@@ -4,6 +4,7 @@
 //! It insists on a port mapper, so the whole process moves into namespaces of its own first: network, mounts (its
 //! own /run) and processes. All ports are free there, and nothing outlives the process.
 
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -61,6 +62,14 @@ impl Ganesha {
             Target { host: "127.0.0.1".to_owned(), port: Some(PORT), mount_port: Some(MOUNT_PORT), export };
         let mut ganesha = Self { children: Vec::new(), target };
         ganesha.spawn(Command::new("rpcbind").args(["-f", "-w"]))?;
+        // nfs-ganesha ends at once when it finds no port mapper.
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", 111)).is_err() {
+            if start.elapsed() > START_TIMEOUT {
+                bail!("rpcbind does not answer on port 111");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         ganesha.spawn(Command::new("ganesha.nfsd").args([
             "-F",
             "-f",

@@ -95,15 +95,19 @@ impl Vfs {
                 FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
                 _ => return Err(Error::INVALID),
             }
-            if !self.owns(cred, attr) {
-                self.require(object, cred, attr, want::WRITE, Wait::Yes)?;
-            }
+        }
+        // Who may write may also set times to now, one or both (a Linux client does so for O_TRUNC of an empty file).
+        // utimensat(2) lets only owners set one of them: it is called as the server.
+        let touch = ![set.atime, set.mtime].iter().any(|time| matches!(time, SetTime::To(_)));
+        let now = [set.atime, set.mtime].contains(&SetTime::Now) && touch;
+        if (set.size.is_some() || now) && !self.owns(cred, attr) {
+            self.require(object, cred, attr, want::WRITE, Wait::Yes)?;
         }
         let writer =
             set.size.map(|size| Ok::<_, Error>((object.writer(&self.budget, true)?, size))).transpose()?;
         let mut path = [0; 32];
         let path = proc_path(&mut path, object.path());
-        let _acting = self.act_as(cred)?;
+        let acting = self.act_as(cred)?;
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = (set.uid.map(rustix::fs::Uid::from_raw), set.gid.map(rustix::fs::Gid::from_raw));
             rustix::fs::chownat(object.path(), c"", uid, gid, AtFlags::EMPTY_PATH)?;
@@ -114,13 +118,12 @@ impl Vfs {
         if let Some((fd, size)) = writer {
             rustix::fs::ftruncate(fd, size)?;
         }
-        // Truncation has set it: who may write need not own the file for that, as for utimensat(2).
-        let mtime = match set.mtime {
-            SetTime::Now if set.size.is_some() => SetTime::Keep,
-            mtime => mtime,
-        };
-        if set.atime != SetTime::Keep || mtime != SetTime::Keep {
-            let times = Timestamps { last_access: timespec(set.atime), last_modification: timespec(mtime) };
+        if touch {
+            drop(acting);
+        }
+        if set.atime != SetTime::Keep || set.mtime != SetTime::Keep {
+            let times =
+                Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
             rustix::fs::utimensat(object.path(), c"", &times, AtFlags::EMPTY_PATH)?;
         }
         Ok(())

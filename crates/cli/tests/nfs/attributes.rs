@@ -242,3 +242,23 @@ fn who_may_write_may_truncate_and_touch_in_one() {
     assert_eq!(attr.size, 0);
     assert!(attr.mtime.seconds > 1000, "truncation sets the time");
 }
+
+/// Of an empty file a Linux client truncates nothing: it only sends the time.
+#[test]
+fn who_may_write_may_set_one_time_to_now() {
+    let server = Serve::new().flags(&["--squash", "none"]).start();
+    let mut owner = server.connect();
+    let root = owner.root();
+    let file = owner.new_file(&root, b"a", 0o666);
+    let old = Sattr3 { atime: at(1000, 0), mtime: at(1000, 0), ..Sattr3::default() };
+    owner.setattr(&file, old).unwrap();
+    let mut other = server.connect().acting_as(user(2000, 2000, &[]));
+    other.setattr(&file, Sattr3 { mtime: SetTime::ServerTime, ..Sattr3::default() }).unwrap();
+    let attr = other.attr(&file);
+    assert!(attr.mtime.seconds > 1000 && attr.atime.seconds == 1000);
+    let given = Sattr3 { mtime: at(5, 0), ..Sattr3::default() };
+    assert_eq!(other.setattr(&file, given).status(), Nfsstat3::Perm);
+    owner.setattr(&file, mode(0o644)).unwrap();
+    let now = Sattr3 { mtime: SetTime::ServerTime, ..Sattr3::default() };
+    assert_eq!(other.setattr(&file, now).status(), Nfsstat3::Acces);
+}
