@@ -9,7 +9,7 @@ use crate::{
     vm::Kernel,
 };
 
-const PACKAGES: [&str; 15] = [
+const PACKAGES: [&str; 16] = [
     "acl",
     "busybox-static",
     "e2fsprogs",
@@ -21,6 +21,8 @@ const PACKAGES: [&str; 15] = [
     "libnfs-utils",
     "linux-libc-dev",
     "make",
+    // mount.nfs looks tcp up in /etc/protocols.
+    "netbase",
     "nfs-common",
     "python3",
     "qemu-system-x86",
