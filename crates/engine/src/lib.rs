@@ -6,3 +6,4 @@
 pub mod buffer;
 pub mod format;
 pub mod io;
+pub mod pool;
