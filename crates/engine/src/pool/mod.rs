@@ -1,0 +1,1 @@
+//! The pool: which devices there are, and what is on them.
