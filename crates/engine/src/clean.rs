@@ -145,7 +145,7 @@ impl Engine {
                 offer.object.lock().end_fetch(offer.fetch);
                 continue;
             }
-            let needed = footer::blocks(filling.gathered.len() + 256);
+            let needed = footer::blocks(filling.gathered.len + 256);
             if usize::from(filling.next) + 1 + needed > self.slots() {
                 self.clean.queue.lock().push_front(offer);
                 break;
@@ -198,10 +198,7 @@ impl Engine {
             epoch: self.log.epoch(),
             body,
         };
-        if let Ok(buffer) = footer.encode(self.slots() as u16) {
-            let slot = (self.slots() - buffer.len() / BLOCK) as u16;
-            self.write_same(&filling.opened, slot, buffer).await;
-        }
+        self.write_footer(filling.opened.id, &footer).await;
         self.segments.seal(filling.opened.id);
         self.space.wake();
     }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::format::{Place, SegmentHeader, SegmentKind};
+use crate::format::{Footer, SegmentHeader, SegmentKind};
 use crate::io::Durability;
+use crate::leaf::SegmentId;
 use crate::log::{Closed, Step};
 use crate::segments::Opened;
 
@@ -61,9 +60,7 @@ impl Engine {
     async fn roll(&self) {
         let old = self.log.footer();
         if let Some((opened, footer)) = &old {
-            let buffer = footer.encode();
-            let slot = (self.slots() - buffer.len() / BLOCK) as u16;
-            self.write_same(opened, slot, buffer).await;
+            self.write_footer(opened.id, footer).await;
         }
         let Some(opened) = self.next_log_segment().await else { return self.break_down() };
         self.write_header(&opened, SegmentKind::Log, self.log.next_seq()).await;
@@ -73,10 +70,13 @@ impl Engine {
         self.log.continue_in(opened);
     }
 
-    /// Writes a buffer to whatever legs the segment has, durable with the next frame.
-    pub(crate) async fn write_same(&self, opened: &Opened, slot: u16, buffer: Buffer) {
+    /// Writes a segment's footer to whatever legs it has, durable with the next frame.
+    pub(crate) async fn write_footer(&self, id: SegmentId, footer: &Footer) {
+        // It fits: whoever fills a segment keeps room for it.
+        let buffer = footer.encode(self.slots() as u16).unwrap_or_else(|invalid| panic!("{invalid}"));
+        let slot = (self.slots() - buffer.len() / BLOCK) as u16;
         let data = Slice::from(buffer);
-        let legs: SmallVec<[Place; 2]> = self.segments.get(opened.id).map(|s| s.legs).unwrap_or_default();
+        let legs = self.segments.get(id).map(|segment| segment.legs).unwrap_or_default();
         let legs: Vec<_> = legs.into_iter().map(|place| (place, data.clone())).collect();
         self.write_legs(&legs, slot, Durability::Later).await;
     }
@@ -94,7 +94,9 @@ impl Engine {
                 first_frame,
             };
             let mut block = Buffer::zeroed(1);
-            header.encode(&mut block);
+            if let Err(invalid) = header.encode(&mut block) {
+                panic!("{invalid}");
+            }
             (*here, Slice::from(block))
         });
         let legs: Vec<_> = legs.collect();

@@ -43,6 +43,7 @@ pub(crate) struct Destager {
     /// Somebody waits for an object to become clean.
     hurried: AtomicBool,
     failing: AtomicBool,
+    failure: Mutex<Option<BackingError>>,
     /// Blocks destaged so far, and those accepted since the log became half full.
     done: AtomicU64,
     pace: Mutex<Pace>,
@@ -125,10 +126,10 @@ impl Destager {
 }
 
 impl Engine {
-    /// How much of the space for dirty data the log takes: 0 to 1.
+    /// How much of the space for dirty data the log takes: 0 to 1, or a little more.
     pub(crate) fn fill(&self) -> f64 {
-        let (_, segments) = self.segments.log_span();
-        segments as f64 / self.log_most.load(Ordering::Relaxed).max(1) as f64
+        let (used, most) = self.segments.log_use();
+        used as f64 / most.max(1) as f64
     }
 
     /// Seconds since the oldest dirty data was written.
@@ -167,7 +168,7 @@ impl Engine {
 
     pub(crate) fn backing_failed(&self, error: BackingError) {
         self.totals.backing_errors.add(1);
-        *self.failure.lock() = Some(error);
+        *self.destager.failure.lock() = Some(error);
         if !self.destager.failing.swap(true, Ordering::Relaxed) {
             self.event(Event::BackingFailed { error });
         }
@@ -175,7 +176,7 @@ impl Engine {
     }
 
     fn last_failure(&self) -> BackingError {
-        self.failure.lock().unwrap_or(BackingError::Io(5))
+        self.destager.failure.lock().unwrap_or(BackingError::Io(5))
     }
 
     /// Destages until the engine closes.
@@ -267,11 +268,9 @@ impl Engine {
         self.destager.pressed.store(false, Ordering::Relaxed);
         self.destager.hurried.store(false, Ordering::Relaxed);
         self.destager.paced.wake();
+        // Space becomes free only once a frame says so; who waits for space sees to it.
+        self.segments.advance();
         self.space.wake();
-        if self.segments.could_advance() {
-            // Space becomes free only with a frame that says so.
-            self.segments.advance();
-        }
         healthy
     }
 

@@ -105,7 +105,7 @@ struct Current {
     gathered: Gathered,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     current: Option<Current>,
     open: Option<Open>,

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::io::Device;
 use crate::log::Log;
-use crate::pool::{Pool, PoolError};
+use crate::pool::{AlsoLost, Member, Pool, PoolError};
 use crate::segments::Reach;
 use crate::wait::Gate;
 
@@ -38,7 +38,8 @@ impl Members {
     /// Makes it durable on the others that a device is lost. Returns those that failed over it.
     pub(crate) async fn lose(&self, index: u16, log: &Log) -> Vec<u16> {
         let mut pool = self.take().await;
-        let failed = pool.lose(index).await;
+        // Where no member is left there is nobody to tell.
+        let failed = pool.lose(index).await.unwrap_or_default();
         log.set_epoch(pool.epoch);
         self.put(pool);
         failed
@@ -53,20 +54,26 @@ impl Members {
     }
 
     /// Adds a device; durable on all when this returns its number.
-    pub(crate) async fn add(&self, device: Arc<dyn Device>, uuid: u128, log: &Log) -> Result<(u16, u32), PoolError> {
+    pub(crate) async fn add(
+        &self,
+        device: Arc<dyn Device>,
+        force: bool,
+        log: &Log,
+    ) -> Result<(Member, AlsoLost), PoolError> {
         let mut pool = self.take().await;
-        let added = pool.add(device, uuid).await;
+        let added = pool.add(device, force).await;
+        let added = added.map(|(index, lost)| (pool.members[usize::from(index)].clone(), lost));
         log.set_epoch(pool.epoch);
         self.put(pool);
         added
     }
 
     /// Takes a drained device out of the pool, durably.
-    pub(crate) async fn remove(&self, index: u16, log: &Log) -> Vec<u16> {
+    pub(crate) async fn remove(&self, index: u16, log: &Log) -> Result<AlsoLost, PoolError> {
         let mut pool = self.take().await;
-        let failed = pool.remove(index).await;
+        let removed = pool.remove(index).await;
         log.set_epoch(pool.epoch);
         self.put(pool);
-        failed
+        removed
     }
 }

@@ -268,30 +268,29 @@ impl Engine {
                 None => bad.push(place),
             }
         }
-        let device = bad.first().and_then(|place| self.device(place.device));
-        let mut state = object.lock();
-        match state.entry(block) {
-            Some(entry) if !entry.same_place(copy) => Ok(None),
-            Some(entry) if entry.dirty => {
-                drop(state);
-                let object = format!("{:?}", object.key);
-                self.event(Event::Damaged { object, offset: block * BLOCK as u64 });
-                Err(Error::Damaged)
-            }
-            Some(_) => {
-                state.remove_entry(block, &self.segments);
-                drop(state);
-                if let Some(device) = device {
-                    self.event(Event::Dropped { device: device.name().to_owned() });
+        let dirty = {
+            let mut state = object.lock();
+            match state.entry(block) {
+                Some(entry) if entry.same_place(copy) && !entry.dirty => {
+                    state.remove_entry(block, &self.segments);
+                    false
                 }
-                if !bad.is_empty() {
-                    // A copy that is bad today and good tomorrow must not count then.
-                    self.invalidate(object, block..block + 1).await?;
-                }
-                Ok(None)
+                Some(entry) if entry.same_place(copy) => true,
+                _ => return Ok(None),
             }
-            None => Ok(None),
+        };
+        if dirty {
+            self.event(Event::Damaged { object: format!("{:?}", object.key), offset: block * BLOCK as u64 });
+            return Err(Error::Damaged);
         }
+        if let Some(place) = bad.first() {
+            if let Some(device) = self.device(place.device) {
+                self.event(Event::Dropped { device: device.name().to_owned() });
+            }
+            // A copy that is bad today and good tomorrow must not count then.
+            self.invalidate(object, block..block + 1).await?;
+        }
+        Ok(None)
     }
 
     async fn repair(&self, place: crate::format::Place, slot: u16, contents: &[u8]) {

@@ -42,13 +42,20 @@ fn order(segment: &Segment) -> Order {
     (segment.position, segment.kind == SegmentKind::Log, segment.seq)
 }
 
-/// How far back the pool reaches; every frame carries it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reach {
+/// How far back a pool reaches; every frame carries it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
     /// The oldest segment of the log, by its seq.
     pub(crate) tail: u64,
     /// Segments before this are not in use.
     pub(crate) oldest: Order,
+}
+
+impl Reach {
+    /// From the form it has on the devices.
+    pub(crate) fn new(tail: u64, position: u64, seq: u64) -> Self {
+        Reach { tail, oldest: (position, seq == u64::MAX, seq) }
+    }
 }
 
 /// What lets a given-up leg be used again.
@@ -78,6 +85,8 @@ struct Inner {
     fifo: BTreeMap<Order, SegmentId>,
     /// Segments not in use, by device; the last is used first.
     free: Vec<Vec<u32>>,
+    /// All segments, by device in use.
+    totals: Vec<u32>,
     pending: Vec<(Place, Until)>,
 }
 
@@ -108,6 +117,15 @@ impl Inner {
         id
     }
 
+    fn free_now(&self, given_up: bool) -> Vec<usize> {
+        let reach = self.reach();
+        let mut free: Vec<usize> = self.free.iter().map(Vec::len).collect();
+        for (place, until) in self.pending.iter().filter(|_| given_up) {
+            free[usize::from(place.device)] += usize::from(until.is_past(reach));
+        }
+        free
+    }
+
     fn reach(&self) -> Reach {
         let tail = self.log.front().and_then(|id| self.table.get(id)).map_or(self.next_seq, |s| s.seq);
         let oldest = self.fifo.keys().next().copied().unwrap_or((self.next_seq, false, 0));
@@ -117,8 +135,8 @@ impl Inner {
 
 impl Segments {
     /// A table of `next_seq..` with nothing in it; `free[device]` lists the unused segments.
-    pub(crate) fn new(next_seq: u64, free: Vec<Vec<u32>>) -> Self {
-        Segments(Mutex::new(Inner { next_seq, free, ..Inner::default() }))
+    pub(crate) fn new(next_seq: u64, free: Vec<Vec<u32>>, totals: Vec<u32>) -> Self {
+        Segments(Mutex::new(Inner { next_seq, free, totals, ..Inner::default() }))
     }
 
     /// Adds a segment found by recovery; those of the log come in order.
@@ -169,13 +187,7 @@ impl Segments {
     /// Whether [`Segments::open`] would find `legs` devices with an unused segment; with `given_up`, counting those
     /// that are unused once it is durable.
     pub(crate) fn could_open(&self, legs: usize, given_up: bool) -> bool {
-        let inner = self.0.lock();
-        let reach = inner.reach();
-        let mut free: Vec<usize> = inner.free.iter().map(Vec::len).collect();
-        for (place, until) in inner.pending.iter().filter(|_| given_up) {
-            free[usize::from(place.device)] += usize::from(until.is_past(reach));
-        }
-        free.into_iter().filter(|free| *free > 0).count() >= legs
+        self.0.lock().free_now(given_up).into_iter().filter(|free| *free > 0).count() >= legs
     }
 
     /// A copy of what is known about a segment.
@@ -266,12 +278,12 @@ impl Segments {
         inner.pending.len() < before
     }
 
-    /// The next segment to let go; `None` if it is still being written or part of the log.
+    /// The next segment to let go, though it may still be being filled; `None` if it is part of the log.
     pub(crate) fn first(&self) -> Option<(SegmentId, Segment)> {
         let inner = self.0.lock();
         let id = *inner.fifo.values().next()?;
         let segment = inner.table.get(&id)?;
-        (segment.sealed && !inner.log.contains(&id)).then(|| (id, segment.clone()))
+        (!inner.log.contains(&id)).then(|| (id, segment.clone()))
     }
 
     /// Lets go of a segment; its legs become free in time.
@@ -294,6 +306,9 @@ impl Segments {
         if let Some(free) = inner.free.get_mut(usize::from(device)) {
             free.clear();
         }
+        if let Some(total) = inner.totals.get_mut(usize::from(device)) {
+            *total = 0;
+        }
     }
 
     /// A device came: all its segments are free.
@@ -302,20 +317,32 @@ impl Segments {
         let index = usize::from(device);
         if inner.free.len() <= index {
             inner.free.resize_with(index + 1, Vec::new);
+            inner.totals.resize(index + 1, 0);
         }
+        inner.totals[index] = segments;
         inner.free[index] = (0..segments).rev().collect();
     }
 
-    /// The fewest unused segments of any of `devices`.
-    pub(crate) fn least_free(&self, devices: &[u16]) -> usize {
+    /// The fewest unused segments of any of `devices`; with `given_up`, counting those that are unused once it is
+    /// durable.
+    pub(crate) fn least_free(&self, devices: &[u16], given_up: bool) -> usize {
         let inner = self.0.lock();
-        devices.iter().map(|d| inner.free.get(usize::from(*d)).map_or(0, Vec::len)).min().unwrap_or(0)
+        let free = inner.free_now(given_up);
+        devices.iter().map(|d| free.get(usize::from(*d)).copied().unwrap_or(0)).min().unwrap_or(0)
     }
 
-    /// The tail's seq, and the number of segments in the log.
-    pub(crate) fn log_span(&self) -> (u64, usize) {
+    /// Segments in the log, and how many there should be at most: the rest is for clean blocks.
+    pub(crate) fn log_use(&self) -> (usize, usize) {
         let inner = self.0.lock();
-        (inner.reach().tail, inner.log.len())
+        let (sum, largest) = inner.totals.iter().fold((0, 0), |(sum, max), n| (sum + *n, max.max(*n)));
+        // Both legs are never on one device, unless there is only one.
+        let pairs = if sum == largest { sum } else { (sum / 2).min(sum - largest) };
+        (inner.log.len(), pairs as usize * 7 / 10)
+    }
+
+    /// Whether nothing more will be written to the segment, or it was let go.
+    pub(crate) fn is_sealed(&self, id: SegmentId) -> bool {
+        self.0.lock().table.get(&id).is_none_or(|segment| segment.sealed)
     }
 
     /// Blocks the index has on the devices, and how many of them are dirty.

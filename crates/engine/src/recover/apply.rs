@@ -35,7 +35,7 @@ struct Loaded {
 pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read) -> Applied {
     let next_seq = live.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(read.reach.tail);
     let loaded = load(pool, live, read).await;
-    let segments = Segments::new(next_seq, free(pool, &loaded));
+    let segments = Segments::new(next_seq, free(pool, &loaded), totals(pool));
     let objects = Objects::new();
     let mut unsealed = Vec::new();
     let recovered = Recovered { frames: read.frames, torn: read.torn, ..Recovered::default() };
@@ -116,6 +116,10 @@ fn free(pool: &Pool, loaded: &[Loaded]) -> Vec<Vec<u32>> {
     };
     let members = pool.members.iter();
     members.map(|m| if m.device.is_some() { unused(m.index, m.segments) } else { Vec::new() }).collect()
+}
+
+fn totals(pool: &Pool) -> Vec<u32> {
+    pool.members.iter().map(|member| if member.device.is_some() { member.segments } else { 0 }).collect()
 }
 
 fn apply_body(body: &Body, id: SegmentId, in_log: bool, objects: &Objects, segments: &Segments) {

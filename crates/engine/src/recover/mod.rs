@@ -17,10 +17,9 @@ use std::sync::Arc;
 
 use crate::buffer::Slice;
 use crate::engine::{Engine, Env, Parts, Settings};
-use crate::format::{Footer, SegmentId as Name, SegmentKind};
+use crate::format::{SegmentId as Name, SegmentKind};
 use crate::io::{BackingError, Durability};
 use crate::object::Object;
-use crate::objects::Objects;
 use crate::pool::{Pool, PoolError, State};
 use crate::{Error, Seq};
 
@@ -79,7 +78,7 @@ impl Engine {
         let engine = Engine::assemble(Parts { env, pool, segments, objects, next_seq, settings });
         engine.repair_last(&read).await;
         for (id, footer) in unsealed {
-            engine.write_footer(id, footer).await;
+            engine.write_footer(id, &footer).await;
         }
         engine.settle(unsure).await?;
         engine.start_tasks();
@@ -100,17 +99,6 @@ impl Engine {
         for place in &last.bad {
             let data = Slice::from(crate::buffer::Buffer::from_bytes(&last.bytes));
             self.write_legs(&[(*place, data)], last.start, Durability::Now).await;
-        }
-    }
-
-    async fn write_footer(&self, id: crate::leaf::SegmentId, footer: Footer) {
-        let Some(segment) = self.segments.get(id) else { return };
-        // It fits: the log keeps room for it.
-        if let Ok(buffer) = footer.encode(self.slots() as u16) {
-            let slot = (self.slots() - buffer.len() / crate::buffer::BLOCK) as u16;
-            let data = Slice::from(buffer);
-            let legs: Vec<_> = segment.legs.iter().map(|place| (*place, data.clone())).collect();
-            self.write_legs(&legs, slot, Durability::Now).await;
         }
     }
 
