@@ -12,8 +12,9 @@ mod record;
 mod segment;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
+pub(crate) use block::{is_zero, seal, sealed};
 pub use body::{BODY_BASE, body_len, facts_len, record_len};
 pub use checksum::{bind, content_hash};
 pub use footer::Footer;

@@ -1,4 +1,4 @@
-mod golden;
+pub(crate) mod golden;
 mod reject;
 mod round_trip;
 
@@ -6,7 +6,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use smallvec::SmallVec;
 
-use super::block::{is_zero, seal};
 use super::*;
 use crate::io::{Key, Time};
 
