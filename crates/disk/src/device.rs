@@ -1,13 +1,14 @@
 //! A cache device: a block device or a preallocated file.
 
+use std::fs::File;
 use std::future::{Future, ready};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Device, DeviceError, Durability, Io};
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::discard::{Discarder, block_device_size};
@@ -165,7 +166,7 @@ impl Shared {
     fn is_whole(&self) -> bool {
         let file = &self.target.file;
         match self.is_file {
-            true => file.metadata().is_ok_and(|meta| meta.nlink() > 0 && meta.len() >= self.size),
+            true => file_state(file).is_ok_and(|(links, size)| links > 0 && size >= self.size),
             false => block_device_size(file).is_ok_and(|size| size >= self.size),
         }
     }
@@ -209,4 +210,12 @@ impl Shared {
         }
         Err(DeviceError::Io)
     }
+}
+
+/// Hard links and bytes of an open file. Not the times: who asks for those makes the next write to the file record a new
+/// one in the journal (multigrain timestamps, Linux 6.13), which costs a third of the durable writes.
+fn file_state(file: &File) -> Result<(u32, u64), Errno> {
+    let wanted = StatxFlags::NLINK | StatxFlags::SIZE;
+    let state = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
+    Ok((state.stx_nlink, state.stx_size))
 }
