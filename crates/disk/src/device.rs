@@ -15,6 +15,7 @@ use crate::discard::{Discarder, block_device_size};
 use crate::executor::start;
 use crate::open::{self, OpenError, Opened};
 use crate::request::{Fault, Request, Target, Work};
+use crate::wear::{self, Health};
 
 /// A block device or a preallocated file, owned by this process alone while it is open.
 ///
@@ -77,6 +78,12 @@ impl FileDevice {
     /// Whether reads and writes go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// What the SSD says about its health; for a file, the SSD that its file system is on. `None` where there is no single
+    /// SSD, it says nothing, or this process may not ask. Blocks for some milliseconds.
+    pub fn health(&self) -> Option<Health> {
+        wear::health(&self.shared.target.file)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The engine's world in production: cache devices on io_uring and direct I/O, one thread per background task, and
-//! the monotonic clock.
+//! The engine's world in production: cache devices on io_uring and direct I/O, one thread per background task,
+//! the monotonic clock, and what SSDs say about their health.
 //!
 //! # Where an operation runs
 //!
@@ -21,9 +21,11 @@ mod request;
 mod ring;
 mod signal;
 mod threads;
+mod wear;
 
 pub use clock::SystemClock;
 pub use device::FileDevice;
 pub use executor::block_on;
 pub use open::{MIN_SIZE, OpenError};
 pub use threads::Threads;
+pub use wear::Health;

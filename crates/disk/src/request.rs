@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::Durability;
 use io_uring::{opcode, squeue, types};
+use rustix::fs::FlockOperation;
 use rustix::io::{Errno, ReadWriteFlags};
 
 /// Most bytes handed to the kernel at once, below its own limit for one call.
@@ -18,6 +19,13 @@ const CHUNK: usize = 1 << 30;
 pub(crate) struct Target {
     pub(crate) file: File,
     pub(crate) written: AtomicU64,
+}
+
+impl Drop for Target {
+    /// Closing is not enough: a child that another thread is just starting has a copy of the open file until it executes.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 pub(crate) enum Work {

@@ -258,3 +258,11 @@ fn a_block_device_that_shrinks_is_gone() {
     assert_eq!(read(&device, MIN_SIZE, 1), Err(DeviceError::Gone));
     assert_eq!(write(&device, 0, data(1, 1), Durability::Now), Err(DeviceError::Gone));
 }
+
+#[test]
+fn a_device_without_an_ssd_below_has_no_health() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    assert_eq!(open(&dir.path().join("cache")).health(), None);
+    let Some(disk) = LoopDevice::new(&dir.path().join("image"), MIN_SIZE) else { return };
+    assert_eq!(open(disk.path()).health(), None);
+}
