@@ -17,6 +17,7 @@ fn sample() -> Superblock {
         in_use: 8,
         generation: 20,
         optional: 1 << 63,
+        reach: Default::default(),
         members,
     }
 }
@@ -111,6 +112,7 @@ fn any_superblock() -> impl Strategy<Value = Superblock> {
             let own = own % members.len();
             members[own].state = State::Active;
             Superblock {
+                reach: Default::default(),
                 pool,
                 device: members[own].uuid,
                 index: own as u16,
