@@ -6,4 +6,7 @@ pub mod content;
 pub mod disk;
 pub mod executor;
 pub mod hits;
+pub mod model;
+pub mod register;
 pub mod rng;
+pub mod stamp;
