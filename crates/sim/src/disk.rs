@@ -185,8 +185,8 @@ impl Disk {
         }
     }
 
-    /// The power goes: a subset of what is not durable survives.
-    pub fn power_cut(&self) {
+    /// The power goes: a subset of what is not durable survives. True if it was neither all nor nothing.
+    pub fn power_cut(&self) -> bool {
         let mut state = self.state.lock();
         for (block, data) in std::mem::take(&mut state.under_way).into_values() {
             state.completed += 1;
@@ -214,9 +214,11 @@ impl Disk {
             }
             state.stable.insert(block, page);
         }
-        if outcomes.0 > 0 && outcomes.1 > 0 {
+        let some = outcomes.0 > 0 && outcomes.1 > 0;
+        if some {
             self.hits.hit(Fault::Subset);
         }
+        some
     }
 
     fn tear(&self, rng: &mut Rng, by_byte: bool, old: &Page, new: &Page) -> Page {
