@@ -1,6 +1,7 @@
 //! The log's writer: frames to both legs, and from one segment to the next.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
@@ -67,6 +68,8 @@ impl Engine {
         if let Some((old, _)) = old {
             self.segments.seal(old.id);
         }
+        let legs = self.segments.get(opened.id).map_or(0, |segment| segment.legs.len());
+        self.mirrored.store(legs > 1, Ordering::Release);
         self.log.continue_in(opened);
     }
 
@@ -107,7 +110,7 @@ impl Engine {
     /// left.
     async fn next_log_segment(&self) -> Option<Opened> {
         loop {
-            let active = self.active();
+            let active = self.segments.devices();
             if active == 0 {
                 return None;
             }
@@ -119,7 +122,7 @@ impl Engine {
             self.destager.press();
             self.space.wake();
             let legs = active.min(2);
-            let ready = || (self.segments.could_open(legs, true) || self.active() != active).then_some(());
+            let ready = || (self.segments.could_open(legs, true) || self.segments.devices() != active).then_some(());
             self.space.until(ready).await;
             if !self.segments.could_open(legs, false) {
                 // Given-up legs are free once it is durable that they are; there is no frame to say so.

@@ -161,9 +161,18 @@ impl Engine {
         let result = self.space.until(ready).await;
         self.destager.flushing.fetch_sub(1, Ordering::Relaxed);
         result?;
-        // Recovery then finds nothing to replay.
-        self.log.kick();
-        Ok(())
+        self.empty_log().await
+    }
+
+    /// Nothing is dirty: makes it so durably that recovery finds nothing to replay. Otherwise what was destaged would be
+    /// written again over whatever an administrator did to the directory meanwhile.
+    pub(crate) async fn empty_log(&self) -> Result<()> {
+        if let Some(segment) = self.log.used_segment() {
+            self.log.want_roll();
+            self.log.changed.until(|| self.log.has_left(segment).then_some(())).await;
+        }
+        self.segments.advance();
+        self.commit(self.log.kick()).await
     }
 
     pub(crate) fn backing_failed(&self, error: BackingError) {

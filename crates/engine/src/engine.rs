@@ -87,6 +87,8 @@ pub struct Engine {
     pub(crate) settings: Settings,
     mode: AtomicU8,
     pub(crate) closing: AtomicBool,
+    /// The segment being written has two legs.
+    pub(crate) mirrored: AtomicBool,
     /// Segments became free or dirty data became clean.
     pub(crate) space: Gate,
     /// Background tasks still running.
@@ -124,6 +126,7 @@ impl Engine {
             mode: AtomicU8::new(settings.mode as u8),
             settings,
             closing: AtomicBool::new(false),
+            mirrored: AtomicBool::new(false),
             space: Gate::default(),
             running: Mutex::new(0),
             stopped: Gate::default(),
@@ -160,6 +163,11 @@ impl Engine {
         self.closing.load(Ordering::Acquire)
     }
 
+    /// The object `key` names, if the cache knows anything of it.
+    pub fn known(&self, key: &Key) -> Option<Arc<Object>> {
+        self.objects.find(key)
+    }
+
     /// The object `key` names; `size` is the backing store's, believed unless the cache knows better.
     pub fn object(&self, key: &Key, size: u64) -> Arc<Object> {
         let object = self.objects.get(key);
@@ -185,9 +193,14 @@ impl Engine {
     /// The mode in force: write-back needs two devices.
     pub fn effective_mode(&self) -> Mode {
         match self.mode() {
-            Mode::WriteBack if self.active() < 2 => Mode::WriteThrough,
+            Mode::WriteBack if !self.is_mirrored() => Mode::WriteThrough,
             mode => mode,
         }
+    }
+
+    /// Whether what is accepted now is put on two devices.
+    pub(crate) fn is_mirrored(&self) -> bool {
+        self.mirrored.load(Ordering::Acquire)
     }
 
     /// Cache devices in use.
@@ -229,7 +242,10 @@ impl Engine {
     /// Stops cleanly: everything accepted is made durable in the log; dirty data stays on the cache devices. Returns
     /// the number of dirty bytes. Nothing may be under way or be asked afterwards.
     pub async fn close(&self) -> Result<u64> {
-        let committed = self.commit(self.last()).await;
+        let mut committed = self.commit(self.last()).await;
+        if self.segments.blocks().1 == 0 && committed.is_ok() {
+            committed = self.empty_log().await;
+        }
         self.closing.store(true, Ordering::Release);
         self.destager.work.wake();
         self.clean.work.wake();
@@ -239,6 +255,6 @@ impl Engine {
         self.log.close();
         self.stopped.until(|| (*self.running.lock() == 0).then_some(())).await;
         committed?;
-        Ok(self.scan().dirty_blocks * crate::buffer::BLOCK as u64)
+        Ok(self.segments.blocks().1 * crate::buffer::BLOCK as u64)
     }
 }

@@ -20,4 +20,4 @@ pub enum Error {
 }
 
 /// Shorthand.
-pub type Result<T> = std::result::Result<T, Error>;
+pub(crate) type Result<T> = std::result::Result<T, Error>;

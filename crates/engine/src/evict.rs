@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// The records of a sealed segment.
-    async fn read_footer(&self, segment: &Segment) -> Option<Body> {
+    pub(crate) async fn read_footer(&self, segment: &Segment) -> Option<Body> {
         let name = SegmentName { pool: self.pool_id, seq: segment.seq, slots: self.slots() as u16 };
         for place in &segment.legs {
             if let Some(footer) = read_footer(self, *place, &name).await {

@@ -1,6 +1,7 @@
 //! Reading and writing slots on the devices, and what happens when one fails.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
@@ -67,6 +68,7 @@ impl Engine {
         let was_healthy = device.is_some();
         if let Some(device) = device {
             self.segments.lose(index);
+            self.mirrored.store(false, Ordering::Release);
             let left = self.active();
             self.event(Event::DeviceLost { device: device.name().to_owned(), left });
             if left == 1 {
@@ -80,7 +82,7 @@ impl Engine {
                 Box::pin(self.lose(other)).await;
             }
         }
-        if self.active() > 1 {
+        if self.segments.devices() > 1 {
             self.log.want_roll();
         }
         self.destager.work.wake();

@@ -376,10 +376,37 @@ impl Log {
         self.changed.until(ready).await
     }
 
-    /// Wants a frame soon, even an empty one.
-    pub(crate) fn kick(&self) {
-        self.state.lock().kick = true;
+    /// Waits until the first segment is there, and the pool's new epoch in a frame.
+    pub(crate) async fn started(&self) -> Result<(), Error> {
+        let ready = || {
+            let state = self.state.lock();
+            state.broken.map(Err).or_else(|| state.current.is_some().then_some(Ok(())))
+        };
+        self.changed.until(ready).await?;
+        self.committed(self.kick()).await
+    }
+
+    /// The segment being written, if anything was written to it.
+    pub(crate) fn used_segment(&self) -> Option<SegmentId> {
+        let state = self.state.lock();
+        let used = |current: &&Current| current.gathered.body != Body::default();
+        state.current.as_ref().filter(used).map(|current| current.opened.id)
+    }
+
+    /// Whether that segment is not written any more.
+    pub(crate) fn has_left(&self, segment: SegmentId) -> bool {
+        let state = self.state.lock();
+        state.broken.is_some() || state.current.as_ref().is_some_and(|current| current.opened.id != segment)
+    }
+
+    /// Wants a frame soon, even an empty one; returns its number.
+    pub(crate) fn kick(&self) -> Seq {
+        let mut state = self.state.lock();
+        state.kick = true;
+        let seq = state.next_seq;
+        drop(state);
         self.work.wake();
+        seq
     }
 
     /// Wants the next segment: this one lost a leg.

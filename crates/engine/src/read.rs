@@ -227,7 +227,7 @@ impl Engine {
             let good = contents.filter(|contents| self.is_right(object, block, copy, contents));
             match good {
                 Some(contents) => pages.push(Page::from(contents)),
-                None => match self.rescue(object, block, copy).await? {
+                None => match self.rescue(object, block, copy, false).await? {
                     Some(page) => pages.push(page),
                     None => return Ok(None),
                 },
@@ -250,23 +250,35 @@ impl Engine {
         bind(content, self.pool_id, object.key_hash, block, segment.seq, copy.slot) == copy.checksum
     }
 
-    /// A copy could not be read: tries the other leg, and repairs. `None`: look at the index again.
-    async fn rescue(&self, object: &Object, block: u64, copy: &Entry) -> Result<Option<Page>> {
+    /// A copy could not be read, or (`thorough`) every leg is to be looked at: tries them, and repairs the bad ones
+    /// before the first good one. `None`: look at the index again.
+    pub(crate) async fn rescue(
+        &self,
+        object: &Object,
+        block: u64,
+        copy: &Entry,
+        thorough: bool,
+    ) -> Result<Option<Page>> {
         let segment = self.segments.get(copy.segment);
         let legs = segment.map(|segment| segment.legs).unwrap_or_default();
-        let mut bad = Vec::new();
+        let (mut good, mut bad) = (None, Vec::new());
         for place in legs {
+            if good.is_some() && !thorough {
+                break;
+            }
             let read = self.read_leg(place, copy.slot, 1).await;
             match read.ok().filter(|contents| self.is_right(object, block, copy, contents)) {
-                Some(contents) => {
-                    let page = Page::from(&contents[..]);
-                    for place in bad {
-                        self.repair(place, copy.slot, &contents).await;
-                    }
-                    return Ok(Some(page));
-                }
+                Some(contents) => good = Some(Page::from(&contents[..])),
                 None => bad.push(place),
             }
+        }
+        if let Some(page) = good {
+            // Not if the segment was given up meanwhile, or the repair would hit another's.
+            let still = object.lock().entry(block).is_some_and(|entry| entry.same_place(copy));
+            for place in bad.into_iter().filter(|_| still) {
+                self.repair(place, copy.slot, &page).await;
+            }
+            return Ok(Some(page));
         }
         let dirty = {
             let mut state = object.lock();

@@ -269,6 +269,9 @@ impl Segments {
         let pending = std::mem::take(&mut inner.pending);
         let before = pending.len();
         for (place, until) in pending {
+            if inner.totals[usize::from(place.device)] == 0 {
+                continue;
+            }
             if until.is_past(reach) {
                 inner.free[usize::from(place.device)].push(place.segment);
             } else {
@@ -309,6 +312,29 @@ impl Segments {
         if let Some(total) = inner.totals.get_mut(usize::from(device)) {
             *total = 0;
         }
+    }
+
+    /// Nothing more is put on a device.
+    pub(crate) fn retire(&self, device: u16) {
+        let mut inner = self.0.lock();
+        let index = usize::from(device);
+        if index < inner.totals.len() {
+            inner.totals[index] = 0;
+            inner.free[index].clear();
+            inner.pending.retain(|(place, _)| place.device != device);
+        }
+    }
+
+    /// Whether a segment of the log has a leg on the device.
+    pub(crate) fn log_is_on(&self, device: u16) -> bool {
+        let inner = self.0.lock();
+        let mut segments = inner.log.iter().filter_map(|id| inner.table.get(id));
+        segments.any(|segment| segment.legs.iter().any(|place| place.device == device))
+    }
+
+    /// Devices that take new segments.
+    pub(crate) fn devices(&self) -> usize {
+        self.0.lock().totals.iter().filter(|total| **total > 0).count()
     }
 
     /// A device came: all its segments are free.

@@ -82,7 +82,7 @@ impl Engine {
         }
         engine.settle(unsure).await?;
         engine.start_tasks();
-        engine.log.kick();
+        engine.log.started().await.map_err(OpenError::Engine)?;
         engine.finish_cuts().await?;
         let scan = engine.scan();
         let recovered = Recovered {
