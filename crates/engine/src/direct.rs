@@ -28,33 +28,35 @@ impl Engine {
     pub async fn begin_direct(&self, object: &Arc<Object>, offset: u64, len: u64) -> Result<Direct> {
         let range = blocks(offset, len);
         loop {
-            {
-                let mut state = object.lock();
-                if state.gone {
-                    return Err(Error::Backing(BackingError::Gone));
-                }
-                let dirty = !state.dirty_in(range.clone(), 1).is_empty();
-                if !dirty && state.busy == Busy::No && state.truncating.is_none() {
-                    state.directs += 1;
-                    let copies = self.forget_range(&mut state, range.clone());
-                    // What others write directly at the same time makes this one's contents doubtful.
-                    state.outdate(&range);
-                    let fetch = state.begin_own(range.clone());
-                    drop(state);
-                    let frame = if copies { self.invalidate(object, range.clone()).await } else { Ok(0) };
-                    let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
-                    return Ok(Direct { range, frame, fetch });
-                }
+            if let Some((fetch, copies)) = self.enter_direct(object, &range)? {
+                let frame = if copies { self.invalidate(object, range.clone()).await } else { Ok(0) };
+                let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
+                return Ok(Direct { range, frame, fetch });
             }
             self.destager.hurry(object, self.env.clock.now());
             let ready = || {
                 let state = object.lock();
-                let clean = state.dirty_in(range.clone(), 1).is_empty();
-                let free = state.busy == Busy::No && state.truncating.is_none();
-                ((clean && free) || state.gone).then_some(())
+                (state.gone || state.is_free_for_direct(&range)).then_some(())
             };
             object.changed.until(ready).await;
         }
+    }
+
+    /// Enters a direct write if nothing stands in the way; returns its mark, and whether copies of what it writes were
+    /// dropped from the SSDs' index.
+    fn enter_direct(&self, object: &Object, range: &Range<u64>) -> Result<Option<(u64, bool)>> {
+        let mut state = object.lock();
+        if state.gone {
+            return Err(Error::Backing(BackingError::Gone));
+        }
+        if !state.is_free_for_direct(range) {
+            return Ok(None);
+        }
+        state.directs += 1;
+        let copies = self.forget_range(&mut state, range.clone());
+        // What others write directly at the same time makes this one's contents doubtful.
+        let fetch = state.begin_own(range.clone());
+        Ok(Some((fetch, copies)))
     }
 
     /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached.

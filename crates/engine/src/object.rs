@@ -263,6 +263,11 @@ impl State {
         self.next_fetch
     }
 
+    /// Whether `range` may be written straight to the backing store.
+    pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
+        self.busy == Busy::No && self.truncating.is_none() && self.dirty_in(range.clone(), 1).is_empty()
+    }
+
     /// Whether a fetch under way still brings what is up to date.
     pub(crate) fn is_current(&self, id: u64) -> bool {
         self.fetches.iter().any(|fetch| fetch.id == id && !fetch.stale)
