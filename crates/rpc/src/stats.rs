@@ -12,8 +12,8 @@ pub enum CloseReason {
     SocketError,
     /// A record longer than `max_record` was announced.
     RecordTooLong,
-    /// Record marking no client sends: an empty record, too many fragments, too many empty fragments.
-    BadFragments,
+    /// A record without any bytes, which no client sends.
+    EmptyRecord,
     /// A record was begun and did not go on within `stall_timeout`.
     StalledInput,
     /// Replies were not read within `stall_timeout`.
@@ -36,7 +36,7 @@ impl CloseReason {
         Self::PeerClosed,
         Self::SocketError,
         Self::RecordTooLong,
-        Self::BadFragments,
+        Self::EmptyRecord,
         Self::StalledInput,
         Self::StalledOutput,
         Self::Idle,
@@ -52,7 +52,7 @@ impl CloseReason {
             Self::PeerClosed => "closed by the peer",
             Self::SocketError => "socket error",
             Self::RecordTooLong => "record longer than the limit",
-            Self::BadFragments => "malformed record fragments",
+            Self::EmptyRecord => "empty record",
             Self::StalledInput => "record begun and not continued",
             Self::StalledOutput => "replies not read",
             Self::Idle => "idle",
