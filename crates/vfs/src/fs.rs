@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::attr::Attr;
 use crate::error::{Error, Result};
-use crate::journal::{Journal, Order};
+use crate::journal::{Deliver, Journal, Order};
 use crate::locate::{self, Locator};
 use crate::object::Object;
 use crate::sys::{self, KernelHandle};
@@ -43,7 +43,12 @@ pub(crate) struct Filesystem {
 
 impl Filesystem {
     /// Takes a file system into service; `root` is an exported directory on it, opened for reading.
-    pub(crate) fn open(root: &OwnedFd, budget: Budget, verifier: Arc<Verifier>) -> Result<Self> {
+    pub(crate) fn open(
+        root: &OwnedFd,
+        budget: Budget,
+        verifier: Arc<Verifier>,
+        deliver: Deliver,
+    ) -> Result<Self> {
         let device = rustix::fs::fstat(root)?.st_dev;
         let magic = rustix::fs::fstatfs(root)?.f_type;
         let order = order_of(device, magic);
@@ -64,7 +69,7 @@ impl Filesystem {
             mount: again()?,
             scheme: if kernel_handles { Scheme::Kernel } else { Scheme::Names(Locator::new(again()?)) },
             table: Table::new(budget.clone()),
-            journal: Journal::open(again()?, order, budget.clone(), verifier)?,
+            journal: Journal::open(again()?, order, budget.clone(), verifier, deliver)?,
             budget,
             fine_times: fine_times(root),
             versions: Versions::new(),

@@ -40,7 +40,7 @@ pub use data::{ReadOut, Wrote};
 pub use error::{Error, Result};
 pub use export::{Export, ExportSpec, Space, Target, Vfs, Wait};
 pub use handle::{HANDLE_MAX, Handle, HandleKey};
-pub use journal::{Done, Intent, Journal, JournalStats, Order};
+pub use journal::{Deliver, Done, Intent, Journal, JournalStats, Order};
 pub use list::{Entry, EntryPlus, ListEnd};
 pub use lookup::Access;
 pub use object::Object;
