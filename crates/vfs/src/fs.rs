@@ -15,6 +15,7 @@ use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, Table};
 use crate::verifier::Verifier;
 use crate::versions::Versions;
+use crate::writeback::Writeback;
 
 const EXT4: i64 = 0xef53;
 const XFS: i64 = 0x5846_5342;
@@ -35,6 +36,7 @@ pub(crate) struct Filesystem {
     pub(crate) scheme: Scheme,
     pub(crate) table: Table,
     pub(crate) journal: Arc<Journal>,
+    pub(crate) writeback: Writeback,
     pub(crate) budget: Budget,
     pub(crate) versions: Versions,
     /// Whether two changes of an object always show different ctimes if it was looked at in between.
@@ -70,6 +72,7 @@ impl Filesystem {
             scheme: if kernel_handles { Scheme::Kernel } else { Scheme::Names(Locator::new(again()?)) },
             table: Table::new(budget.clone()),
             journal: Journal::open(again()?, order, budget.clone(), verifier, deliver)?,
+            writeback: Writeback::start(budget.clone()).map_err(|_| Error::Busy)?,
             budget,
             fine_times: fine_times(root),
             versions: Versions::new(),

@@ -31,6 +31,7 @@ mod uncommitted;
 mod verdicts;
 mod verifier;
 mod versions;
+mod writeback;
 
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
 pub use change::{Changed, Renamed};
