@@ -20,6 +20,9 @@ use crate::writeback::Writeback;
 const EXT4: i64 = 0xef53;
 const XFS: i64 = 0x5846_5342;
 
+/// How often a handle is tried again that the kernel has no memory for, it says.
+const TRIES: u32 = 1000;
+
 /// How handles lead back to files.
 pub(crate) enum Scheme {
     /// open_by_handle_at: exact, needs CAP_DAC_READ_SEARCH.
@@ -131,11 +134,24 @@ impl Filesystem {
             return Err(Error::WouldBlock);
         }
         let fd = match &self.scheme {
-            Scheme::Kernel => sys::open_by_handle(&self.mount, kernel, libc::O_PATH | libc::O_NOFOLLOW)
-                .map_err(|errno| if errno == Errno::INVAL { Error::BadHandle } else { errno.into() })?,
+            Scheme::Kernel => self.open_handle(kernel)?,
             Scheme::Names(locator) => locator.find(kernel)?,
         };
         Ok(self.adopt(fd)?.0)
+    }
+
+    fn open_handle(&self, kernel: &KernelHandle) -> Result<OwnedFd> {
+        let open = || sys::open_by_handle(&self.mount, kernel, libc::O_PATH | libc::O_NOFOLLOW);
+        let mut opened = open();
+        // Linux 6.18 says so for a moment of an inode on its way out, which is stale then.
+        for _ in 0..TRIES {
+            if !opened.as_ref().is_err_and(|errno| *errno == Errno::NOMEM) {
+                break;
+            }
+            std::thread::yield_now();
+            opened = open();
+        }
+        opened.map_err(|errno| if errno == Errno::INVAL { Error::BadHandle } else { errno.into() })
     }
 
     /// Opens `name` in `dir` as O_PATH, never through a symlink, never onto another mount. With
