@@ -74,7 +74,6 @@ impl Vfs {
             let _acting = self.act_as(cred)?;
             rustix::fs::openat(dir.object.path(), name, flags, mode)?
         };
-        std::thread::sleep(std::time::Duration::from_micros(300));
         // By its descriptor, not its name: others may have given that to another file already.
         let (object, attr) =
             dir.export.fs.adopt_named(sys::reopen(&file, OFlags::PATH)?, &dir.object, name)?;
