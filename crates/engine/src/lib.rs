@@ -22,6 +22,7 @@ mod log;
 mod members;
 mod object;
 mod objects;
+mod outside;
 pub mod pool;
 mod ram;
 mod read;

@@ -160,7 +160,7 @@ impl Vfs {
             return Ok((target, attr));
         }
         let change = target.object.begin_change();
-        let applied = self.apply(&target.object, &attr, cred, &set);
+        let applied = self.apply(&target, &attr, cred, &set);
         drop(change);
         applied?;
         let attr = target.object.attr()?;
