@@ -29,7 +29,7 @@ const WALKS: usize = 3;
 pub struct Store(Arc<Inner>);
 
 struct Inner {
-    /// By the numbers of their exports.
+    /// By their numbers in keys.
     filesystems: Vec<(u32, Arc<Filesystem>)>,
     budget: Budget,
     /// Files written since their last sync, so that their descriptors stay: the kernel tells of a failed write-back
@@ -48,6 +48,11 @@ struct Written {
 impl Store {
     pub(crate) fn new(filesystems: Vec<(u32, Arc<Filesystem>)>, budget: Budget) -> Self {
         Store(Arc::new(Inner { filesystems, budget, written: Mutex::default() }))
+    }
+
+    /// The file systems by their numbers in keys.
+    pub(crate) fn filesystems(&self) -> &[(u32, Arc<Filesystem>)] {
+        &self.0.filesystems
     }
 
     /// Runs `work` when the result is first polled; it may block the thread.

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,7 +37,7 @@ impl Downtime {
             Err(error) => return Err(error),
         };
         let alive =
-            File::options().read(true).write(true).create(true).truncate(false).open(state_dir.join("alive"))?;
+            File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(state_dir.join("alive"))?;
         let mut last = [0; 8];
         // An empty file: no server has run, and no copy can be older than that.
         let _ = alive.read_at(&mut last, 0)?;

@@ -1,6 +1,6 @@
 //! Exports and the table of them; how a handle from the wire becomes an object.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use forebay_engine::Engine;
@@ -248,22 +248,28 @@ impl Vfs {
         self.key.seal(export.id, kernel)
     }
 
-    /// Every file system served, for the cache engine.
-    pub fn store(&self) -> Store {
-        let filesystems = self.exports.iter().map(|export| (export.id, export.fs.clone())).collect();
-        Store::new(filesystems, self.budget.clone())
+    /// Every file system served, for the cache engine. Their numbers in its keys are kept in `state_dir`.
+    pub fn store(&self, state_dir: &Path) -> std::io::Result<Store> {
+        let mut groups: Vec<(Arc<Filesystem>, Vec<u32>)> = Vec::new();
+        for export in &self.exports {
+            match groups.iter_mut().find(|(fs, _)| Arc::ptr_eq(fs, &export.fs)) {
+                Some((_, ids)) => ids.push(export.id),
+                None => groups.push((export.fs.clone(), vec![export.id])),
+            }
+        }
+        let (filesystems, ids): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
+        let numbers = crate::state::filesystem_numbers(state_dir, &ids)?;
+        Ok(Store::new(numbers.into_iter().zip(filesystems).collect(), self.budget.clone()))
     }
 
-    /// Puts the engine in front of everything served. Nobody may be served yet.
-    pub fn set_cache(&self, engine: Arc<Engine>, downtime: Downtime) -> std::io::Result<()> {
+    /// Puts the engine in front of everything served, which is its backing `store`. Nobody may be served yet.
+    pub fn set_cache(&self, engine: Arc<Engine>, store: &Store, downtime: Downtime) -> std::io::Result<()> {
         let cache = Cache::new(engine, self.verifier.clone(), downtime)?;
-        for export in &self.exports {
-            let of_it = self.exports.iter().filter(|other| Arc::ptr_eq(&other.fs, &export.fs));
-            let number = of_it.map(|export| export.id).min().unwrap_or(export.id);
-            export.fs.linked.get_or_init(|| Linked::new(cache.clone(), number));
+        for (number, fs) in store.filesystems() {
+            let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number));
             // What recovery looked at is in the table already.
-            for object in export.fs.table.all() {
-                if let (Some(linked), Ok(attr)) = (export.fs.linked(), object.raw_attr()) {
+            for object in fs.table.all() {
+                if let Ok(attr) = object.raw_attr() {
                     linked.meet(&object, &attr);
                 }
             }
