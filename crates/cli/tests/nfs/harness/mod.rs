@@ -3,14 +3,16 @@
 mod array;
 mod calls;
 mod client;
+mod copies;
 mod disk;
 mod server;
 
 pub(crate) use array::Array;
 pub(crate) use calls::{Listed, Page, Place, START};
 pub(crate) use client::{Client, User, user};
+pub(crate) use copies::Copies;
 pub(crate) use disk::LoopDisk;
-pub(crate) use server::{FOREBAY, Serve, Server};
+pub(crate) use server::{Serve, Server};
 
 pub(crate) use forebay_wire::nfs3::*;
 pub(crate) use forebay_wire::{mount3, rpc};
