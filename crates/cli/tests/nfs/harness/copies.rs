@@ -10,6 +10,7 @@ const LARGEST: u64 = 600_000;
 /// Files of one directory and their contents, as acknowledged.
 pub(crate) struct Copies {
     files: Vec<(String, FileHandle, Vec<u8>)>,
+    seed: u64,
     random: u64,
     made: usize,
 }
@@ -17,7 +18,7 @@ pub(crate) struct Copies {
 impl Copies {
     /// Nothing yet; the same `seed` makes the same changes.
     pub(crate) fn new(seed: u64) -> Self {
-        Copies { files: Vec::new(), random: seed.wrapping_mul(2).wrapping_add(1), made: 0 }
+        Copies { files: Vec::new(), seed, random: seed.wrapping_mul(2).wrapping_add(1), made: 0 }
     }
 
     fn random(&mut self, below: u64) -> u64 {
@@ -46,7 +47,7 @@ impl Copies {
     }
 
     fn create(&mut self, c: &mut Client, root: &FileHandle) {
-        let name = format!("file{}", self.made);
+        let name = format!("file{}.{}", self.seed, self.made);
         self.made += 1;
         let handle = c.new_file(root, name.as_bytes(), 0o644);
         self.files.push((name, handle, Vec::new()));
@@ -69,7 +70,7 @@ impl Copies {
             }
             _ => {
                 self.made += 1;
-                format!("renamed{}", self.made)
+                format!("renamed{}.{}", self.seed, self.made)
             }
         };
         c.rename((root, old.as_bytes()), (root, to.as_bytes())).unwrap();
