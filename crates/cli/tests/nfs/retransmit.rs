@@ -132,7 +132,7 @@ fn another_user_never_gets_the_first_ones_reply() {
     assert_eq!(status_of(&first), Nfsstat3::Ok);
     // The same transaction and arguments, but not the one who may do it.
     let xid = c.xid;
-    let mut same = |who: User| {
+    let same = |who: User| {
         let mut other = server.connect().acting_as(who);
         other.xid = xid.wrapping_sub(1);
         let record = call(&mut other, Procedure::Mkdir, &args);
