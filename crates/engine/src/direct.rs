@@ -59,7 +59,8 @@ impl Engine {
         Ok(Some((fetch, copies)))
     }
 
-    /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached.
+    /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached;
+    /// `size` is the backing store's, or at least the end of what was written.
     /// Returns the frame that has to be durable before the write is acknowledged.
     ///
     /// # Errors
@@ -180,7 +181,11 @@ impl Engine {
             result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Err(BackingError::Gone));
         }
         let end = offset + data.len() as u64;
-        let (written, size) = if result.is_ok() { (Some((offset, data)), end) } else { (None, 0) };
+        let (written, size) = match result {
+            Ok(()) => (Some((offset, data)), end),
+            // A part of it may have been written, and have made the object longer.
+            Err(_) => (None, backing.size(&object.key).await.unwrap_or(0)),
+        };
         let frame = self.end_direct(object, direct, written, size, now).await;
         result?;
         frame

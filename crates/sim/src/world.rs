@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_engine::io::Device;
 use forebay_engine::pool::{Pool, PoolError};
-use forebay_engine::{Engine, Env, Settings};
+use forebay_engine::{Engine, Env, OpenError, Settings};
 use parking_lot::Mutex;
 
 use crate::backing::Store;
@@ -22,6 +22,9 @@ use crate::rng::Rng;
 
 /// Longer than anything may take, faults included.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// A disaster that was found out: this world can only end.
+const DETECTED: &str = "the loss was found out";
 
 /// How a world ended.
 #[derive(Debug)]
@@ -52,6 +55,8 @@ enum Refused {
     Stopped(Stop),
     Pool(PoolError),
     Engine(String),
+    /// Something acknowledged is lost, and the engine says so.
+    Lost,
 }
 
 /// A world under way.
@@ -69,7 +74,7 @@ pub fn run(seed: u64, keep_log: bool) -> Outcome {
     let plan = Plan::new(&mut rng);
     let mut world = World::new(plan, rng, keep_log);
     world.shared.tell(|| format!("{:?}", world.plan));
-    let failure = world.live().err();
+    let failure = world.live().err().filter(|failure| failure != DETECTED);
     world.outcome(failure)
 }
 
@@ -93,7 +98,9 @@ impl World {
             .map(|(i, size)| disk(&mut rng, format!("spare{i}"), size))
             .collect();
         let store = Store::new(&executor, PLENTY, rng.fork(), &hits);
-        let mut model = Model { lenient: plan.disaster.is_some(), ..Model::default() };
+        let mut model = Model::default();
+        model.lenient = plan.disaster.is_some();
+        model.logged = plan.logged();
         model.lossy = !plan.logged() && plan.backing_fails();
         let mut objects = Objects::default();
         for _ in 0..plan.objects {
@@ -253,6 +260,7 @@ impl World {
                     troubled = false;
                 }
                 Err(Refused::Pool(error)) => return Err(format!("the pool does not open: {error}")),
+                Err(Refused::Lost) => return Err(DETECTED.to_owned()),
                 Err(Refused::Engine(error)) => return Err(format!("the engine does not open: {error}")),
             }
         }
@@ -308,8 +316,12 @@ impl World {
             ..Settings::default()
         };
         let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
-        let engine = opened.map_err(Refused::Stopped)?.map_err(|error| Refused::Engine(error.to_string()))?;
-        self.shared.tell(|| "the engine is open".to_owned());
+        let opened = opened.map_err(Refused::Stopped)?;
+        let (engine, recovered) = opened.map_err(|error| match error {
+            OpenError::Hole { .. } if self.plan.disaster.is_some() => Refused::Lost,
+            error => Refused::Engine(error.to_string()),
+        })?;
+        self.shared.tell(|| format!("the engine is open: {recovered:?}"));
         Ok(engine)
     }
 
@@ -440,7 +452,7 @@ impl World {
                 let mut model = self.shared.model.lock();
                 model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
             }
-            Err(error) if self.plan.disaster.is_some() => drop(error),
+            Err(_) if self.plan.disaster.is_some() => {}
             Err(error) => self.shared.fail(format!("a clean stop failed: {error}")),
         }
         Ok(())
@@ -466,7 +478,7 @@ impl World {
             Crash::PowerCut => self.shared.store.power_cut(),
         }
         self.shared.hits.hit(if how == Crash::Kill { Fault::Kill } else { Fault::PowerCut });
-        self.shared.model.lock().crash();
+        self.shared.model.lock().crash(how == Crash::PowerCut);
         self.shared.objects.lock().reset();
         self.disks.append(&mut self.shared.joined.lock());
     }
