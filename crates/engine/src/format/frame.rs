@@ -29,8 +29,10 @@ pub struct FrameHead {
     pub acked: u64,
     /// The `seq` of the oldest log segment that still holds dirty data.
     pub tail: u64,
-    /// Segments with a `position` below this are dead.
-    pub oldest: u64,
+    /// Segments before this in the order of eviction are dead: first by `position` ...
+    pub oldest_position: u64,
+    /// ... then, among the clean ones of that position, by `seq`; `u64::MAX` if all of those are dead.
+    pub oldest_seq: u64,
     /// The `seq` of the segment that the frame is in.
     pub segment_seq: u64,
     /// The slot of the head block: 1 or more.
@@ -57,7 +59,8 @@ struct Raw {
     seq: U64,
     acked: U64,
     tail: U64,
-    oldest: U64,
+    oldest_position: U64,
+    oldest_seq: U64,
     segment_seq: U64,
     tail_checksum: U64,
 }
@@ -68,9 +71,9 @@ const _: () = {
     assert!(offset_of!(Raw, body_len) == 24);
     assert!(offset_of!(Raw, pool) == 32);
     assert!(offset_of!(Raw, epoch) == 48);
-    assert!(offset_of!(Raw, segment_seq) == 88);
-    assert!(offset_of!(Raw, tail_checksum) == 96);
-    assert!(size_of::<Raw>() == 104);
+    assert!(offset_of!(Raw, segment_seq) == 96);
+    assert!(offset_of!(Raw, tail_checksum) == 104);
+    assert!(size_of::<Raw>() == 112);
 };
 
 impl FrameHead {
@@ -131,7 +134,8 @@ pub fn encode(head: &FrameHead, body: &Body, buffer: &mut [u8]) -> Result<(), In
         seq: head.seq.into(),
         acked: head.acked.into(),
         tail: head.tail.into(),
-        oldest: head.oldest.into(),
+        oldest_position: head.oldest_position.into(),
+        oldest_seq: head.oldest_seq.into(),
         segment_seq: head.segment_seq.into(),
         tail_checksum: xxh3_64(tail).into(),
     };
@@ -192,7 +196,8 @@ fn open<'a>(block: &'a [u8], segment: &SegmentId, start: u16) -> Option<(FrameHe
         seq: raw.seq.get(),
         acked: raw.acked.get(),
         tail: raw.tail.get(),
-        oldest: raw.oldest.get(),
+        oldest_position: raw.oldest_position.get(),
+        oldest_seq: raw.oldest_seq.get(),
         segment_seq: raw.segment_seq.get(),
         start: raw.start.get(),
         data_blocks: raw.data_blocks.get(),

@@ -11,7 +11,7 @@ pub struct Facts {
     pub key: Key,
     /// Its size in bytes.
     pub size: u64,
-    /// Its modification time, if the log is to give it one.
+    /// Its modification time, if the backing store does not have it yet.
     pub mtime: Option<Time>,
 }
 
@@ -55,6 +55,19 @@ pub enum Record {
         /// Which object.
         object: u16,
     },
+}
+
+impl Record {
+    /// The index of the object it is about.
+    pub fn object_mut(&mut self) -> &mut u16 {
+        match self {
+            Record::Data { object, .. }
+            | Record::Truncate { object, .. }
+            | Record::Truncated { object }
+            | Record::Invalidate { object, .. }
+            | Record::Forget { object } => object,
+        }
+    }
 }
 
 /// The records of a frame or of a whole segment.

@@ -12,6 +12,7 @@ use super::superblock::{Entry, State, Superblock};
 use super::{Member, Pool};
 use crate::buffer::{Buffer, Slice};
 use crate::format::DEVICES_MAX;
+use crate::segments::Reach;
 use crate::io::{Device, DeviceError, Durability};
 
 /// Members that failed while a change was written, by index; the change includes that they are lost.
@@ -42,6 +43,13 @@ impl Pool {
             _ => return Ok(AlsoLost::new()),
         }
         self.change().await
+    }
+
+    /// Makes it durable how far back the pool reaches. Returns the members that could not be written.
+    pub(crate) async fn save_reach(&mut self, reach: Reach) -> AlsoLost {
+        self.reach = reach;
+        let present: Vec<_> = self.present().map(|(member, _)| usize::from(member.index)).collect();
+        self.write(&present).await.into_iter().map(|(at, _)| self.members[at].index).collect()
     }
 
     /// Takes member `index`, active or lost, out of the pool and makes its device blank. What is on it must not be
@@ -233,6 +241,7 @@ impl Pool {
             in_use: self.in_use,
             generation: self.generation,
             optional: self.optional,
+            reach: self.reach,
             members: self.members.iter().map(entry).collect(),
         }
     }

@@ -60,6 +60,7 @@ impl Pool {
             in_use: 0,
             generation: 0,
             optional: 0,
+            reach: Default::default(),
         };
         let all: Vec<_> = (0..devices.len()).collect();
         if let Some((at, error)) = pool.write(&all).await.pop() {

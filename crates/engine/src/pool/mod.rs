@@ -36,6 +36,7 @@ pub use superblock::{Entry, State, Superblock, Unusable};
 use crate::buffer::BLOCK;
 use crate::format::SegmentId;
 use crate::io::Device;
+use crate::segments::Reach;
 use geometry::Copy;
 use identify::look;
 use open::{Decision, Seen, decide};
@@ -56,6 +57,7 @@ pub struct Pool {
     in_use: u64,
     generation: u64,
     optional: u64,
+    reach: Reach,
 }
 
 /// A member of a pool.
@@ -124,6 +126,7 @@ impl Pool {
             in_use: superblock.in_use,
             generation: superblock.generation,
             optional: superblock.optional,
+            reach: superblock.reach,
         })
     }
 
@@ -131,6 +134,11 @@ impl Pool {
     pub fn slots(&self) -> u16 {
         // At most 64 MiB: it fits.
         (self.segment_size as usize / BLOCK) as u16
+    }
+
+    /// How far back the pool reaches, at least.
+    pub(crate) fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// Segment number `seq` of this pool, for the decoders of what is in it.

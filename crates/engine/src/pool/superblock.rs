@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::geometry::DEVICE_MAX;
 use crate::buffer::{BLOCK, Buffer};
+use crate::segments::Reach;
 use crate::format::{DEVICES_MAX, SEGMENT_MAX, SEGMENT_MIN, VERSION, is_zero, seal, sealed};
 
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
@@ -57,6 +58,8 @@ pub struct Superblock {
     pub generation: u64,
     /// Features that need not be understood; kept as they are.
     pub optional: u64,
+    /// How far back the pool reaches, at least; frames of the log may say more.
+    pub reach: Reach,
     /// The members by index; 1 to 16.
     pub members: Vec<Entry>,
 }
@@ -102,6 +105,9 @@ struct Raw {
     generation: U64,
     segment_size: U32,
     reserved_too: U32,
+    tail: U64,
+    oldest_position: U64,
+    oldest_seq: U64,
     table: [RawEntry; DEVICES_MAX],
 }
 
@@ -114,9 +120,9 @@ const _: () = {
     assert!(offset_of!(Raw, epoch) == 72);
     assert!(offset_of!(Raw, generation) == 88);
     assert!(offset_of!(Raw, segment_size) == 96);
-    assert!(offset_of!(Raw, table) == 104);
+    assert!(offset_of!(Raw, table) == 128);
     assert!(size_of::<RawEntry>() == 32);
-    assert!(size_of::<Raw>() == 104 + 16 * 32);
+    assert!(size_of::<Raw>() == 128 + 16 * 32);
 };
 
 impl Superblock {
@@ -144,6 +150,9 @@ impl Superblock {
             generation: self.generation.into(),
             segment_size: self.segment_size.into(),
             reserved_too: U32::ZERO,
+            tail: self.reach.tail.into(),
+            oldest_position: self.reach.oldest.0.into(),
+            oldest_seq: (if self.reach.oldest.1 { u64::MAX } else { self.reach.oldest.2 }).into(),
             table: std::array::from_fn(|_| entries.next().unwrap_or(EMPTY)),
         };
         let mut block = Buffer::zeroed(1);
@@ -231,6 +240,7 @@ fn from_raw(raw: &Raw) -> Option<Superblock> {
         in_use: raw.in_use.get(),
         generation: raw.generation.get(),
         optional: raw.optional.get(),
+        reach: Reach::new(raw.tail.get(), raw.oldest_position.get(), raw.oldest_seq.get()),
         members,
     })
 }

@@ -2,8 +2,8 @@ use super::*;
 
 proptest! {
     #[test]
-    fn frames(body in any_body(), seq: u64, epoch: u64, acked: u64, tail: u64, oldest: u64) {
-        let head = FrameHead { seq, epoch, acked, tail, oldest, ..head(1, 10, &body) };
+    fn frames(body in any_body(), seq: u64, epoch: u64, acked: u64, tail: u64, oldest: u64, seq_of: u64) {
+        let head = FrameHead { seq, epoch, acked, tail, oldest_position: oldest, oldest_seq: seq_of, ..head(1, 10, &body) };
         let frame = encoded(&head, &body);
         prop_assert_eq!(frame::decode_head(&frame[..BLOCK], &SEGMENT, 1), Some(head));
         let decoded = frame::decode_body(&frame[..BLOCK], tail_of(&head, &frame), &SEGMENT, 1);

@@ -17,6 +17,7 @@ fn sample() -> Superblock {
         in_use: 8,
         generation: 20,
         optional: 1 << 63,
+        reach: Default::default(),
         members,
     }
 }
@@ -71,15 +72,15 @@ fn superblocks_that_contradict_themselves() {
         ("segments of 512 KiB", 96, &[0, 0, 8, 0]),
         ("segments of 128 MiB", 96, &[0, 0, 0, 8]),
         ("another reserved field", 100, &[1]),
-        ("no segments", 104 + 24, &[0]),
-        ("more segments than 16 TiB", 104 + 24, &[1, 0, 0, 1]),
-        ("an unknown state", 104 + 32 + 28, &[4]),
-        ("an own state that is not active", 104 + 28, &[2]),
-        ("a reserved field of a member", 104 + 30, &[1]),
-        ("a member since an epoch to come", 104 + 16, &[10]),
-        ("two members that are the same", 104 + 32, &[0xa1]),
-        ("a member behind the last", 104 + 3 * 32, &[1]),
-        ("something behind the table", 616, &[1]),
+        ("no segments", 128 + 24, &[0]),
+        ("more segments than 16 TiB", 128 + 24, &[1, 0, 0, 1]),
+        ("an unknown state", 128 + 32 + 28, &[4]),
+        ("an own state that is not active", 128 + 28, &[2]),
+        ("a reserved field of a member", 128 + 30, &[1]),
+        ("a member since an epoch to come", 128 + 16, &[10]),
+        ("two members that are the same", 128 + 32, &[0xa1]),
+        ("a member behind the last", 128 + 3 * 32, &[1]),
+        ("something behind the table", 640, &[1]),
         ("something at the end", 4095, &[1]),
     ] {
         assert_eq!(forged(at, bytes), Err(Unusable::Damaged), "{what}");
@@ -111,6 +112,7 @@ fn any_superblock() -> impl Strategy<Value = Superblock> {
             let own = own % members.len();
             members[own].state = State::Active;
             Superblock {
+                reach: Default::default(),
                 pool,
                 device: members[own].uuid,
                 index: own as u16,
