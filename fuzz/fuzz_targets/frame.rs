@@ -8,10 +8,10 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let (mut block, tail) = blocks(bytes);
-    block[96..104].copy_from_slice(&hash(&tail));
+    block[104..112].copy_from_slice(&hash(&tail));
     seal(b"FBYFRAME", &mut block);
     let pool = u128::from_le_bytes(at(&block, 32));
-    let seq = u64::from_le_bytes(at(&block, 88));
+    let seq = u64::from_le_bytes(at(&block, 96));
     let start = u16::from_le_bytes(at(&block, 18));
     let segment = SegmentId { pool, seq, slots: 16384 };
     let head = frame::decode_head(&block, &segment, start);

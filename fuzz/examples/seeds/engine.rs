@@ -29,6 +29,7 @@ pub fn superblocks() -> Vec<Vec<u8>> {
         in_use: 2,
         generation: 8,
         optional: 0,
+        reach: Default::default(),
         members,
     };
     [one, three].map(|members| trimmed(superblock(members).encode().to_vec())).into()
@@ -85,7 +86,8 @@ pub fn frames() -> Vec<Vec<u8>> {
                 seq: 51,
                 acked: 50,
                 tail: 8,
-                oldest: 7,
+                oldest_position: 7,
+                oldest_seq: 6,
                 segment_seq: 9,
                 start: 1,
                 data_blocks: 4,
