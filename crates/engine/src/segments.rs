@@ -54,7 +54,9 @@ pub struct Reach {
 impl Reach {
     /// From the form it has on the devices.
     pub(crate) fn new(tail: u64, position: u64, seq: u64) -> Self {
-        Reach { tail, oldest: (position, seq == u64::MAX, seq) }
+        // There is one log segment of a position, and it is not dead: nothing may come between.
+        let oldest = if seq == u64::MAX { (position, true, 0) } else { (position, false, seq) };
+        Reach { tail, oldest }
     }
 }
 

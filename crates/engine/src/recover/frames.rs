@@ -117,8 +117,8 @@ pub(super) async fn read_log(pool: &Pool, found: &[Found]) -> Result<Read, OpenE
 
 /// The reach of a frame, if it goes further than what the superblocks say.
 fn later(stored: Reach, head: &FrameHead) -> Reach {
-    let oldest = (head.oldest_position, head.oldest_seq == u64::MAX, head.oldest_seq);
-    Reach { tail: stored.tail.max(head.tail), oldest: stored.oldest.max(oldest) }
+    let said = Reach::new(head.tail, head.oldest_position, head.oldest_seq);
+    Reach { tail: stored.tail.max(said.tail), oldest: stored.oldest.max(said.oldest) }
 }
 
 impl Image {
