@@ -11,12 +11,10 @@
 use std::collections::HashMap;
 
 use super::headers::Found;
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::{OpenError, is_log, name};
 use crate::Seq;
 use crate::buffer::{BLOCK, Buffer};
-use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame};
+use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame, key_hash};
 use crate::pool::Pool;
 use crate::segments::Reach;
 
@@ -185,7 +183,7 @@ impl Image {
         let mut bytes = self.slots(&self.legs.iter().find(good)?.1, start, blocks)?;
         for record in &frame.body.records {
             let Record::Data { object, block, slot, checksums } = record else { continue };
-            let key = xxh3_64(frame.body.objects.get(usize::from(*object))?.key.as_bytes());
+            let key = key_hash(&frame.body.objects.get(usize::from(*object))?.key);
             for (i, checksum) in checksums.iter().enumerate() {
                 let (slot, block) = (slot + i as u16, block + i as u64);
                 let right = |data: &Vec<u8>| {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::buffer::Slice;
 use crate::engine::{Engine, Env, Parts, Settings};
+use crate::event::Event;
 use crate::format::{SegmentId as Name, SegmentKind};
 use crate::io::{BackingError, Durability};
 use crate::object::Object;
@@ -73,9 +74,15 @@ impl Engine {
         let live = headers::live(&pool, found, read.reach);
         let Applied { segments, objects, unsealed, unsure, recovered } =
             apply::apply(&pool, live, &read).await;
-        pool.open_epoch().await?;
+        let names = pool.members.iter().map(|m| m.device.as_ref().map(|d| d.name().to_owned()));
+        let names: Vec<_> = names.collect();
+        let also_lost = pool.open_epoch().await?;
+        also_lost.iter().for_each(|index| segments.lose(*index));
         let next_seq = read.next_frame;
         let engine = Engine::assemble(Parts { env, pool, segments, objects, next_seq, settings });
+        for device in also_lost.iter().filter_map(|index| names.get(usize::from(*index))?.clone()) {
+            engine.event(Event::DeviceLost { device, left: engine.active() });
+        }
         engine.repair_last(&read).await;
         for (id, footer) in unsealed {
             engine.write_footer(id, &footer).await;
