@@ -19,12 +19,16 @@ struct Object {
     /// Blocks not in here are zeros.
     blocks: BTreeMap<u64, Block>,
     readers: u32,
+    /// Ends of writes that failed or were cut short on their way to the backing store, by block: the file may end there.
+    torn: Vec<Range<u64>>,
 }
 
 /// An operation that changes something.
 struct Operation {
     object: u8,
     blocks: Range<u64>,
+    /// Not written through the log for sure: it may end in part.
+    tears: bool,
     seq: Option<u64>,
     /// Answered, but not known to be durable.
     open: bool,
@@ -38,6 +42,8 @@ pub struct Model {
     next: u32,
     /// Both copies of something may be lost: old versions and errors are possible, strangers' bytes never are.
     pub lenient: bool,
+    /// Every write goes through the log.
+    pub logged: bool,
     /// Acknowledged unstable data may be lost without a crash: it is in a page cache whose syncs fail.
     pub lossy: bool,
 }
@@ -72,7 +78,13 @@ impl Model {
             (block, Block::new(runs))
         };
         let blocks = blocks(&all).map(block).collect();
-        let new = Object { size: Register::new(size), mtime: Register::new(mtime), blocks, readers: 0 };
+        let new = Object {
+            size: Register::new(size),
+            mtime: Register::new(mtime),
+            blocks,
+            readers: 0,
+            torn: Vec::new(),
+        };
         self.objects.insert(object, new);
     }
 
@@ -119,7 +131,9 @@ impl Model {
             state.size.begin(id, Resize::Extend(range.end));
             state.mtime.begin(id, now);
         }
-        self.operations.insert(id, Operation { object, blocks: blocks(&range), seq: None, open: false });
+        let tears = !self.logged;
+        self.operations
+            .insert(id, Operation { object, blocks: blocks(&range), tears, seq: None, open: false });
         id
     }
 
@@ -134,7 +148,8 @@ impl Model {
             state.size.begin(id, Resize::Set(size));
             state.mtime.begin(id, now);
         }
-        self.operations.insert(id, Operation { object, blocks: first..u64::MAX, seq: None, open: false });
+        self.operations
+            .insert(id, Operation { object, blocks: first..u64::MAX, tears: false, seq: None, open: false });
         id
     }
 
@@ -144,7 +159,7 @@ impl Model {
         if let Some(state) = self.objects.get_mut(&object) {
             state.mtime.begin(id, mtime);
         }
-        self.operations.insert(id, Operation { object, blocks: 0..0, seq: None, open: false });
+        self.operations.insert(id, Operation { object, blocks: 0..0, tears: false, seq: None, open: false });
         id
     }
 
@@ -152,12 +167,13 @@ impl Model {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         operation.open = visible && !durable;
         let Some(object) = self.objects.get_mut(&operation.object) else { return };
+        let accepted = visible;
         let visible = visible && (durable || !self.lossy);
         for (_, block) in object.blocks.range_mut(operation.blocks.clone()) {
-            block.acknowledge(id, visible, durable);
+            block.acknowledge(id, accepted, visible, durable);
         }
-        object.size.acknowledge(id, visible, durable);
-        object.mtime.acknowledge(id, visible, durable);
+        object.size.acknowledge(id, accepted, visible, durable);
+        object.mtime.acknowledge(id, accepted, visible, durable);
         object.settle();
     }
 
@@ -177,6 +193,12 @@ impl Model {
     /// The operation failed: it may have happened or not.
     pub fn failed(&mut self, id: u32) {
         self.answer(id, false, false);
+        let torn = self.operations.get(&id).filter(|operation| operation.tears);
+        if let Some(operation) = torn
+            && let Some(object) = self.objects.get_mut(&operation.object)
+        {
+            object.torn.push(operation.blocks.clone());
+        }
     }
 
     /// Operations accepted up to `seq` and not known to be durable: what a commit that begins now covers.
@@ -226,7 +248,7 @@ impl Model {
         if lenient {
             return Ok(());
         }
-        if !state.size.observe(visible, |value| *value == size) {
+        if !state.observe_size(visible, |value| *value == size) {
             let possible = state.size.possible(visible);
             return Err(format!("object {object} has size {size}, possible are {possible:?}"));
         }
@@ -243,6 +265,10 @@ impl Model {
             object.blocks.values_mut().for_each(Block::crash);
         }
         for operation in self.operations.values_mut() {
+            let torn = operation.tears && operation.seq.is_none();
+            if let (true, Some(object)) = (torn, self.objects.get_mut(&operation.object)) {
+                object.torn.push(operation.blocks.clone());
+            }
             operation.open = false;
         }
     }
@@ -310,6 +336,22 @@ impl Object {
         }
     }
 
+    fn observe_size(&mut self, visible: u64, fits: impl Fn(&u64) -> bool) -> bool {
+        if self.size.observe(visible, &fits) {
+            return true;
+        }
+        let mut ends =
+            self.torn.iter().flat_map(|blocks| blocks.clone().skip(1)).map(|block| block * BLOCK as u64);
+        match (ends.find(&fits), self.size.settled()) {
+            (Some(size), Some(_)) => {
+                self.size.set(vec![size]);
+                true
+            }
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+
     /// With one size possible, nothing can be beyond it.
     fn clip(&mut self) {
         let Some([size]) = self.size.settled() else { return };
@@ -330,7 +372,7 @@ impl Object {
     fn check(&mut self, reading: &Reading, bytes: &[u8]) -> Result<(), String> {
         let Reading { object, offset, len, size: visible, .. } = *reading;
         let fits = |size: &u64| size.saturating_sub(offset).min(len as u64) == bytes.len() as u64;
-        if !self.size.observe(visible, fits) {
+        if !self.observe_size(visible, fits) {
             let possible = self.size.possible(visible);
             return Err(format!(
                 "a read of {len} bytes at {offset} of object {object} gave {} bytes, possible sizes are {possible:?}",

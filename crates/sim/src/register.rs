@@ -56,6 +56,10 @@ struct Operation<C> {
     change: C,
     /// Bits of the operations that come before it.
     after: u64,
+    /// Bits of the operations that began when this one had ended: it happened before them or not at all.
+    before: u64,
+    /// Answered, not as failed.
+    accepted: bool,
     running: bool,
     /// Must be visible.
     visible: bool,
@@ -83,7 +87,7 @@ pub struct Register<V, C> {
 }
 
 /// Operations that fit in one register at a time.
-pub const OPERATIONS: usize = 24;
+pub const OPERATIONS: usize = 16;
 
 impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     /// A register known to hold `value`.
@@ -91,9 +95,12 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         Register { base: vec![value], operations: Vec::new(), survivors: None }
     }
 
-    /// Operations that are not settled, and how many of them still run.
+    /// Operations that are not settled (failed ones count twice, as they double what is possible), and how many of
+    /// them still run.
     pub fn load(&self) -> (usize, usize) {
-        (self.operations.len(), self.operations.iter().filter(|operation| operation.running).count())
+        let count =
+            |which: fn(&Operation<C>) -> bool| self.operations.iter().filter(|one| which(one)).count();
+        (self.operations.len() + count(|one| !one.running && !one.accepted), count(|one| one.running))
     }
 
     /// The values known so far, if nothing is unsettled.
@@ -109,14 +116,29 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
 
     /// Operation `id` begins.
     pub fn begin(&mut self, id: u32, change: C) {
-        let after = self.mask(|operation| operation.visible || operation.durable);
-        self.operations.push(Operation { id, change, after, running: true, visible: false, durable: false });
+        let after = self.mask(|operation| operation.accepted || operation.visible);
+        let bit = 1 << self.operations.len();
+        for operation in &mut self.operations {
+            operation.before |= if operation.running { 0 } else { bit };
+        }
+        let new = Operation {
+            id,
+            change,
+            after,
+            before: 0,
+            accepted: false,
+            running: true,
+            visible: false,
+            durable: false,
+        };
+        self.operations.push(new);
     }
 
-    /// Operation `id` was answered: from now on it is visible, and perhaps durable.
-    pub fn acknowledge(&mut self, id: u32, visible: bool, durable: bool) {
+    /// Operation `id` was answered: from now on it is perhaps accepted, visible and durable.
+    pub fn acknowledge(&mut self, id: u32, accepted: bool, visible: bool, durable: bool) {
         if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
             operation.running = false;
+            operation.accepted |= accepted;
             operation.visible |= visible || durable;
             operation.durable |= durable;
         }
@@ -143,7 +165,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         while next < states.len() {
             for (bit, operation) in self.operations.iter().enumerate() {
                 let State { mut value, base, mask } = states[next].clone();
-                if mask & 1 << bit != 0 || operation.after & !mask != 0 {
+                if mask & 1 << bit != 0 || operation.after & !mask != 0 || operation.before & mask != 0 {
                     continue;
                 }
                 operation.change.apply(&mut value);
@@ -202,7 +224,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             return;
         }
         // Failed operations stay possible, until something shows whether they happened.
-        if self.operations.iter().all(|operation| operation.durable || !operation.visible) {
+        if self.operations.iter().all(|operation| operation.durable || !operation.accepted) {
             let needed = self.mask(|operation| operation.durable);
             self.base = self.possible(needed);
             self.operations.clear();
@@ -257,8 +279,8 @@ mod tests {
         register.begin(1, time(1));
         register.begin(2, time(2));
         assert_eq!(register.possible(register.visible()).len(), 3);
-        register.acknowledge(1, true, true);
-        register.acknowledge(2, true, true);
+        register.acknowledge(1, true, true, true);
+        register.acknowledge(2, true, true, true);
         assert_eq!(register.possible(register.visible()).len(), 2, "not the old one any more");
         register.settle();
         assert!(register.observe(0, |value| *value == time(1)));
@@ -270,7 +292,7 @@ mod tests {
         let mut register: Register<u64, Resize> = Register::new(0);
         for (id, durable) in [(1, true), (2, false), (3, false)] {
             register.begin(id, Resize::Set(u64::from(id)));
-            register.acknowledge(id, true, durable);
+            register.acknowledge(id, true, true, durable);
         }
         assert_eq!(register.possible(register.visible()), [3]);
         register.crash();
@@ -286,8 +308,8 @@ mod tests {
         assert!(register.observe(0, |size| *size == 1));
         assert!(!register.observe(register.visible(), |size| *size == 0));
         register.begin(2, Resize::Set(2));
-        register.acknowledge(1, true, true);
-        register.acknowledge(2, false, false);
+        register.acknowledge(1, true, true, true);
+        register.acknowledge(2, false, false, false);
         register.settle();
         assert_eq!(register.settled(), Some(&[1, 2][..]));
     }

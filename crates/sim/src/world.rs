@@ -93,7 +93,9 @@ impl World {
             .map(|(i, size)| disk(&mut rng, format!("spare{i}"), size))
             .collect();
         let store = Store::new(&executor, PLENTY, rng.fork(), &hits);
-        let mut model = Model { lenient: plan.disaster.is_some(), ..Model::default() };
+        let mut model = Model::default();
+        model.lenient = plan.disaster.is_some();
+        model.logged = plan.logged();
         model.lossy = !plan.logged() && plan.backing_fails();
         let mut objects = Objects::default();
         for _ in 0..plan.objects {
@@ -440,7 +442,7 @@ impl World {
                 let mut model = self.shared.model.lock();
                 model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
             }
-            Err(error) if self.plan.disaster.is_some() => drop(error),
+            Err(_) if self.plan.disaster.is_some() => {}
             Err(error) => self.shared.fail(format!("a clean stop failed: {error}")),
         }
         Ok(())
