@@ -57,6 +57,19 @@ pub enum Record {
     },
 }
 
+impl Record {
+    /// The index of the object it is about.
+    pub fn object_mut(&mut self) -> &mut u16 {
+        match self {
+            Record::Data { object, .. }
+            | Record::Truncate { object, .. }
+            | Record::Truncated { object }
+            | Record::Invalidate { object, .. }
+            | Record::Forget { object } => object,
+        }
+    }
+}
+
 /// The records of a frame or of a whole segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Body {
