@@ -373,7 +373,7 @@ impl Client {
         let Some(disk) = self.shared.spares.lock().pop() else { return };
         self.shared.tell(|| format!("add {}", disk.name()));
         self.shared.joined.lock().push(disk.clone());
-        let result = self.engine.add_device(Arc::new(disk.clone())).await;
+        let result = self.engine.add_device(Arc::new(disk.clone()), false).await;
         self.shared.tell(|| format!("add {}: {:?}", disk.name(), result.is_ok()));
         if result.is_ok() {
             self.shared.hits.hit(Fault::DeviceAdded);

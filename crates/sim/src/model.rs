@@ -174,7 +174,7 @@ impl Model {
         }
         object.size.acknowledge(id, accepted, visible, durable);
         object.mtime.acknowledge(id, accepted, visible, durable);
-        object.settle();
+        object.settle(self.logged);
     }
 
     /// The operation was accepted as number `seq`: it is visible, but may be lost in a crash.
@@ -236,7 +236,7 @@ impl Model {
             Some(bytes) => object.check(reading, bytes),
             None => Ok(()),
         };
-        object.settle();
+        object.settle(self.logged);
         result
     }
 
@@ -258,11 +258,12 @@ impl Model {
 
     /// The machine crashed: nothing runs any more, and what was not durable may be lost.
     pub fn crash(&mut self) {
+        let logged = self.logged;
         for object in self.objects.values_mut() {
             object.readers = 0;
-            object.size.crash();
-            object.mtime.crash();
-            object.blocks.values_mut().for_each(Block::crash);
+            object.size.crash(logged);
+            object.mtime.crash(logged);
+            object.blocks.values_mut().for_each(|block| block.crash(logged));
         }
         for operation in self.operations.values_mut() {
             let torn = operation.tears && operation.seq.is_none();
@@ -328,11 +329,11 @@ impl Model {
 }
 
 impl Object {
-    fn settle(&mut self) {
+    fn settle(&mut self, logged: bool) {
         if self.readers == 0 {
-            self.size.settle();
-            self.mtime.settle();
-            self.blocks.values_mut().for_each(Block::settle);
+            self.size.settle(logged);
+            self.mtime.settle(logged);
+            self.blocks.values_mut().for_each(|block| block.settle(logged));
         }
     }
 
@@ -443,7 +444,7 @@ mod tests {
 
     #[test]
     fn an_acknowledged_write_is_seen_and_an_unstable_one_may_be_lost_in_a_crash() {
-        let mut model = Model::default();
+        let mut model = Model { logged: true, ..Model::default() };
         model.create(1, 10_000, 0, NOW);
         let stable = model.begin_write(1, 100, 9000, NOW);
         read(&mut model, 0, 0..10_000).unwrap();
@@ -461,7 +462,7 @@ mod tests {
 
     #[test]
     fn what_survives_a_crash_is_a_prefix() {
-        let mut model = Model::default();
+        let mut model = Model { logged: true, ..Model::default() };
         model.create(1, 3 * 4096, 0, NOW);
         let writes: Vec<u32> = (0..2).map(|block| model.begin_write(1, block * 4096, 4096, NOW)).collect();
         model.accepted(writes[0], 1);
@@ -474,7 +475,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_beyond_a_truncation() {
-        let mut model = Model::default();
+        let mut model = Model { logged: true, ..Model::default() };
         model.create(1, 0, 0, NOW);
         let write = model.begin_write(1, 0, 8192, NOW);
         model.durable(write);

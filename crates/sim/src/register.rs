@@ -84,6 +84,8 @@ pub struct Register<V, C> {
     operations: Vec<Operation<C>>,
     /// From the last crash until it is known which operations survived.
     survivors: Option<Survivors<V>>,
+    /// What is seen need not stay so: it is in the backing store's page cache and may go with it.
+    shaky: bool,
 }
 
 /// Operations that fit in one register at a time.
@@ -92,7 +94,7 @@ pub const OPERATIONS: usize = 16;
 impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     /// A register known to hold `value`.
     pub fn new(value: V) -> Self {
-        Register { base: vec![value], operations: Vec::new(), survivors: None }
+        Register { base: vec![value], operations: Vec::new(), survivors: None, shaky: false }
     }
 
     /// Operations that are not settled (failed ones count twice, as they double what is possible), and how many of
@@ -200,7 +202,9 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             if !self.base.iter().any(&matches) {
                 return false;
             }
-            self.base.retain(&matches);
+            if !self.shaky {
+                self.base.retain(&matches);
+            }
         } else {
             let mut states = self.reachable();
             states.retain(|state| state.mask & visible == visible && matches(&state.value));
@@ -209,7 +213,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             }
             let common = states.iter().fold(u64::MAX, |common, state| common & state.mask);
             for (bit, operation) in self.operations.iter_mut().enumerate() {
-                operation.visible |= common & 1 << bit != 0;
+                operation.visible |= common & 1 << bit != 0 && !self.shaky;
             }
         }
         if let Some((values, _)) = &mut self.survivors {
@@ -218,8 +222,9 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         true
     }
 
-    /// Folds what is settled into the base. Nobody may be looking.
-    pub fn settle(&mut self) {
+    /// Folds what is settled into the base. Nobody may be looking. Unless `logged`, failed operations may be in a page
+    /// cache.
+    pub fn settle(&mut self, logged: bool) {
         if self.operations.is_empty() || self.operations.iter().any(|operation| operation.running) {
             return;
         }
@@ -227,12 +232,14 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         if self.operations.iter().all(|operation| operation.durable || !operation.accepted) {
             let needed = self.mask(|operation| operation.durable);
             self.base = self.possible(needed);
+            let failed = self.operations.iter().any(|operation| !operation.accepted);
+            self.shaky = self.base.len() > 1 && (self.shaky || (failed && !logged));
             self.operations.clear();
         }
     }
 
-    /// Everything not durable may be lost.
-    pub fn crash(&mut self) {
+    /// Everything not durable may be lost. Unless `logged`, it may also be in a page cache, and be lost later.
+    pub fn crash(&mut self, logged: bool) {
         self.survivors = None;
         if self.operations.is_empty() {
             return;
@@ -252,6 +259,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
                 self.base.push(value.clone());
             }
         }
+        self.shaky = self.base.len() > 1 && !logged;
         self.survivors = Some((values, ids));
         self.operations.clear();
     }
@@ -282,7 +290,7 @@ mod tests {
         register.acknowledge(1, true, true, true);
         register.acknowledge(2, true, true, true);
         assert_eq!(register.possible(register.visible()).len(), 2, "not the old one any more");
-        register.settle();
+        register.settle(true);
         assert!(register.observe(0, |value| *value == time(1)));
         assert!(!register.observe(0, |value| *value == time(2)), "no going back");
     }
@@ -295,7 +303,7 @@ mod tests {
             register.acknowledge(id, true, true, durable);
         }
         assert_eq!(register.possible(register.visible()), [3]);
-        register.crash();
+        register.crash(true);
         assert_eq!(register.settled(), Some(&[1, 2, 3][..]));
         assert!(register.observe(0, |size| *size == 2));
         assert_eq!(register.verdict(), (vec![1, 2], vec![3]));
@@ -310,7 +318,7 @@ mod tests {
         register.begin(2, Resize::Set(2));
         register.acknowledge(1, true, true, true);
         register.acknowledge(2, false, false, false);
-        register.settle();
+        register.settle(true);
         assert_eq!(register.settled(), Some(&[1, 2][..]));
     }
 }

@@ -310,8 +310,9 @@ impl World {
             ..Settings::default()
         };
         let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
-        let engine = opened.map_err(Refused::Stopped)?.map_err(|error| Refused::Engine(error.to_string()))?;
-        self.shared.tell(|| "the engine is open".to_owned());
+        let opened = opened.map_err(Refused::Stopped)?;
+        let (engine, recovered) = opened.map_err(|error| Refused::Engine(error.to_string()))?;
+        self.shared.tell(|| format!("the engine is open: {recovered:?}"));
         Ok(engine)
     }
 
