@@ -6,7 +6,7 @@ use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::format::{Body, Footer, Record, SegmentId as SegmentName, footer};
 use crate::leaf::{Page, SegmentId};
-use crate::object::Object;
+use crate::object::{Object, Source};
 use crate::segments::Segment;
 
 impl Engine {
@@ -66,7 +66,7 @@ impl Engine {
                 self.totals.evicted.add(1);
                 return;
             }
-            (copy, state.begin_fetch(block..block + 1, false))
+            (copy, state.begin_fetch(block..block + 1, Source::Cache))
         };
         self.clean.room().await;
         let contents = match segment.legs.first() {

@@ -45,8 +45,18 @@ pub(crate) struct Fetch {
     pub(crate) id: u64,
     pub(crate) blocks: Range<u64>,
     pub(crate) stale: bool,
-    /// It reads the backing store, and others may wait for what it brings.
-    pub(crate) shared: bool,
+    pub(crate) source: Source,
+}
+
+/// Where contents under way come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A read of the backing store: others may wait for what it brings.
+    Backing,
+    /// The cache itself.
+    Cache,
+    /// A client that writes them straight to the backing store.
+    Client,
 }
 
 #[derive(Debug, Default)]
@@ -249,23 +259,29 @@ impl State {
 
     /// Notes that contents of `blocks` are under way. While the backing store is being written directly or cut, what
     /// they bring is never cached.
-    pub(crate) fn begin_fetch(&mut self, blocks: Range<u64>, shared: bool) -> u64 {
+    pub(crate) fn begin_fetch(&mut self, blocks: Range<u64>, source: Source) -> u64 {
         self.next_fetch += 1;
         let stale = self.directs > 0 || self.busy == Busy::Truncate;
-        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale, shared });
+        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale, source });
         self.next_fetch
     }
 
-    /// Notes a direct write of `blocks`: ends stale if it was not alone.
+    /// Notes a direct write of `blocks`; it overlaps no other.
     pub(crate) fn begin_own(&mut self, blocks: Range<u64>) -> u64 {
         self.next_fetch += 1;
-        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale: self.directs > 1, shared: false });
+        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale: false, source: Source::Client });
         self.next_fetch
     }
 
     /// Whether `range` may be written straight to the backing store.
     pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
-        self.busy == Busy::No && self.truncating.is_none() && self.dirty_in(range.clone(), 1).is_empty()
+        let overlaps = |fetch: &Fetch| {
+            fetch.source == Source::Client && fetch.blocks.start < range.end && range.start < fetch.blocks.end
+        };
+        self.busy == Busy::No
+            && self.truncating.is_none()
+            && !self.fetches.iter().any(overlaps)
+            && self.dirty_in(range.clone(), 1).is_empty()
     }
 
     /// Whether a fetch under way still brings what is up to date.

@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::format::{bind, content_hash};
 use crate::io::BackingError;
 use crate::leaf::{Entry, Page, SegmentId};
-use crate::object::{Busy, Fetch, Object, State, blocks};
+use crate::object::{Busy, Fetch, Object, Source as Origin, State, blocks};
 use crate::wait::all;
 use crate::{Error, Result};
 
@@ -141,7 +141,7 @@ impl Engine {
         let sources: Vec<_> = range.clone().map(|block| source(state, block)).collect();
         let missing = |block: u64| matches!(sources[(block - range.start) as usize], Source::Backing);
         let common = |fetch: &Fetch| fetch.blocks.start.max(range.start)..fetch.blocks.end.min(range.end);
-        let waits = |fetch: &&Fetch| !fetch.stale && fetch.shared && common(fetch).any(missing);
+        let waits = |fetch: &&Fetch| !fetch.stale && fetch.source == Origin::Backing && common(fetch).any(missing);
         if let Some(fetch) = state.fetches.iter().find(waits) {
             return Plan::Fetching(fetch.id);
         }
@@ -172,7 +172,8 @@ impl Engine {
             }
         }
         for run in runs.iter_mut() {
-            run.fetch = state.begin_fetch(run.blocks.clone(), run.copies.is_empty());
+            let origin = if run.copies.is_empty() { Origin::Backing } else { Origin::Cache };
+            run.fetch = state.begin_fetch(run.blocks.clone(), origin);
         }
         Plan::Go(pages, runs)
     }
@@ -345,7 +346,7 @@ impl Engine {
             state.remove_page(block);
             self.ram.removed(1);
             // What is on no SSD yet is worth a place there.
-            let fetch = (!elsewhere && state.size > 0).then(|| state.begin_fetch(block..block + 1, false));
+            let fetch = (!elsewhere && state.size > 0).then(|| state.begin_fetch(block..block + 1, Origin::Cache));
             drop(state);
             if let Some(fetch) = fetch {
                 self.clean.offer(self, &object, block, page, fetch);

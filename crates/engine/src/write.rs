@@ -10,7 +10,7 @@ use crate::format::{Facts, Record, content_hash};
 use crate::io::{BackingError, Time};
 use crate::leaf::{Entry, Page};
 use crate::log::Placed;
-use crate::object::{Busy, Object, State, blocks};
+use crate::object::{Busy, Object, Source, State, blocks};
 use crate::{Error, Result, Seq};
 
 /// What came of trying to write without waiting.
@@ -117,7 +117,7 @@ impl Engine {
                     object.changed.until(|| (object.lock().busy != Busy::Truncate).then_some(())).await;
                 }
                 Blocked::Load(block) => {
-                    let fetch = object.lock().begin_fetch(block..block + 1, false);
+                    let fetch = object.lock().begin_fetch(block..block + 1, Source::Cache);
                     let page = self.load(object, block).await;
                     match page {
                         Ok(page) => write.loaded.push(Loaded { block, page, fetch }),
