@@ -51,6 +51,7 @@ struct State {
     crashed: bool,
     digest: u64,
     polls: u64,
+    jumped: Duration,
 }
 
 type Action = Box<dyn FnOnce() + Send>;
@@ -141,6 +142,7 @@ impl Executor {
                 crashed: false,
                 digest: 0,
                 polls: 0,
+                jumped: Duration::ZERO,
             }),
             ready: Mutex::new(Vec::new()),
         }))
@@ -243,7 +245,9 @@ impl Executor {
 
     /// Lets time pass at once, as when the machine was suspended.
     pub fn jump(&self, time: Duration) {
-        self.0.state.lock().now += time;
+        let mut state = self.0.state.lock();
+        state.now += time;
+        state.jumped += time;
     }
 
     /// Runs `task` side by side with the others.
@@ -278,8 +282,11 @@ impl Executor {
 
     /// Runs until `done`, a crash, a deadlock, or `limit` of virtual time.
     pub fn run(&self, limit: Duration, done: impl Fn() -> bool) -> Stop {
-        let end = self.time() + limit;
-        self.0.state.lock().polls = 0;
+        let end = {
+            let mut state = self.0.state.lock();
+            state.polls = 0;
+            state.now - state.jumped + limit
+        };
         loop {
             if self.0.state.lock().crashed {
                 return Stop::Crashed;
@@ -293,7 +300,7 @@ impl Executor {
                 Choice::Nothing => return Stop::Idle,
             }
             let state = self.0.state.lock();
-            if state.now > end || state.polls > POLLS {
+            if state.now - state.jumped > end || state.polls > POLLS {
                 return Stop::Stuck;
             }
         }

@@ -23,15 +23,20 @@ struct Object {
     torn: Vec<Range<u64>>,
 }
 
+/// Blocks of a write that may be more than one frame.
+const ONE_FRAME: u64 = 64;
+
 /// An operation that changes something.
+#[derive(Default)]
 struct Operation {
     object: u8,
     blocks: Range<u64>,
-    /// Not written through the log for sure: it may end in part.
+    /// Not one frame of the log for sure: it may happen in part.
     tears: bool,
     seq: Option<u64>,
     /// Answered, but not known to be durable.
     open: bool,
+    durable: bool,
 }
 
 /// The model of a whole world.
@@ -131,9 +136,9 @@ impl Model {
             state.size.begin(id, Resize::Extend(range.end));
             state.mtime.begin(id, now);
         }
-        let tears = !self.logged;
-        self.operations
-            .insert(id, Operation { object, blocks: blocks(&range), tears, seq: None, open: false });
+        let blocks = blocks(&range);
+        let tears = !self.logged || blocks.end - blocks.start > ONE_FRAME;
+        self.operations.insert(id, Operation { object, blocks, tears, ..Operation::default() });
         id
     }
 
@@ -148,8 +153,7 @@ impl Model {
             state.size.begin(id, Resize::Set(size));
             state.mtime.begin(id, now);
         }
-        self.operations
-            .insert(id, Operation { object, blocks: first..u64::MAX, tears: false, seq: None, open: false });
+        self.operations.insert(id, Operation { object, blocks: first..u64::MAX, ..Operation::default() });
         id
     }
 
@@ -159,13 +163,14 @@ impl Model {
         if let Some(state) = self.objects.get_mut(&object) {
             state.mtime.begin(id, mtime);
         }
-        self.operations.insert(id, Operation { object, blocks: 0..0, tears: false, seq: None, open: false });
+        self.operations.insert(id, Operation { object, ..Operation::default() });
         id
     }
 
     fn answer(&mut self, id: u32, visible: bool, durable: bool) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         operation.open = visible && !durable;
+        operation.durable |= durable;
         let Some(object) = self.objects.get_mut(&operation.object) else { return };
         let accepted = visible;
         let visible = visible && (durable || !self.lossy);
@@ -256,17 +261,21 @@ impl Model {
         Ok(())
     }
 
-    /// The machine crashed: nothing runs any more, and what was not durable may be lost.
-    pub fn crash(&mut self) {
-        let logged = self.logged;
+    /// The machine crashed: nothing runs any more, and what was not durable may be lost. Where the power did not go,
+    /// the page cache is still there.
+    pub fn crash(&mut self, power: bool) {
+        let settles = self.logged || power;
         for object in self.objects.values_mut() {
             object.readers = 0;
-            object.size.crash(logged);
-            object.mtime.crash(logged);
-            object.blocks.values_mut().for_each(|block| block.crash(logged));
+            object.size.crash(settles);
+            object.mtime.crash(settles);
+            object.blocks.values_mut().for_each(|block| block.crash(settles));
+            if !self.logged {
+                object.cut_short();
+            }
         }
         for operation in self.operations.values_mut() {
-            let torn = operation.tears && operation.seq.is_none();
+            let torn = operation.tears && !operation.durable;
             if let (true, Some(object)) = (torn, self.objects.get_mut(&operation.object)) {
                 object.torn.push(operation.blocks.clone());
             }
@@ -285,7 +294,8 @@ impl Model {
                 lost.extend(gone);
             }
         }
-        let seq = |id: &u32| self.operations.get(id).and_then(|operation| Some((operation.seq?, *id)));
+        let whole = |id: &u32| self.operations.get(id).filter(|operation| !operation.tears);
+        let seq = |id: &u32| Some((whole(id)?.seq?, *id));
         let newest = survived.iter().filter_map(seq).max();
         let oldest = lost.iter().filter_map(seq).min();
         self.operations.clear();
@@ -334,6 +344,24 @@ impl Object {
             self.size.settle(logged);
             self.mtime.settle(logged);
             self.blocks.values_mut().for_each(|block| block.settle(logged));
+        }
+    }
+
+    /// New contents of the last block may be there without the new size.
+    fn cut_short(&mut self) {
+        for size in self.size.settled().unwrap_or_default().to_vec() {
+            for (block, register) in self.blocks.range_mut(size / BLOCK as u64..) {
+                let mut values = register.settled().unwrap_or_default().to_vec();
+                if values.len() > 1 {
+                    for mut value in values.clone() {
+                        value.apply(&within(*block, &(size..u64::MAX)), 0);
+                        if !values.contains(&value) {
+                            values.push(value);
+                        }
+                    }
+                    register.widen(values);
+                }
+            }
         }
     }
 
@@ -454,7 +482,7 @@ mod tests {
         let unstable = model.begin_write(1, 100, 9000, NOW);
         model.accepted(unstable, 7);
         assert!(read(&mut model, stable, 5000..6000).is_err());
-        model.crash();
+        model.crash(true);
         read(&mut model, stable, 5000..6000).unwrap();
         read(&mut model, unstable, 100..4096).unwrap();
         assert!(read(&mut model, unstable, 5000..6000).is_err(), "it was lost, as seen before");
@@ -467,7 +495,7 @@ mod tests {
         let writes: Vec<u32> = (0..2).map(|block| model.begin_write(1, block * 4096, 4096, NOW)).collect();
         model.accepted(writes[0], 1);
         model.accepted(writes[1], 2);
-        model.crash();
+        model.crash(true);
         read(&mut model, 0, 0..4096).unwrap();
         read(&mut model, writes[1], 4096..8192).unwrap();
         assert!(model.check_prefix().is_err());

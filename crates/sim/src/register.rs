@@ -116,6 +116,11 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         self.operations.clear();
     }
 
+    /// More may be possible than was thought.
+    pub fn widen(&mut self, values: Vec<V>) {
+        self.base = values;
+    }
+
     /// Operation `id` begins.
     pub fn begin(&mut self, id: u32, change: C) {
         let after = self.mask(|operation| operation.accepted || operation.visible);
