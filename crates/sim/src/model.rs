@@ -19,8 +19,8 @@ struct Object {
     /// Blocks not in here are zeros.
     blocks: BTreeMap<u64, Block>,
     readers: u32,
-    /// Ends of writes that failed or were cut short on their way to the backing store, by block: the file may end there.
-    torn: Vec<Range<u64>>,
+    /// Writes that may happen in part: the object may end at the end of any of their blocks.
+    torn: BTreeMap<u32, Range<u64>>,
 }
 
 /// Blocks of a write that may be more than one frame.
@@ -36,7 +36,6 @@ struct Operation {
     seq: Option<u64>,
     /// Answered, but not known to be durable.
     open: bool,
-    durable: bool,
 }
 
 /// The model of a whole world.
@@ -88,7 +87,7 @@ impl Model {
             mtime: Register::new(mtime),
             blocks,
             readers: 0,
-            torn: Vec::new(),
+            torn: BTreeMap::new(),
         };
         self.objects.insert(object, new);
     }
@@ -138,6 +137,9 @@ impl Model {
         }
         let blocks = blocks(&range);
         let tears = !self.logged || blocks.end - blocks.start > ONE_FRAME;
+        if let (true, Some(state)) = (tears, self.objects.get_mut(&object)) {
+            state.torn.insert(id, blocks.clone());
+        }
         self.operations.insert(id, Operation { object, blocks, tears, ..Operation::default() });
         id
     }
@@ -170,8 +172,10 @@ impl Model {
     fn answer(&mut self, id: u32, visible: bool, durable: bool) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         operation.open = visible && !durable;
-        operation.durable |= durable;
         let Some(object) = self.objects.get_mut(&operation.object) else { return };
+        if durable {
+            object.torn.remove(&id);
+        }
         let accepted = visible;
         let visible = visible && (durable || !self.lossy);
         for (_, block) in object.blocks.range_mut(operation.blocks.clone()) {
@@ -198,12 +202,6 @@ impl Model {
     /// The operation failed: it may have happened or not.
     pub fn failed(&mut self, id: u32) {
         self.answer(id, false, false);
-        let torn = self.operations.get(&id).filter(|operation| operation.tears);
-        if let Some(operation) = torn
-            && let Some(object) = self.objects.get_mut(&operation.object)
-        {
-            object.torn.push(operation.blocks.clone());
-        }
     }
 
     /// Operations accepted up to `seq` and not known to be durable: what a commit that begins now covers.
@@ -275,10 +273,6 @@ impl Model {
             }
         }
         for operation in self.operations.values_mut() {
-            let torn = operation.tears && !operation.durable;
-            if let (true, Some(object)) = (torn, self.objects.get_mut(&operation.object)) {
-                object.torn.push(operation.blocks.clone());
-            }
             operation.open = false;
         }
     }
@@ -370,7 +364,7 @@ impl Object {
             return true;
         }
         let mut ends =
-            self.torn.iter().flat_map(|blocks| blocks.clone().skip(1)).map(|block| block * BLOCK as u64);
+            self.torn.values().flat_map(|blocks| blocks.clone().skip(1)).map(|block| block * BLOCK as u64);
         match (ends.find(&fits), self.size.settled()) {
             (Some(size), Some(_)) => {
                 self.size.set(vec![size]);
