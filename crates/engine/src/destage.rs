@@ -31,6 +31,9 @@ const RUN: usize = 256;
 /// Pause after a failure; doubles up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
+/// Pause while others have all that could be destaged.
+const BUSY_PAUSE: Duration = Duration::from_millis(2);
+
 /// What waits to be destaged.
 #[derive(Debug, Default)]
 pub(crate) struct Destager {
@@ -262,6 +265,11 @@ impl Engine {
     /// Destages up to `most` blocks; false if the backing store failed.
     async fn destage(&self, most: usize) -> bool {
         let parts = self.gather(most);
+        if parts.is_empty() {
+            // Every object is being written directly or cut: neither takes long.
+            self.rest(BUSY_PAUSE).await;
+            return true;
+        }
         let mut writes = Vec::new();
         for part in &parts {
             writes.push(Box::pin(self.write_part(part)));

@@ -61,19 +61,42 @@ impl Engine {
 
     /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached.
     /// Returns the frame that has to be durable before the write is acknowledged.
-    pub fn end_direct(
+    ///
+    /// # Errors
+    /// No cache device is left.
+    pub async fn end_direct(
         &self,
         object: &Arc<Object>,
         direct: Direct,
         written: Option<(u64, &[u8])>,
         size: u64,
         now: Time,
-    ) -> Seq {
+    ) -> Result<Seq> {
         let Direct { range, frame, fetch } = direct;
+        let logged = self.leave_direct(object, &range, fetch, written, size, now);
+        self.trim_ram();
+        if !logged {
+            return Ok(frame);
+        }
+        // Recovery must not bring an older modification time back.
+        let (facts, _) = self.append(object, self.facts(object), None, (0, 0)).await?;
+        Ok(frame.max(facts))
+    }
+
+    /// Ends a direct write; true if the log has a modification time of the object.
+    fn leave_direct(
+        &self,
+        object: &Arc<Object>,
+        range: &Range<u64>,
+        fetch: u64,
+        written: Option<(u64, &[u8])>,
+        size: u64,
+        now: Time,
+    ) -> bool {
         let mut state = object.lock();
         let alone = state.end_fetch(fetch);
         state.directs -= 1;
-        state.outdate(&range);
+        state.outdate(range);
         state.size = state.size.max(size);
         if state.mtime.is_some() {
             state.mtime = Some(now);
@@ -82,10 +105,10 @@ impl Engine {
             self.totals.direct.add(data.len() as u64);
             self.cache_written(object, &mut state, offset, data);
         }
+        let logged = state.logged;
         drop(state);
         object.changed.wake();
-        self.trim_ram();
-        frame
+        logged
     }
 
     fn leave(&self, object: &Object, fetch: u64) {
@@ -158,9 +181,9 @@ impl Engine {
         }
         let end = offset + data.len() as u64;
         let (written, size) = if result.is_ok() { (Some((offset, data)), end) } else { (None, 0) };
-        let frame = self.end_direct(object, direct, written, size, now);
+        let frame = self.end_direct(object, direct, written, size, now).await;
         result?;
-        Ok(frame)
+        frame
     }
 
     /// Cuts or grows an object to `size` bytes; durable when this returns.
@@ -205,8 +228,9 @@ impl Engine {
             state.outdate(&(last..u64::MAX));
         }
         let result = self.carry_out(object, size, Some(now)).await;
-        if result.is_ok() && size > old {
+        if result.is_ok() && size >= old {
             object.lock().size = size;
+            self.set_mtime(object, now).await?;
         }
         result
     }
@@ -301,6 +325,10 @@ impl Engine {
                 return Ok(());
             }
             state.mtime = Some(mtime);
+            if !std::mem::replace(&mut state.queued, true) {
+                drop(state);
+                self.destager.queue(object.clone(), self.env.clock.now());
+            }
         }
         let (frame, _) = self.append(object, self.facts(object), None, (0, 0)).await?;
         self.commit(frame).await

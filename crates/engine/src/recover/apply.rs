@@ -130,7 +130,7 @@ fn apply_body(body: &Body, id: SegmentId, in_log: bool, objects: &Objects, segme
     for (object, facts) in known.iter().zip(&body.objects).filter(|_| in_log) {
         let mut state = object.lock();
         state.size = facts.size;
-        state.mtime = facts.mtime.or(state.mtime);
+        state.mtime = facts.mtime;
         state.logged = true;
     }
 }
