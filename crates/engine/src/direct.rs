@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::{Engine, Mode};
 use crate::format::{Facts, Record, content_hash};
-use crate::io::{BackingError, Time};
+use crate::io::{BackingError, BackingResult, Time};
 use crate::leaf::Page;
 use crate::object::{Busy, Object, State, blocks};
 use crate::{Error, Result, Seq};
@@ -180,10 +180,27 @@ impl Engine {
             result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Err(BackingError::Gone));
         }
         let end = offset + data.len() as u64;
-        let (written, size) = if result.is_ok() { (Some((offset, data)), end) } else { (None, 0) };
+        let (written, size) = match result {
+            Ok(()) => (Some((offset, data)), end),
+            // Part of it may be there, beyond what was the end.
+            Err(_) => (None, self.backing_size(object).await.unwrap_or(0)),
+        };
         let frame = self.end_direct(object, direct, written, size, now).await;
         result?;
         frame
+    }
+
+    /// The size of the backing file, asked for a few times over.
+    async fn backing_size(&self, object: &Object) -> BackingResult<u64> {
+        let mut result = self.env.backing.size(&object.key).await;
+        for _ in 0..10 {
+            match result {
+                Ok(_) | Err(BackingError::Gone) => break,
+                Err(_) => self.env.clock.sleep(std::time::Duration::from_millis(200)).await,
+            }
+            result = self.env.backing.size(&object.key).await;
+        }
+        result
     }
 
     /// Cuts or grows an object to `size` bytes; durable when this returns.
@@ -289,14 +306,14 @@ impl Engine {
             if result.is_ok() {
                 result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()));
             }
-            let logged = object.lock().truncating;
+            let logged = object.lock().truncating.is_some();
             match (result, logged) {
-                (Ok(()) | Err(BackingError::Gone), Some(segment)) => {
-                    self.log_carried_out(object, segment).await?;
+                (Ok(()) | Err(BackingError::Gone), true) => {
+                    self.log_carried_out(object).await?;
                     return Ok(result?);
                 }
-                (result, None) => return Ok(result?),
-                (Err(error), Some(_)) => {
+                (result, false) => return Ok(result?),
+                (Err(error), true) => {
                     self.backing_failed(error);
                     if self.closing() {
                         return Err(Error::Closing);
@@ -308,12 +325,14 @@ impl Engine {
     }
 
     /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on.
-    pub(crate) async fn log_carried_out(&self, object: &Object, segment: crate::leaf::SegmentId) -> Result<()> {
+    pub(crate) async fn log_carried_out(&self, object: &Object) -> Result<()> {
         let facts = self.facts(object);
         let (frame, _) = self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
         self.commit(frame).await?;
-        self.segments.release(segment);
-        object.lock().truncating = None;
+        // Unless the object was forgotten meanwhile.
+        if let Some(segment) = object.lock().truncating.take() {
+            self.segments.release(segment);
+        }
         Ok(())
     }
 

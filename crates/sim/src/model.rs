@@ -367,7 +367,7 @@ impl Object {
             self.torn.values().flat_map(|blocks| blocks.clone().skip(1)).map(|block| block * BLOCK as u64);
         match (ends.find(&fits), self.size.settled()) {
             (Some(size), Some(_)) => {
-                self.size.set(vec![size]);
+                self.size.found(size);
                 true
             }
             (Some(_), None) => true,

@@ -116,6 +116,14 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         self.operations.clear();
     }
 
+    /// Another value was found than was thought possible, and with reason.
+    pub fn found(&mut self, value: V) {
+        if !self.shaky {
+            self.base.clear();
+        }
+        self.base.push(value);
+    }
+
     /// More may be possible than was thought.
     pub fn widen(&mut self, values: Vec<V>) {
         self.base = values;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_engine::io::Device;
 use forebay_engine::pool::{Pool, PoolError};
-use forebay_engine::{Engine, Env, Settings};
+use forebay_engine::{Engine, Env, OpenError, Settings};
 use parking_lot::Mutex;
 
 use crate::backing::Store;
@@ -22,6 +22,9 @@ use crate::rng::Rng;
 
 /// Longer than anything may take, faults included.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// A disaster that was found out: this world can only end.
+const DETECTED: &str = "the loss was found out";
 
 /// How a world ended.
 #[derive(Debug)]
@@ -52,6 +55,8 @@ enum Refused {
     Stopped(Stop),
     Pool(PoolError),
     Engine(String),
+    /// Something acknowledged is lost, and the engine says so.
+    Lost,
 }
 
 /// A world under way.
@@ -69,7 +74,7 @@ pub fn run(seed: u64, keep_log: bool) -> Outcome {
     let plan = Plan::new(&mut rng);
     let mut world = World::new(plan, rng, keep_log);
     world.shared.tell(|| format!("{:?}", world.plan));
-    let failure = world.live().err();
+    let failure = world.live().err().filter(|failure| failure != DETECTED);
     world.outcome(failure)
 }
 
@@ -255,6 +260,7 @@ impl World {
                     troubled = false;
                 }
                 Err(Refused::Pool(error)) => return Err(format!("the pool does not open: {error}")),
+                Err(Refused::Lost) => return Err(DETECTED.to_owned()),
                 Err(Refused::Engine(error)) => return Err(format!("the engine does not open: {error}")),
             }
         }
@@ -311,7 +317,10 @@ impl World {
         };
         let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
         let opened = opened.map_err(Refused::Stopped)?;
-        let (engine, recovered) = opened.map_err(|error| Refused::Engine(error.to_string()))?;
+        let (engine, recovered) = opened.map_err(|error| match error {
+            OpenError::Hole { .. } if self.plan.disaster.is_some() => Refused::Lost,
+            error => Refused::Engine(error.to_string()),
+        })?;
         self.shared.tell(|| format!("the engine is open: {recovered:?}"));
         Ok(engine)
     }
