@@ -344,8 +344,6 @@ impl Log {
 
     /// Not even an empty frame takes what is to be appended.
     fn end_segment(&self, mut state: MutexGuard<'_, State>) {
-        let buffer = state.open.take().map(|open| open.buffer);
-        state.spare.extend(buffer);
         state.roll = true;
         drop(state);
         self.work.wake();
@@ -440,7 +438,12 @@ impl Log {
         if state.broken.is_some() || (state.closing && state.current.is_some()) {
             return Some(Step::Stop);
         }
-        state.roll.then_some(Step::Roll)
+        if !state.roll {
+            return None;
+        }
+        // Nothing may be appended to the old segment any more.
+        state.spare.extend(state.open.take().map(|open| open.buffer));
+        Some(Step::Roll)
     }
 
     /// Closes the open frame and opens the next if the segment has room.
