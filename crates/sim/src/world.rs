@@ -209,7 +209,9 @@ impl World {
         let failure = self.shared.failure.lock().clone();
         match stop {
             Stop::Crashed => failure,
-            _ => failure.or_else(|| Some(format!("the engine does not answer: {stop:?}"))),
+            _ => failure.or_else(|| {
+                Some(format!("the engine does not answer: {stop:?};{}", self.shared.executor.busiest()))
+            }),
         }
     }
 
@@ -251,7 +253,7 @@ impl World {
                 Err(Refused::Pool(PoolError::Blank(name))) if self.leave_out(&name) => {
                     self.crash(Crash::Kill)
                 }
-                Err(Refused::Pool(error)) if troubled && self.plan.device_fails() => {
+                Err(Refused::Pool(error)) if troubled && self.plan.victim_fails() => {
                     // An administrator would try again, with the bad device in a better mood or left out.
                     self.shared.tell(|| format!("the pool does not open: {error}"));
                     self.crash(Crash::Kill);
@@ -259,6 +261,7 @@ impl World {
                     self.leave_out_victim();
                     troubled = false;
                 }
+                Err(Refused::Pool(_)) if self.plan.disaster.is_some() => return Err(DETECTED.to_owned()),
                 Err(Refused::Pool(error)) => return Err(format!("the pool does not open: {error}")),
                 Err(Refused::Lost) => return Err(DETECTED.to_owned()),
                 Err(Refused::Engine(error)) => return Err(format!("the engine does not open: {error}")),
@@ -277,6 +280,10 @@ impl World {
     fn leave_out_victim(&mut self) {
         if self.disks.len() > 1 {
             self.victim().vanish();
+        } else {
+            // It held clean blocks only: nothing is lost with it.
+            self.victim().wipe();
+            self.formatted = false;
         }
     }
 
@@ -319,6 +326,7 @@ impl World {
         let opened = opened.map_err(Refused::Stopped)?;
         let (engine, recovered) = opened.map_err(|error| match error {
             OpenError::Hole { .. } if self.plan.disaster.is_some() => Refused::Lost,
+            OpenError::Pool(error) => Refused::Pool(error),
             error => Refused::Engine(error.to_string()),
         })?;
         self.shared.tell(|| format!("the engine is open: {recovered:?}"));
@@ -363,10 +371,13 @@ impl World {
             let client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
             let operations = habits.operations / habits.clients as u32 + 1;
             let left = left.clone();
-            self.shared.executor.start(Box::pin(async move {
-                client.run(operations).await;
-                left.fetch_sub(1, Ordering::Relaxed);
-            }));
+            self.shared.executor.start(
+                "client",
+                Box::pin(async move {
+                    client.run(operations).await;
+                    left.fetch_sub(1, Ordering::Relaxed);
+                }),
+            );
         }
         let gremlin = Gremlin {
             shared: self.shared.clone(),
@@ -375,7 +386,7 @@ impl World {
             rng: self.rng.fork(),
         };
         if !self.plan.troubles.is_empty() {
-            self.shared.executor.start(Box::pin(gremlin.run()));
+            self.shared.executor.start("gremlin", Box::pin(gremlin.run()));
         }
         if self.plan.disaster == Some(Disaster::DropFlushes) {
             for disk in &self.disks {
@@ -491,6 +502,7 @@ impl World {
             self.shared.hits.hit(Fault::BothRotten);
         }
         if self.disks.len() < 2 {
+            victim.appear();
             return;
         }
         if self.plan.has(Trouble::Rot) {
