@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::{Engine, Mode};
 use crate::format::{Facts, Record, content_hash};
-use crate::io::{BackingError, BackingResult, Time};
+use crate::io::{BackingError, Time};
 use crate::leaf::Page;
 use crate::object::{Busy, Object, State, blocks};
 use crate::{Error, Result, Seq};
@@ -59,7 +59,8 @@ impl Engine {
         Ok(Some((fetch, copies)))
     }
 
-    /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached.
+    /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached;
+    /// `size` is the backing store's, or at least the end of what was written.
     /// Returns the frame that has to be durable before the write is acknowledged.
     ///
     /// # Errors
@@ -101,7 +102,8 @@ impl Engine {
         if state.mtime.is_some() {
             state.mtime = Some(now);
         }
-        if let Some((offset, data)) = written.filter(|_| alone && self.effective_mode() == Mode::WriteThrough) {
+        if let Some((offset, data)) = written.filter(|_| alone && self.effective_mode() == Mode::WriteThrough)
+        {
             self.totals.direct.add(data.len() as u64);
             self.cache_written(object, &mut state, offset, data);
         }
@@ -153,7 +155,8 @@ impl Engine {
     pub(crate) async fn invalidate(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
         let facts = self.facts(object);
         let record = |object, block, count| Record::Invalidate { object, block, count };
-        let (seq, _) = self.append(object, facts, Some(record), (range.start, range.end - range.start)).await?;
+        let (seq, _) =
+            self.append(object, facts, Some(record), (range.start, range.end - range.start)).await?;
         let mut state = object.lock();
         state.last_frame = state.last_frame.max(seq);
         Ok(seq)
@@ -182,25 +185,12 @@ impl Engine {
         let end = offset + data.len() as u64;
         let (written, size) = match result {
             Ok(()) => (Some((offset, data)), end),
-            // Part of it may be there, beyond what was the end.
-            Err(_) => (None, self.backing_size(object).await.unwrap_or(0)),
+            // A part of it may have been written, and have made the object longer.
+            Err(_) => (None, backing.size(&object.key).await.unwrap_or(0)),
         };
         let frame = self.end_direct(object, direct, written, size, now).await;
         result?;
         frame
-    }
-
-    /// The size of the backing file, asked for a few times over.
-    async fn backing_size(&self, object: &Object) -> BackingResult<u64> {
-        let mut result = self.env.backing.size(&object.key).await;
-        for _ in 0..10 {
-            match result {
-                Ok(_) | Err(BackingError::Gone) => break,
-                Err(_) => self.env.clock.sleep(std::time::Duration::from_millis(200)).await,
-            }
-            result = self.env.backing.size(&object.key).await;
-        }
-        result
     }
 
     /// Cuts or grows an object to `size` bytes; durable when this returns.
@@ -258,7 +248,8 @@ impl Engine {
         let partial = size / BLOCK as u64;
         let keep = (size % BLOCK as u64) as usize;
         let dirty_partial = keep > 0 && object.lock().entry(partial).is_some_and(|entry| entry.dirty);
-        let last = if dirty_partial { Some(cut_page(&self.load(object, partial).await?, keep)) } else { None };
+        let last =
+            if dirty_partial { Some(cut_page(&self.load(object, partial).await?, keep)) } else { None };
         let mtime = Some(now);
         let facts = Facts { key: object.key.clone(), size, mtime };
         let frame = loop {
@@ -285,7 +276,12 @@ impl Engine {
     }
 
     /// Carries out a cut found in the log.
-    pub(crate) async fn finish_cut(&self, object: &Arc<Object>, size: u64, mtime: Option<Time>) -> Result<()> {
+    pub(crate) async fn finish_cut(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        mtime: Option<Time>,
+    ) -> Result<()> {
         self.carry_out(object, size, mtime).await.or_else(|error| match error {
             Error::Backing(BackingError::Gone) => {
                 self.drop_object(object);
@@ -306,14 +302,14 @@ impl Engine {
             if result.is_ok() {
                 result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()));
             }
-            let logged = object.lock().truncating.is_some();
+            let logged = object.lock().truncating;
             match (result, logged) {
-                (Ok(()) | Err(BackingError::Gone), true) => {
-                    self.log_carried_out(object).await?;
+                (Ok(()) | Err(BackingError::Gone), Some(segment)) => {
+                    self.log_carried_out(object, segment).await?;
                     return Ok(result?);
                 }
-                (result, false) => return Ok(result?),
-                (Err(error), true) => {
+                (result, None) => return Ok(result?),
+                (Err(error), Some(_)) => {
                     self.backing_failed(error);
                     if self.closing() {
                         return Err(Error::Closing);
@@ -325,14 +321,17 @@ impl Engine {
     }
 
     /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on.
-    pub(crate) async fn log_carried_out(&self, object: &Object) -> Result<()> {
+    pub(crate) async fn log_carried_out(
+        &self,
+        object: &Object,
+        segment: crate::leaf::SegmentId,
+    ) -> Result<()> {
         let facts = self.facts(object);
-        let (frame, _) = self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
+        let (frame, _) =
+            self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
         self.commit(frame).await?;
-        // Unless the object was forgotten meanwhile.
-        if let Some(segment) = object.lock().truncating.take() {
-            self.segments.release(segment);
-        }
+        self.segments.release(segment);
+        object.lock().truncating = None;
         Ok(())
     }
 

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use parking_lot::{Mutex, MutexGuard};
-use xxhash_rust::xxh3::xxh3_64;
 
+use crate::Seq;
 use crate::buffer::BLOCK;
+use crate::format::key_hash;
 use crate::io::{Key, Time};
 use crate::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
 use crate::segments::Segments;
-use crate::Seq;
 use crate::wait::Gate;
 
 /// An object of the backing store, as the cache knows it.
@@ -101,7 +101,7 @@ fn split(block: u64) -> (u64, u32) {
 
 impl Object {
     pub(crate) fn new(number: u32, key: Key) -> Self {
-        let key_hash = xxh3_64(key.as_bytes());
+        let key_hash = key_hash(&key);
         Object { number, key, key_hash, state: Mutex::default(), changed: Gate::default() }
     }
 

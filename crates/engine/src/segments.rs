@@ -54,7 +54,9 @@ pub struct Reach {
 impl Reach {
     /// From the form it has on the devices.
     pub(crate) fn new(tail: u64, position: u64, seq: u64) -> Self {
-        Reach { tail, oldest: (position, seq == u64::MAX, seq) }
+        // There is one log segment of a position, and it is not dead: nothing may come between.
+        let oldest = if seq == u64::MAX { (position, true, 0) } else { (position, false, seq) };
+        Reach { tail, oldest }
     }
 }
 
@@ -153,7 +155,8 @@ impl Segments {
     /// than `spare` segments are unused.
     pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
         let mut inner = self.0.lock();
-        let mut devices: Vec<usize> = (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
+        let mut devices: Vec<usize> =
+            (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
         devices.sort_by_key(|d| std::cmp::Reverse(inner.free[*d].len()));
         if devices.len() < legs {
             return None;
@@ -374,7 +377,8 @@ impl Segments {
     /// Blocks the index has on the devices, and how many of them are dirty.
     pub(crate) fn blocks(&self) -> (u64, u64) {
         let inner = self.0.lock();
-        let count = |(live, dirty): (u64, u64), s: &Segment| (live + u64::from(s.live), dirty + u64::from(s.dirty));
+        let count =
+            |(live, dirty): (u64, u64), s: &Segment| (live + u64::from(s.live), dirty + u64::from(s.dirty));
         inner.table.values().fold((0, 0), count)
     }
 

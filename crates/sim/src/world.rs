@@ -288,6 +288,9 @@ impl World {
     }
 
     fn open(&mut self) -> Result<Arc<Engine>, Refused> {
+        if let [only] = &self.disks[..] {
+            only.appear();
+        }
         let mut disks: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
         if disks.len() > 1 && self.rng.chance(3000) {
             disks.reverse();
