@@ -149,7 +149,9 @@ impl World {
 
     fn allowed(&self) -> Allowed {
         let damage = self.plan.disaster.is_some();
-        Allowed { backing: self.plan.backing_fails() || damage, damage, no_device: false }
+        // Without any device there is nothing to write to.
+        let no_device = self.plan.devices.len() == 1 && self.plan.device_fails();
+        Allowed { backing: self.plan.backing_fails() || damage, damage, no_device }
     }
 
     /// The engine starts, is used, and stops in one way or another.
@@ -288,8 +290,13 @@ impl World {
     }
 
     fn open(&mut self) -> Result<Arc<Engine>, Refused> {
-        if let [only] = &self.disks[..] {
+        if let [only] = &self.disks[..]
+            && only.is_gone()
+        {
+            // Somebody replaced it.
             only.appear();
+            only.wipe();
+            self.formatted = false;
         }
         let mut disks: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
         if disks.len() > 1 && self.rng.chance(3000) {
@@ -329,6 +336,10 @@ impl World {
         let opened = opened.map_err(Refused::Stopped)?;
         let (engine, recovered) = opened.map_err(|error| match error {
             OpenError::Hole { .. } if self.plan.disaster.is_some() => Refused::Lost,
+            // The log of a single device says only what does not count.
+            OpenError::Hole { .. } if self.plan.devices.len() == 1 && self.plan.victim_fails() => {
+                Refused::Lost
+            }
             OpenError::Pool(error) => Refused::Pool(error),
             error => Refused::Engine(error.to_string()),
         })?;
@@ -466,7 +477,7 @@ impl World {
                 let mut model = self.shared.model.lock();
                 model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
             }
-            Err(_) if self.plan.disaster.is_some() => {}
+            Err(error) if self.allowed().permits(error) => {}
             Err(error) => self.shared.fail(format!("a clean stop failed: {error}")),
         }
         Ok(())
@@ -505,7 +516,6 @@ impl World {
             self.shared.hits.hit(Fault::BothRotten);
         }
         if self.disks.len() < 2 {
-            victim.appear();
             return;
         }
         if self.plan.has(Trouble::Rot) {
