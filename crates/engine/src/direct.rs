@@ -181,9 +181,16 @@ impl Engine {
         let direct = self.begin_direct(object, offset, data.len() as u64).await?;
         let buffer = Arc::new(Buffer::from_bytes(data));
         let backing = &self.env.backing;
+        let failed = object.lock().failed_syncs;
         let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
         if result.is_ok() {
             result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Err(BackingError::Gone));
+            let mut state = object.lock();
+            state.failed_syncs += u64::from(result.is_err());
+            if result.is_ok() && state.failed_syncs != failed {
+                // Somebody else's failed sync may have dropped what this one was to make durable.
+                result = Err(BackingError::Io(5));
+            }
         }
         let end = offset + data.len() as u64;
         let (written, size) = match result {

@@ -75,6 +75,8 @@ pub(crate) struct State {
     pub(crate) busy: Busy,
     /// Direct writes to the backing store under way.
     pub(crate) directs: u32,
+    /// Syncs of the backing file that failed: each may have lost what others wrote before it, without them being told.
+    pub(crate) failed_syncs: u64,
     pub(crate) fetches: Vec<Fetch>,
     pub(crate) next_fetch: u64,
     /// The segment held by a truncation that the backing store has not carried out yet.
@@ -275,13 +277,18 @@ impl State {
 
     /// Whether `range` may be written straight to the backing store.
     pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
+        self.busy == Busy::No
+            && self.truncating.is_none()
+            && !self.is_written_directly(range)
+            && self.dirty_in(range.clone(), 1).is_empty()
+    }
+
+    /// Whether a direct write of any of `range` is under way.
+    pub(crate) fn is_written_directly(&self, range: &Range<u64>) -> bool {
         let overlaps = |fetch: &Fetch| {
             fetch.source == Source::Client && fetch.blocks.start < range.end && range.start < fetch.blocks.end
         };
-        self.busy == Busy::No
-            && self.truncating.is_none()
-            && !self.fetches.iter().any(overlaps)
-            && self.dirty_in(range.clone(), 1).is_empty()
+        self.directs > 0 && self.fetches.iter().any(overlaps)
     }
 
     /// Whether a fetch under way still brings what is up to date.

@@ -31,7 +31,7 @@ pub enum Tried {
 enum Blocked {
     /// The log has no room.
     Room,
-    /// The object is being cut.
+    /// The object is being cut, or the range is on its way to the backing store.
     Busy,
     /// Contents of a partly overwritten block are not in memory.
     Load(u64),
@@ -117,7 +117,12 @@ impl Engine {
                     return Ok(None);
                 }
                 Blocked::Busy => {
-                    object.changed.until(|| (object.lock().busy != Busy::Truncate).then_some(())).await;
+                    let range = blocks(offset, data.len() as u64);
+                    let free = || {
+                        let state = object.lock();
+                        state.busy != Busy::Truncate && !state.is_written_directly(&range)
+                    };
+                    object.changed.until(|| free().then_some(())).await;
                 }
                 Blocked::Load(block) => {
                     let fetch = object.lock().begin_fetch(block..block + 1, Source::Cache);
@@ -178,7 +183,8 @@ impl Engine {
         if state.gone {
             return Err(Error::Backing(BackingError::Gone));
         }
-        if state.busy == Busy::Truncate {
+        // What is on its way to the backing store since before the mode changed comes first.
+        if state.busy == Busy::Truncate || state.is_written_directly(&range) {
             return Ok(Err(Blocked::Busy));
         }
         for (block, ready) in range.clone().zip(ready) {

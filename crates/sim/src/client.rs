@@ -29,7 +29,8 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    fn permits(self, error: Error) -> bool {
+    /// Whether a client may get `error`.
+    pub fn permits(self, error: Error) -> bool {
         match error {
             Error::Backing(_) => self.backing,
             Error::Damaged => self.damage,

@@ -21,6 +21,8 @@ struct Object {
     readers: u32,
     /// Writes that may happen in part: the object may end at the end of any of their blocks.
     torn: BTreeMap<u32, Range<u64>>,
+    /// Those of them that have happened as a whole; until the reads under way end.
+    whole: Vec<u32>,
 }
 
 /// Blocks of a write that may be more than one frame.
@@ -88,6 +90,7 @@ impl Model {
             blocks,
             readers: 0,
             torn: BTreeMap::new(),
+            whole: Vec::new(),
         };
         self.objects.insert(object, new);
     }
@@ -174,7 +177,7 @@ impl Model {
         operation.open = visible && !durable;
         let Some(object) = self.objects.get_mut(&operation.object) else { return };
         if durable {
-            object.torn.remove(&id);
+            object.whole.push(id);
         }
         let accepted = visible;
         let visible = visible && (durable || !self.lossy);
@@ -335,6 +338,9 @@ impl Model {
 impl Object {
     fn settle(&mut self, logged: bool) {
         if self.readers == 0 {
+            for id in self.whole.drain(..) {
+                self.torn.remove(&id);
+            }
             self.size.settle(logged);
             self.mtime.settle(logged);
             self.blocks.values_mut().for_each(|block| block.settle(logged));

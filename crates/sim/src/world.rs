@@ -149,7 +149,9 @@ impl World {
 
     fn allowed(&self) -> Allowed {
         let damage = self.plan.disaster.is_some();
-        Allowed { backing: self.plan.backing_fails() || damage, damage, no_device: false }
+        // Without any device there is nothing to write to.
+        let no_device = self.plan.devices.len() == 1 && self.plan.device_fails();
+        Allowed { backing: self.plan.backing_fails() || damage, damage, no_device }
     }
 
     /// The engine starts, is used, and stops in one way or another.
@@ -209,7 +211,9 @@ impl World {
         let failure = self.shared.failure.lock().clone();
         match stop {
             Stop::Crashed => failure,
-            _ => failure.or_else(|| Some(format!("the engine does not answer: {stop:?}"))),
+            _ => failure.or_else(|| {
+                Some(format!("the engine does not answer: {stop:?};{}", self.shared.executor.busiest()))
+            }),
         }
     }
 
@@ -251,7 +255,7 @@ impl World {
                 Err(Refused::Pool(PoolError::Blank(name))) if self.leave_out(&name) => {
                     self.crash(Crash::Kill)
                 }
-                Err(Refused::Pool(error)) if troubled && self.plan.device_fails() => {
+                Err(Refused::Pool(error)) if troubled && self.plan.victim_fails() => {
                     // An administrator would try again, with the bad device in a better mood or left out.
                     self.shared.tell(|| format!("the pool does not open: {error}"));
                     self.crash(Crash::Kill);
@@ -259,6 +263,7 @@ impl World {
                     self.leave_out_victim();
                     troubled = false;
                 }
+                Err(Refused::Pool(_)) if self.plan.disaster.is_some() => return Err(DETECTED.to_owned()),
                 Err(Refused::Pool(error)) => return Err(format!("the pool does not open: {error}")),
                 Err(Refused::Lost) => return Err(DETECTED.to_owned()),
                 Err(Refused::Engine(error)) => return Err(format!("the engine does not open: {error}")),
@@ -277,10 +282,22 @@ impl World {
     fn leave_out_victim(&mut self) {
         if self.disks.len() > 1 {
             self.victim().vanish();
+        } else {
+            // It held clean blocks only: nothing is lost with it.
+            self.victim().wipe();
+            self.formatted = false;
         }
     }
 
     fn open(&mut self) -> Result<Arc<Engine>, Refused> {
+        if let [only] = &self.disks[..]
+            && only.is_gone()
+        {
+            // Somebody replaced it.
+            only.appear();
+            only.wipe();
+            self.formatted = false;
+        }
         let mut disks: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
         if disks.len() > 1 && self.rng.chance(3000) {
             disks.reverse();
@@ -319,6 +336,11 @@ impl World {
         let opened = opened.map_err(Refused::Stopped)?;
         let (engine, recovered) = opened.map_err(|error| match error {
             OpenError::Hole { .. } if self.plan.disaster.is_some() => Refused::Lost,
+            // The log of a single device says only what does not count.
+            OpenError::Hole { .. } if self.plan.devices.len() == 1 && self.plan.victim_fails() => {
+                Refused::Lost
+            }
+            OpenError::Pool(error) => Refused::Pool(error),
             error => Refused::Engine(error.to_string()),
         })?;
         self.shared.tell(|| format!("the engine is open: {recovered:?}"));
@@ -363,10 +385,13 @@ impl World {
             let client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
             let operations = habits.operations / habits.clients as u32 + 1;
             let left = left.clone();
-            self.shared.executor.start(Box::pin(async move {
-                client.run(operations).await;
-                left.fetch_sub(1, Ordering::Relaxed);
-            }));
+            self.shared.executor.start(
+                "client",
+                Box::pin(async move {
+                    client.run(operations).await;
+                    left.fetch_sub(1, Ordering::Relaxed);
+                }),
+            );
         }
         let gremlin = Gremlin {
             shared: self.shared.clone(),
@@ -375,7 +400,7 @@ impl World {
             rng: self.rng.fork(),
         };
         if !self.plan.troubles.is_empty() {
-            self.shared.executor.start(Box::pin(gremlin.run()));
+            self.shared.executor.start("gremlin", Box::pin(gremlin.run()));
         }
         if self.plan.disaster == Some(Disaster::DropFlushes) {
             for disk in &self.disks {
@@ -452,7 +477,7 @@ impl World {
                 let mut model = self.shared.model.lock();
                 model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
             }
-            Err(_) if self.plan.disaster.is_some() => {}
+            Err(error) if self.allowed().permits(error) => {}
             Err(error) => self.shared.fail(format!("a clean stop failed: {error}")),
         }
         Ok(())

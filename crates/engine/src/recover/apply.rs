@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::frames::{Read, footer_of};
 use super::headers::Found;
-use super::{Recovered, is_log, name};
+use super::{Recovered, is_doubtful, is_log, name};
 use crate::buffer::BLOCK;
 use crate::format::{Body, Footer, Record};
 use crate::leaf::{Entry, SegmentId};
@@ -52,8 +52,9 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read) -> Applied
             sealed: true,
         };
         let id = segments.restore(segment, in_log);
+        let trusted = in_log || !is_doubtful(pool, &found);
         for body in &bodies {
-            apply_body(body, id, in_log, &objects, &segments);
+            apply_body(body, id, (in_log, trusted), &objects, &segments);
         }
         if in_log && !sealed {
             let footer =
@@ -122,10 +123,16 @@ fn totals(pool: &Pool) -> Vec<u32> {
     pool.members.iter().map(|member| if member.device.is_some() { member.segments } else { 0 }).collect()
 }
 
-fn apply_body(body: &Body, id: SegmentId, in_log: bool, objects: &Objects, segments: &Segments) {
+fn apply_body(
+    body: &Body,
+    id: SegmentId,
+    (in_log, trusted): (bool, bool),
+    objects: &Objects,
+    segments: &Segments,
+) {
     let known: Vec<_> = body.objects.iter().map(|facts| objects.get(&facts.key)).collect();
     for record in &body.records {
-        apply_record(record, &known, id, in_log, segments);
+        apply_record(record, &known, id, (in_log, trusted), segments);
     }
     for (object, facts) in known.iter().zip(&body.objects).filter(|_| in_log) {
         let mut state = object.lock();
@@ -135,10 +142,20 @@ fn apply_body(body: &Body, id: SegmentId, in_log: bool, objects: &Objects, segme
     }
 }
 
-fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, in_log: bool, segments: &Segments) {
+fn apply_record(
+    record: &Record,
+    known: &[Arc<Object>],
+    id: SegmentId,
+    (in_log, trusted): (bool, bool),
+    segments: &Segments,
+) {
     match record {
         Record::Data { object, block, slot, checksums } => {
             let mut state = known[usize::from(*object)].lock();
+            if !trusted {
+                state.drop_range(*block..block + checksums.len() as u64, segments);
+                return;
+            }
             for (i, checksum) in checksums.iter().enumerate() {
                 let slot = slot + i as u16;
                 let copy = Entry { segment: id, checksum: *checksum, slot, dirty: in_log, hit: false };

@@ -69,12 +69,13 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
     }
 }
 
-/// The segments that count, in the order in which they are let go.
+/// The segments that count, in the order in which they are let go. What a doubtful one of the log holds does not count,
+/// but what it says of older ones does.
 pub(super) fn live(pool: &Pool, found: Vec<Found>, reach: Reach) -> Vec<Found> {
-    let doubtful = super::doubtful_before(pool);
     let counts = |found: &Found| {
         let in_log = super::is_log(found) && found.seq >= reach.tail;
-        in_log || (found.order() >= reach.oldest && found.epoch >= doubtful)
+        in_log
+            || (found.order() >= reach.oldest && (super::is_log(found) || !super::is_doubtful(pool, found)))
     };
     let mut live: Vec<_> = found.into_iter().filter(counts).collect();
     live.sort_unstable_by_key(Found::order);

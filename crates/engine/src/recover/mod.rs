@@ -164,13 +164,13 @@ impl Engine {
     }
 }
 
-/// Segments opened before a device was lost and not in the log: records that say they are out of date may have been on
-/// that device.
-fn doubtful_before(pool: &Pool) -> u64 {
+/// Whether a segment that is not in the log was opened before a device was lost: records that say it is out of date may
+/// have been on that device.
+fn is_doubtful(pool: &Pool, found: &Found) -> bool {
     let lost = pool.members.iter().filter(|member| member.state != State::Active);
     let missing = pool.members.iter().any(|member| member.state == State::Active && member.device.is_none());
     let since = lost.map(|member| member.since_epoch).max().unwrap_or(0);
-    if missing { u64::MAX } else { since }
+    missing || found.epoch < since
 }
 
 fn name(pool: &Pool, found: &Found) -> Name {
