@@ -10,6 +10,7 @@ use crate::clean::Clean;
 use crate::counters::Totals;
 use crate::destage::Destager;
 use crate::event::Event;
+use crate::ghost::Ghosts;
 use crate::io::{Backing, Clock, Device, Key, Spawn};
 use crate::log::Log;
 use crate::members::Members;
@@ -81,6 +82,7 @@ pub struct Engine {
     pub(crate) log: Log,
     pub(crate) objects: Objects,
     pub(crate) ram: Ram,
+    pub(crate) ghosts: Ghosts,
     pub(crate) clean: Clean,
     pub(crate) destager: Destager,
     pub(crate) totals: Totals,
@@ -111,6 +113,7 @@ impl Engine {
         let Parts { env, pool, segments, objects, next_seq, settings } = parts;
         let segment_size = u64::from(pool.segment_size);
         let slots = (segment_size / crate::buffer::BLOCK as u64) as usize;
+        let pages = (settings.ram / crate::buffer::BLOCK as u64) as usize;
         let engine = Engine {
             pool_id: pool.uuid,
             segment_size,
@@ -119,7 +122,8 @@ impl Engine {
             members: Members::new(pool),
             segments,
             objects,
-            ram: Ram::new((settings.ram / crate::buffer::BLOCK as u64) as usize),
+            ram: Ram::new(pages),
+            ghosts: Ghosts::new(pages * 2),
             clean: Clean::default(),
             destager: Destager::default(),
             totals: Totals::default(),

@@ -16,6 +16,7 @@ mod error;
 mod event;
 mod evict;
 pub mod format;
+mod ghost;
 pub mod io;
 mod leaf;
 mod legs;
