@@ -38,6 +38,9 @@ impl Mode {
     const ALL: [Mode; 4] = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough];
 }
 
+/// Runs a batch of completions, in which the replies sent may be gathered.
+pub type Deliver = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
+
 /// The world around the engine.
 #[derive(Clone)]
 pub struct Env {
@@ -48,7 +51,7 @@ pub struct Env {
     /// The slow store below.
     pub backing: Arc<dyn Backing>,
     /// Runs a batch of completions: whoever sends replies may gather them.
-    pub deliver: Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>,
+    pub deliver: Deliver,
     /// Told what an administrator should know.
     pub events: Arc<dyn Fn(Event) + Send + Sync>,
 }

@@ -65,9 +65,7 @@ impl Engine {
             if let Some(page) = state.use_page(block) {
                 copy(page, block, offset, &mut buf[..len]);
                 found += 1;
-            } else if found > 0 {
-                return TriedRead::Wait;
-            } else if state.entry(block).is_some() {
+            } else if found > 0 || state.entry(block).is_some() {
                 return TriedRead::Wait;
             }
         }
