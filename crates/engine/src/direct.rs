@@ -29,7 +29,7 @@ impl Engine {
         let range = blocks(offset, len);
         loop {
             if let Some((fetch, copies)) = self.enter_direct(object, &range)? {
-                let frame = if copies { self.invalidate(object, range.clone()).await } else { Ok(0) };
+                let frame = if copies { self.invalidate_durably(object, range.clone()).await } else { Ok(0) };
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
                 return Ok(Direct { range, frame, fetch });
             }
@@ -158,6 +158,13 @@ impl Engine {
         let mut state = object.lock();
         state.last_frame = state.last_frame.max(seq);
         Ok(seq)
+    }
+
+    /// The same, before the backing store has anything newer: after a crash a copy would hide it until evicted.
+    async fn invalidate_durably(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
+        let frame = self.invalidate(object, range).await?;
+        self.commit(frame).await?;
+        Ok(frame)
     }
 
     pub(crate) fn facts(&self, object: &Object) -> Facts {
@@ -301,14 +308,14 @@ impl Engine {
             if result.is_ok() {
                 result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()));
             }
-            let logged = object.lock().truncating;
+            let logged = object.lock().truncating.is_some();
             match (result, logged) {
-                (Ok(()) | Err(BackingError::Gone), Some(segment)) => {
-                    self.log_carried_out(object, segment).await?;
+                (Ok(()) | Err(BackingError::Gone), true) => {
+                    self.log_carried_out(object).await?;
                     return Ok(result?);
                 }
-                (result, None) => return Ok(result?),
-                (Err(error), Some(_)) => {
+                (result, false) => return Ok(result?),
+                (Err(error), true) => {
                     self.backing_failed(error);
                     if self.closing() {
                         return Err(Error::Closing);
@@ -320,12 +327,14 @@ impl Engine {
     }
 
     /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on.
-    pub(crate) async fn log_carried_out(&self, object: &Object, segment: crate::leaf::SegmentId) -> Result<()> {
+    pub(crate) async fn log_carried_out(&self, object: &Object) -> Result<()> {
         let facts = self.facts(object);
         let (frame, _) = self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
         self.commit(frame).await?;
-        self.segments.release(segment);
-        object.lock().truncating = None;
+        // Unless the object was forgotten meanwhile.
+        if let Some(segment) = object.lock().truncating.take() {
+            self.segments.release(segment);
+        }
         Ok(())
     }
 
