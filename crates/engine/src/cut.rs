@@ -12,7 +12,7 @@ use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::format::{Facts, Record, content_hash};
 use crate::io::{BackingError, Time};
-use crate::leaf::{Page, SegmentId};
+use crate::leaf::Page;
 use crate::object::{Busy, Object};
 use crate::{Error, Result};
 
@@ -126,14 +126,14 @@ impl Engine {
             if result.is_ok() {
                 result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()));
             }
-            let logged = object.lock().truncating;
+            let logged = object.lock().truncating.is_some();
             match (result, logged) {
-                (Ok(()) | Err(BackingError::Gone), Some(segment)) => {
-                    self.log_carried_out(object, segment).await?;
+                (Ok(()) | Err(BackingError::Gone), true) => {
+                    self.log_carried_out(object).await?;
                     return Ok(result?);
                 }
-                (result, None) => return Ok(result?),
-                (Err(error), Some(_)) => {
+                (result, false) => return Ok(result?),
+                (Err(error), true) => {
                     self.backing_failed(error);
                     if self.closing() {
                         return Err(Error::Closing);
@@ -145,13 +145,15 @@ impl Engine {
     }
 
     /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on.
-    pub(crate) async fn log_carried_out(&self, object: &Object, segment: SegmentId) -> Result<()> {
+    pub(crate) async fn log_carried_out(&self, object: &Object) -> Result<()> {
         let facts = self.facts(object);
         let (frame, _) =
             self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
         self.commit(frame).await?;
-        self.segments.release(segment);
-        object.lock().truncating = None;
+        // Unless the object was forgotten meanwhile.
+        if let Some(segment) = object.lock().truncating.take() {
+            self.segments.release(segment);
+        }
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ impl Engine {
         let range = blocks(offset, len);
         loop {
             if let Some((fetch, copies)) = self.enter_direct(object, &range)? {
-                let frame = if copies { self.invalidate(object, range.clone()).await } else { Ok(0) };
+                let frame = if copies { self.invalidate_durably(object, range.clone()).await } else { Ok(0) };
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
                 return Ok(Direct { range, frame, fetch });
             }
@@ -158,6 +158,13 @@ impl Engine {
         let mut state = object.lock();
         state.last_frame = state.last_frame.max(seq);
         Ok(seq)
+    }
+
+    /// The same, before the backing store has anything newer: after a crash a copy would hide it until evicted.
+    async fn invalidate_durably(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
+        let frame = self.invalidate(object, range).await?;
+        self.commit(frame).await?;
+        Ok(frame)
     }
 
     pub(crate) fn facts(&self, object: &Object) -> Facts {

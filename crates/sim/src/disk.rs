@@ -152,9 +152,12 @@ impl Disk {
     pub fn rot(&self, count: usize) {
         let mut state = self.state.lock();
         for _ in 0..count {
-            let written = state.stable.len().max(1);
-            let place = state.rng.index(written);
-            if let Some(block) = state.stable.keys().nth(place).copied() {
+            // Every other one hits the front of a mebibyte: superblocks, headers of segments, the first frames.
+            let front = state.rng.chance(5000);
+            let blocks = state.stable.keys().copied().filter(|block| !front || block % 256 < 2);
+            let blocks: Vec<u64> = blocks.collect();
+            let place = state.rng.index(blocks.len().max(1));
+            if let Some(block) = blocks.get(place).copied() {
                 state.rot(block);
                 self.hits.hit(Fault::BitRot);
             }

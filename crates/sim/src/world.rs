@@ -519,7 +519,7 @@ impl World {
             return;
         }
         if self.plan.has(Trouble::Rot) {
-            victim.rot(3);
+            victim.rot(10);
         }
         if victim.is_gone() {
             if self.rng.chance(5000) {

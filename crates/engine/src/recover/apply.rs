@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::frames::{Read, footer_of};
 use super::headers::Found;
-use super::{Recovered, is_doubtful, is_log, name};
+use super::{Recovered, is_log, name};
 use crate::buffer::BLOCK;
 use crate::format::{Body, Footer, Record};
 use crate::leaf::{Entry, SegmentId};
@@ -32,7 +32,7 @@ struct Loaded {
     sealed: bool,
 }
 
-pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read) -> Applied {
+pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: u64) -> Applied {
     let next_seq = live.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(read.reach.tail);
     let loaded = load(pool, live, read).await;
     let segments = Segments::new(next_seq, free(pool, &loaded), totals(pool));
@@ -52,7 +52,7 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read) -> Applied
             sealed: true,
         };
         let id = segments.restore(segment, in_log);
-        let trusted = in_log || !is_doubtful(pool, &found);
+        let trusted = in_log || found.epoch >= doubtful;
         for body in &bodies {
             apply_body(body, id, (in_log, trusted), &objects, &segments);
         }

@@ -73,11 +73,12 @@ impl Engine {
         env: Env,
         settings: Settings,
     ) -> Result<(Arc<Engine>, Recovered), OpenError> {
-        let found = headers::scan(&pool).await;
+        let (found, complete) = headers::scan(&pool).await;
+        let doubtful = doubtful_before(&pool, complete);
         let read = frames::read_log(&pool, &found).await?;
-        let live = headers::live(&pool, found, read.reach);
+        let live = headers::live(found, read.reach, doubtful);
         let Applied { segments, objects, unsealed, unsure, recovered } =
-            apply::apply(&pool, live, &read).await;
+            apply::apply(&pool, live, &read, doubtful).await;
         let names = pool.members.iter().map(|m| m.device.as_ref().map(|d| d.name().to_owned()));
         let names: Vec<_> = names.collect();
         let also_lost = pool.open_epoch().await?;
@@ -164,13 +165,13 @@ impl Engine {
     }
 }
 
-/// Whether a segment that is not in the log was opened before a device was lost: records that say it is out of date may
-/// have been on that device.
-fn is_doubtful(pool: &Pool, found: &Found) -> bool {
+/// Segments of lower epochs, if not in the log, were opened before a device was lost or could not be read: records that
+/// say they are out of date may have been on that device.
+fn doubtful_before(pool: &Pool, complete: bool) -> u64 {
     let lost = pool.members.iter().filter(|member| member.state != State::Active);
     let missing = pool.members.iter().any(|member| member.state == State::Active && member.device.is_none());
     let since = lost.map(|member| member.since_epoch).max().unwrap_or(0);
-    missing || found.epoch < since
+    if missing || !complete { u64::MAX } else { since }
 }
 
 fn name(pool: &Pool, found: &Found) -> Name {
