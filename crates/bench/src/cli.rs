@@ -1,6 +1,5 @@
 //! The verbs of `forebay bench`.
 
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,10 +10,11 @@ use clap::{Args, Subcommand};
 use crate::ganesha::{self, Ganesha};
 use crate::job::Job;
 use crate::options::{Options, Pattern};
-use crate::result::{Report, SCHEMA};
+use crate::report::ReportArgs;
+use crate::result::Report;
 use crate::runner::{self, Settings};
 use crate::url::Target;
-use crate::{compare, null_server, table, verify};
+use crate::{compare, null_server, report, table, verify};
 
 /// What `forebay bench` can do.
 #[derive(Debug, Subcommand)]
@@ -23,6 +23,8 @@ pub enum BenchCommand {
     Run(Box<RunArgs>),
     /// Compare two results of `run`: B against A.
     Compare(CompareArgs),
+    /// Make a page or a picture of results of `run`.
+    Report(ReportArgs),
     /// Check that files hold what a run with --state has left in them, also after a crash.
     Verify(VerifyArgs),
     /// Answer NFSv3 with constants, to find the ceiling of the generator.
@@ -93,6 +95,9 @@ pub struct RunArgs {
     /// Process of the server, for its CPU time [default: who listens on the port, on loopback].
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
+    /// What reports call this measurement [default: the URL].
+    #[arg(long, value_name = "NAME")]
+    label: Option<String>,
     /// Write the result as JSON here; `-` is the standard output.
     #[arg(long, short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
@@ -142,6 +147,7 @@ pub fn execute(command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Run(args) => run(*args),
         BenchCommand::Compare(args) => run_compare(&args),
+        BenchCommand::Report(args) => report::execute(&args),
         BenchCommand::Verify(args) => run_verify(&args),
         BenchCommand::NullServer(args) => null_server::serve(args.listen, args.put_off, |address| {
             // A reader that is gone is no reason to stop.
@@ -169,6 +175,7 @@ fn run(args: RunArgs) -> Result<()> {
         drop_caches: args.drop_caches,
         server_pid: args.server_pid,
         uid: args.options.uid,
+        label: args.label,
         command: std::env::args().collect(),
     };
     let report = runner::run(settings, &job)?;
@@ -190,18 +197,8 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
     }
 }
 
-fn load(path: &Path) -> Result<Report> {
-    let what = || format!("the result {} cannot be read", path.display());
-    let report: Report = serde_json::from_reader(io::BufReader::new(File::open(path).with_context(what)?))
-        .with_context(what)?;
-    if report.schema != SCHEMA {
-        bail!("the result {} has version {}, known is {SCHEMA}", path.display(), report.schema);
-    }
-    Ok(report)
-}
-
 fn run_compare(args: &CompareArgs) -> Result<()> {
-    let comparisons = compare::compare(&load(&args.a)?, &load(&args.b)?);
+    let comparisons = compare::compare(&Report::load(&args.a)?, &Report::load(&args.b)?);
     if comparisons.is_empty() {
         bail!("{} and {} have no phase in common", args.a.display(), args.b.display());
     }
@@ -225,6 +222,7 @@ fn run_verify(args: &VerifyArgs) -> Result<()> {
         drop_caches: false,
         server_pid: None,
         uid: args.uid,
+        label: None,
         command: Vec::new(),
     };
     let (files, bytes) = verify::verify(settings, &args.state)?;

@@ -21,6 +21,7 @@ mod cpu;
 mod engine;
 mod ledger;
 mod progress;
+mod report;
 mod session;
 mod setup;
 mod state;

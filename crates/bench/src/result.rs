@@ -1,7 +1,10 @@
 //! The JSON result: what was run, where, and what came out, completely enough to compare with another day's.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::Path;
 
+use anyhow::{Context as _, Result, bail};
 use forebay_wire::nfs3::Procedure;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +27,9 @@ pub struct Report {
     pub started: u64,
     /// What was measured.
     pub target: String,
+    /// What reports call it, where that is not the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// The machine that the clients ran on.
     pub machine: Machine,
     /// Threads that the clients were spread over.
@@ -34,6 +40,22 @@ pub struct Report {
     pub caches_dropped: bool,
     /// One entry per step and phase, in the order they ran.
     pub phases: Vec<PhaseReport>,
+}
+
+impl Report {
+    /// Reads a result that was written as JSON.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or is of another [`SCHEMA`].
+    pub fn load(path: &Path) -> Result<Self> {
+        let what = || format!("the result {} cannot be read", path.display());
+        let file = BufReader::new(File::open(path).with_context(what)?);
+        let report: Self = serde_json::from_reader(file).with_context(what)?;
+        if report.schema != SCHEMA {
+            bail!("the result {} has version {}, known is {SCHEMA}", path.display(), report.schema);
+        }
+        Ok(report)
+    }
 }
 
 /// A machine.

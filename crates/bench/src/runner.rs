@@ -49,6 +49,8 @@ pub struct Settings {
     pub server_pid: Option<u32>,
     /// User id that prepares and cleans up.
     pub uid: u32,
+    /// What reports call this measurement, where that is not the target.
+    pub label: Option<String>,
     /// The command line, for the report.
     pub command: Vec<String>,
 }
@@ -146,6 +148,7 @@ impl Runner {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started,
             target: self.settings.target.to_string(),
+            label: self.settings.label.clone(),
             machine: Machine::this(),
             threads: self.settings.threads,
             verified: self.settings.verify || self.settings.state.is_some(),

@@ -2,50 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the assertion, in helpers too")]
 
-use std::io::{BufRead as _, BufReader};
+mod common;
+
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use common::{NullServer, PROGRAM};
 use forebay_bench::result::Report;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-bench");
-
-struct NullServer {
-    process: Child,
-    url: String,
-}
-
-impl NullServer {
-    fn start() -> Self {
-        Self::start_with(&[])
-    }
-
-    fn start_with(arguments: &[&str]) -> Self {
-        let mut command = Command::new(PROGRAM);
-        let mut process = command.arg("null-server").args(arguments).stdout(Stdio::piped()).spawn().unwrap();
-        let mut url = String::new();
-        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
-        Self { process, url: url.trim().to_owned() }
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(PROGRAM).args(["run", "--url", &self.url]).args(arguments).output().unwrap()
-    }
-
-    fn report(&self, arguments: &[&str]) -> Report {
-        let output = self.run(&[arguments, &["-o", "-"]].concat());
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {errors}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-}
-
-impl Drop for NullServer {
-    fn drop(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
 
 #[test]
 fn every_data_pattern_runs_to_its_count() {

@@ -12,6 +12,7 @@ Examples:
   forebay bench run --url nfs://127.0.0.1:12049/ seqwrite randread
   forebay bench run --url nfs://127.0.0.1:12049/ randwrite --clients 32 --depth 4 --seconds 10
   forebay bench compare before.json after.json
+  forebay bench report before.json after.json -o report.html
   forebay bench array up --model nl-sas-8
   forebay bench array down")]
 pub(crate) struct BenchArgs {
