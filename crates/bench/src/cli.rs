@@ -14,7 +14,7 @@ use crate::report::ReportArgs;
 use crate::result::Report;
 use crate::runner::{self, Settings};
 use crate::url::Target;
-use crate::{compare, null_server, report, table, verify};
+use crate::{agents, compare, null_server, report, table, verify};
 
 /// What `forebay bench` can do.
 #[derive(Debug, Subcommand)]
@@ -27,6 +27,8 @@ pub enum BenchCommand {
     Report(ReportArgs),
     /// Check that files hold what a run with --state has left in them, also after a crash.
     Verify(VerifyArgs),
+    /// Put load on a server when a controller on another host says so.
+    Agent(AgentArgs),
     /// Answer NFSv3 with constants, to find the ceiling of the generator.
     #[command(hide = true)]
     NullServer(NullServerArgs),
@@ -63,6 +65,18 @@ impl ServerArgs {
 pub struct RunArgs {
     #[command(flatten)]
     server: ServerArgs,
+    /// Spread the clients over these agents instead of running them here.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        requires = "token_file",
+        conflicts_with = "ganesha"
+    )]
+    agents: Vec<String>,
+    /// File with the secret that this host and the agents share.
+    #[arg(long, value_name = "FILE", requires = "agents")]
+    token_file: Option<PathBuf>,
     /// What the clients do, one after the other.
     #[arg(required_unless_present = "job")]
     patterns: Vec<Pattern>,
@@ -128,6 +142,20 @@ pub struct VerifyArgs {
     uid: u32,
 }
 
+/// Arguments of `bench agent`.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Where to wait for a controller; its address goes to stdout.
+    #[arg(long, default_value = "127.0.0.1:20499")]
+    listen: SocketAddr,
+    /// File with the secret that the controller has, too: 16 bytes at least, readable by its owner only.
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+    /// End after one job.
+    #[arg(long)]
+    once: bool,
+}
+
 /// Arguments of `bench null-server`.
 #[derive(Debug, Args)]
 pub struct NullServerArgs {
@@ -149,6 +177,7 @@ pub fn execute(command: BenchCommand) -> Result<()> {
         BenchCommand::Compare(args) => run_compare(&args),
         BenchCommand::Report(args) => report::execute(&args),
         BenchCommand::Verify(args) => run_verify(&args),
+        BenchCommand::Agent(args) => agents::serve(args.listen, &args.token_file, args.once),
         BenchCommand::NullServer(args) => null_server::serve(args.listen, args.put_off, |address| {
             // A reader that is gone is no reason to stop.
             let _ = writeln!(io::stdout(), "nfs://{address}/");
@@ -178,7 +207,10 @@ fn run(args: RunArgs) -> Result<()> {
         label: args.label,
         command: std::env::args().collect(),
     };
-    let report = runner::run(settings, &job)?;
+    let report = match &args.token_file {
+        Some(token_file) => agents::run(&settings, &job, &args.agents, token_file)?,
+        None => runner::run(settings, &job)?,
+    };
     eprint!("{}", table::table(&report));
     match &args.output {
         Some(path) => write_json(path, &report),

@@ -73,7 +73,7 @@ impl Job {
         Ok(job)
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.steps.is_empty() {
             bail!("there is nothing to do; name a pattern, such as randread");
         }

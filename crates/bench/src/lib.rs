@@ -14,12 +14,15 @@ pub mod table;
 pub mod url;
 pub mod verify;
 
+mod agents;
 mod cleanup;
 mod connection;
 mod content;
 mod cpu;
 mod engine;
 mod ledger;
+mod part;
+mod phases;
 mod progress;
 mod report;
 mod session;

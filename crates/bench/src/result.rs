@@ -9,7 +9,7 @@ use forebay_wire::nfs3::Procedure;
 use serde::{Deserialize, Serialize};
 
 use crate::options::{Options, Pattern};
-use crate::stats::{Latencies, Stats};
+use crate::stats::{Latencies, Measured};
 
 /// Version of the form of [`Report`]; one more whenever a reader of the old form would go wrong.
 pub const SCHEMA: u32 = 1;
@@ -32,7 +32,10 @@ pub struct Report {
     pub label: Option<String>,
     /// The machine that the clients ran on.
     pub machine: Machine,
-    /// Threads that the clients were spread over.
+    /// The hosts that the clients ran on, where `machine` only told them what to do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentReport>,
+    /// Threads that the clients of a host were spread over.
     pub threads: usize,
     /// Whether the content of all reads was checked.
     pub verified: bool,
@@ -56,6 +59,17 @@ impl Report {
         }
         Ok(report)
     }
+}
+
+/// A host that clients ran on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentReport {
+    /// Where the controller reached it.
+    pub address: String,
+    /// Version of its tool.
+    pub version: String,
+    /// The host.
+    pub machine: Machine,
 }
 
 /// A machine.
@@ -207,7 +221,9 @@ impl Latency {
 }
 
 impl Run {
-    pub(crate) fn new(stats: &Stats, seconds: f64, client_cpu: Option<f64>, server_cpu: Option<f64>) -> Self {
+    pub(crate) fn new(measured: &Measured) -> Self {
+        let Measured { stats, seconds, client_cpu, server_cpu } = measured;
+        let (seconds, client_cpu, server_cpu) = (*seconds, *client_cpu, *server_cpu);
         let operations = stats.operations.0.len();
         let procedures = stats.procedures.iter().enumerate().filter_map(|(number, latencies)| {
             let latencies = latencies.as_ref()?;

@@ -4,7 +4,6 @@
 
 mod common;
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{NullServer, PROGRAM};
@@ -152,7 +151,7 @@ fn a_server_that_dies_ends_the_run_with_one_sentence_and_the_state() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_for_load(server.process.id());
+    common::wait_for_load(server.process.id());
     server.process.kill().unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(1));
     let errors = std::io::read_to_string(run.stderr.take().unwrap()).unwrap();
@@ -161,19 +160,6 @@ fn a_server_that_dies_ends_the_run_with_one_sentence_and_the_state() {
         "{errors}"
     );
     assert!(std::fs::metadata(&state).unwrap().len() > 8 * 256, "the state covers every unit");
-}
-
-/// Waits until the process has worked for 100 ms of CPU time: the run is under way then.
-fn wait_for_load(pid: u32) {
-    let stat = format!("/proc/{pid}/stat");
-    loop {
-        let text = std::fs::read_to_string(Path::new(&stat)).unwrap();
-        let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();
-        if fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap() >= 10 {
-            return;
-        }
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -56,3 +56,16 @@ impl Drop for NullServer {
         self.process.wait().unwrap();
     }
 }
+
+/// Waits until the process has worked for 100 ms of CPU time: the run is under way then.
+pub(crate) fn wait_for_load(pid: u32) {
+    let stat = format!("/proc/{pid}/stat");
+    loop {
+        let text = std::fs::read_to_string(&stat).unwrap();
+        let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();
+        if fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap() >= 10 {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
