@@ -8,6 +8,7 @@ pub mod ganesha;
 pub mod job;
 pub mod null_server;
 pub mod options;
+pub mod paper;
 pub mod result;
 pub mod runner;
 pub mod table;

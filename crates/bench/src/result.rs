@@ -132,6 +132,9 @@ pub struct GroupReport {
 /// One repeat of a phase. Rates are per second of [`Run::seconds`], latencies in microseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
+    /// When it began, in seconds since 1970; 0 where that is not known.
+    #[serde(default)]
+    pub began: f64,
     /// How long it took, from the first request to the last reply.
     pub seconds: f64,
     /// Operations completed.
@@ -222,7 +225,7 @@ impl Latency {
 
 impl Run {
     pub(crate) fn new(measured: &Measured) -> Self {
-        let Measured { stats, seconds, client_cpu, server_cpu } = measured;
+        let Measured { stats, began, seconds, client_cpu, server_cpu } = measured;
         let (seconds, client_cpu, server_cpu) = (*seconds, *client_cpu, *server_cpu);
         let operations = stats.operations.0.len();
         let procedures = stats.procedures.iter().enumerate().filter_map(|(number, latencies)| {
@@ -237,6 +240,7 @@ impl Run {
             max: microseconds(second.latency_max as f64),
         });
         Self {
+            began: *began,
             seconds,
             operations,
             operations_per_second: operations as f64 / seconds,

@@ -303,13 +303,14 @@ impl<'g> Runner<'g> {
         self.gate.wait(&name)?;
         let cpu = |pid: Option<u32>| pid.and_then(cpu::process_time);
         let (own_before, server_before) = (cpu::own_time(), cpu(self.server_pid));
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let (stats, seconds, connections) = self.drive(phase, connections, limit, rate)?;
         let used = |before: Option<Duration>, after: Option<Duration>| {
             Some(after?.saturating_sub(before?).as_secs_f64())
         };
         let client_cpu = used(own_before, cpu::own_time());
         let server_cpu = used(server_before, cpu(self.server_pid));
-        let measured = Measured { stats, seconds, client_cpu, server_cpu };
+        let measured = Measured { stats, began, seconds, client_cpu, server_cpu };
         self.gate.hand_in(step, &name, &measured)?;
         Ok((measured, connections))
     }

@@ -141,6 +141,8 @@ impl Stats {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) stats: Stats,
+    /// When it began, in seconds since 1970.
+    pub(crate) began: f64,
     /// From the first request to the last reply.
     pub(crate) seconds: f64,
     /// CPU seconds of the clients.
@@ -153,6 +155,7 @@ impl Measured {
     /// Adds what another host has measured at the same time.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.stats.merge(&other.stats);
+        self.began = self.began.min(other.began);
         self.seconds = self.seconds.max(other.seconds);
         self.client_cpu = self.client_cpu.zip(other.client_cpu).map(|(mine, theirs)| mine + theirs);
         // Whoever sees the server sees the same one.

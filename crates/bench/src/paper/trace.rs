@@ -1,0 +1,114 @@
+//! Cache I/O minus disk I/O over time (the published figure 14): what clients asked for that the disks never saw.
+
+use anyhow::Result;
+use maud::{Markup, html};
+
+use super::cell::Cell;
+use super::storage::DiskSample;
+use super::system::System;
+use crate::report::charts::short;
+use crate::report::page::{figures, grouped, table};
+use crate::report::plot::{Line, Plot, Point};
+use crate::report::scale::Scale;
+use crate::result::Run;
+
+/// What one second brought: requests of clients and requests to the disks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Second {
+    clients: f64,
+    disks: f64,
+}
+
+/// Requests to the disks until a moment, between two samples in proportion.
+fn until(samples: &[DiskSample], time: f64) -> Option<f64> {
+    let after = samples.iter().position(|sample| sample.time >= time)?;
+    let (before, after) = (samples.get(after.checked_sub(1)?)?, samples[after]);
+    let share = (time - before.time) / (after.time - before.time);
+    let (from, to) = (before.requests as f64, after.requests as f64);
+    Some(from + (to - from) * share)
+}
+
+/// The whole seconds of a run.
+fn seconds(run: &Run, samples: &[DiskSample]) -> Vec<Second> {
+    let whole = run.series.len().saturating_sub(1);
+    let second = |(number, had): (usize, &crate::result::SecondReport)| {
+        let start = run.began + number as f64;
+        let disks = until(samples, start + 1.0)? - until(samples, start)?;
+        Some(Second { clients: had.operations as f64, disks })
+    };
+    run.series[..whole].iter().enumerate().map_while(second).collect()
+}
+
+/// The section, where anything was watched.
+pub(super) fn section(cells: &[Cell]) -> Result<Option<Markup>> {
+    let mut lines = Vec::new();
+    let mut rows = Vec::new();
+    for (color, system) in System::ALL.iter().enumerate() {
+        let cell = cells.iter().find(|cell| cell.key.system == *system && !cell.disk.is_empty());
+        let Some(cell) = cell else { continue };
+        let Some(run) = cell.report.phases.first().and_then(|phase| phase.runs.first()) else { continue };
+        let seconds = seconds(run, &cell.disk);
+        if seconds.is_empty() {
+            continue;
+        }
+        let mean = |value: fn(&Second) -> f64| seconds.iter().map(value).sum::<f64>() / seconds.len() as f64;
+        let (asked, reached) = (mean(|second| second.clients), mean(|second| second.disks));
+        rows.push(vec![
+            html! { (system.name()) },
+            html! { (grouped(asked)) },
+            html! { (grouped(reached)) },
+            html! { (signed(asked - reached)) },
+        ]);
+        let points = seconds
+            .iter()
+            .enumerate()
+            .map(|(second, had)| Point::new(second as f64 + 0.5, (had.clients - had.disks).max(0.0)));
+        lines.push(Line { label: system.name().to_owned(), color, points: points.collect(), marks: false });
+    }
+    if lines.is_empty() {
+        return Ok(None);
+    }
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let (most, last) = (
+        points().map(|point| point.y).fold(0.0, f64::max),
+        points().map(|point| point.x + 0.5).fold(1.0, f64::max),
+    );
+    let plot = Plot {
+        title: "I/O of clients minus I/O of disks, each second".to_owned(),
+        x_label: "seconds since the start",
+        y_label: "requests/s that no disk saw".to_owned(),
+        x: Scale::up_to(last, short),
+        y: Scale::linear(most, short),
+        lines,
+    };
+    let drawn = figures(&[plot])?;
+    let head = ["mean of the seconds", "clients, requests/s", "disks, requests/s", "clients - disks"];
+    Ok(Some(html! {
+        section {
+            h2 { "Figure 14: cache I/O minus disk I/O over time" }
+            p { "Half reads, half stable writes of 4 KiB at random places, from an empty cache; what the kernel's block device counts is "
+                "subtracted. Where the disks do more than clients asked for (journals, write-back of earlier data), the plot stays at zero "
+                "and the table tells by how much." }
+            (drawn)
+            (table(&head, &rows))
+        }
+    }))
+}
+
+fn signed(value: f64) -> String {
+    if value < 0.0 { format!("-{}", grouped(-value)) } else { grouped(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_interpolated() {
+        let sample = |time: f64, requests: u64| DiskSample { time, requests };
+        let samples = [sample(10.0, 100), sample(12.0, 300)];
+        assert_eq!(until(&samples, 11.0), Some(200.0));
+        assert_eq!(until(&samples, 12.0), Some(300.0));
+        assert_eq!((until(&samples, 9.0), until(&samples, 12.1)), (None, None));
+    }
+}
