@@ -10,11 +10,12 @@ use clap::{Args, Subcommand};
 use crate::ganesha::{self, Ganesha};
 use crate::job::Job;
 use crate::options::{Options, Pattern};
+use crate::recommend::RecommendArgs;
 use crate::report::ReportArgs;
 use crate::result::Report;
 use crate::runner::{self, Settings};
 use crate::url::Target;
-use crate::{agents, compare, null_server, report, table, verify};
+use crate::{agents, compare, null_server, recommend, report, table, verify};
 
 /// What `forebay bench` can do.
 #[derive(Debug, Subcommand)]
@@ -27,6 +28,8 @@ pub enum BenchCommand {
     Report(ReportArgs),
     /// Check that files hold what a run with --state has left in them, also after a crash.
     Verify(VerifyArgs),
+    /// Measure disks and SSDs, and say what a cache would bring and which size to buy.
+    Recommend(RecommendArgs),
     /// Put load on a server when a controller on another host says so.
     Agent(AgentArgs),
     /// Answer NFSv3 with constants, to find the ceiling of the generator.
@@ -177,6 +180,7 @@ pub fn execute(command: BenchCommand) -> Result<()> {
         BenchCommand::Compare(args) => run_compare(&args),
         BenchCommand::Report(args) => report::execute(&args),
         BenchCommand::Verify(args) => run_verify(&args),
+        BenchCommand::Recommend(args) => recommend::execute(&args),
         BenchCommand::Agent(args) => agents::serve(args.listen, &args.token_file, args.once),
         BenchCommand::NullServer(args) => null_server::serve(args.listen, args.put_off, |address| {
             // A reader that is gone is no reason to stop.

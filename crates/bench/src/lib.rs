@@ -25,6 +25,7 @@ mod ledger;
 mod part;
 mod phases;
 mod progress;
+mod recommend;
 mod report;
 mod session;
 mod setup;

@@ -197,9 +197,12 @@ impl Plan {
         let items = (self.items * 8 / (clients + 7)).max(self.items / 10).max(1);
         let made = Options { clients, items, ..Options::default() };
         let asked = Options { clients, items: items.min(32), ..Options::default() };
+        let stable = Some(Stable::FileSync);
+        let durable = Options { clients, item_size: Size(4096), stable, ..Options::default() };
         job([
             step("metadata", Pattern::Meta, &made, None),
             step("stat", Pattern::Lookup, &asked, Some((self.seconds / 2.0).max(0.1))),
+            step("durable small file", Pattern::Smallfile, &durable, Some(self.seconds)),
         ])
     }
 

@@ -49,12 +49,22 @@ pub(crate) fn verdict(topic: &Topic<'_>) -> Verdict {
     }
 }
 
+/// A ratio, with as many digits as mean something.
+pub(crate) fn shown(ratio: f64) -> String {
+    let digits = match ratio {
+        large if large >= 20.0 => 0,
+        middle if middle >= 0.1 => 2,
+        _ => 4,
+    };
+    format!("{ratio:.digits$} ×")
+}
+
 impl Verdict {
     /// In a few words.
     pub(crate) fn words(&self) -> String {
         match self {
             Self::Win(system, ratio) | Self::Even(system, ratio) | Self::Lose(system, ratio) => {
-                format!("{} {ratio:.2} ×", system.name())
+                format!("{} {}", system.name(), shown(*ratio))
             }
             Self::Unknown => "not known".to_owned(),
         }
@@ -77,8 +87,8 @@ impl Verdict {
         };
         let beside = published.map(|published| {
             let word = if *ratio >= published { "better than" } else { "short of" };
-            format!(", {word} the published {published:.2} ×")
+            format!(", {word} the published {}", shown(published))
         });
-        html! { (system.name()) " has " b { (format!("{ratio:.2} ×")) } " the baseline" (beside.unwrap_or_default()) ": " (self.show()) "." }
+        html! { (system.name()) " has " b { (shown(*ratio)) } " the baseline" (beside.unwrap_or_default()) ": " (self.show()) "." }
     }
 }
