@@ -49,6 +49,9 @@ pub struct PaperArgs {
     /// Where the cache files are: a directory on an SSD [default: --dir].
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
+    /// What to measure [default: all].
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    systems: Vec<System>,
     /// Numbers of clients [default: 1 to 64 as published].
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     clients: Vec<u32>,
@@ -107,7 +110,7 @@ pub fn run(args: &PaperArgs, daemon: &[&str]) -> Result<()> {
     };
     let place = Place { work: work.clone(), caches, cache_size: plan.cache_size() };
     let mut paper = Paper { plan, work, place, storage, prepared: HashSet::new() };
-    let outcome = paper.measure_all(args.quick);
+    let outcome = paper.measure_all(args);
     let written = outcome.and_then(|outcome| {
         if outcome.cells.is_empty() {
             let why = outcome.failed.into_iter().map(|(_, why)| why).next();
@@ -123,9 +126,10 @@ pub fn run(args: &PaperArgs, daemon: &[&str]) -> Result<()> {
 }
 
 impl Paper {
-    fn measure_all(&mut self, quick: bool) -> Result<Outcome> {
+    fn measure_all(&mut self, args: &PaperArgs) -> Result<Outcome> {
         let (mut systems, mut missing) = (Vec::new(), Vec::new());
-        for system in System::ALL {
+        let wanted = |system: &System| args.systems.is_empty() || args.systems.contains(system);
+        for system in System::ALL.into_iter().filter(wanted) {
             match self.probe(system) {
                 Ok(()) => systems.push(system),
                 Err(why) => missing.push((system, format!("{why:#}"))),
@@ -152,7 +156,7 @@ impl Paper {
         }
         Ok(Outcome {
             plan: self.plan.clone(),
-            quick,
+            quick: args.quick,
             storage: self.storage.description.clone(),
             caches: self.place.caches.display().to_string(),
             ganesha: system::ganesha_version().ok(),

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
@@ -23,13 +24,16 @@ const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(60);
 
 /// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum System {
     /// nfs-ganesha with its VFS back end, on the array alone: the baseline.
     Ganesha,
+    /// Forebay without a cache.
     PassThrough,
+    /// Forebay, acknowledging from two SSDs.
     WriteBack,
+    /// Forebay, acknowledging from the array.
     WriteThrough,
 }
 

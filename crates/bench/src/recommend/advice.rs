@@ -55,10 +55,10 @@ pub(crate) struct Expected {
 /// Works out what to expect from `ssds` before `array`.
 pub(super) fn advise(array: &Figures, ssds: &[Figures], working_set: u64) -> Advice {
     let devices = (ssds.len() as u64).max(2);
-    // One figure stands for all devices where only one was measured.
-    let sum = |value: fn(&Figures) -> f64| {
-        ssds.iter().map(value).sum::<f64>() / ssds.len().max(1) as f64 * devices as f64
-    };
+    // What shares a device shares its speed; one figure stands for all where only one was measured.
+    let real = if ssds.len() > 1 { distinct(ssds) as f64 } else { devices as f64 };
+    let sum =
+        |value: fn(&Figures) -> f64| ssds.iter().map(value).sum::<f64>() / ssds.len().max(1) as f64 * real;
     let ssd_reads = sum(|ssd| ssd.random_reads);
     let reads = HIT_RATES.map(|hits| Expected { hits, reads: mixed(hits, ssd_reads, array.random_reads) });
     // Every write goes to two devices.
@@ -83,6 +83,14 @@ pub(super) fn advise(array: &Figures, ssds: &[Figures], working_set: u64) -> Adv
     };
     advice.remarks = remarks(&advice, array, ssds, ssd_reads);
     advice
+}
+
+/// Devices behind the directories.
+fn distinct(ssds: &[Figures]) -> usize {
+    let mut devices: Vec<u64> = ssds.iter().map(|ssd| ssd.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    devices.len()
 }
 
 /// Reads per second where a share of them is served fast: times add up, not rates.
@@ -112,6 +120,14 @@ fn remarks(advice: &Advice, array: &Figures, ssds: &[Figures], ssd_reads: f64) -
             "One device was measured; write-back needs two, so that every write that was acknowledged is there twice.",
         );
     }
+    if distinct(ssds) < ssds.len() {
+        say(
+            "Some of the cache directories share a device: they share its speed, and both copies are lost with it.",
+        );
+    }
+    if ssds.iter().any(|ssd| ssd.device == array.device) {
+        say("A cache directory is on the same file system as the data: that is no cache.");
+    }
     if !array.direct || ssds.iter().any(|ssd| !ssd.direct) {
         say("O_DIRECT is not possible on one of the file systems: its figures may be those of memory.");
     }
@@ -125,9 +141,10 @@ fn remarks(advice: &Advice, array: &Figures, ssds: &[Figures], ssd_reads: f64) -
 mod tests {
     use super::*;
 
-    fn figures(reads: f64, writes: f64, stream: f64) -> Figures {
+    fn figures(device: u64, reads: f64, writes: f64, stream: f64) -> Figures {
         Figures {
             path: "/x".into(),
+            device,
             size: GIB,
             direct: true,
             random_reads: reads,
@@ -140,8 +157,11 @@ mod tests {
 
     #[test]
     fn misses_decide_the_rate() {
-        let advice =
-            advise(&figures(800.0, 200.0, 2e8), &[figures(5e4, 2e4, 1e9), figures(5e4, 2e4, 1e9)], 100 * GIB);
+        let advice = advise(
+            &figures(1, 800.0, 200.0, 2e8),
+            &[figures(2, 5e4, 2e4, 1e9), figures(3, 5e4, 2e4, 1e9)],
+            100 * GIB,
+        );
         let at = |hits: f64| advice.reads.iter().find(|one| one.hits == hits).unwrap().reads;
         assert!(
             (at(0.5) - 1587.0).abs() < 1.0 && (at(0.99) - 44_643.0).abs() < 1.0,
@@ -157,11 +177,24 @@ mod tests {
 
     #[test]
     fn what_does_not_help_is_said() {
-        let slow = advise(&figures(5e4, 2e4, 1e9), &[figures(4e4, 100.0, 1e8)], GIB / 8);
-        for part in ["hardly faster", "power-loss", "past the cache", "write-back needs two", "memory alone"]
-        {
+        let slow = advise(&figures(1, 5e4, 2e4, 1e9), &[figures(1, 4e4, 100.0, 1e8)], GIB / 8);
+        for part in [
+            "hardly faster",
+            "power-loss",
+            "past the cache",
+            "write-back needs two",
+            "memory alone",
+            "no cache",
+        ] {
             assert!(slow.remarks.iter().any(|remark| remark.contains(part)), "{part}: {:?}", slow.remarks);
         }
-        assert_eq!(advise(&figures(1.0, 1.0, 1.0), &[], u64::MAX / 4).buy_gb, None);
+        let twice = advise(
+            &figures(1, 800.0, 200.0, 2e8),
+            &[figures(2, 5e4, 2e4, 1e9), figures(2, 5e4, 2e4, 1e9)],
+            GIB,
+        );
+        assert_eq!(twice.burst_writes, 10_000.0, "two halves of one device");
+        assert!(twice.remarks.iter().any(|remark| remark.contains("share a device")));
+        assert_eq!(advise(&figures(1, 1.0, 1.0, 1.0), &[], u64::MAX / 4).buy_gb, None);
     }
 }

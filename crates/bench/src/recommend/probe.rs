@@ -1,7 +1,7 @@
 //! What a directory's storage does: a file in it is written and read past the page cache.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -28,6 +28,8 @@ const LEAST: u64 = 64 << 20;
 pub(crate) struct Figures {
     /// The directory.
     pub(crate) path: PathBuf,
+    /// Number of the file system's device: two directories with the same share it.
+    pub(crate) device: u64,
     /// Bytes of the file that was used.
     pub(crate) size: u64,
     /// Whether the page cache was passed by (O_DIRECT).
@@ -80,6 +82,7 @@ pub(super) fn measure(dir: &Path, size: u64, seconds: f64) -> Result<Figures> {
         let single_writes = probe.random(written, limit, 1, true)?;
         Ok(Figures {
             path: dir.to_owned(),
+            device: fs::metadata(dir)?.dev(),
             size: written,
             direct: probe.direct,
             random_reads,
