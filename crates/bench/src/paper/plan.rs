@@ -249,3 +249,64 @@ fn job(steps: impl IntoIterator<Item = Step>) -> Job {
 fn step(name: &str, pattern: Pattern, options: &Options, seconds: Option<f64>) -> Step {
     Step { name: Some(name.to_owned()), seconds, groups: vec![Group { pattern, options: options.clone() }] }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: PaperArgs,
+    }
+
+    fn plan(arguments: &str, memory: u64) -> Result<Plan> {
+        let words = std::iter::once("paper").chain(arguments.split_whitespace());
+        let machine = Machine { memory, cpus: 2, ..Machine::default() };
+        Plan::new(&Cli::try_parse_from(words).unwrap().args, &machine)
+    }
+
+    #[test]
+    fn every_job_of_every_plan_works() {
+        for arguments in
+            ["", "--quick", "--clients 3,7", "--data 5M --clients 64", "--data 1", "--seconds 0.1 --quick"]
+        {
+            for memory in [1 << 28, 24 << 30] {
+                let plan = plan(arguments, memory).unwrap();
+                for test in Test::ALL {
+                    for clients in plan.clients_of(test) {
+                        let jobs = [
+                            plan.sequential(clients),
+                            plan.random_write(clients),
+                            plan.random_read(clients),
+                            plan.warm_up(clients),
+                            plan.prepare_random(),
+                            plan.prepare_cold(clients),
+                            plan.cold_sequential(clients),
+                            plan.cold_random(clients),
+                            plan.metadata(clients),
+                            plan.shared(clients),
+                            plan.promise(clients),
+                            plan.trace(clients),
+                        ];
+                        jobs.iter().for_each(|job| job.check().unwrap());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_caches_hold_the_random_data() {
+        let plan = plan("--quick", 24 << 30).unwrap();
+        assert_eq!(plan.random * 64, 512 * MIB);
+        assert!(plan.cache_size() >= 512 * MIB);
+    }
+
+    #[test]
+    fn no_clients_are_refused() {
+        assert!(plan("--clients 0", 1 << 30).is_err());
+    }
+}

@@ -39,56 +39,64 @@ fn seconds(run: &Run, samples: &[DiskSample]) -> Vec<Second> {
     run.series[..whole].iter().enumerate().map_while(second).collect()
 }
 
+/// One plot of every system's seconds.
+fn plot(title: &str, seconds: &[(System, Vec<Second>)], value: fn(&Second) -> f64) -> Plot {
+    let lines: Vec<Line> = seconds
+        .iter()
+        .map(|(system, seconds)| {
+            let color = System::ALL.iter().position(|known| known == system).unwrap_or_default();
+            let points = seconds.iter().enumerate();
+            let points =
+                points.map(|(number, second)| Point::new(number as f64 + 0.5, value(second).max(0.0)));
+            Line { label: system.name().to_owned(), color, points: points.collect(), marks: false }
+        })
+        .collect();
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let most = points().map(|point| point.y).fold(10.0, f64::max);
+    let last = points().map(|point| point.x + 0.5).fold(1.0, f64::max);
+    Plot {
+        title: title.to_owned(),
+        x_label: "seconds since the start",
+        y_label: "requests/s".to_owned(),
+        x: Scale::up_to(last, short),
+        y: Scale::linear(most, short),
+        lines,
+    }
+}
+
 /// The section, where anything was watched.
 pub(super) fn section(cells: &[Cell]) -> Result<Option<Markup>> {
-    let mut lines = Vec::new();
-    let mut rows = Vec::new();
-    for (color, system) in System::ALL.iter().enumerate() {
-        let cell = cells.iter().find(|cell| cell.key.system == *system && !cell.disk.is_empty());
-        let Some(cell) = cell else { continue };
-        let Some(run) = cell.report.phases.first().and_then(|phase| phase.runs.first()) else { continue };
-        let seconds = seconds(run, &cell.disk);
-        if seconds.is_empty() {
-            continue;
-        }
+    let watched = System::ALL.into_iter().filter_map(|system| {
+        let cell = cells.iter().find(|cell| cell.key.system == system && !cell.disk.is_empty())?;
+        let run = cell.report.phases.first()?.runs.first()?;
+        Some((system, seconds(run, &cell.disk))).filter(|(_, seconds)| !seconds.is_empty())
+    });
+    let watched: Vec<(System, Vec<Second>)> = watched.collect();
+    if watched.is_empty() {
+        return Ok(None);
+    }
+    let rows = watched.iter().map(|(system, seconds)| {
         let mean = |value: fn(&Second) -> f64| seconds.iter().map(value).sum::<f64>() / seconds.len() as f64;
         let (asked, reached) = (mean(|second| second.clients), mean(|second| second.disks));
-        rows.push(vec![
+        vec![
             html! { (system.name()) },
             html! { (grouped(asked)) },
             html! { (grouped(reached)) },
             html! { (signed(asked - reached)) },
-        ]);
-        let points = seconds
-            .iter()
-            .enumerate()
-            .map(|(second, had)| Point::new(second as f64 + 0.5, (had.clients - had.disks).max(0.0)));
-        lines.push(Line { label: system.name().to_owned(), color, points: points.collect(), marks: false });
-    }
-    if lines.is_empty() {
-        return Ok(None);
-    }
-    let points = || lines.iter().flat_map(|line| &line.points);
-    let (most, last) = (
-        points().map(|point| point.y).fold(0.0, f64::max),
-        points().map(|point| point.x + 0.5).fold(1.0, f64::max),
-    );
-    let plot = Plot {
-        title: "I/O of clients minus I/O of disks, each second".to_owned(),
-        x_label: "seconds since the start",
-        y_label: "requests/s that no disk saw".to_owned(),
-        x: Scale::up_to(last, short),
-        y: Scale::linear(most, short),
-        lines,
-    };
-    let drawn = figures(&[plot])?;
+        ]
+    });
+    let rows: Vec<Vec<Markup>> = rows.collect();
+    let drawn = figures(&[
+        plot("requests that no disk saw: clients - disks", &watched, |second| second.clients - second.disks),
+        plot("requests to the disks", &watched, |second| second.disks),
+    ])?;
     let head = ["mean of the seconds", "clients, requests/s", "disks, requests/s", "clients - disks"];
     Ok(Some(html! {
         section {
             h2 { "Figure 14: cache I/O minus disk I/O over time" }
             p { "Half reads, half stable writes of 4 KiB at random places, from an empty cache; what the kernel's block device counts is "
-                "subtracted. Where the disks do more than clients asked for (journals, write-back of earlier data), the plot stays at zero "
-                "and the table tells by how much." }
+                "subtracted. Where the disks do more than clients asked for (journals, write-back of earlier data), the first plot "
+                "stays at zero and the table tells by how much." }
             (drawn)
             (table(&head, &rows))
         }
