@@ -54,6 +54,7 @@ pub(crate) fn all() -> Vec<Step> {
             one(&mut command("cargo", ["deny", "check", "bans", "licenses", "sources"]))
         }),
         step("fuzz", fuzz),
+        step("sim", || one(&mut sim(&["--minutes", "2"]))),
         step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
         step("readme", || readme::check(false)),
     ]);
@@ -93,6 +94,13 @@ pub(crate) fn run_steps(steps: &[Step]) -> bool {
     }
     println!("{} passed, {} failed", total.passed, total.failed);
     total.failed == 0
+}
+
+/// The simulator with `arguments`.
+pub(crate) fn sim<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Command {
+    let mut command = command("cargo", ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--"]);
+    command.args(arguments);
+    command
 }
 
 /// A step that is one command: passed or failed.

@@ -46,6 +46,12 @@ enum Verb {
         #[arg(long)]
         update: bool,
     },
+    /// Run the cache engine in simulated worlds (`cargo x sim -- --help` lists the arguments)
+    Sim {
+        /// Passed on to the simulator
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<String>,
+    },
     /// Run a suite against a server, by default a new one on an empty directory
     Suite(SuiteArguments),
     /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
@@ -158,6 +164,7 @@ fn main() -> ExitCode {
         Verb::Ci { only } => steps(ci::all(), &only),
         Verb::Test => steps(ci::quick(), &[]),
         Verb::Setup { peers } => setup::setup(peers).map(|()| ExitCode::SUCCESS),
+        Verb::Sim { arguments } => process::run(&mut ci::sim(&arguments)).map(|()| ExitCode::SUCCESS),
         Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),
         Verb::Suite(arguments) => suite(arguments),
         Verb::Vm(arguments) => vm(arguments),

@@ -219,7 +219,9 @@ impl Setup {
         self.trees += 1;
         let name = format!("{TREE}{}", self.trees);
         let base = self.session.directory(&self.dir, &name)?;
-        let count = options.items.div_ceil(options.items_per_dir);
+        let needed = options.items.div_ceil(options.items_per_dir);
+        // Where making directories is measured there are as many as files: few would say nothing.
+        let count = if pattern == Pattern::Meta { needed.max(options.items) } else { needed };
         let fresh = || -> Arc<[OnceLock<FileHandle>]> { (0..count).map(|_| OnceLock::new()).collect() };
         let shared = options.shared_dirs.then(fresh);
         self.part

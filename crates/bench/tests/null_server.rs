@@ -70,11 +70,11 @@ fn metadata_patterns_run() {
     let counts: Vec<_> =
         report.phases.iter().map(|phase| (phase.name.as_str(), phase.runs[0].operations)).collect();
     let expected = [
-        ("meta/mkdir", 9),
+        ("meta/mkdir", 150),
         ("meta/create", 150),
         ("meta/stat", 150),
         ("meta/remove", 150),
-        ("meta/rmdir", 9),
+        ("meta/rmdir", 150),
     ];
     assert_eq!(counts, expected);
     for pattern in ["getattr", "lookup", "access", "smallfile"] {

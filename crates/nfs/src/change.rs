@@ -59,8 +59,7 @@ impl Shared {
     ) {
         let client = client_address(call.peer);
         // COMMIT may be repeated at will: it is not kept.
-        let key = (procedure != Procedure::Commit)
-            .then(|| RequestKey::new(call.xid(), call.header.proc, call.args.rest()));
+        let key = (procedure != Procedure::Commit).then(|| RequestKey::of(call));
         let ticket = match key {
             None => ticket,
             Some(key) => match self.cache.begin(client, key, ticket) {

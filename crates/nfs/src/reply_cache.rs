@@ -3,7 +3,8 @@
 //! A client retransmits only requests whose replies it has not received, after it has reconnected. It has a
 //! bounded number of those, so what matters is the last replies of EACH client, not the last of all: every client
 //! address has a queue of its own, and when the whole is too large the client that has been quiet longest gives
-//! way. Entries are found by address, transaction and a checksum of the arguments, whatever the connection.
+//! way. Entries are found by address, transaction, user and a checksum of the arguments, whatever the connection: another
+//! user of the client is another caller, who must not get the first one's reply.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
@@ -12,8 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use forebay_rpc::Ticket;
+use forebay_wire::rpc::{Auth, AuthSys};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+
+use crate::dispatch::Call;
 
 /// Bounds of the cache.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +41,14 @@ pub struct CacheUse {
     pub in_progress: AtomicU64,
 }
 
-/// What tells one request from another: transaction, procedure, and a hash of the first bytes and the length.
+/// What tells one request from another: transaction, procedure, who asks, and a hash of the arguments' first bytes and
+/// their length.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RequestKey {
     xid: u32,
     procedure: u32,
+    /// Uid and gid of AUTH_SYS as the client sent them; none for AUTH_NONE.
+    user: Option<(u32, u32)>,
     hash: u64,
 }
 
@@ -49,10 +56,15 @@ pub(crate) struct RequestKey {
 const HASHED: usize = 512;
 
 impl RequestKey {
-    pub(crate) fn new(xid: u32, procedure: u32, args: &[u8]) -> Self {
+    pub(crate) fn of(call: &Call<'_>) -> Self {
+        let user = match call.header.cred {
+            Auth::Sys(AuthSys { uid, gid, .. }) => Some((uid, gid)),
+            _ => None,
+        };
+        let args = call.args.rest();
         let state = foldhash::quality::FixedState::default();
         let hash = state.hash_one((&args[..args.len().min(HASHED)], args.len()));
-        RequestKey { xid, procedure, hash }
+        RequestKey { xid: call.xid(), procedure: call.header.proc, user, hash }
     }
 }
 

@@ -10,10 +10,6 @@ use crate::stats::CloseReason;
 
 /// Bytes of a large record that must have arrived before a buffer of its claimed size is taken.
 pub(crate) const EARLY: usize = 4096;
-/// Fragments one record may have.
-const MAX_FRAGMENTS: u32 = 4096;
-/// Empty fragments one record may have.
-const MAX_EMPTY: u32 = 16;
 
 /// A record collected in a pooled buffer.
 pub(crate) struct RecordBuf {
@@ -41,8 +37,9 @@ pub(crate) struct Assembler {
     /// Bytes missing from the current fragment.
     left: usize,
     last: bool,
-    fragments: u32,
-    empty: u32,
+    /// The mark of a first fragment has arrived. How many fragments there are does not matter: each costs the sender
+    /// more than the receiver, and all of them together hold no more than one record.
+    begun: bool,
     len: usize,
     buf: Option<PooledBuf>,
 }
@@ -50,7 +47,7 @@ pub(crate) struct Assembler {
 impl Assembler {
     /// Whether part of a record has arrived.
     pub(crate) fn partial(&self) -> bool {
-        self.mark_len > 0 || self.fragments > 0
+        self.mark_len > 0 || self.begun
     }
 
     /// Whether the record under way is known to be large.
@@ -134,14 +131,12 @@ impl Assembler {
     fn begin_fragment(&mut self, max_record: usize) -> Result<(), CloseReason> {
         let (last, len) = parse_mark(self.mark);
         self.mark_len = 0;
-        self.fragments += 1;
-        self.empty += u32::from(len == 0);
+        self.begun = true;
         if self.len + len > max_record {
             return Err(CloseReason::RecordTooLong);
         }
-        let empty_record = last && self.len + len == 0;
-        if empty_record || self.fragments > MAX_FRAGMENTS || self.empty > MAX_EMPTY {
-            return Err(CloseReason::BadFragments);
+        if last && self.len + len == 0 {
+            return Err(CloseReason::EmptyRecord);
         }
         self.left = len;
         self.last = last;
@@ -164,7 +159,7 @@ impl Assembler {
     }
 
     fn complete(&mut self) -> Option<RecordBuf> {
-        if self.left > 0 || !self.last || self.fragments == 0 {
+        if self.left > 0 || !self.last || !self.begun {
             return None;
         }
         let done = std::mem::take(self);

@@ -319,6 +319,7 @@ impl Conn {
         let waiting = offer(link, |may_write| {
             let (sent, all) = if may_write { batch.send(link.fd()).ok()? } else { (0, false) };
             io.home.stats.bytes_out.fetch_add(sent as u64, Relaxed);
+            io.home.stats.sends.fetch_add(u64::from(may_write), Relaxed);
             Some((sent, if all { VecDeque::new() } else { batch.rest(sent, &io.pool) }))
         });
         io.batch.clear();

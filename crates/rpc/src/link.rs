@@ -159,6 +159,7 @@ impl Wire for Link {
                 slices[used] = IoSlice::new(slice);
                 used += 1;
             }
+            self.home.stats.sends.fetch_add(1, Relaxed);
             match send(self.fd(), &slices[..used]) {
                 Ok(n) => {
                     total += n;

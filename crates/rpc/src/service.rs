@@ -1,5 +1,6 @@
 //! What a service implements, and what it is given.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -143,27 +144,63 @@ impl Ticket {
         OwnedReply::on_ticket(Arc::clone(self.link.pool()))
     }
 
-    /// Sends the reply: from this thread if nobody else is writing the connection, without ever blocking. A
-    /// reply to a connection that is gone is dropped.
-    pub fn send(mut self, reply: OwnedReply) {
+    /// Sends the reply: from this thread if nobody else is writing the connection, without ever blocking; at the end
+    /// of a [`batch`] where one is under way. A reply to a connection that is gone is dropped.
+    pub fn send(self, reply: OwnedReply) {
+        let now = BATCH.with_borrow_mut(|batch| match batch {
+            Some(replies) => {
+                replies.push((self, reply));
+                None
+            }
+            None => Some((self, reply)),
+        });
+        if let Some((ticket, reply)) = now {
+            ticket.send_now(reply);
+        }
+    }
+
+    fn send_now(mut self, reply: OwnedReply) {
         self.open = false;
         if self.link.leave(self.held, Some(reply)) {
             self.link.write_out();
         }
     }
+}
 
-    /// Sends replies that were finished together, those of one connection in one write. None goes out before
-    /// the iterator has ended.
-    pub fn send_all(replies: impl IntoIterator<Item = (Self, OwnedReply)>) {
-        let mut writers = Vec::new();
-        for (mut ticket, reply) in replies {
-            ticket.open = false;
-            if ticket.link.leave(ticket.held, Some(reply)) {
-                writers.push(Arc::clone(&ticket.link));
-            }
-        }
-        writers.iter().for_each(|link| link.write_out());
+thread_local! {
+    /// Replies of the batch this thread is in.
+    static BATCH: RefCell<Option<Vec<(Ticket, OwnedReply)>>> = const { RefCell::new(None) };
+}
+
+/// Runs `work`, and only then sends the replies that it gave tickets of this thread: those of one connection in one
+/// write. For work that finishes many requests at once and does not wait. Batches do not nest: an inner one is part of
+/// the outer one.
+pub fn batch<R>(work: impl FnOnce() -> R) -> R {
+    if BATCH.with_borrow(Option::is_some) {
+        return work();
     }
+    /// Sends what was collected, also when `work` panics.
+    struct Scope;
+    impl Drop for Scope {
+        fn drop(&mut self) {
+            send_all(BATCH.take().unwrap_or_default());
+        }
+    }
+    BATCH.set(Some(Vec::new()));
+    let _scope = Scope;
+    work()
+}
+
+/// Sends replies, those of one connection in one write: all are queued before the first is written.
+fn send_all(replies: Vec<(Ticket, OwnedReply)>) {
+    let mut writers = Vec::new();
+    for (mut ticket, reply) in replies {
+        ticket.open = false;
+        if ticket.link.leave(ticket.held, Some(reply)) {
+            writers.push(Arc::clone(&ticket.link));
+        }
+    }
+    writers.iter().for_each(|link| link.write_out());
 }
 
 impl Drop for Ticket {

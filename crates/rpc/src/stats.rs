@@ -12,8 +12,8 @@ pub enum CloseReason {
     SocketError,
     /// A record longer than `max_record` was announced.
     RecordTooLong,
-    /// Record marking no client sends: an empty record, too many fragments, too many empty fragments.
-    BadFragments,
+    /// A record without any bytes, which no client sends.
+    EmptyRecord,
     /// A record was begun and did not go on within `stall_timeout`.
     StalledInput,
     /// Replies were not read within `stall_timeout`.
@@ -36,7 +36,7 @@ impl CloseReason {
         Self::PeerClosed,
         Self::SocketError,
         Self::RecordTooLong,
-        Self::BadFragments,
+        Self::EmptyRecord,
         Self::StalledInput,
         Self::StalledOutput,
         Self::Idle,
@@ -52,7 +52,7 @@ impl CloseReason {
             Self::PeerClosed => "closed by the peer",
             Self::SocketError => "socket error",
             Self::RecordTooLong => "record longer than the limit",
-            Self::BadFragments => "malformed record fragments",
+            Self::EmptyRecord => "empty record",
             Self::StalledInput => "record begun and not continued",
             Self::StalledOutput => "replies not read",
             Self::Idle => "idle",
@@ -74,6 +74,7 @@ pub(crate) struct LoopStats {
     pub(crate) deferred: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
+    pub(crate) sends: AtomicU64,
     pub(crate) wakeups: AtomicU64,
     pub(crate) pauses: AtomicU64,
     pub(crate) closed: [AtomicU64; CloseReason::ALL.len()],
@@ -94,6 +95,8 @@ pub struct Stats {
     pub bytes_in: u64,
     /// Bytes the sockets took, record marks included.
     pub bytes_out: u64,
+    /// Times replies were handed to a socket; one may carry many.
+    pub sends: u64,
     /// Times a loop came back from waiting with something to do.
     pub wakeups: u64,
     /// Times a connection stopped being read because a limit was reached.
@@ -117,6 +120,7 @@ impl Stats {
         self.deferred += from.deferred.load(Relaxed);
         self.bytes_in += from.bytes_in.load(Relaxed);
         self.bytes_out += from.bytes_out.load(Relaxed);
+        self.sends += from.sends.load(Relaxed);
         self.wakeups += from.wakeups.load(Relaxed);
         self.pauses += from.pauses.load(Relaxed);
         for (sum, one) in self.closed.iter_mut().zip(&from.closed) {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use common::*;
-use forebay_rpc::{CloseReason, Config, Message, Outcome, Record, Reply, Server, Service, Ticket};
+use forebay_rpc::{CloseReason, Config, Message, Outcome, Record, Reply, Server, Service, Ticket, batch};
 
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -197,11 +197,14 @@ impl Service for Together {
         let mut waiting = self.waiting.lock();
         waiting.push(message.defer());
         if waiting.len() == BATCH {
-            Ticket::send_all(std::mem::take(&mut *waiting).into_iter().map(|(record, ticket)| {
-                let mut reply = ticket.reply();
-                reply.head().extend_from_slice(&record);
-                (ticket, reply)
-            }));
+            batch(|| {
+                for (record, ticket) in waiting.drain(..) {
+                    let mut reply = ticket.reply();
+                    reply.head().extend_from_slice(&record);
+                    // A batch within a batch ends nothing.
+                    batch(|| ticket.send(reply));
+                }
+            });
         }
         Outcome::Deferred
     }
@@ -222,5 +225,6 @@ fn replies_finished_together_go_out_together() {
             assert_eq!(replies, sent, "one connection's requests are handled in the order they came");
         }
     }
+    assert_eq!(server.counters().read().sends, 20 * 4, "one for each connection in each batch");
     server.shutdown(DRAIN);
 }

@@ -122,7 +122,9 @@ fn open_vfs(settings: &Settings, open_files: u64) -> Result<Vfs, Error> {
     let reserved = settings.limits.connections as u64 + 256;
     let files =
         (settings.limits.open_files as u64).min(open_files.saturating_sub(reserved).max(open_files / 2));
-    Vfs::open(&specs, key, verifier, Budget::new(files as usize)).map_err(|(place, error)| Error::Export {
+    let budget = Budget::new(files as usize);
+    let opened = Vfs::open(&specs, key, verifier, budget, |answers| forebay_rpc::batch(answers));
+    opened.map_err(|(place, error)| Error::Export {
         path: settings.exports[place].path.clone(),
         reason: error.to_string(),
     })

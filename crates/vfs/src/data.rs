@@ -135,6 +135,9 @@ impl Vfs {
         };
         // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
         let stable = stable || !target.object.uncommitted.wrote();
+        if !stable {
+            target.export.fs.writeback.wrote(&target.object, offset, len as u64);
+        }
         Ok(Wrote { len, stable, verifier })
     }
 

@@ -8,7 +8,7 @@ use crate::cred::{Acting, Cred, Creds, privileged};
 use crate::error::{Error, Result};
 use crate::fs::{self, Filesystem, Scheme};
 use crate::handle::{Handle, HandleKey};
-use crate::journal::{Data, Done, Intent, Journal, Order};
+use crate::journal::{Data, Deliver, Done, Intent, Journal, Order};
 use crate::object::Object;
 use crate::table::Budget;
 use crate::verdicts::ask_kernel;
@@ -122,19 +122,21 @@ pub struct Vfs {
 }
 
 impl Vfs {
-    /// Opens every export. Fails on the first that cannot be served, with its place in `specs`.
+    /// Opens every export. Fails on the first that cannot be served, with its place in `specs`. `deliver` runs the
+    /// completions of each group commit.
     pub fn open(
         specs: &[ExportSpec],
         key: HandleKey,
         verifier: Arc<Verifier>,
         budget: Budget,
+        deliver: Deliver,
     ) -> std::result::Result<Self, (usize, Error)> {
         // Modes are the client's business, which has applied its own umask already.
         rustix::process::umask(rustix::fs::Mode::empty());
         let mut exports: Vec<Arc<Export>> = Vec::new();
         for (place, spec) in specs.iter().enumerate() {
-            let export =
-                Self::open_one(spec, &exports, &key, &verifier, &budget).map_err(|error| (place, error))?;
+            let export = Self::open_one(spec, &exports, &key, &verifier, &budget, deliver)
+                .map_err(|error| (place, error))?;
             exports.push(Arc::new(export));
         }
         let server_uid = rustix::process::geteuid().as_raw();
@@ -148,6 +150,7 @@ impl Vfs {
         key: &HandleKey,
         verifier: &Arc<Verifier>,
         budget: &Budget,
+        deliver: Deliver,
     ) -> Result<Export> {
         let root = fs::open_root(&spec.path)?;
         let device = rustix::fs::fstat(&root)?.st_dev;
@@ -156,7 +159,7 @@ impl Vfs {
             // handles an object is found from one root only.
             Some(export) if export.kernel_handles() => export.fs.clone(),
             _ => {
-                let fs = Arc::new(Filesystem::open(&root, budget.clone(), verifier.clone())?);
+                let fs = Arc::new(Filesystem::open(&root, budget.clone(), verifier.clone(), deliver)?);
                 crate::sweep::start(&fs).map_err(|_| Error::Busy)?;
                 fs
             }

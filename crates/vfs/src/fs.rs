@@ -8,16 +8,20 @@ use rustix::io::Errno;
 
 use crate::attr::Attr;
 use crate::error::{Error, Result};
-use crate::journal::{Journal, Order};
+use crate::journal::{Deliver, Journal, Order};
 use crate::locate::{self, Locator};
 use crate::object::Object;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, Table};
 use crate::verifier::Verifier;
 use crate::versions::Versions;
+use crate::writeback::Writeback;
 
 const EXT4: i64 = 0xef53;
 const XFS: i64 = 0x5846_5342;
+
+/// How often a handle is tried again that the kernel has no memory for, it says.
+const TRIES: u32 = 1000;
 
 /// How handles lead back to files.
 pub(crate) enum Scheme {
@@ -35,6 +39,7 @@ pub(crate) struct Filesystem {
     pub(crate) scheme: Scheme,
     pub(crate) table: Table,
     pub(crate) journal: Arc<Journal>,
+    pub(crate) writeback: Writeback,
     pub(crate) budget: Budget,
     pub(crate) versions: Versions,
     /// Whether two changes of an object always show different ctimes if it was looked at in between.
@@ -43,7 +48,12 @@ pub(crate) struct Filesystem {
 
 impl Filesystem {
     /// Takes a file system into service; `root` is an exported directory on it, opened for reading.
-    pub(crate) fn open(root: &OwnedFd, budget: Budget, verifier: Arc<Verifier>) -> Result<Self> {
+    pub(crate) fn open(
+        root: &OwnedFd,
+        budget: Budget,
+        verifier: Arc<Verifier>,
+        deliver: Deliver,
+    ) -> Result<Self> {
         let device = rustix::fs::fstat(root)?.st_dev;
         let magic = rustix::fs::fstatfs(root)?.f_type;
         let order = order_of(device, magic);
@@ -64,7 +74,8 @@ impl Filesystem {
             mount: again()?,
             scheme: if kernel_handles { Scheme::Kernel } else { Scheme::Names(Locator::new(again()?)) },
             table: Table::new(budget.clone()),
-            journal: Journal::open(again()?, order, budget.clone(), verifier)?,
+            journal: Journal::open(again()?, order, budget.clone(), verifier, deliver)?,
+            writeback: Writeback::start(budget.clone()).map_err(|_| Error::Busy)?,
             budget,
             fine_times: fine_times(root),
             versions: Versions::new(),
@@ -123,11 +134,24 @@ impl Filesystem {
             return Err(Error::WouldBlock);
         }
         let fd = match &self.scheme {
-            Scheme::Kernel => sys::open_by_handle(&self.mount, kernel, libc::O_PATH | libc::O_NOFOLLOW)
-                .map_err(|errno| if errno == Errno::INVAL { Error::BadHandle } else { errno.into() })?,
+            Scheme::Kernel => self.open_handle(kernel)?,
             Scheme::Names(locator) => locator.find(kernel)?,
         };
         Ok(self.adopt(fd)?.0)
+    }
+
+    fn open_handle(&self, kernel: &KernelHandle) -> Result<OwnedFd> {
+        let open = || sys::open_by_handle(&self.mount, kernel, libc::O_PATH | libc::O_NOFOLLOW);
+        let mut opened = open();
+        // Linux 6.18 says so for a moment of an inode on its way out, which is stale then.
+        for _ in 0..TRIES {
+            if !opened.as_ref().is_err_and(|errno| *errno == Errno::NOMEM) {
+                break;
+            }
+            std::thread::yield_now();
+            opened = open();
+        }
+        opened.map_err(|errno| if errno == Errno::INVAL { Error::BadHandle } else { errno.into() })
     }
 
     /// Opens `name` in `dir` as O_PATH, never through a symlink, never onto another mount. With

@@ -7,10 +7,13 @@
 //! the commit's cache flush covers it. Where that order cannot be assumed (btrfs, tmpfs, an external log,
 //! data=journal, barriers off), every object is synced by itself.
 //!
+//! Each object then belongs to one of several lanes that sync at the same time, with batches of their own.
+//!
 //! The first thread that finds nobody leading leads: a lone client pays no hop between threads. When
-//! more work has queued up meanwhile, a helper thread leads the next batch while this one answers.
+//! more work has queued up meanwhile, a helper thread leads the next batch of the journal while this one answers.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,6 +52,10 @@ pub(crate) struct Data {
 
 /// Called once, from some thread, when the intent is durable or has failed.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Calls its argument, which runs the [`Done`]s of one batch, exactly once and before it returns: whoever answers in
+/// them may so gather what goes out together.
+pub type Deliver = fn(&mut dyn FnMut());
 
 /// What the file system promises about the order of its metadata changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,15 +97,21 @@ struct Queue {
     closed: bool,
 }
 
+/// Lanes where each object is synced by itself: so many syncs may be under way at once. A device takes many, and
+/// flushes that come together become one.
+const LANES: usize = 64;
+
 /// The group commit of one file system.
 pub struct Journal {
     order: Order,
     mount: OwnedFd,
     marker: Mutex<(OwnedFd, bool)>,
-    queue: Mutex<Queue>,
+    /// One if there is one order.
+    lanes: Box<[Mutex<Queue>]>,
     handed: Condvar,
     budget: Budget,
     verifier: Arc<Verifier>,
+    deliver: Deliver,
     /// Counters since start.
     pub stats: JournalStats,
 }
@@ -111,20 +124,23 @@ impl Journal {
         order: Order,
         budget: Budget,
         verifier: Arc<Verifier>,
+        deliver: Deliver,
     ) -> Result<Arc<Self>> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let (marker, order) = match rustix::fs::openat(&root, c".", flags, Mode::RUSR) {
             Ok(marker) => (marker, order),
             Err(_) => (rustix::io::fcntl_dupfd_cloexec(&root, 3)?, Order::PerObject),
         };
+        let lanes = if order == Order::Journal { 1 } else { LANES };
         let journal = Arc::new(Journal {
             order,
             mount: root,
             marker: Mutex::new((marker, false)),
-            queue: Mutex::default(),
+            lanes: (0..lanes).map(|_| Mutex::default()).collect(),
             handed: Condvar::new(),
             budget,
             verifier,
+            deliver,
             stats: JournalStats::default(),
         });
         let helper = journal.clone();
@@ -149,12 +165,21 @@ impl Journal {
         {
             return self.finish(done, Err(error));
         }
-        let mut queue = self.queue.lock();
+        let lane = self.lane(&intent);
+        let mut queue = lane.lock();
         queue.waiting.push(Entry { intent, done });
         if !std::mem::replace(&mut queue.leading, true) {
             drop(queue);
-            self.lead();
+            self.lead(lane);
         }
+    }
+
+    /// Where an intent queues: changes of one file, or in one directory, together.
+    fn lane(&self, intent: &Intent) -> &Mutex<Queue> {
+        let object = intent.data.as_ref().map(|data| &data.object).or(intent.metadata.first());
+        let hash =
+            object.map_or(0, |object| foldhash::fast::FixedState::default().hash_one(Arc::as_ptr(object)));
+        &self.lanes[hash as usize % self.lanes.len()]
     }
 
     /// Makes `intent` durable before returning.
@@ -172,17 +197,18 @@ impl Journal {
 
     /// Ends the helper thread; batches under way complete.
     pub(crate) fn close(&self) {
-        self.queue.lock().closed = true;
+        self.lanes[0].lock().closed = true;
         self.handed.notify_all();
     }
 
     fn help(&self) {
-        let mut queue = self.queue.lock();
+        let lane = &self.lanes[0];
+        let mut queue = lane.lock();
         while !queue.closed {
             if std::mem::take(&mut queue.helper_leads) {
                 drop(queue);
-                self.lead();
-                queue = self.queue.lock();
+                self.lead(lane);
+                queue = lane.lock();
             } else {
                 queue.helper_idle = true;
                 self.handed.wait(&mut queue);
@@ -191,13 +217,13 @@ impl Journal {
         }
     }
 
-    fn lead(&self) {
+    fn lead(&self, lane: &Mutex<Queue>) {
         loop {
-            let batch = std::mem::take(&mut self.queue.lock().waiting);
+            let batch = std::mem::take(&mut lane.lock().waiting);
             let begun = Instant::now();
             let results = self.sync(&batch);
             self.stats.latency.record(begun.elapsed());
-            let mut queue = self.queue.lock();
+            let mut queue = lane.lock();
             let more = !queue.waiting.is_empty();
             let handed = more && queue.helper_idle && !queue.helper_leads;
             queue.leading = more;
@@ -207,9 +233,10 @@ impl Journal {
                 self.handed.notify_one();
             }
             self.stats.batches.fetch_add(1, Ordering::Relaxed);
-            for (entry, result) in batch.into_iter().zip(results) {
-                self.finish(entry.done, result);
-            }
+            let mut finished = batch.into_iter().zip(results);
+            (self.deliver)(&mut || {
+                finished.by_ref().for_each(|(entry, result)| self.finish(entry.done, result));
+            });
             if !more || handed {
                 return;
             }

@@ -31,6 +31,7 @@ mod uncommitted;
 mod verdicts;
 mod verifier;
 mod versions;
+mod writeback;
 
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
 pub use change::{Changed, Renamed};
@@ -40,7 +41,7 @@ pub use data::{ReadOut, Wrote};
 pub use error::{Error, Result};
 pub use export::{Export, ExportSpec, Space, Target, Vfs, Wait};
 pub use handle::{HANDLE_MAX, Handle, HandleKey};
-pub use journal::{Done, Intent, Journal, JournalStats, Order};
+pub use journal::{Deliver, Done, Intent, Journal, JournalStats, Order};
 pub use list::{Entry, EntryPlus, ListEnd};
 pub use lookup::Access;
 pub use object::Object;

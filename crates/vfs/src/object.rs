@@ -22,6 +22,7 @@ use crate::table::{Budget, CountedFd};
 use crate::uncommitted::Uncommitted;
 use crate::verdicts::{Verdicts, settled};
 use crate::versions::{Changing, Versions};
+use crate::writeback::Stream;
 
 /// A known object of a backing file system.
 #[derive(Debug)]
@@ -40,6 +41,7 @@ pub struct Object {
     /// A directory opened for listing, with its current position.
     pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
     pub(crate) uncommitted: Uncommitted,
+    pub(crate) stream: Stream,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,
 }
@@ -72,6 +74,7 @@ impl Object {
             names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
             listing: Mutex::new(None),
             uncommitted: Uncommitted::new(budget.clone()),
+            stream: Stream::default(),
             used: AtomicBool::new(true),
         }
     }

@@ -50,10 +50,8 @@ fn the_verifier_stays_over_a_clean_stop_and_changes_after_a_crash() {
 #[test]
 fn creations_at_once_share_trips_to_the_device() {
     needs_root!();
-    let home = tempfile::tempdir().unwrap();
-    let Some(array) = Array::new(home.path(), "ext4") else { return };
     // As slow as a disk is: on a device that takes no time there is nothing to share.
-    array.ask(&["inject", "clear"]);
+    let Some(array) = Array::new("ext4") else { return };
     let server = array.serve().start();
     let root = server.connect().root();
     let (connections, each) = (64, 5);
@@ -147,14 +145,13 @@ fn check_all(root: &Path) {
 }
 
 /// The power is cut right after the last acknowledgement: what was not flushed from the device's own cache is lost.
-fn power_cut(kind: &str) {
-    let home = tempfile::tempdir().unwrap();
-    let Some(array) = Array::new(home.path(), kind) else { return };
+fn power_cut(kind: &'static str) {
+    let Some(array) = Array::instant(kind) else { return };
     let mut server = array.serve().start();
     change_at_once(&server);
-    array.cut_power();
+    array.cut_power("7");
     server.kill();
-    array.power_on();
+    assert!(array.power_on(), "the array does not come up again");
     check_all(&array.at);
 }
 

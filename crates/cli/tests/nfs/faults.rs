@@ -12,14 +12,12 @@ struct Rig {
     // Dropped in this order: nobody may have the disk open when the array goes.
     server: Server,
     array: Array,
-    _home: tempfile::TempDir,
 }
 
 /// A server of a file system that can be broken; `None` where that cannot be had.
 fn rig() -> Option<Rig> {
-    let home = tempfile::tempdir().unwrap();
-    let array = Array::new(home.path(), "ext4")?;
-    Some(Rig { server: array.serve().start(), array, _home: home })
+    let array = Array::instant("ext4")?;
+    Some(Rig { server: array.serve().start(), array })
 }
 
 impl Rig {

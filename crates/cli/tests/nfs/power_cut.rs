@@ -1,61 +1,10 @@
 //! What was acknowledged survives a power cut on real file systems: an emulated disk array with a volatile cache loses
 //! a random part of what was not flushed. The control, a disk whose flushes do nothing, must fail this test.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::harness::*;
-
-/// An emulated array; taken down with the value.
-struct Array {
-    state: tempfile::TempDir,
-    fs: &'static str,
-}
-
-impl Array {
-    /// Brings it up, or says why this machine cannot.
-    fn up(fs: &'static str) -> Option<Self> {
-        let array = Array { state: tempfile::tempdir().unwrap(), fs };
-        let out = array.power_on();
-        if out.status.success() {
-            return Some(array);
-        }
-        let why = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(std::env::var_os("CI").is_none(), "CI has to have the emulated array: {why}");
-        eprintln!("skipped: no emulated array with {fs} on this machine: {why}");
-        None
-    }
-
-    fn verb(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(FOREBAY);
-        // Images lie in one place for all: a name of its own each.
-        command.args(["bench", "array"]).args(words).args(["--name", &self.name()]);
-        command.arg("--state-dir").arg(self.state.path());
-        command.output().unwrap()
-    }
-
-    fn power_on(&self) -> Output {
-        let size = ["--size", "1G", "--write-cache", "volatile", "--fs", self.fs];
-        self.verb(&[&["up", "--model", "nl-sas-8"][..], &size].concat())
-    }
-
-    fn name(&self) -> String {
-        let unique = self.state.path().file_name().unwrap().to_str().unwrap();
-        unique.trim_start_matches('.').to_owned()
-    }
-
-    fn mount(&self) -> PathBuf {
-        self.state.path().join(self.name()).join("mnt")
-    }
-}
-
-impl Drop for Array {
-    fn drop(&mut self) {
-        self.verb(&["down", "--force"]);
-    }
-}
 
 /// What a client was promised about one file.
 struct Promise {
@@ -123,14 +72,14 @@ fn broken(c: &mut Client, promises: &[Promise]) -> Option<String> {
 
 /// Cuts the power under load and looks what is left of the promises; `None` where there is no array.
 fn cut(fs: &'static str, seed: &str, fault: Option<&str>) -> Option<Result<usize, String>> {
-    let array = Array::up(fs)?;
-    let mut server = Serve::new().flags(&["--squash", "none"]).data_at(&array.mount()).start();
+    let array = Array::new(fs)?;
+    let mut server = array.serve().start();
     let root = server.connect().root();
     let clients = 8;
     let dirs: Vec<_> =
         (0..clients).map(|n| server.connect().new_dir(&root, format!("d{n}").as_bytes(), 0o755)).collect();
     if let Some(fault) = fault {
-        assert!(array.verb(&["inject", fault]).status.success());
+        array.ask(&["inject", fault]);
     }
     let (done, start) = (AtomicUsize::new(0), Barrier::new(clients));
     let promises: Vec<Promise> = std::thread::scope(|scope| {
@@ -145,11 +94,11 @@ fn cut(fs: &'static str, seed: &str, fault: Option<&str>) -> Option<Result<usize
         while done.load(Ordering::Relaxed) < 200 {
             std::thread::yield_now();
         }
-        assert!(array.verb(&["cut", "--seed", seed]).status.success());
+        array.cut_power(seed);
         working.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     server.kill();
-    if !array.power_on().status.success() {
+    if !array.power_on() {
         return Some(Err("the file system cannot be mounted any more".into()));
     }
     server.start();
@@ -190,8 +139,8 @@ fn a_disk_whose_flushes_do_nothing_is_found_out() {
 #[test]
 fn one_commit_carries_many_changes_on_xfs_and_ext4() {
     for fs in ["xfs", "ext4"] {
-        let Some(array) = Array::up(fs) else { return };
-        let server = Serve::new().flags(&["--squash", "none"]).data_at(&array.mount()).start();
+        let Some(array) = Array::new(fs) else { return };
+        let server = array.serve().start();
         let root = server.connect().root();
         std::thread::scope(|scope| {
             for n in 0..16 {

@@ -121,6 +121,30 @@ fn another_request_with_the_same_transaction_is_executed() {
 }
 
 #[test]
+fn another_user_never_gets_the_first_ones_reply() {
+    let server = Serve::unsquashed().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.new_dir(&root, b"d", 0o700);
+    let args = MkdirArgs { target: name(&dir, b"mine"), attributes: mode(0o700) };
+    let record = call(&mut c, Procedure::Mkdir, &args);
+    let first = c.exchange(&record);
+    assert_eq!(status_of(&first), Nfsstat3::Ok);
+    // The same transaction and arguments, but not the one who may do it.
+    let xid = c.xid;
+    let same = |who: User| {
+        let mut other = server.connect().acting_as(who);
+        other.xid = xid.wrapping_sub(1);
+        let record = call(&mut other, Procedure::Mkdir, &args);
+        status_of(&other.exchange(&record))
+    };
+    assert_eq!(same(user(4001, 4001, &[])), Nfsstat3::Acces);
+    assert_eq!(same(User::None), Nfsstat3::Acces);
+    assert_eq!(same(user(0, 4001, &[])), Nfsstat3::Exist, "executed for itself");
+    assert_eq!(server.connect().exchange(&record), first, "the first one's own is still kept");
+}
+
+#[test]
 fn a_retransmission_of_what_is_under_way_waits_for_it() {
     let server = Serve::new().start();
     let mut c = server.connect();

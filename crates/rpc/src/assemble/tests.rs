@@ -131,15 +131,27 @@ fn too_long_is_refused_when_announced() {
 }
 
 #[test]
-fn senseless_fragments_are_refused() {
-    assert_eq!(refused([mark(0, true).to_vec()]), Some(CloseReason::BadFragments));
-    assert_eq!(refused([mark(0, false).to_vec(), mark(0, true).to_vec()]), Some(CloseReason::BadFragments));
-    let empty = mark(0, false).to_vec();
-    assert_eq!(refused(vec![empty.clone(); MAX_EMPTY as usize]), None);
-    assert_eq!(refused(vec![empty; MAX_EMPTY as usize + 1]), Some(CloseReason::BadFragments));
-    let tiny = [&mark(1, false)[..], &[0]].concat();
-    assert_eq!(refused(vec![tiny.clone(); MAX_FRAGMENTS as usize]), None);
-    assert_eq!(refused(vec![tiny; MAX_FRAGMENTS as usize + 1]), Some(CloseReason::BadFragments));
+fn an_empty_record_is_refused() {
+    assert_eq!(refused([mark(0, true).to_vec()]), Some(CloseReason::EmptyRecord));
+    assert_eq!(refused([mark(0, false).to_vec(), mark(0, true).to_vec()]), Some(CloseReason::EmptyRecord));
+}
+
+#[test]
+fn the_longest_record_in_fragments_of_a_byte_each_behind_empty_ones() {
+    let mut receiver = Receiver::new();
+    let record: Vec<u8> = (0..MAX).map(|at| (at * 7) as u8).collect();
+    let mut stream = Vec::with_capacity(9 * MAX);
+    for (at, byte) in record.iter().enumerate() {
+        stream.extend(mark(0, false));
+        stream.extend(mark(1, at + 1 == MAX));
+        stream.push(*byte);
+    }
+    for piece in stream.chunks(64 << 10) {
+        receiver.deliver(piece).unwrap();
+        assert!(receiver.pool.used() <= MAX);
+    }
+    assert!(receiver.records == [record]);
+    assert_eq!(receiver.pool.used(), 0);
 }
 
 #[test]

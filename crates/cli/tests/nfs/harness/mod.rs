@@ -10,7 +10,7 @@ pub(crate) use array::Array;
 pub(crate) use calls::{Listed, Page, Place, START};
 pub(crate) use client::{Client, User, user};
 pub(crate) use disk::LoopDisk;
-pub(crate) use server::{FOREBAY, Serve, Server};
+pub(crate) use server::{Serve, Server};
 
 pub(crate) use forebay_wire::nfs3::*;
 pub(crate) use forebay_wire::{mount3, rpc};

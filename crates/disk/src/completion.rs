@@ -1,0 +1,61 @@
+//! The place where an operation's outcome meets whoever waits for it, on whatever thread.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+
+/// Shared by the one that completes and the one that waits.
+pub(crate) struct Slot<T>(Mutex<State<T>>);
+
+enum State<T> {
+    Empty(Option<Waker>),
+    Done(Option<T>),
+}
+
+impl<T> Slot<T> {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Slot(Mutex::new(State::Empty(None))))
+    }
+
+    pub(crate) fn complete(&self, outcome: T) {
+        let before = std::mem::replace(&mut *self.0.lock(), State::Done(Some(outcome)));
+        if let State::Empty(Some(waker)) = before {
+            waker.wake();
+        }
+    }
+}
+
+/// Ends with the outcome; polling it again after that never ends.
+pub(crate) enum Completion<T> {
+    Ready(Option<T>),
+    Waiting(Arc<Slot<T>>),
+}
+
+impl<T> Completion<T> {
+    pub(crate) fn ready(outcome: T) -> Self {
+        Completion::Ready(Some(outcome))
+    }
+}
+
+impl<T: Unpin> Future for Completion<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        match self.get_mut() {
+            Completion::Ready(outcome) => outcome.take().map_or(Poll::Pending, Poll::Ready),
+            Completion::Waiting(slot) => match &mut *slot.0.lock() {
+                State::Done(outcome) => outcome.take().map_or(Poll::Pending, Poll::Ready),
+                State::Empty(waker) => {
+                    match waker {
+                        Some(waker) => waker.clone_from(context.waker()),
+                        None => *waker = Some(context.waker().clone()),
+                    }
+                    Poll::Pending
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The engine's world in production: cache devices on io_uring and direct I/O, one thread per background task,
+//! the monotonic clock, and what SSDs say about their health.
+//!
+//! # Where an operation runs
+//!
+//! - Inside [`block_on`], an operation is put on the ring of the calling thread when it is made. It is handed to the kernel at
+//!   the latest when that thread has nothing else to poll, so operations made one after another start together: up to 127
+//!   of a thread at once.
+//! - Outside [`block_on`], or where the kernel refuses io_uring, it runs to its end while it is made.
+//! - The ring owns the memory of an operation until the kernel is done with it, whatever happens to the future.
+//! - A future may be polled on any thread. Its completion arrives at the thread that made it, which stays in [`block_on`]
+//!   until nothing it has made is under way. So a thread inside [`block_on`] must not wait by other means (a channel, a
+//!   join) for a thread that polls an operation it has made.
+
+mod clock;
+mod completion;
+mod device;
+mod discard;
+mod executor;
+mod open;
+mod request;
+mod ring;
+mod signal;
+mod threads;
+mod wear;
+
+pub use clock::SystemClock;
+pub use device::FileDevice;
+pub use executor::block_on;
+pub use open::{MIN_SIZE, OpenError};
+pub use threads::Threads;
+pub use wear::Health;

@@ -1,0 +1,181 @@
+//! One operation on a file, as the kernel sees it.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use forebay_engine::buffer::{Buffer, Slice};
+use forebay_engine::io::Durability;
+use io_uring::{opcode, squeue, types};
+use rustix::fs::FlockOperation;
+use rustix::io::{Errno, ReadWriteFlags};
+
+/// Most bytes handed to the kernel at once, below its own limit for one call.
+const CHUNK: usize = 1 << 30;
+
+/// An open file, and what is known of the durability of its writes.
+pub(crate) struct Target {
+    pub(crate) file: File,
+    /// Writes that completed without being durable.
+    written: AtomicU64,
+    /// As many of those, the first ones, have been made durable.
+    flushed: AtomicU64,
+    /// Making them durable failed: they may be lost, and a flush that succeeds later would not say so (ATC'20, "Can
+    /// Applications Recover from fsync Failures?").
+    flush_failed: AtomicBool,
+}
+
+impl Target {
+    pub(crate) fn new(file: File) -> Self {
+        // One write is not durable: what an earlier process wrote may still be in the SSD's cache.
+        let (written, flushed) = (AtomicU64::new(1), AtomicU64::new(0));
+        Target { file, written, flushed, flush_failed: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn needs_flush(&self) -> bool {
+        self.written.load(Ordering::SeqCst) > self.flushed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn flush_failed(&self) -> bool {
+        self.flush_failed.load(Ordering::SeqCst)
+    }
+
+    /// A flush that begins now.
+    pub(crate) fn flush(self: &Arc<Self>) -> Request {
+        Request::new(self.clone(), 0, Work::Flush { covers: self.written.load(Ordering::SeqCst) })
+    }
+
+    /// Keeps count before anyone can learn of the result, also if nobody waits for it.
+    fn account(&self, work: &Work, done: bool) {
+        match work {
+            Work::Write(_, Durability::Later) => {
+                self.written.fetch_add(1, Ordering::SeqCst);
+            }
+            Work::Flush { covers } if done => {
+                self.flushed.fetch_max(*covers, Ordering::SeqCst);
+            }
+            Work::Flush { .. } => self.flush_failed.store(true, Ordering::SeqCst),
+            // The kernel reports a lost earlier write once, to whatever syncs first.
+            Work::Write(_, Durability::Now) if !done && self.needs_flush() => {
+                self.flush_failed.store(true, Ordering::SeqCst);
+            }
+            Work::Read(_) | Work::Write(..) => {}
+        }
+    }
+}
+
+impl Drop for Target {
+    /// Closing is not enough: a child that another thread is just starting has a copy of the open file until it executes.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+pub(crate) enum Work {
+    Read(Buffer),
+    Write(Slice, Durability),
+    /// Makes the first `covers` writes durable.
+    Flush {
+        covers: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Errno(Errno),
+    /// The file ends before the end of the operation.
+    End,
+}
+
+/// What is left to do of an operation.
+pub(crate) struct Request {
+    target: Arc<Target>,
+    offset: u64,
+    done: usize,
+    work: Work,
+}
+
+/// An operation that came to its end, with its memory.
+pub(crate) struct Outcome {
+    pub(crate) work: Work,
+    pub(crate) result: Result<(), Fault>,
+}
+
+impl Request {
+    pub(crate) fn new(target: Arc<Target>, offset: u64, work: Work) -> Self {
+        Request { target, offset, done: 0, work }
+    }
+
+    /// The operation for the ring. It points into the request's memory, which must outlive it.
+    pub(crate) fn entry(&mut self) -> squeue::Entry {
+        let fd = types::Fd(self.target.file.as_raw_fd());
+        let at = self.offset + self.done as u64;
+        match &mut self.work {
+            Work::Read(buffer) => {
+                let rest = &mut buffer[self.done..];
+                opcode::Read::new(fd, rest.as_mut_ptr(), rest.len().min(CHUNK) as u32).offset(at).build()
+            }
+            Work::Write(data, durability) => {
+                let rest = &data[self.done..];
+                let flags = write_flags(*durability).bits() as i32;
+                let len = rest.len().min(CHUNK) as u32;
+                opcode::Write::new(fd, rest.as_ptr(), len).offset(at).rw_flags(flags).build()
+            }
+            Work::Flush { .. } => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        }
+    }
+
+    /// Runs the operation to its end in this call.
+    pub(crate) fn run(mut self) -> Outcome {
+        loop {
+            let result = self.call();
+            if let Some(result) = self.advance(result) {
+                return self.end(result);
+            }
+        }
+    }
+
+    fn call(&mut self) -> Result<usize, Errno> {
+        let file = &self.target.file;
+        let at = self.offset + self.done as u64;
+        match &mut self.work {
+            Work::Read(buffer) => rustix::io::pread(file, &mut buffer[self.done..], at),
+            Work::Write(data, durability) => {
+                rustix::io::pwritev2(file, &[IoSlice::new(&data[self.done..])], at, write_flags(*durability))
+            }
+            Work::Flush { .. } => rustix::fs::fdatasync(file).map(|()| 0),
+        }
+    }
+
+    /// Takes in what the kernel answered: the operation's result, or `None` if the rest has to be submitted.
+    pub(crate) fn advance(&mut self, answer: Result<usize, Errno>) -> Option<Result<(), Fault>> {
+        let len = match &self.work {
+            Work::Read(buffer) => buffer.len(),
+            Work::Write(data, _) => data.len(),
+            Work::Flush { .. } => 0,
+        };
+        match answer {
+            Err(Errno::INTR | Errno::AGAIN) => None,
+            Err(errno) => Some(Err(Fault::Errno(errno))),
+            Ok(0) if self.done < len => Some(Err(Fault::End)),
+            Ok(bytes) => {
+                self.done += bytes;
+                (self.done >= len).then_some(Ok(()))
+            }
+        }
+    }
+
+    pub(crate) fn end(self, result: Result<(), Fault>) -> Outcome {
+        self.target.account(&self.work, result.is_ok());
+        Outcome { work: self.work, result }
+    }
+}
+
+fn write_flags(durability: Durability) -> ReadWriteFlags {
+    match durability {
+        Durability::Now => ReadWriteFlags::DSYNC,
+        Durability::Later => ReadWriteFlags::empty(),
+    }
+}

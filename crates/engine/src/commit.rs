@@ -1,0 +1,138 @@
+//! The log's writer: frames to both legs, and from one segment to the next.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::buffer::{BLOCK, Buffer, Slice};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::format::{Footer, SegmentHeader, SegmentKind};
+use crate::io::Durability;
+use crate::leaf::SegmentId;
+use crate::log::{Closed, Step};
+use crate::segments::Opened;
+
+impl Engine {
+    /// Writes frames until the log is closed.
+    pub(crate) async fn run_log(self: Arc<Self>) {
+        loop {
+            let step = self.log.work.until(|| self.log.next_step(|| self.segments.advance())).await;
+            // The next frame is open.
+            self.log.changed.wake();
+            match step {
+                Step::Write(closed) => self.write_frame(closed).await,
+                Step::Roll => self.roll().await,
+                Step::Stop => break,
+            }
+        }
+    }
+
+    async fn write_frame(&self, closed: Closed) {
+        let Closed { seq, segment, start, end, reach, buffer } = closed;
+        let blocks = usize::from(end - start);
+        let buffer = Arc::new(buffer);
+        let data = Slice::new(buffer.clone(), 0..blocks * BLOCK);
+        let legs = self.segments.get(segment.id).map(|s| s.legs).unwrap_or_default();
+        let legs: Vec<_> = legs.into_iter().map(|place| (place, data.clone())).collect();
+        let written = self.write_legs(&legs, start, Durability::Now).await;
+        drop((legs, data));
+        if !written {
+            return self.break_down();
+        }
+        self.totals.frames.add(1);
+        self.segments.durable(segment.id, end);
+        let done = self.log.wrote(seq, Arc::into_inner(buffer));
+        if self.segments.reached(reach) {
+            self.space.wake();
+        }
+        self.deliver(done, Ok(()));
+        self.log.changed.wake();
+    }
+
+    /// Nothing can be made durable any more.
+    fn break_down(&self) {
+        let waiting = self.log.break_down(Error::NoDevice);
+        self.deliver(waiting, Err(Error::NoDevice));
+        self.log.changed.wake();
+        self.space.wake();
+    }
+
+    /// Ends the segment with its footer and goes on in another.
+    async fn roll(&self) {
+        let old = self.log.footer();
+        if let Some((opened, footer)) = &old {
+            self.write_footer(opened.id, footer).await;
+        }
+        let Some(opened) = self.next_log_segment().await else { return self.break_down() };
+        self.write_header(&opened, SegmentKind::Log, self.log.next_seq()).await;
+        if let Some((old, _)) = old {
+            self.segments.seal(old.id);
+        }
+        let legs = self.segments.get(opened.id).map_or(0, |segment| segment.legs.len());
+        self.mirrored.store(legs > 1, Ordering::Release);
+        self.log.continue_in(opened);
+    }
+
+    /// Writes a segment's footer to whatever legs it has, durable with the next frame.
+    pub(crate) async fn write_footer(&self, id: SegmentId, footer: &Footer) {
+        // It fits: whoever fills a segment keeps room for it.
+        let buffer = footer.encode(self.slots() as u16).unwrap_or_else(|invalid| panic!("{invalid}"));
+        let slot = (self.slots() - buffer.len() / BLOCK) as u16;
+        let data = Slice::from(buffer);
+        let legs = self.segments.get(id).map(|segment| segment.legs).unwrap_or_default();
+        let legs: Vec<_> = legs.into_iter().map(|place| (place, data.clone())).collect();
+        self.write_legs(&legs, slot, Durability::Later).await;
+    }
+
+    pub(crate) async fn write_header(&self, opened: &Opened, kind: SegmentKind, first_frame: u64) {
+        let legs = opened.legs.iter().map(|here| {
+            let header = SegmentHeader {
+                pool: self.pool_id,
+                epoch: self.log.epoch(),
+                seq: opened.seq,
+                position: opened.position,
+                kind,
+                here: *here,
+                peer: opened.legs.iter().find(|place| *place != here).copied(),
+                first_frame,
+            };
+            let mut block = Buffer::zeroed(1);
+            if let Err(invalid) = header.encode(&mut block) {
+                panic!("{invalid}");
+            }
+            (*here, Slice::from(block))
+        });
+        let legs: Vec<_> = legs.collect();
+        self.write_legs(&legs, 0, Durability::Later).await;
+    }
+
+    /// A free pair of segments, or a single one if there is only one device. Waits for space; `None` if no device is
+    /// left.
+    async fn next_log_segment(&self) -> Option<Opened> {
+        loop {
+            let active = self.segments.devices();
+            if active == 0 {
+                return None;
+            }
+            if let Some(opened) = self.segments.open(SegmentKind::Log, active.min(2), 0) {
+                self.space.wake();
+                return Some(opened);
+            }
+            self.totals.log_waits.add(1);
+            self.destager.press();
+            self.space.wake();
+            let legs = active.min(2);
+            let ready = || (self.segments.could_open(legs, true) || self.segments.devices() != active).then_some(());
+            self.space.until(ready).await;
+            if !self.segments.could_open(legs, false) {
+                // Given-up legs are free once it is durable that they are; there is no frame to say so.
+                let reach = self.segments.advance();
+                let failed = self.members.save_reach(reach).await;
+                for device in failed {
+                    self.lose(device).await;
+                }
+                self.segments.reached(reach);
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What was done since start, and what is there now.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::engine::Engine;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Total(AtomicU64);
+
+impl Total {
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) read_ram: Total,
+    pub(crate) read_ssd: Total,
+    pub(crate) read_backing: Total,
+    pub(crate) written: Total,
+    pub(crate) direct: Total,
+    pub(crate) destaged: Total,
+    pub(crate) destage_writes: Total,
+    pub(crate) admitted: Total,
+    pub(crate) evicted: Total,
+    pub(crate) reinserted: Total,
+    pub(crate) ssd_written: Total,
+    pub(crate) frames: Total,
+    pub(crate) log_waits: Total,
+    pub(crate) repaired: Total,
+    pub(crate) backing_errors: Total,
+}
+
+/// Figures since the engine was opened. Blocks are of 4 KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Blocks read from memory.
+    pub read_ram: u64,
+    /// Blocks read from the cache devices.
+    pub read_ssd: u64,
+    /// Blocks read from the backing store.
+    pub read_backing: u64,
+    /// Blocks written to the log by clients.
+    pub written: u64,
+    /// Bytes written straight to the backing store.
+    pub direct: u64,
+    /// Blocks destaged.
+    pub destaged: u64,
+    /// Writes to the backing store that destaging took.
+    pub destage_writes: u64,
+    /// Clean blocks written to the cache devices.
+    pub admitted: u64,
+    /// Blocks that left the cache devices to make room.
+    pub evicted: u64,
+    /// Blocks in use that were written again when their segment was evicted.
+    pub reinserted: u64,
+    /// Bytes written to the cache devices, all legs, headers and records.
+    pub ssd_written: u64,
+    /// Frames of the log.
+    pub frames: u64,
+    /// Times the log waited for a free segment.
+    pub log_waits: u64,
+    /// Bad copies rewritten from the other leg.
+    pub repaired: u64,
+    /// Failures of the backing store while destaging.
+    pub backing_errors: u64,
+}
+
+/// What is cached now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Objects known.
+    pub objects: u64,
+    /// Blocks on the cache devices.
+    pub ssd_blocks: u64,
+    /// Of these, blocks the backing store does not have yet.
+    pub dirty_blocks: u64,
+    /// Blocks in memory.
+    pub ram_blocks: u64,
+    /// Bytes of memory the index of the cache devices takes.
+    pub index_bytes: u64,
+}
+
+impl Engine {
+    /// Figures since the engine was opened.
+    pub fn counters(&self) -> Counters {
+        let totals = &self.totals;
+        Counters {
+            read_ram: totals.read_ram.get(),
+            read_ssd: totals.read_ssd.get(),
+            read_backing: totals.read_backing.get(),
+            written: totals.written.get(),
+            direct: totals.direct.get(),
+            destaged: totals.destaged.get(),
+            destage_writes: totals.destage_writes.get(),
+            admitted: totals.admitted.get(),
+            evicted: totals.evicted.get(),
+            reinserted: totals.reinserted.get(),
+            ssd_written: totals.ssd_written.get(),
+            frames: totals.frames.get(),
+            log_waits: totals.log_waits.get(),
+            repaired: totals.repaired.get(),
+            backing_errors: totals.backing_errors.get(),
+        }
+    }
+
+    /// What is cached, by running counts; costs little. The index's size is left out.
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage { ram_blocks: self.ram.pages() as u64, ..Usage::default() };
+        let (ssd_blocks, dirty_blocks) = self.segments.blocks();
+        (usage.ssd_blocks, usage.dirty_blocks) = (ssd_blocks, dirty_blocks);
+        usage.objects = self.objects.len() as u64;
+        usage
+    }
+
+    /// What is cached, by looking at everything.
+    pub fn scan(&self) -> Usage {
+        let mut usage = Usage::default();
+        for object in self.objects.all() {
+            let state = object.lock();
+            usage.objects += 1;
+            for leaf in state.leaves.values() {
+                let entries = leaf.on_ssd().filter_map(|index| leaf.entry(index));
+                let (blocks, dirty) = entries.fold((0, 0), |(n, d), entry| (n + 1, d + u64::from(entry.dirty)));
+                usage.ssd_blocks += blocks;
+                usage.dirty_blocks += dirty;
+                usage.ram_blocks += leaf.in_ram().count() as u64;
+                usage.index_bytes += leaf.index_bytes() as u64;
+            }
+        }
+        usage
+    }
+}

@@ -1,0 +1,144 @@
+//! Devices come and go, in service; and what is on them is looked at from time to time.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::event::Event;
+use crate::format::Record;
+use crate::io::Device;
+use crate::leaf::Entry;
+use crate::pool::PoolError;
+use crate::segments::Segment;
+use crate::Error;
+
+/// Why a device could not be added or removed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The pool refuses.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// What only this device and its twin have could not be destaged.
+    #[error("the data that only the cache has cannot be destaged ({0}); the device stays in use")]
+    Drain(Error),
+    /// No such device.
+    #[error("{0} is not a device of this cache; `forebay pool status` lists them")]
+    Unknown(String),
+}
+
+/// What a scrub found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Blocks looked at.
+    pub blocks: u64,
+    /// Blocks of which no copy could be read.
+    pub damaged: u64,
+}
+
+impl Engine {
+    /// Adds a device: durable when this returns. `force`: whatever is on it.
+    ///
+    /// # Errors
+    /// The pool's; nothing has changed then.
+    pub async fn add_device(&self, device: Arc<dyn Device>, force: bool) -> Result<(), ChangeError> {
+        let name = device.name().to_owned();
+        let (member, also_lost) = self.members.add(device.clone(), force, &self.log).await?;
+        {
+            let mut devices = self.devices.write();
+            let index = usize::from(member.index);
+            if devices.len() <= index {
+                devices.resize_with(index + 1, || None);
+            }
+            devices[index] = Some(device);
+        }
+        self.segments.gain(member.index, member.segments);
+        for lost in also_lost {
+            self.lose(lost).await;
+        }
+        self.event(Event::DeviceAdded { device: name });
+        if !self.is_mirrored() && self.segments.devices() > 1 {
+            self.event(Event::Restored);
+        }
+        // The segment being written may have one leg.
+        self.log.want_roll();
+        self.space.wake();
+        Ok(())
+    }
+
+    /// Takes a device out of use: first everything that only it and its twin have is destaged. May be given up; then
+    /// the device is not written to any more, but stays.
+    ///
+    /// # Errors
+    /// It is not there, it is the last one, or destaging fails.
+    pub async fn remove_device(&self, name: &str) -> Result<(), ChangeError> {
+        let found = self.devices.read().iter().position(|d| d.as_ref().is_some_and(|d| d.name() == name));
+        let index = found.ok_or_else(|| ChangeError::Unknown(name.to_owned()))? as u16;
+        if self.active() < 2 {
+            return Err(PoolError::LastMember(name.to_owned()).into());
+        }
+        self.segments.retire(index);
+        self.log.want_roll();
+        loop {
+            self.flush().await.map_err(ChangeError::Drain)?;
+            // The segment being written leaves the log once it is followed by another.
+            self.segments.advance();
+            if !self.segments.log_is_on(index) {
+                break;
+            }
+            self.log.want_roll();
+            let ready = || (!self.segments.log_is_on(index) || self.segments.blocks().1 > 0).then_some(());
+            self.log.changed.until(|| ready().or_else(|| self.rolled_off(index))).await;
+        }
+        for (id, _) in self.segments.all().into_iter().filter(|(_, segment)| is_on(segment, index)) {
+            self.sweep(id);
+            self.segments.let_go(id);
+        }
+        let also_lost = self.members.remove(index, &self.log).await?;
+        if let Some(device) = self.devices.write().get_mut(usize::from(index)) {
+            *device = None;
+        }
+        self.segments.lose(index);
+        for lost in also_lost {
+            self.lose(lost).await;
+        }
+        self.event(Event::DeviceRemoved { device: name.to_owned() });
+        if self.active() == 1 {
+            self.event(Event::Degraded);
+        }
+        self.space.wake();
+        Ok(())
+    }
+
+    fn rolled_off(&self, index: u16) -> Option<()> {
+        self.segments.advance();
+        (!self.segments.log_is_on(index)).then_some(())
+    }
+
+    /// Reads every copy of every cached block and repairs or drops the bad ones. May be given up at any time.
+    pub async fn scrub(&self) -> Scrubbed {
+        let mut result = Scrubbed::default();
+        for (id, segment) in self.segments.all() {
+            if self.closing() {
+                break;
+            }
+            let Some(body) = self.read_footer(&segment).await else { continue };
+            for record in &body.records {
+                let Record::Data { object, block, checksums, .. } = record else { continue };
+                let Some(facts) = body.objects.get(usize::from(*object)) else { continue };
+                let Some(object) = self.objects.find(&facts.key) else { continue };
+                for block in (*block..).take(checksums.len()) {
+                    let copy: Option<Entry> = object.lock().entry(block).copied();
+                    let Some(copy) = copy.filter(|copy| copy.segment == id) else { continue };
+                    result.blocks += 1;
+                    if self.rescue(&object, block, &copy, true).await == Err(Error::Damaged) {
+                        result.damaged += 1;
+                    }
+                }
+            }
+        }
+        result
+    }
+}
+
+fn is_on(segment: &Segment, index: u16) -> bool {
+    segment.legs.iter().any(|place| place.device == index)
+}

@@ -1,0 +1,368 @@
+//! Changes that go straight to the backing store, and what they mean for what is cached.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::buffer::{BLOCK, Buffer, Slice};
+use crate::engine::{Engine, Mode};
+use crate::format::{Facts, Record, content_hash};
+use crate::io::{BackingError, Time};
+use crate::leaf::Page;
+use crate::object::{Busy, Object, State, blocks};
+use crate::{Error, Result, Seq};
+
+/// A direct write under way; ended by [`Engine::end_direct`].
+#[must_use]
+pub struct Direct {
+    range: Range<u64>,
+    /// The frame that says that older copies do not count.
+    frame: Seq,
+    fetch: u64,
+}
+
+impl Engine {
+    /// Prepares a write of `len` bytes at `offset` straight to the backing store: waits until nothing of the range is
+    /// dirty, and lets no older copy of it count any more.
+    pub async fn begin_direct(&self, object: &Arc<Object>, offset: u64, len: u64) -> Result<Direct> {
+        let range = blocks(offset, len);
+        loop {
+            if let Some((fetch, copies)) = self.enter_direct(object, &range)? {
+                let frame = if copies { self.invalidate(object, range.clone()).await } else { Ok(0) };
+                let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
+                return Ok(Direct { range, frame, fetch });
+            }
+            self.destager.hurry(object, self.env.clock.now());
+            let ready = || {
+                let state = object.lock();
+                (state.gone || state.is_free_for_direct(&range)).then_some(())
+            };
+            object.changed.until(ready).await;
+        }
+    }
+
+    /// Enters a direct write if nothing stands in the way; returns its mark, and whether copies of what it writes were
+    /// dropped from the SSDs' index.
+    fn enter_direct(&self, object: &Object, range: &Range<u64>) -> Result<Option<(u64, bool)>> {
+        let mut state = object.lock();
+        if state.gone {
+            return Err(Error::Backing(BackingError::Gone));
+        }
+        if !state.is_free_for_direct(range) {
+            return Ok(None);
+        }
+        state.directs += 1;
+        let copies = self.forget_range(&mut state, range.clone());
+        // What others write directly at the same time makes this one's contents doubtful.
+        let fetch = state.begin_own(range.clone());
+        Ok(Some((fetch, copies)))
+    }
+
+    /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached.
+    /// Returns the frame that has to be durable before the write is acknowledged.
+    ///
+    /// # Errors
+    /// No cache device is left.
+    pub async fn end_direct(
+        &self,
+        object: &Arc<Object>,
+        direct: Direct,
+        written: Option<(u64, &[u8])>,
+        size: u64,
+        now: Time,
+    ) -> Result<Seq> {
+        let Direct { range, frame, fetch } = direct;
+        let logged = self.leave_direct(object, &range, fetch, written, size, now);
+        self.trim_ram();
+        if !logged {
+            return Ok(frame);
+        }
+        // Recovery must not bring an older modification time back.
+        let (facts, _) = self.append(object, self.facts(object), None, (0, 0)).await?;
+        Ok(frame.max(facts))
+    }
+
+    /// Ends a direct write; true if the log has a modification time of the object.
+    fn leave_direct(
+        &self,
+        object: &Arc<Object>,
+        range: &Range<u64>,
+        fetch: u64,
+        written: Option<(u64, &[u8])>,
+        size: u64,
+        now: Time,
+    ) -> bool {
+        let mut state = object.lock();
+        let alone = state.end_fetch(fetch);
+        state.directs -= 1;
+        state.outdate(range);
+        state.size = state.size.max(size);
+        if state.mtime.is_some() {
+            state.mtime = Some(now);
+        }
+        if let Some((offset, data)) = written.filter(|_| alone && self.effective_mode() == Mode::WriteThrough) {
+            self.totals.direct.add(data.len() as u64);
+            self.cache_written(object, &mut state, offset, data);
+        }
+        let logged = state.logged;
+        drop(state);
+        object.changed.wake();
+        logged
+    }
+
+    fn leave(&self, object: &Object, fetch: u64) {
+        let mut state = object.lock();
+        state.end_fetch(fetch);
+        state.directs -= 1;
+        drop(state);
+        object.changed.wake();
+    }
+
+    fn cache_written(&self, object: &Arc<Object>, state: &mut State, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        for block in blocks(offset, data.len() as u64) {
+            let at = block * BLOCK as u64;
+            let Some(start) = at.checked_sub(offset) else { continue };
+            let start = start as usize;
+            let page = match data.get(start..start + BLOCK) {
+                Some(contents) => Page::from(contents),
+                // The object's last block, if it is written from its start.
+                None if end >= state.size => {
+                    let mut contents = data[start..].to_vec();
+                    contents.resize(BLOCK, 0);
+                    Page::from(contents)
+                }
+                None => continue,
+            };
+            // A write accepted by the log meanwhile is newer.
+            if state.entry(block).is_none() && state.set_page(block, page) {
+                self.ram.added(object, block);
+            }
+        }
+    }
+
+    /// Drops what is cached of `range`. True if a copy on an SSD was among it, or may still be found there.
+    fn forget_range(&self, state: &mut State, range: Range<u64>) -> bool {
+        let (pages, copies) = state.drop_range(range, &self.segments);
+        self.ram.removed(pages);
+        copies > 0
+    }
+
+    /// Logs that no older copy of `range` counts.
+    pub(crate) async fn invalidate(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
+        let facts = self.facts(object);
+        let record = |object, block, count| Record::Invalidate { object, block, count };
+        let (seq, _) = self.append(object, facts, Some(record), (range.start, range.end - range.start)).await?;
+        let mut state = object.lock();
+        state.last_frame = state.last_frame.max(seq);
+        Ok(seq)
+    }
+
+    pub(crate) fn facts(&self, object: &Object) -> Facts {
+        let state = object.lock();
+        Facts { key: object.key.clone(), size: state.size, mtime: state.mtime }
+    }
+
+    /// A write in a mode that does not use the log; durable when this returns.
+    pub(crate) async fn write_direct(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        data: &[u8],
+        now: Time,
+    ) -> Result<Seq> {
+        let direct = self.begin_direct(object, offset, data.len() as u64).await?;
+        let buffer = Arc::new(Buffer::from_bytes(data));
+        let backing = &self.env.backing;
+        let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
+        if result.is_ok() {
+            result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Err(BackingError::Gone));
+        }
+        let end = offset + data.len() as u64;
+        let (written, size) = if result.is_ok() { (Some((offset, data)), end) } else { (None, 0) };
+        let frame = self.end_direct(object, direct, written, size, now).await;
+        result?;
+        frame
+    }
+
+    /// Cuts or grows an object to `size` bytes; durable when this returns.
+    pub async fn truncate(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+        self.occupy(object).await?;
+        let result = self.cut(object, size, now).await;
+        let mut state = object.lock();
+        if state.busy == Busy::Truncate {
+            state.busy = Busy::No;
+        }
+        drop(state);
+        object.changed.wake();
+        result
+    }
+
+    /// Waits until nobody else works on the object's backing file, and keeps others from it.
+    async fn occupy(&self, object: &Object) -> Result<()> {
+        let ready = || {
+            let mut state = object.lock();
+            if state.gone {
+                return Some(Err(Error::Backing(BackingError::Gone)));
+            }
+            let free = state.busy == Busy::No && state.directs == 0 && state.truncating.is_none();
+            free.then(|| {
+                state.busy = Busy::Truncate;
+                Ok(())
+            })
+        };
+        object.changed.until(ready).await
+    }
+
+    async fn cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+        let old = object.lock().size;
+        let unlogged = self.active() == 0;
+        if size < old && !unlogged {
+            self.log_cut(object, size, now).await?;
+        } else {
+            let mut state = object.lock();
+            let last = size.min(old) / BLOCK as u64;
+            let pages = if size < old { self.forget_range(&mut state, last..u64::MAX) } else { false };
+            debug_assert!(!pages || unlogged);
+            state.outdate(&(last..u64::MAX));
+        }
+        let result = self.carry_out(object, size, Some(now)).await;
+        if result.is_ok() && size >= old {
+            object.lock().size = size;
+            self.set_mtime(object, now).await?;
+        }
+        result
+    }
+
+    /// Logs a cut and lets nothing beyond it count. A last block that only the cache has is written again without what
+    /// was cut off.
+    async fn log_cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+        let partial = size / BLOCK as u64;
+        let keep = (size % BLOCK as u64) as usize;
+        let dirty_partial = keep > 0 && object.lock().entry(partial).is_some_and(|entry| entry.dirty);
+        let last = if dirty_partial { Some(cut_page(&self.load(object, partial).await?, keep)) } else { None };
+        let mtime = Some(now);
+        let facts = Facts { key: object.key.clone(), size, mtime };
+        let frame = loop {
+            // Both in one frame: the record must not be seen without the rewritten block.
+            let appended = self.log.append_cut(object, &facts, size, last.as_ref(), &self.segments)?;
+            let Some((appended, placed)) = appended else {
+                self.log.changed.until(|| self.log.has_room(1).then_some(())).await;
+                continue;
+            };
+            let mut state = object.lock();
+            state.truncating = Some(appended.segment);
+            state.size = size;
+            state.mtime = mtime;
+            state.logged = true;
+            state.last_frame = appended.seq;
+            self.forget_range(&mut state, partial..u64::MAX);
+            if let Some((placed, page)) = placed.zip(last.clone()) {
+                let pages = SmallVec::from_iter([page]);
+                self.install(&mut state, object, partial, pages, &placed);
+            }
+            break appended.seq;
+        };
+        self.commit(frame).await
+    }
+
+    /// Carries out a cut found in the log.
+    pub(crate) async fn finish_cut(&self, object: &Arc<Object>, size: u64, mtime: Option<Time>) -> Result<()> {
+        self.carry_out(object, size, mtime).await.or_else(|error| match error {
+            Error::Backing(BackingError::Gone) => {
+                self.drop_object(object);
+                Ok(())
+            }
+            error => Err(error),
+        })
+    }
+
+    /// Does to the backing store what was logged, for as long as it takes.
+    async fn carry_out(&self, object: &Arc<Object>, size: u64, mtime: Option<Time>) -> Result<()> {
+        let backing = &self.env.backing;
+        loop {
+            let mut result = backing.truncate(&object.key, size).await;
+            if let Some(mtime) = mtime.filter(|_| result.is_ok()) {
+                result = backing.set_mtime(&object.key, mtime).await;
+            }
+            if result.is_ok() {
+                result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()));
+            }
+            let logged = object.lock().truncating;
+            match (result, logged) {
+                (Ok(()) | Err(BackingError::Gone), Some(segment)) => {
+                    self.log_carried_out(object, segment).await?;
+                    return Ok(result?);
+                }
+                (result, None) => return Ok(result?),
+                (Err(error), Some(_)) => {
+                    self.backing_failed(error);
+                    if self.closing() {
+                        return Err(Error::Closing);
+                    }
+                    self.env.clock.sleep(std::time::Duration::from_secs(1)).await;
+                }
+            }
+        }
+    }
+
+    /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on.
+    pub(crate) async fn log_carried_out(&self, object: &Object, segment: crate::leaf::SegmentId) -> Result<()> {
+        let facts = self.facts(object);
+        let (frame, _) = self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
+        self.commit(frame).await?;
+        self.segments.release(segment);
+        object.lock().truncating = None;
+        Ok(())
+    }
+
+    /// Sets the modification time that destage has to leave behind. No effect on an object that never was in the log.
+    pub async fn set_mtime(&self, object: &Arc<Object>, mtime: Time) -> Result<()> {
+        {
+            let mut state = object.lock();
+            if !state.logged {
+                return Ok(());
+            }
+            state.mtime = Some(mtime);
+            if !std::mem::replace(&mut state.queued, true) {
+                drop(state);
+                self.destager.queue(object.clone(), self.env.clock.now());
+            }
+        }
+        let (frame, _) = self.append(object, self.facts(object), None, (0, 0)).await?;
+        self.commit(frame).await
+    }
+
+    /// The object was removed from the backing store: nothing of it counts.
+    pub async fn forget(&self, object: &Arc<Object>) {
+        self.drop_object(object);
+        // Needs not be durable: its key never names anything again, and destage finds it gone.
+        let facts = Facts { key: object.key.clone(), size: 0, mtime: None };
+        if self.active() > 0 {
+            let _ = self.append(object, facts, Some(|object, _, _| Record::Forget { object }), (0, 0)).await;
+        }
+    }
+
+    pub(crate) fn drop_object(&self, object: &Arc<Object>) {
+        let mut state = object.lock();
+        state.gone = true;
+        state.mtime = None;
+        self.forget_range(&mut state, 0..u64::MAX);
+        if let Some(segment) = state.truncating.take() {
+            self.segments.release(segment);
+        }
+        drop(state);
+        self.objects.remove(&object.key);
+        object.changed.wake();
+        self.space.wake();
+    }
+}
+
+/// The first `keep` bytes of a page, with its content hash; the rest is zero.
+fn cut_page(page: &[u8], keep: usize) -> (Page, u64) {
+    let mut contents = page.to_vec();
+    contents[keep..].fill(0);
+    let hash = content_hash(&contents);
+    (Page::from(contents), hash)
+}

@@ -1,0 +1,260 @@
+//! The engine as its users see it, and what its parts share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::clean::Clean;
+use crate::counters::Totals;
+use crate::destage::Destager;
+use crate::event::Event;
+use crate::io::{Backing, Clock, Device, Key, Spawn};
+use crate::log::Log;
+use crate::members::Members;
+use crate::object::Object;
+use crate::objects::Objects;
+use crate::ram::Ram;
+use crate::segments::Segments;
+use crate::wait::Gate;
+use crate::{Completion, Result, Seq};
+
+/// How writes are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Acknowledged once the log has them on two devices; the backing store gets them later.
+    WriteBack,
+    /// Acknowledged once the backing store has them; cached as well.
+    WriteThrough,
+    /// Acknowledged once the backing store has them; not cached.
+    WriteAround,
+    /// Neither writes nor reads are cached.
+    PassThrough,
+}
+
+impl Mode {
+    const ALL: [Mode; 4] = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough];
+}
+
+/// The world around the engine.
+#[derive(Clone)]
+pub struct Env {
+    /// Its clock.
+    pub clock: Arc<dyn Clock>,
+    /// Runs its background tasks.
+    pub spawn: Arc<dyn Spawn>,
+    /// The slow store below.
+    pub backing: Arc<dyn Backing>,
+    /// Runs a batch of completions: whoever sends replies may gather them.
+    pub deliver: Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>,
+    /// Told what an administrator should know.
+    pub events: Arc<dyn Fn(Event) + Send + Sync>,
+}
+
+/// What can be chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How writes are treated, as long as two devices are there.
+    pub mode: Mode,
+    /// Bytes of memory for cached blocks.
+    pub ram: u64,
+    /// Dirty data waits this long for more to be written together with it, if there is room.
+    pub destage_after: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { mode: Mode::WriteBack, ram: 256 << 20, destage_after: Duration::from_secs(5) }
+    }
+}
+
+/// A cache in front of a backing store. All methods may be called from any thread.
+pub struct Engine {
+    pub(crate) env: Env,
+    pub(crate) pool_id: u128,
+    pub(crate) segment_size: u64,
+    pub(crate) members: Members,
+    /// The devices by their number in the pool; `None` for those that are gone.
+    pub(crate) devices: RwLock<Vec<Option<Arc<dyn Device>>>>,
+    pub(crate) segments: Segments,
+    pub(crate) log: Log,
+    pub(crate) objects: Objects,
+    pub(crate) ram: Ram,
+    pub(crate) clean: Clean,
+    pub(crate) destager: Destager,
+    pub(crate) totals: Totals,
+    pub(crate) settings: Settings,
+    mode: AtomicU8,
+    pub(crate) closing: AtomicBool,
+    /// The segment being written has two legs.
+    pub(crate) mirrored: AtomicBool,
+    /// Segments became free or dirty data became clean.
+    pub(crate) space: Gate,
+    /// Background tasks still running.
+    pub(crate) running: Mutex<usize>,
+    pub(crate) stopped: Gate,
+}
+
+/// Parts an engine is put together from.
+pub(crate) struct Parts {
+    pub(crate) env: Env,
+    pub(crate) pool: crate::pool::Pool,
+    pub(crate) segments: Segments,
+    pub(crate) objects: Objects,
+    pub(crate) next_seq: Seq,
+    pub(crate) settings: Settings,
+}
+
+impl Engine {
+    pub(crate) fn assemble(parts: Parts) -> Arc<Self> {
+        let Parts { env, pool, segments, objects, next_seq, settings } = parts;
+        let segment_size = u64::from(pool.segment_size);
+        let slots = (segment_size / crate::buffer::BLOCK as u64) as usize;
+        let engine = Engine {
+            pool_id: pool.uuid,
+            segment_size,
+            log: Log::new(pool.uuid, pool.epoch, slots, next_seq),
+            devices: RwLock::new(Members::devices(&pool)),
+            members: Members::new(pool),
+            segments,
+            objects,
+            ram: Ram::new((settings.ram / crate::buffer::BLOCK as u64) as usize),
+            clean: Clean::default(),
+            destager: Destager::default(),
+            totals: Totals::default(),
+            mode: AtomicU8::new(settings.mode as u8),
+            settings,
+            closing: AtomicBool::new(false),
+            mirrored: AtomicBool::new(false),
+            space: Gate::default(),
+            running: Mutex::new(0),
+            stopped: Gate::default(),
+            env,
+        };
+        Arc::new(engine)
+    }
+
+    /// Starts a background task that [`Engine::close`] waits for.
+    pub(crate) fn start<F>(self: &Arc<Self>, name: &'static str, task: impl FnOnce(Arc<Engine>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        *self.running.lock() += 1;
+        let (engine, task) = (self.clone(), task(self.clone()));
+        self.env.spawn.spawn(
+            name,
+            Box::pin(async move {
+                task.await;
+                *engine.running.lock() -= 1;
+                engine.stopped.wake();
+            }),
+        );
+    }
+
+    pub(crate) fn start_tasks(self: &Arc<Self>) {
+        self.start("forebay-log", Engine::run_log);
+        self.start("forebay-destage", Engine::run_destage);
+        self.start("forebay-clean", Engine::run_clean);
+        self.start("forebay-evict", Engine::run_evict);
+    }
+
+    pub(crate) fn closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// The object `key` names, if the cache knows anything of it.
+    pub fn known(&self, key: &Key) -> Option<Arc<Object>> {
+        self.objects.find(key)
+    }
+
+    /// The object `key` names; `size` is the backing store's, believed unless the cache knows better.
+    pub fn object(&self, key: &Key, size: u64) -> Arc<Object> {
+        let object = self.objects.get(key);
+        let mut state = object.lock();
+        if !state.sized {
+            state.sized = true;
+            state.size = size;
+        }
+        drop(state);
+        object
+    }
+
+    /// What mode was chosen.
+    pub fn mode(&self) -> Mode {
+        Mode::ALL[usize::from(self.mode.load(Ordering::Relaxed))]
+    }
+
+    /// Chooses a mode. Data already accepted is destaged as before.
+    pub fn set_mode(&self, mode: Mode) {
+        self.mode.store(mode as u8, Ordering::Relaxed);
+    }
+
+    /// The mode in force: write-back needs two devices.
+    pub fn effective_mode(&self) -> Mode {
+        match self.mode() {
+            Mode::WriteBack if !self.is_mirrored() => Mode::WriteThrough,
+            mode => mode,
+        }
+    }
+
+    /// Whether what is accepted now is put on two devices.
+    pub(crate) fn is_mirrored(&self) -> bool {
+        self.mirrored.load(Ordering::Acquire)
+    }
+
+    /// Cache devices in use.
+    pub fn active(&self) -> usize {
+        self.devices.read().iter().flatten().count()
+    }
+
+    pub(crate) fn device(&self, index: u16) -> Option<Arc<dyn Device>> {
+        self.devices.read().get(usize::from(index)).cloned().flatten()
+    }
+
+    pub(crate) fn event(&self, event: Event) {
+        (self.env.events)(event);
+    }
+
+    /// Calls all of `done`, as one batch.
+    pub(crate) fn deliver(&self, done: Vec<Completion>, result: Result<()>) {
+        let mut done = Some(done).filter(|done| !done.is_empty());
+        if done.is_some() {
+            (self.env.deliver)(&mut || done.take().into_iter().flatten().for_each(|done| done(result)));
+        }
+    }
+
+    /// Waits until everything appended up to frame `seq` is durable on every leg.
+    pub async fn commit(&self, seq: Seq) -> Result<()> {
+        self.log.committed(seq).await
+    }
+
+    /// Calls `done` when [`Engine::commit`] would return; maybe at once, maybe from another thread.
+    pub fn when_durable(&self, seq: Seq, done: Completion) {
+        self.log.when_durable(seq, done);
+    }
+
+    /// The frame to commit for everything accepted so far.
+    pub fn last(&self) -> Seq {
+        self.log.last_appended()
+    }
+
+    /// Stops cleanly: everything accepted is made durable in the log; dirty data stays on the cache devices. Returns
+    /// the number of dirty bytes. Nothing may be under way or be asked afterwards.
+    pub async fn close(&self) -> Result<u64> {
+        let mut committed = self.commit(self.last()).await;
+        if self.segments.blocks().1 == 0 && committed.is_ok() {
+            committed = self.empty_log().await;
+        }
+        self.closing.store(true, Ordering::Release);
+        self.destager.work.wake();
+        self.clean.work.wake();
+        self.space.wake();
+        // The clean segment being filled is sealed first, so that what it holds is found again.
+        self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
+        self.log.close();
+        self.stopped.until(|| (*self.running.lock() == 0).then_some(())).await;
+        committed?;
+        Ok(self.segments.blocks().1 * crate::buffer::BLOCK as u64)
+    }
+}

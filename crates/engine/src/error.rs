@@ -1,0 +1,23 @@
+//! What callers of the engine are told.
+
+use crate::io::BackingError;
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The backing store refused.
+    #[error(transparent)]
+    Backing(#[from] BackingError),
+    /// Every copy of a block that only the cache had is bad.
+    #[error("every copy of a cached block is damaged")]
+    Damaged,
+    /// No cache device is left to write to.
+    #[error("no cache device is left")]
+    NoDevice,
+    /// The engine is being closed.
+    #[error("the cache is closing")]
+    Closing,
+}
+
+/// Shorthand.
+pub(crate) type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,53 @@
+//! What happened that an administrator should know.
+
+use crate::io::BackingError;
+
+/// Something worth telling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A cache device failed and is not used any more.
+    DeviceLost {
+        /// Its name.
+        device: String,
+        /// How many are left.
+        left: usize,
+    },
+    /// A cache device joined the pool.
+    DeviceAdded {
+        /// Its name.
+        device: String,
+    },
+    /// A cache device was drained and left the pool.
+    DeviceRemoved {
+        /// Its name.
+        device: String,
+    },
+    /// A bad copy of a dirty block was rewritten from the other leg.
+    Repaired {
+        /// The device with the bad copy.
+        device: String,
+    },
+    /// A bad clean copy was dropped; the backing store has the data.
+    Dropped {
+        /// The device with the bad copy.
+        device: String,
+    },
+    /// Every copy of a dirty block is bad: reading it fails.
+    Damaged {
+        /// The object's key, in hexadecimal.
+        object: String,
+        /// The block's offset in bytes.
+        offset: u64,
+    },
+    /// Destaging fails; it is tried again. Told once until it succeeds.
+    BackingFailed {
+        /// Why.
+        error: BackingError,
+    },
+    /// Destaging works again.
+    BackingHealed,
+    /// Fewer than two devices: writes go through to the backing store.
+    Degraded,
+    /// Two devices again: writes are cached again.
+    Restored,
+}

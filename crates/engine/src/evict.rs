@@ -1,0 +1,134 @@
+//! Eviction: whole segments, strictly oldest first; blocks that were read since they were written are written again.
+
+use std::sync::Arc;
+
+use crate::buffer::BLOCK;
+use crate::engine::Engine;
+use crate::format::{Body, Footer, Record, SegmentId as SegmentName, footer};
+use crate::leaf::{Page, SegmentId};
+use crate::object::{Object, Source};
+use crate::segments::Segment;
+
+impl Engine {
+    /// Keeps some segments of every device free, until the engine closes.
+    pub(crate) async fn run_evict(self: Arc<Self>) {
+        loop {
+            let ready = || {
+                let wanted = self.is_short().then(|| self.segments.first()).flatten();
+                (wanted.is_some() || self.closing()).then_some(wanted)
+            };
+            let Some((id, segment)) = self.space.until(ready).await else { return };
+            if self.closing() {
+                return;
+            }
+            if !segment.sealed {
+                self.clean.seal();
+                self.space.until(|| (self.closing() || self.segments.is_sealed(id)).then_some(())).await;
+                continue;
+            }
+            self.evict(id, &segment).await;
+        }
+    }
+
+    /// Whether a device has too few free segments, counting those that a frame will free.
+    fn is_short(&self) -> bool {
+        let active = self.active_devices();
+        !active.is_empty() && self.segments.least_free(&active, true) < self.spare_segments()
+    }
+
+    async fn evict(&self, id: SegmentId, segment: &Segment) {
+        match self.read_footer(segment).await {
+            Some(body) => {
+                for record in &body.records {
+                    let Record::Data { object, block, checksums, .. } = record else { continue };
+                    let Some(facts) = body.objects.get(usize::from(*object)) else { continue };
+                    let Some(object) = self.objects.find(&facts.key) else { continue };
+                    for block in (*block..).take(checksums.len()) {
+                        self.evict_block(&object, block, id, segment).await;
+                    }
+                }
+            }
+            None => self.sweep(id),
+        }
+        self.segments.let_go(id);
+        if self.segments.least_free(&self.active_devices(), false) < 2 {
+            self.log.kick();
+        }
+        self.space.wake();
+    }
+
+    async fn evict_block(&self, object: &Arc<Object>, block: u64, id: SegmentId, segment: &Segment) {
+        let (copy, fetch) = {
+            let mut state = object.lock();
+            let Some(copy) = state.entry(block).copied().filter(|entry| entry.segment == id) else { return };
+            if !copy.hit {
+                state.remove_entry(block, &self.segments);
+                self.totals.evicted.add(1);
+                return;
+            }
+            (copy, state.begin_fetch(block..block + 1, Source::Cache))
+        };
+        self.clean.room().await;
+        let contents = match segment.legs.first() {
+            Some(place) => self.read_leg(*place, copy.slot, 1).await.ok(),
+            None => None,
+        };
+        let page = contents.filter(|c| self.is_right(object, block, &copy, c)).map(|c| Page::from(&c[..BLOCK]));
+        let mut state = object.lock();
+        if state.entry(block).is_some_and(|entry| entry.same_place(&copy)) {
+            state.remove_entry(block, &self.segments);
+            self.totals.evicted.add(1);
+        }
+        match page {
+            Some(page) => {
+                drop(state);
+                self.totals.reinserted.add(1);
+                self.clean.offer(self, object, block, page, fetch);
+            }
+            None => {
+                state.end_fetch(fetch);
+            }
+        }
+    }
+
+    /// Drops every block of a segment whose records cannot be read.
+    pub(crate) fn sweep(&self, id: SegmentId) {
+        for object in self.objects.all() {
+            let mut state = object.lock();
+            for block in state.cached(0..u64::MAX) {
+                if state.entry(block).is_some_and(|entry| entry.segment == id && !entry.dirty) {
+                    state.remove_entry(block, &self.segments);
+                    self.totals.evicted.add(1);
+                }
+            }
+        }
+    }
+
+    /// The records of a sealed segment.
+    pub(crate) async fn read_footer(&self, segment: &Segment) -> Option<Body> {
+        let name = SegmentName { pool: self.pool_id, seq: segment.seq, slots: self.slots() as u16 };
+        for place in &segment.legs {
+            if let Some(footer) = read_footer(self, *place, &name).await {
+                return Some(footer.body);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn active_devices(&self) -> Vec<u16> {
+        let devices = self.devices.read();
+        (0..devices.len() as u16).filter(|index| devices[usize::from(*index)].is_some()).collect()
+    }
+
+    /// Segments of each device to be kept free.
+    fn spare_segments(&self) -> usize {
+        4.max(self.segments.log_use().1 / 32)
+    }
+}
+
+async fn read_footer(engine: &Engine, place: crate::format::Place, name: &SegmentName) -> Option<Footer> {
+    let last = engine.read_leg(place, name.slots - 1, 1).await.ok()?;
+    let blocks = footer::decode_trailer(&last, name)?;
+    let whole = engine.read_leg(place, name.slots - blocks, usize::from(blocks)).await.ok()?;
+    footer::decode(&whole, name)
+}

@@ -1,0 +1,33 @@
+//! What all structures share: magic, then a checksum of all that follows it in the block.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::buffer::BLOCK;
+
+/// Bytes of a magic number. The checksum follows it.
+pub(crate) const MAGIC_LEN: usize = 8;
+const CONTENTS: usize = 16;
+
+/// XXH3-64 of everything behind the checksum. The magic number is the seed, so that it is covered as well.
+fn checksum(magic: [u8; MAGIC_LEN], contents: &[u8]) -> [u8; 8] {
+    xxh3_64_with_seed(contents, u64::from_le_bytes(magic)).to_le_bytes()
+}
+
+/// Puts magic and checksum in front of a block that is complete otherwise.
+pub(crate) fn seal(magic: [u8; MAGIC_LEN], block: &mut [u8]) {
+    let sum = checksum(magic, &block[CONTENTS..]);
+    block[..MAGIC_LEN].copy_from_slice(&magic);
+    block[MAGIC_LEN..CONTENTS].copy_from_slice(&sum);
+}
+
+/// Whether `block` is one whole block that [`seal`] made with `magic`.
+pub(crate) fn sealed(magic: [u8; MAGIC_LEN], block: &[u8]) -> bool {
+    block.len() == BLOCK
+        && block[..MAGIC_LEN] == magic
+        && block[MAGIC_LEN..CONTENTS] == checksum(magic, &block[CONTENTS..])
+}
+
+/// Whether nothing but zeros is there.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}

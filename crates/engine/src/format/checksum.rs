@@ -1,0 +1,22 @@
+//! Checksums of blocks. A block's checksum binds what it is (pool, object, block number) and where and when it was
+//! written (segment sequence, slot): a block that is stale, misplaced or another file's never passes for the right one.
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// The hash of a block's contents alone; the costly part, to be computed outside of locks.
+pub fn content_hash(block: &[u8]) -> u64 {
+    xxh3_64(block)
+}
+
+/// The checksum of a block with contents `content` as block `block` of the object whose key hashes to `key`, in slot
+/// `slot` of the segment that was opened as number `segment` of pool `pool`.
+pub fn bind(content: u64, pool: u128, key: u64, block: u64, segment: u64, slot: u16) -> u32 {
+    let mut identity = [0; 50];
+    identity[..8].copy_from_slice(&content.to_le_bytes());
+    identity[8..24].copy_from_slice(&pool.to_le_bytes());
+    identity[24..32].copy_from_slice(&key.to_le_bytes());
+    identity[32..40].copy_from_slice(&block.to_le_bytes());
+    identity[40..48].copy_from_slice(&segment.to_le_bytes());
+    identity[48..].copy_from_slice(&slot.to_le_bytes());
+    xxh3_64_with_seed(&identity, 0) as u32
+}

@@ -1,0 +1,68 @@
+//! The bytes on the devices, as they were when the format was fixed. If one of these fails, pools in the field can no
+//! longer be read: make a new format version instead.
+
+use std::fmt::Write;
+
+use super::*;
+
+/// The bytes in lines of 16, each with its offset; lines of zeros are left out.
+fn hex(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for (line, bytes) in bytes.chunks(16).enumerate().filter(|(_, bytes)| !is_zero(bytes)) {
+        write!(out, "{:06x}", line * 16).unwrap();
+        bytes.iter().for_each(|byte| write!(out, " {byte:02x}").unwrap());
+        out.push('\n');
+    }
+    out
+}
+
+/// Compares with the fixture. `FOREBAY_GOLDEN=write` writes it anew instead.
+#[track_caller]
+pub(crate) fn assert_golden(name: &str, expected: &str, bytes: &[u8]) {
+    let found = hex(bytes);
+    if std::env::var_os("FOREBAY_GOLDEN").is_some_and(|value| value == "write") {
+        let path = format!("{}/src/format/golden/{name}.hex", env!("CARGO_MANIFEST_DIR"));
+        std::fs::write(path, &found).unwrap();
+        return;
+    }
+    assert_eq!(found, expected, "{name} changed");
+}
+
+#[test]
+fn segment_header() {
+    let mut block = vec![0; BLOCK];
+    header().encode(&mut block).unwrap();
+    assert_golden("segment_header", include_str!("../golden/segment_header.hex"), &block);
+}
+
+#[test]
+fn frame() {
+    let body = small_body();
+    let frame = encoded(&head(10, 3, &body), &body);
+    assert_golden("frame", include_str!("../golden/frame.hex"), &frame[..BLOCK]);
+}
+
+#[test]
+fn frame_with_a_tail() {
+    let body = large_body();
+    let head = head(10, 101, &body);
+    let frame = encoded(&head, &body);
+    let written = [&frame[..BLOCK], tail_of(&head, &frame)].concat();
+    assert_golden("frame_with_a_tail", include_str!("../golden/frame_with_a_tail.hex"), &written);
+}
+
+#[test]
+fn footer_of_three_blocks() {
+    let bytes = footer(large_body()).encode(SEGMENT.slots).unwrap();
+    assert_golden("footer", include_str!("../golden/footer.hex"), &bytes);
+}
+
+#[test]
+fn block_checksum() {
+    let content = content_hash(&[0x5a; BLOCK]);
+    assert_eq!(content, GOLDEN_CONTENT);
+    assert_eq!(bind(content, SEGMENT.pool, 0x0123_4567_89ab_cdef, 42, SEGMENT.seq, 11), GOLDEN_BOUND);
+}
+
+const GOLDEN_CONTENT: u64 = 13_224_938_365_190_527_566;
+const GOLDEN_BOUND: u32 = 1_315_677_128;

@@ -1,0 +1,137 @@
+//! What the engine needs of the world around it. Production runs it on threads and io_uring; the simulator on virtual
+//! devices and virtual time.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::buffer::{Buffer, Slice};
+
+/// An operation under way. It begins when it is made, not when it is first polled, so that several run side by side;
+/// dropping it does not undo it.
+pub type Io<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What went wrong with a cache device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// This request failed; others may succeed.
+    #[error("an I/O error")]
+    Io,
+    /// The device is not there any more.
+    #[error("the device is gone")]
+    Gone,
+}
+
+/// When a device write is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// At the next successful flush.
+    Later,
+    /// When the write completes, together with every earlier completed write to the device.
+    Now,
+}
+
+/// A cache device: a block device or a preallocated file. Offsets and lengths are multiples of 4 KiB.
+pub trait Device: Send + Sync + 'static {
+    /// What the administrator calls it: its path.
+    fn name(&self) -> &str;
+    /// Bytes; never changes while open.
+    fn size(&self) -> u64;
+    /// Fills `buffer` from `offset`. The buffer comes back in any case; after an error its contents mean nothing.
+    fn read(&self, offset: u64, buffer: Buffer) -> Io<(Buffer, Result<(), DeviceError>)>;
+    /// Writes `data` at `offset`. After an error or a crash any part of it may have been written.
+    fn write(&self, offset: u64, data: Slice, durability: Durability) -> Io<Result<(), DeviceError>>;
+    /// Makes every write that completed before this call durable.
+    fn flush(&self) -> Io<Result<(), DeviceError>>;
+    /// Tells the device that `len` bytes at `offset` are not needed; what they read as afterwards is not defined.
+    fn discard(&self, offset: u64, len: u64) -> Io<Result<(), DeviceError>>;
+}
+
+/// What identifies an object of the backing store over restarts and renames: for a file, a kernel file handle. At most
+/// 64 bytes; never used again for another object.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(smallvec::SmallVec<[u8; 24]>);
+
+/// The longest [`Key`], in bytes.
+pub const KEY_MAX: usize = 64;
+
+impl Key {
+    /// A key of 1 to [`KEY_MAX`] bytes; `None` for any other length.
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        (1..=KEY_MAX).contains(&bytes.len()).then(|| Key(bytes.into()))
+    }
+
+    /// The bytes given to [`Key::new`].
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A time of the backing store's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds since 1970-01-01 UTC.
+    pub sec: i64,
+    /// Nanoseconds, below 1,000,000,000.
+    pub nsec: u32,
+}
+
+/// What went wrong with the backing store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BackingError {
+    /// The object was removed.
+    #[error("the file is gone")]
+    Gone,
+    /// No space left (ENOSPC).
+    #[error("no space is left on the backing store")]
+    NoSpace,
+    /// Over quota (EDQUOT).
+    #[error("a quota of the backing store is exceeded")]
+    Quota,
+    /// Anything else, by its errno.
+    #[error("the backing store fails with errno {0}")]
+    Io(i32),
+}
+
+/// The result of an operation on the backing store.
+pub type BackingResult<T> = Result<T, BackingError>;
+
+/// The slow store below: a tree of files or a block device. The engine never has two writes of overlapping ranges under
+/// way.
+pub trait Backing: Send + Sync + 'static {
+    /// Bytes in the object now.
+    fn size(&self, object: &Key) -> Io<BackingResult<u64>>;
+    /// Reads at `offset` into the front of `buffer`; fewer bytes than it holds only at the end of the object.
+    fn read(&self, object: &Key, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)>;
+    /// Writes all of `data` at `offset`, growing the object where needed. Durable after [`Backing::sync`].
+    fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>>;
+    /// Cuts or grows (with zeros) the object to `size` bytes. Durable after [`Backing::sync`].
+    fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>>;
+    /// Sets the object's modification time. Durable after [`Backing::sync`].
+    fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>>;
+    /// Makes everything done to the objects before this call durable; one result for each, in order. After a failure
+    /// any of it may be lost: it has to be written again, not only synced again (ATC'20).
+    fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>>;
+    /// Bytes that can still be allocated.
+    fn free(&self) -> Io<BackingResult<u64>>;
+}
+
+/// Time as the engine sees it.
+pub trait Clock: Send + Sync + 'static {
+    /// Since some fixed instant; never goes back.
+    fn now(&self) -> Duration;
+    /// Ends after `time`.
+    fn sleep(&self, time: Duration) -> Io<()>;
+}
+
+/// Runs the engine's background tasks.
+pub trait Spawn: Send + Sync + 'static {
+    /// Runs `task` to its end, side by side with everything else. `name` is for people.
+    fn spawn(&self, name: &'static str, task: Io<()>);
+}

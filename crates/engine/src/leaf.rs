@@ -1,0 +1,149 @@
+//! The index of 64 consecutive blocks (256 KiB) of an object: where they are on the SSDs and which are in memory.
+//!
+//! Entries are packed behind a bitmap: a full leaf costs 12 bytes a block, a leaf with one block little more than
+//! that block's.
+
+use std::sync::Arc;
+
+/// Blocks of a leaf.
+pub(crate) const LEAF: u64 = 64;
+
+/// A block's contents in memory; never changes.
+pub(crate) type Page = Arc<[u8]>;
+
+/// Number of a segment in the segment table.
+pub(crate) type SegmentId = u32;
+
+/// Where a block is on the SSDs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) segment: SegmentId,
+    /// [`bind`](crate::format::bind) of the block.
+    pub(crate) checksum: u32,
+    pub(crate) slot: u16,
+    /// The backing store does not have it yet.
+    pub(crate) dirty: bool,
+    /// It was read since it was written or last spared by eviction.
+    pub(crate) hit: bool,
+}
+
+const _: () = assert!(size_of::<Entry>() == 12);
+
+impl Entry {
+    /// Whether both stand for the same copy.
+    pub(crate) fn same_place(&self, other: &Entry) -> bool {
+        (self.segment, self.slot) == (other.segment, other.slot)
+    }
+}
+
+/// See the file's comment.
+#[derive(Debug, Default)]
+pub(crate) struct Leaf {
+    on_ssd: u64,
+    in_ram: u64,
+    ram_hit: u64,
+    entries: Vec<Entry>,
+    pages: Vec<Page>,
+}
+
+fn rank(map: u64, index: u32) -> usize {
+    (map & ((1 << index) - 1)).count_ones() as usize
+}
+
+impl Leaf {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.on_ssd == 0 && self.in_ram == 0
+    }
+
+    pub(crate) fn entry(&self, index: u32) -> Option<&Entry> {
+        (self.on_ssd & 1 << index != 0).then(|| &self.entries[rank(self.on_ssd, index)])
+    }
+
+    pub(crate) fn entry_mut(&mut self, index: u32) -> Option<&mut Entry> {
+        (self.on_ssd & 1 << index != 0).then(|| &mut self.entries[rank(self.on_ssd, index)])
+    }
+
+    /// Sets where a block is; returns where it was.
+    pub(crate) fn set_entry(&mut self, index: u32, entry: Entry) -> Option<Entry> {
+        if let Some(old) = self.entry_mut(index) {
+            return Some(std::mem::replace(old, entry));
+        }
+        self.entries.insert(rank(self.on_ssd, index), entry);
+        self.on_ssd |= 1 << index;
+        None
+    }
+
+    pub(crate) fn remove_entry(&mut self, index: u32) -> Option<Entry> {
+        self.entry(index)?;
+        let entry = self.entries.remove(rank(self.on_ssd, index));
+        self.on_ssd &= !(1 << index);
+        Some(entry)
+    }
+
+    /// The page of a block, marked as used.
+    pub(crate) fn use_page(&mut self, index: u32) -> Option<&Page> {
+        if self.in_ram & 1 << index == 0 {
+            return None;
+        }
+        self.ram_hit |= 1 << index;
+        Some(&self.pages[rank(self.in_ram, index)])
+    }
+
+    pub(crate) fn page(&self, index: u32) -> Option<&Page> {
+        (self.in_ram & 1 << index != 0).then(|| &self.pages[rank(self.in_ram, index)])
+    }
+
+    /// Puts a block into memory; true if it was not there.
+    pub(crate) fn set_page(&mut self, index: u32, page: Page) -> bool {
+        let at = rank(self.in_ram, index);
+        if self.in_ram & 1 << index != 0 {
+            self.pages[at] = page;
+            return false;
+        }
+        self.pages.insert(at, page);
+        self.in_ram |= 1 << index;
+        self.ram_hit &= !(1 << index);
+        true
+    }
+
+    pub(crate) fn remove_page(&mut self, index: u32) -> Option<Page> {
+        if self.in_ram & 1 << index == 0 {
+            return None;
+        }
+        let page = self.pages.remove(rank(self.in_ram, index));
+        self.in_ram &= !(1 << index);
+        Some(page)
+    }
+
+    /// Whether the page was used since it was put there or last asked; clears the mark.
+    pub(crate) fn take_hit(&mut self, index: u32) -> bool {
+        let hit = self.ram_hit & 1 << index != 0;
+        self.ram_hit &= !(1 << index);
+        hit
+    }
+
+    /// The indexes of blocks that are on an SSD.
+    pub(crate) fn on_ssd(&self) -> impl Iterator<Item = u32> + use<> {
+        bits(self.on_ssd)
+    }
+
+    /// The indexes of blocks that are in memory.
+    pub(crate) fn in_ram(&self) -> impl Iterator<Item = u32> + use<> {
+        bits(self.in_ram)
+    }
+
+    /// Bytes of memory the SSD index takes here.
+    pub(crate) fn index_bytes(&self) -> usize {
+        size_of::<Self>() + self.entries.capacity() * size_of::<Entry>()
+    }
+}
+
+fn bits(mut map: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        (map != 0).then(|| {
+            let bit = map.trailing_zeros();
+            map &= map - 1;
+            bit
+        })
+    })
+}

@@ -1,0 +1,91 @@
+//! Reading and writing slots on the devices, and what happens when one fails.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::buffer::{BLOCK, Buffer, Slice};
+use crate::engine::Engine;
+use crate::event::Event;
+use crate::format::Place;
+use crate::io::{Device, DeviceError, Durability};
+use crate::pool::SEGMENTS_START;
+use crate::wait::all;
+
+impl Engine {
+    /// Where a slot is on its device, in bytes.
+    pub(crate) fn offset(&self, place: Place, slot: u16) -> u64 {
+        SEGMENTS_START + u64::from(place.segment) * self.segment_size + u64::from(slot) * BLOCK as u64
+    }
+
+    /// Slots of a segment.
+    pub(crate) fn slots(&self) -> usize {
+        self.segment_size as usize / BLOCK
+    }
+
+    /// Writes `data` from `slot` on to all of `legs` at once. Devices that fail are lost, durably, before this
+    /// returns; false if no leg took it.
+    pub(crate) async fn write_legs(
+        &self,
+        legs: &[(Place, Slice)],
+        slot: u16,
+        durability: Durability,
+    ) -> bool {
+        let writes = legs.iter().filter_map(|(place, data)| {
+            let device = self.device(place.device)?;
+            Some((place.device, device.write(self.offset(*place, slot), data.clone(), durability)))
+        });
+        let (devices, writes): (Vec<_>, Vec<_>) = writes.unzip();
+        let bytes: u64 = legs.iter().map(|(_, data)| data.len() as u64).sum();
+        self.totals.ssd_written.add(bytes);
+        let results = all(writes).await;
+        let mut written = 0;
+        for (device, result) in devices.into_iter().zip(results) {
+            match result {
+                Ok(()) => written += 1,
+                // What a device may have taken in part cannot be trusted to be a leg any more.
+                Err(_) => self.lose(device).await,
+            }
+        }
+        written > 0
+    }
+
+    /// Reads `blocks` slots of one leg.
+    pub(crate) async fn read_leg(&self, place: Place, slot: u16, blocks: usize) -> Result<Buffer, DeviceError> {
+        let device = self.device(place.device).ok_or(DeviceError::Gone)?;
+        let (buffer, result) = device.read(self.offset(place, slot), Buffer::zeroed(blocks)).await;
+        if result == Err(DeviceError::Gone) {
+            self.lose(place.device).await;
+        }
+        result.map(|()| buffer)
+    }
+
+    /// Stops using a device: durable on the others when this returns.
+    pub(crate) async fn lose(&self, index: u16) {
+        let device: Option<Arc<dyn Device>> = {
+            let mut devices = self.devices.write();
+            devices.get_mut(usize::from(index)).and_then(Option::take)
+        };
+        let was_healthy = device.is_some();
+        if let Some(device) = device {
+            self.segments.lose(index);
+            self.mirrored.store(false, Ordering::Release);
+            let left = self.active();
+            self.event(Event::DeviceLost { device: device.name().to_owned(), left });
+            if left == 1 {
+                self.event(Event::Degraded);
+            }
+        }
+        // Also for who comes second: nobody goes on before the loss is durable.
+        let failed = self.members.lose(index, &self.log).await;
+        for other in failed {
+            if was_healthy {
+                Box::pin(self.lose(other)).await;
+            }
+        }
+        if self.segments.devices() > 1 {
+            self.log.want_roll();
+        }
+        self.destager.work.wake();
+        self.space.wake();
+    }
+}

@@ -1,0 +1,49 @@
+//! The cache engine: a crash-safe, mirrored, log-structured cache of (object, 4 KiB block) pairs.
+//!
+//! It knows no sockets, threads or clocks: everything outside comes in through the traits of [`io`], so that the same
+//! code runs in production and in the simulator. Start with [`Engine`].
+
+pub mod buffer;
+mod clean;
+mod commit;
+mod counters;
+mod destage;
+mod devices;
+mod direct;
+mod engine;
+mod error;
+mod event;
+mod evict;
+pub mod format;
+pub mod io;
+mod leaf;
+mod legs;
+mod log;
+mod members;
+mod object;
+mod objects;
+pub mod pool;
+mod ram;
+mod read;
+mod recover;
+mod segments;
+mod wait;
+mod write;
+
+pub use counters::{Counters, Usage};
+pub use devices::{ChangeError, Scrubbed};
+pub use direct::Direct;
+pub use engine::{Engine, Env, Mode, Settings};
+pub use error::Error;
+use error::Result;
+pub use event::Event;
+pub use object::Object;
+pub use read::TriedRead;
+pub use recover::{OpenError, Recovered};
+pub use write::Tried;
+
+/// The number of a frame of the log: grows by one with every frame.
+pub type Seq = u64;
+
+/// Told once whether something became durable.
+pub type Completion = Box<dyn FnOnce(Result<()>) + Send>;

@@ -1,0 +1,79 @@
+//! Changes of the pool's membership, one at a time.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::io::Device;
+use crate::log::Log;
+use crate::pool::{AlsoLost, Member, Pool, PoolError};
+use crate::segments::Reach;
+use crate::wait::Gate;
+
+/// The pool, lent to one change at a time.
+pub(crate) struct Members {
+    pool: Mutex<Option<Pool>>,
+    back: Gate,
+}
+
+impl Members {
+    pub(crate) fn new(pool: Pool) -> Self {
+        Members { pool: Mutex::new(Some(pool)), back: Gate::default() }
+    }
+
+    /// The devices by number.
+    pub(crate) fn devices(pool: &Pool) -> Vec<Option<Arc<dyn Device>>> {
+        pool.members.iter().map(|member| member.device.clone()).collect()
+    }
+
+    async fn take(&self) -> Pool {
+        self.back.until(|| self.pool.lock().take()).await
+    }
+
+    fn put(&self, pool: Pool) {
+        *self.pool.lock() = Some(pool);
+        self.back.wake();
+    }
+
+    /// Makes it durable on the others that a device is lost. Returns those that failed over it.
+    pub(crate) async fn lose(&self, index: u16, log: &Log) -> Vec<u16> {
+        let mut pool = self.take().await;
+        // Where no member is left there is nobody to tell.
+        let failed = pool.lose(index).await.unwrap_or_default();
+        log.set_epoch(pool.epoch);
+        self.put(pool);
+        failed
+    }
+
+    /// Makes it durable how far the pool reaches back. Returns the devices that failed over it.
+    pub(crate) async fn save_reach(&self, reach: Reach) -> Vec<u16> {
+        let mut pool = self.take().await;
+        let failed = pool.save_reach(reach).await;
+        self.put(pool);
+        failed
+    }
+
+    /// Adds a device; durable on all when this returns its number.
+    pub(crate) async fn add(
+        &self,
+        device: Arc<dyn Device>,
+        force: bool,
+        log: &Log,
+    ) -> Result<(Member, AlsoLost), PoolError> {
+        let mut pool = self.take().await;
+        let added = pool.add(device, force).await;
+        let added = added.map(|(index, lost)| (pool.members[usize::from(index)].clone(), lost));
+        log.set_epoch(pool.epoch);
+        self.put(pool);
+        added
+    }
+
+    /// Takes a drained device out of the pool, durably.
+    pub(crate) async fn remove(&self, index: u16, log: &Log) -> Result<AlsoLost, PoolError> {
+        let mut pool = self.take().await;
+        let removed = pool.remove(index).await;
+        log.set_epoch(pool.epoch);
+        self.put(pool);
+        removed
+    }
+}

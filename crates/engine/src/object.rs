@@ -1,0 +1,313 @@
+//! An object with cached blocks: its index, and what the backing store does not know of it yet.
+//!
+//! Invariants:
+//! - Bytes of a cached block at or beyond the object's size are zero.
+//! - While a fetch from the backing store is under way, every change of its range marks it stale: what it brings is
+//!   never cached then.
+//! - Only one of {destage, truncation} is under way; direct writes only while neither is.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use parking_lot::{Mutex, MutexGuard};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::buffer::BLOCK;
+use crate::io::{Key, Time};
+use crate::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
+use crate::segments::Segments;
+use crate::Seq;
+use crate::wait::Gate;
+
+/// An object of the backing store, as the cache knows it.
+#[derive(Debug)]
+pub struct Object {
+    pub(crate) number: u32,
+    pub(crate) key: Key,
+    pub(crate) key_hash: u64,
+    state: Mutex<State>,
+    /// Something other tasks wait for has changed.
+    pub(crate) changed: Gate,
+}
+
+/// Who has the object's backing file for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Busy {
+    #[default]
+    No,
+    Destage,
+    Truncate,
+}
+
+/// A read of the backing store under way.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    pub(crate) id: u64,
+    pub(crate) blocks: Range<u64>,
+    pub(crate) stale: bool,
+    pub(crate) source: Source,
+}
+
+/// Where contents under way come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A read of the backing store: others may wait for what it brings.
+    Backing,
+    /// The cache itself.
+    Cache,
+    /// A client that writes them straight to the backing store.
+    Client,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Logical size in bytes.
+    pub(crate) size: u64,
+    /// Whether `size` is known: recovery learns it late for objects with clean blocks only.
+    pub(crate) sized: bool,
+    /// The modification time destage has to give the backing file.
+    pub(crate) mtime: Option<Time>,
+    pub(crate) leaves: BTreeMap<u64, Leaf>,
+    /// Dirty blocks.
+    pub(crate) dirty: u64,
+    /// In the destager's queue.
+    pub(crate) queued: bool,
+    pub(crate) busy: Busy,
+    /// Direct writes to the backing store under way.
+    pub(crate) directs: u32,
+    pub(crate) fetches: Vec<Fetch>,
+    pub(crate) next_fetch: u64,
+    /// The segment held by a truncation that the backing store has not carried out yet.
+    pub(crate) truncating: Option<SegmentId>,
+    /// The log may have a modification time of the object.
+    pub(crate) logged: bool,
+    /// Where the destager goes on.
+    pub(crate) cursor: u64,
+    /// The last frame that has something of the object.
+    pub(crate) last_frame: Seq,
+    /// The backing store lost the object.
+    pub(crate) gone: bool,
+}
+
+/// The blocks that `len` bytes at `offset` touch.
+pub(crate) fn blocks(offset: u64, len: u64) -> Range<u64> {
+    let block = BLOCK as u64;
+    offset / block..(offset + len).div_ceil(block)
+}
+
+fn split(block: u64) -> (u64, u32) {
+    (block / LEAF, (block % LEAF) as u32)
+}
+
+impl Object {
+    pub(crate) fn new(number: u32, key: Key) -> Self {
+        let key_hash = xxh3_64(key.as_bytes());
+        Object { number, key, key_hash, state: Mutex::default(), changed: Gate::default() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The size in bytes that clients see.
+    pub fn size(&self) -> u64 {
+        self.lock().size
+    }
+
+    /// What the backing store does not know yet: size in bytes and modification time. `None` if it knows everything.
+    pub fn unsettled(&self) -> Option<(u64, Option<Time>)> {
+        let state = self.lock();
+        (state.dirty > 0 || state.mtime.is_some()).then_some((state.size, state.mtime))
+    }
+
+    /// Blocks whose contents the backing store does not have yet.
+    pub fn dirty_blocks(&self) -> u64 {
+        self.lock().dirty
+    }
+}
+
+impl State {
+    pub(crate) fn entry(&self, block: u64) -> Option<&Entry> {
+        let (leaf, index) = split(block);
+        self.leaves.get(&leaf)?.entry(index)
+    }
+
+    pub(crate) fn entry_mut(&mut self, block: u64) -> Option<&mut Entry> {
+        let (leaf, index) = split(block);
+        self.leaves.get_mut(&leaf)?.entry_mut(index)
+    }
+
+    pub(crate) fn page(&self, block: u64) -> Option<&Page> {
+        let (leaf, index) = split(block);
+        self.leaves.get(&leaf)?.page(index)
+    }
+
+    pub(crate) fn use_page(&mut self, block: u64) -> Option<&Page> {
+        let (leaf, index) = split(block);
+        self.leaves.get_mut(&leaf)?.use_page(index)
+    }
+
+    /// Puts a block into memory; true if it was not there.
+    pub(crate) fn set_page(&mut self, block: u64, page: Page) -> bool {
+        let (leaf, index) = split(block);
+        self.leaves.entry(leaf).or_default().set_page(index, page)
+    }
+
+    /// Takes a block out of memory; true if it was there.
+    pub(crate) fn remove_page(&mut self, block: u64) -> bool {
+        let (number, index) = split(block);
+        let Some(leaf) = self.leaves.get_mut(&number) else { return false };
+        let removed = leaf.remove_page(index).is_some();
+        if leaf.is_empty() {
+            self.leaves.remove(&number);
+        }
+        removed
+    }
+
+    pub(crate) fn take_hit(&mut self, block: u64) -> bool {
+        let (leaf, index) = split(block);
+        self.leaves.get_mut(&leaf).is_some_and(|leaf| leaf.take_hit(index))
+    }
+
+    /// Says that a block is now where `entry` says.
+    pub(crate) fn set_entry(&mut self, block: u64, entry: Entry, segments: &Segments) {
+        let (leaf, index) = split(block);
+        segments.place(entry.segment, entry.dirty);
+        self.dirty += u64::from(entry.dirty);
+        if let Some(old) = self.leaves.entry(leaf).or_default().set_entry(index, entry) {
+            segments.unplace(old.segment, old.dirty);
+            self.dirty -= u64::from(old.dirty);
+        }
+    }
+
+    /// Forgets where a block is on the SSDs.
+    pub(crate) fn remove_entry(&mut self, block: u64, segments: &Segments) -> Option<Entry> {
+        let (number, index) = split(block);
+        let leaf = self.leaves.get_mut(&number)?;
+        let old = leaf.remove_entry(index)?;
+        if leaf.is_empty() {
+            self.leaves.remove(&number);
+        }
+        segments.unplace(old.segment, old.dirty);
+        self.dirty -= u64::from(old.dirty);
+        Some(old)
+    }
+
+    /// The backing store has this very copy of the block.
+    pub(crate) fn cleaned(&mut self, block: u64, copy: &Entry, segments: &Segments) {
+        let Some(entry) = self.entry_mut(block) else { return };
+        if entry.dirty && entry.same_place(copy) {
+            entry.dirty = false;
+            segments.clean(copy.segment);
+            self.dirty -= 1;
+        }
+    }
+
+    /// Drops everything cached of `range`; returns the number of pages and of SSD copies dropped.
+    pub(crate) fn drop_range(&mut self, range: Range<u64>, segments: &Segments) -> (usize, usize) {
+        self.outdate(&range);
+        let (mut pages, mut copies) = (0, 0);
+        for block in self.cached(range) {
+            copies += usize::from(self.remove_entry(block, segments).is_some());
+            pages += usize::from(self.remove_page(block));
+        }
+        (pages, copies)
+    }
+
+    /// The blocks of `range` that are cached anywhere, in order.
+    pub(crate) fn cached(&self, range: Range<u64>) -> Vec<u64> {
+        let mut found = Vec::new();
+        if range.is_empty() {
+            return found;
+        }
+        for (number, leaf) in self.leaves.range(range.start / LEAF..=(range.end - 1) / LEAF) {
+            let mut here: Vec<u64> =
+                leaf.on_ssd().chain(leaf.in_ram()).map(|index| number * LEAF + u64::from(index)).collect();
+            here.sort_unstable();
+            here.dedup();
+            found.extend(here.into_iter().filter(|block| range.contains(block)));
+        }
+        found
+    }
+
+    /// The dirty blocks of `range`, in order, with their copies; at most `most`.
+    pub(crate) fn dirty_in(&self, range: Range<u64>, most: usize) -> Vec<(u64, Entry)> {
+        let mut found = Vec::new();
+        if range.is_empty() || self.dirty == 0 {
+            return found;
+        }
+        for (number, leaf) in self.leaves.range(range.start / LEAF..=(range.end - 1) / LEAF) {
+            for index in leaf.on_ssd() {
+                let block = number * LEAF + u64::from(index);
+                if let Some(entry) = leaf.entry(index).filter(|e| e.dirty && range.contains(&block)) {
+                    found.push((block, *entry));
+                    if found.len() == most {
+                        return found;
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// Fetches of any of `range` bring what is out of date.
+    pub(crate) fn outdate(&mut self, range: &Range<u64>) {
+        for fetch in &mut self.fetches {
+            fetch.stale |= fetch.blocks.start < range.end && range.start < fetch.blocks.end;
+        }
+    }
+
+    /// Notes that contents of `blocks` are under way. While the backing store is being written directly or cut, what
+    /// they bring is never cached.
+    pub(crate) fn begin_fetch(&mut self, blocks: Range<u64>, source: Source) -> u64 {
+        self.next_fetch += 1;
+        let stale = self.directs > 0 || self.busy == Busy::Truncate;
+        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale, source });
+        self.next_fetch
+    }
+
+    /// Notes a direct write of `blocks`; it overlaps no other.
+    pub(crate) fn begin_own(&mut self, blocks: Range<u64>) -> u64 {
+        self.next_fetch += 1;
+        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale: false, source: Source::Client });
+        self.next_fetch
+    }
+
+    /// Whether `range` may be written straight to the backing store.
+    pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
+        let overlaps = |fetch: &Fetch| {
+            fetch.source == Source::Client && fetch.blocks.start < range.end && range.start < fetch.blocks.end
+        };
+        self.busy == Busy::No
+            && self.truncating.is_none()
+            && !self.fetches.iter().any(overlaps)
+            && self.dirty_in(range.clone(), 1).is_empty()
+    }
+
+    /// Whether a fetch under way still brings what is up to date.
+    pub(crate) fn is_current(&self, id: u64) -> bool {
+        self.fetches.iter().any(|fetch| fetch.id == id && !fetch.stale)
+    }
+
+    pub(crate) fn is_fetching(&self, id: u64) -> bool {
+        self.fetches.iter().any(|fetch| fetch.id == id)
+    }
+
+    /// Ends a fetch; true if what it brought may be cached.
+    pub(crate) fn end_fetch(&mut self, id: u64) -> bool {
+        let Some(at) = self.fetches.iter().position(|fetch| fetch.id == id) else { return false };
+        !self.fetches.swap_remove(at).stale
+    }
+
+    /// Whether nothing is known or under way: the object may be forgotten.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.leaves.is_empty()
+            && self.dirty == 0
+            && self.mtime.is_none()
+            && !self.queued
+            && self.busy == Busy::No
+            && self.directs == 0
+            && self.fetches.is_empty()
+            && self.truncating.is_none()
+    }
+}

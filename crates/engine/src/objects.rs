@@ -1,0 +1,77 @@
+//! All objects the cache knows, by key.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use foldhash::fast::FixedState;
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::io::Key;
+use crate::object::Object;
+
+const SHARDS: usize = 32;
+
+#[derive(Debug, Default)]
+struct Shard {
+    objects: HashMap<Key, Arc<Object>, FixedState>,
+    /// Forget idle objects once there are this many.
+    sweep_at: usize,
+}
+
+/// See the file's comment.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    shards: Vec<Mutex<Shard>>,
+    next: AtomicU32,
+}
+
+impl Objects {
+    pub(crate) fn new() -> Self {
+        Objects { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), next: AtomicU32::new(0) }
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        &self.shards[xxh3_64(key.as_bytes()) as usize % SHARDS]
+    }
+
+    /// The object if it is known.
+    pub(crate) fn find(&self, key: &Key) -> Option<Arc<Object>> {
+        self.shard(key).lock().objects.get(key).cloned()
+    }
+
+    /// The object, made known if it was not.
+    pub(crate) fn get(&self, key: &Key) -> Arc<Object> {
+        let mut shard = self.shard(key).lock();
+        if let Some(object) = shard.objects.get(key) {
+            return object.clone();
+        }
+        if shard.objects.len() >= shard.sweep_at {
+            // Nobody else holds these, and they hold nothing.
+            shard.objects.retain(|_, object| Arc::strong_count(object) > 1 || !object.lock().is_idle());
+            shard.sweep_at = (shard.objects.len() * 2).max(1024);
+        }
+        let object = Arc::new(Object::new(self.next.fetch_add(1, Ordering::Relaxed), key.clone()));
+        shard.objects.insert(key.clone(), object.clone());
+        object
+    }
+
+    /// Makes an object unknown: it was removed.
+    pub(crate) fn remove(&self, key: &Key) {
+        self.shard(key).lock().objects.remove(key);
+    }
+
+    /// How many are known.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().objects.len()).sum()
+    }
+
+    /// All objects, in the order in which they became known.
+    pub(crate) fn all(&self) -> Vec<Arc<Object>> {
+        let mut all: Vec<_> =
+            self.shards.iter().flat_map(|shard| shard.lock().objects.values().cloned().collect::<Vec<_>>()).collect();
+        all.sort_unstable_by_key(|object| object.number);
+        all
+    }
+}

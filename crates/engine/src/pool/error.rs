@@ -1,0 +1,219 @@
+//! Why a pool cannot be made, opened or changed; and what is worth saying when it can. One sentence each: what is the
+//! matter, with which device, what to do.
+
+use crate::io::DeviceError;
+
+/// A UUID as people write it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Uuid(pub u128);
+
+impl std::fmt::Display for Uuid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let id = self.0;
+        let (a, b, c) = (id >> 96, (id >> 80) & 0xffff, (id >> 64) & 0xffff);
+        write!(f, "{a:08x}-{b:04x}-{c:04x}-{:04x}-{:012x}", (id >> 48) & 0xffff, id & 0xffff_ffff_ffff)
+    }
+}
+
+impl std::fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Why a pool cannot be made, opened or changed. Unless it says otherwise, nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// An empty list.
+    #[error("no cache device is named; name at least one")]
+    NoDevices,
+    /// More than 16.
+    #[error("{0} cache devices are more than a pool can have; name at most 16")]
+    TooManyDevices(usize),
+    /// Below the smallest size.
+    #[error("{device} has {size} bytes, but {needed} are needed; use a larger device")]
+    TooSmall {
+        /// Its name.
+        device: String,
+        /// Its bytes.
+        size: u64,
+        /// The bytes needed.
+        needed: u64,
+    },
+    /// Above the largest size.
+    #[error("{device} has {size} bytes, but at most 16 TiB can be used; use a smaller device or a partition")]
+    TooLarge {
+        /// Its name.
+        device: String,
+        /// Its bytes.
+        size: u64,
+    },
+    /// It can only be formatted when that is insisted on.
+    #[error("{device} holds {what}; name another device, or insist on overwriting this one")]
+    InUse {
+        /// Its name.
+        device: String,
+        /// What it holds.
+        what: String,
+    },
+    /// It cannot be read.
+    #[error("{device} cannot be read ({error}); check the device, or leave it out")]
+    Unreadable {
+        /// Its name.
+        device: String,
+        /// What the device says.
+        error: DeviceError,
+    },
+    /// It cannot be written. What was on it may be overwritten in part.
+    #[error("{device} cannot be written ({error}); check the device, or leave it out")]
+    Unwritable {
+        /// Its name.
+        device: String,
+        /// What the device says.
+        error: DeviceError,
+    },
+    /// It does not give back what was written to it.
+    #[error("{0} does not hold what was just written to it; replace it, or leave it out")]
+    Forgetful(String),
+    /// Every device is blank.
+    #[error("no pool is on the cache devices; format them first")]
+    NoPool,
+    /// Formatting was interrupted: nothing was ever kept in this pool.
+    #[error(
+        "the formatting of {0} was interrupted, and nothing is in the pool yet; format the devices again"
+    )]
+    Unfinished(String),
+    /// One blank device among a pool's.
+    #[error("{0} is blank, not a member of the pool; start without it and add it with `forebay pool add`")]
+    Blank(String),
+    /// Somebody else's.
+    #[error("{device} holds {what}, not a member of the pool; leave it out")]
+    Foreign {
+        /// Its name.
+        device: String,
+        /// What it holds.
+        what: &'static str,
+    },
+    /// Both superblocks are damaged, and no other device can help.
+    #[error(
+        "both superblocks of {0} are damaged, and no other device of its pool is there; name the others too"
+    )]
+    Damaged(String),
+    /// Two pools.
+    #[error(
+        "{first} belongs to pool {first_pool}, but {second} to pool {second_pool}; name the devices of one pool"
+    )]
+    OtherPool {
+        /// A device.
+        first: String,
+        /// Its pool.
+        first_pool: Uuid,
+        /// A device of another pool.
+        second: String,
+        /// Its pool.
+        second_pool: Uuid,
+    },
+    /// The same device twice, or a copy of one.
+    #[error("{first} and {second} are the same device, or one is a copy of the other; name it once")]
+    Duplicate {
+        /// A device.
+        first: String,
+        /// The device again.
+        second: String,
+    },
+    /// A later version's pool.
+    #[error("{device} has pool format {version}, newer than this version of Forebay knows; use a newer one")]
+    Newer {
+        /// Its name.
+        device: String,
+        /// The format's version.
+        version: u16,
+    },
+    /// A pool with features that have to be known.
+    #[error(
+        "{device} needs features that this version of Forebay does not have ({bits:#x}); use a newer one"
+    )]
+    UnknownFeatures {
+        /// Its name.
+        device: String,
+        /// Their bits.
+        bits: u64,
+    },
+    /// It does not hold all its segments any more.
+    #[error(
+        "{device} has shrunk to {size} bytes, but its pool uses {needed}; give it back its size, or leave it out"
+    )]
+    Shrunk {
+        /// Its name.
+        device: String,
+        /// Its bytes now.
+        size: u64,
+        /// The bytes its segments need.
+        needed: u64,
+    },
+    /// Two devices have each been written without the other.
+    #[error(
+        "{first} and {second} were each used without the other, and both may hold what the other lacks; name only \
+         the one whose contents you want"
+    )]
+    Split {
+        /// A device.
+        first: String,
+        /// A device.
+        second: String,
+    },
+    /// What was written to two of them alone would be missed without notice.
+    #[error("{} members of the pool are missing ({}), but at most one may be; name the others too", .0.len(), list(.0))]
+    TooManyMissing(Vec<Uuid>),
+    /// No member is left that could be written. What was to be changed is not durable: the pool must not be used any
+    /// more until it is opened again.
+    #[error("no cache device is left that can be written; check the devices and start again")]
+    NoMemberLeft,
+    /// The last one cannot be taken out.
+    #[error("{0} is the last cache device; add another before removing it")]
+    LastMember(String),
+    /// No such index.
+    #[error("the pool has no active member number {0}; `forebay pool status` lists the members")]
+    NoSuchMember(u16),
+    /// Sixteen active members.
+    #[error("the pool has 16 members already; remove one before adding another")]
+    Full,
+}
+
+fn list(uuids: &[Uuid]) -> String {
+    uuids.iter().map(Uuid::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What was found at opening and did not stand in the way.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Notice {
+    /// An active member is not among the usable devices.
+    #[error(
+        "cache device {uuid} (member {index}) is missing; what is only on the others is served from there"
+    )]
+    Missing {
+        /// The member's index.
+        index: u16,
+        /// Its UUID.
+        uuid: Uuid,
+    },
+    /// The pool was used without it: what is on it is out of date.
+    #[error("{0} is out of date, since the pool was used without it; add it again with `forebay pool add`")]
+    Stale(String),
+    /// It was a member once.
+    #[error("{0} is no member of the pool any more; add it again with `forebay pool add`, or leave it out")]
+    NotMember(String),
+    /// Both superblocks are damaged.
+    #[error(
+        "{0} is not used, since both its superblocks are damaged; replace it, or add it again after wiping it"
+    )]
+    Damaged(String),
+    /// It cannot be read.
+    #[error("{device} is not used, since it cannot be read ({error}); replace it")]
+    Unreadable {
+        /// Its name.
+        device: String,
+        /// What the device says.
+        error: DeviceError,
+    },
+}

@@ -1,0 +1,68 @@
+//! Where what is on a device: superblock copy A in the first block, segments from 1 MiB on, superblock copy B in the
+//! last whole block.
+
+use crate::buffer::BLOCK;
+use crate::format::{SEGMENT_MAX, SEGMENT_MIN};
+
+/// The smallest device, in bytes: 64 MiB.
+pub const DEVICE_MIN: u64 = 64 << 20;
+
+/// The largest device, in bytes: 16 TiB.
+pub const DEVICE_MAX: u64 = 16 << 40;
+
+/// Where the first segment begins, in bytes. Some of what others write to devices is further in than one block; all of
+/// it is wiped when a device is formatted, and what is found there later was not written by Forebay.
+pub const SEGMENTS_START: u64 = 1 << 20;
+
+/// A device that is added later has at least this many segments of the pool's size.
+pub(super) const SEGMENTS_MIN: u32 = 16;
+
+/// One of the two places of the superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copy {
+    /// The first block.
+    A,
+    /// The last whole block.
+    B,
+}
+
+impl Copy {
+    /// Its place on a device of `size` bytes, at least one block.
+    pub(super) fn offset(self, size: u64) -> u64 {
+        match self {
+            Copy::A => 0,
+            Copy::B => (size / BLOCK as u64).saturating_sub(1) * BLOCK as u64,
+        }
+    }
+
+    pub(super) fn other(self) -> Self {
+        match self {
+            Copy::A => Copy::B,
+            Copy::B => Copy::A,
+        }
+    }
+}
+
+/// The segment size of a pool the smallest device of which has `smallest` bytes: a 64th of it, so that even the
+/// smallest pool has enough segments to write, read, clean and free at the same time.
+pub(super) fn segment_size(smallest: u64) -> u32 {
+    let share = (smallest / 64).clamp(u64::from(SEGMENT_MIN), u64::from(SEGMENT_MAX));
+    // Clamped: it fits.
+    1 << share.ilog2()
+}
+
+/// Segments that fit a device of `size` bytes.
+pub(super) fn segments(size: u64, segment_size: u32) -> u32 {
+    let room = Copy::B.offset(size).saturating_sub(SEGMENTS_START) / u64::from(segment_size);
+    u32::try_from(room).unwrap_or(u32::MAX)
+}
+
+/// The smallest device, in bytes, with `segments` segments of `segment_size` bytes.
+pub(super) fn size_for(segments: u32, segment_size: u32) -> u64 {
+    SEGMENTS_START + u64::from(segments) * u64::from(segment_size) + BLOCK as u64
+}
+
+/// Where segment number `segment` begins on its device, in bytes.
+pub fn segment_offset(segment: u32, segment_size: u32) -> u64 {
+    SEGMENTS_START + u64::from(segment) * u64::from(segment_size)
+}

@@ -1,0 +1,161 @@
+//! The pool: which devices there are, what they are to each other, and how that is kept over crashes.
+//!
+//! Every device carries the table of all members in its superblock, in two copies. A change of the table, and every
+//! opening, is a new *epoch*, written in two steps: first every active member gets the new epoch and table, then every
+//! one of them is told that all have it (the epoch is *in use*). Nothing else is written in an epoch before it is in
+//! use. So after a crash:
+//!
+//! - an active member that carries at least the newest epoch in use has missed nothing, even if others carry a newer
+//!   one that did not come into use: an interrupted change costs no redundancy;
+//! - a member that carries less is out of date and is not used;
+//! - a member that was declared lost can not come back by itself, since all that went on without it know.
+//!
+//! What two devices cannot know: if each is opened once without the other, each is right by itself. This is noticed
+//! when both are there again, and refused.
+
+mod change;
+mod error;
+mod geometry;
+mod identify;
+mod make;
+mod open;
+mod signature;
+mod superblock;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use change::AlsoLost;
+pub use error::{Notice, PoolError, Uuid};
+pub use geometry::{DEVICE_MAX, DEVICE_MIN, SEGMENTS_START, segment_offset};
+pub use identify::{Contents, identify};
+pub use superblock::{Entry, State, Superblock, Unusable};
+
+use crate::buffer::BLOCK;
+use crate::format::SegmentId;
+use crate::io::Device;
+use crate::segments::Reach;
+use geometry::Copy;
+use identify::look;
+use open::{Decision, Seen, decide};
+
+/// A pool whose members are known.
+#[derive(Debug)]
+pub struct Pool {
+    /// The pool's UUID.
+    pub uuid: u128,
+    /// The epoch: to be bumped by [`Pool::open_epoch`] before anything is written.
+    pub epoch: u64,
+    /// Bytes of a segment, on all devices: a power of two from 1 to 64 MiB.
+    pub segment_size: u32,
+    /// The members; each is at its own index.
+    pub members: Vec<Member>,
+    /// What was found at opening and did not stand in the way.
+    pub notices: Vec<Notice>,
+    in_use: u64,
+    generation: u64,
+    optional: u64,
+    reach: Reach,
+}
+
+/// A member of a pool.
+#[derive(Clone)]
+pub struct Member {
+    /// The device's UUID.
+    pub uuid: u128,
+    /// Its place in [`Pool::members`], and in the headers of segments.
+    pub index: u16,
+    /// Its segments.
+    pub segments: u32,
+    /// What it is to the pool.
+    pub state: State,
+    /// The epoch since which it is that. No segment with a lower epoch in its header counts on an active device.
+    pub since_epoch: u64,
+    /// The device: there for active members, unless they are missing.
+    pub device: Option<Arc<dyn Device>>,
+    /// The superblock copy that is older or perhaps not whole: it is written first, so that one always is.
+    write_first: Copy,
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Member")
+            .field("uuid", &Uuid(self.uuid))
+            .field("index", &self.index)
+            .field("segments", &self.segments)
+            .field("state", &self.state)
+            .field("since_epoch", &self.since_epoch)
+            .field("device", &self.device.as_ref().map(|device| device.name()))
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// Opens the pool that `devices` are the members of, in any order; writes nothing. What members are missing or
+    /// cannot be used is in [`Pool::notices`]. Whoever wants to write calls [`Pool::open_epoch`] first.
+    ///
+    /// # Errors
+    /// Every refusal of the table in `pool/open.rs`.
+    pub async fn open(devices: Vec<Arc<dyn Device>>) -> Result<Pool, PoolError> {
+        let mut seen = Vec::with_capacity(devices.len());
+        let mut write_first = Vec::with_capacity(devices.len());
+        for device in &devices {
+            let looked = look(device.as_ref()).await;
+            write_first.push(looked.as_ref().map_or(Copy::A, |(_, copy)| *copy));
+            let contents = looked.map(|(contents, _)| contents);
+            seen.push(Seen { name: device.name().to_owned(), size: device.size(), contents });
+        }
+        let Decision { superblock, devices: places, notices } = decide(&seen)?;
+        let member = |((index, entry), at): ((u16, &Entry), Option<usize>)| Member {
+            uuid: entry.uuid,
+            index,
+            segments: entry.segments,
+            state: entry.state,
+            since_epoch: entry.since_epoch,
+            device: at.map(|at| devices[at].clone()),
+            write_first: at.map_or(Copy::A, |at| write_first[at]),
+        };
+        Ok(Pool {
+            uuid: superblock.pool,
+            epoch: superblock.epoch,
+            segment_size: superblock.segment_size,
+            members: (0..).zip(&superblock.members).zip(places).map(member).collect(),
+            notices,
+            in_use: superblock.in_use,
+            generation: superblock.generation,
+            optional: superblock.optional,
+            reach: superblock.reach,
+        })
+    }
+
+    /// 4 KiB blocks of a segment.
+    pub fn slots(&self) -> u16 {
+        // At most 64 MiB: it fits.
+        (self.segment_size as usize / BLOCK) as u16
+    }
+
+    /// How far back the pool reaches, at least.
+    pub(crate) fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    /// Segment number `seq` of this pool, for the decoders of what is in it.
+    pub fn segment_id(&self, seq: u64) -> SegmentId {
+        SegmentId { pool: self.uuid, seq, slots: self.slots() }
+    }
+
+    /// Where segment number `segment` begins on its device, in bytes.
+    pub fn offset(&self, segment: u32) -> u64 {
+        segment_offset(segment, self.segment_size)
+    }
+
+    /// The members that can be read and written.
+    pub fn present(&self) -> impl Iterator<Item = (&Member, &Arc<dyn Device>)> {
+        self.members
+            .iter()
+            .filter(|member| member.state == State::Active)
+            .filter_map(|member| Some((member, member.device.as_ref()?)))
+    }
+}

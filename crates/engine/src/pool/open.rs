@@ -1,0 +1,203 @@
+//! Which devices make a pool: a decision table over what was found on them. It reads nothing and writes nothing.
+//!
+//! | row | found | decision |
+//! |---|---|---|
+//! | O1 | no devices, or more than 16 | refuse |
+//! | O2 | a pool of a newer format | refuse |
+//! | O3 | a pool with unknown required features | refuse |
+//! | O4 | somebody else's data | refuse |
+//! | O5 | all blank | refuse: no pool |
+//! | O6 | no member with a good superblock; some damaged or unreadable | refuse |
+//! | O7 | members of two pools | refuse |
+//! | O8 | one member twice | refuse |
+//! | O9 | a pool that was never opened, and another such pool or a blank or damaged device | refuse: formatting was interrupted |
+//! | O10 | a member and a blank device | refuse |
+//! | O11 | two members, each used without the other | refuse |
+//! | O12 | a member that the table no longer names, or names as removed | go on without it |
+//! | O13 | a member that the table names as lost | go on without it: stale |
+//! | O14 | an active member older than the newest epoch in use | go on without it: stale |
+//! | O15 | an active member smaller than its segments | refuse |
+//! | O16 | a device with damaged superblocks, or one that cannot be read, beside good members | go on without it |
+//! | O17 | one active member missing (or dropped by O12 to O16) | go on, degraded |
+//! | O18 | more than one active member missing | refuse |
+//! | O19 | all active members, in any order | open |
+//!
+//! "The table" is the one of the superblock with the highest (epoch in use, epoch, generation).
+
+use super::error::{Notice, PoolError, Uuid};
+use super::geometry::{segments, size_for};
+use super::identify::Contents;
+use super::superblock::{State, Superblock};
+use crate::format::DEVICES_MAX;
+use crate::io::DeviceError;
+
+/// A device and what was found on it.
+pub(super) struct Seen {
+    pub(super) name: String,
+    pub(super) size: u64,
+    pub(super) contents: Result<Contents, DeviceError>,
+}
+
+/// What to open.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// The superblock that counts; its epoch and generation are the highest of all.
+    pub(super) superblock: Superblock,
+    /// For each member by index: which of the devices it is.
+    pub(super) devices: Vec<Option<usize>>,
+    pub(super) notices: Vec<Notice>,
+}
+
+struct Found<'a> {
+    at: usize,
+    name: &'a str,
+    size: u64,
+    superblock: &'a Superblock,
+}
+
+/// Decides by the table above.
+pub(super) fn decide(seen: &[Seen]) -> Result<Decision, PoolError> {
+    refuse_what_is_not_ours(seen)?;
+    let mut notices = Vec::new();
+    let mut blank = None;
+    let mut found = Vec::new();
+    for (at, Seen { name, size, contents }) in seen.iter().enumerate() {
+        match contents {
+            Ok(Contents::Pool(superblock)) => found.push(Found { at, name, size: *size, superblock }),
+            Ok(Contents::Blank) => blank = blank.or(Some(name)),
+            Ok(Contents::Damaged) => notices.push(Notice::Damaged(name.clone())),
+            Err(error) => notices.push(Notice::Unreadable { device: name.clone(), error: *error }),
+            // Refused above.
+            Ok(Contents::Foreign(_) | Contents::Newer { .. } | Contents::UnknownFeatures(_)) => {}
+        }
+    }
+    let newest = found.iter().max_by_key(|found| {
+        let Superblock { in_use, epoch, generation, .. } = found.superblock;
+        (in_use, epoch, generation)
+    });
+    let Some(newest) = newest else { return Err(no_pool(notices)) };
+    refuse_what_does_not_match(&found, newest)?;
+    let damaged = notices.iter().any(|notice| matches!(notice, Notice::Damaged(_)));
+    if newest.superblock.in_use == 0 && (blank.is_some() || damaged) {
+        return Err(PoolError::Unfinished(newest.name.to_owned()));
+    }
+    if let Some(blank) = blank {
+        return Err(PoolError::Blank(blank.clone()));
+    }
+    let mut superblock = newest.superblock.clone();
+    let mut devices = vec![None; superblock.members.len()];
+    for found in &found {
+        match member(found, newest)? {
+            Ok(index) => devices[index] = Some(found.at),
+            Err(notice) => notices.push(notice),
+        }
+    }
+    notices.extend(missing(&superblock, &devices)?);
+    superblock.epoch = highest(&found, |superblock| superblock.epoch);
+    superblock.generation = highest(&found, |superblock| superblock.generation);
+    Ok(Decision { superblock, devices, notices })
+}
+
+fn highest(found: &[Found<'_>], of: impl Fn(&Superblock) -> u64) -> u64 {
+    found.iter().map(|found| of(found.superblock)).max().unwrap_or(0)
+}
+
+/// Rows O1 to O4.
+fn refuse_what_is_not_ours(seen: &[Seen]) -> Result<(), PoolError> {
+    if seen.is_empty() {
+        return Err(PoolError::NoDevices);
+    }
+    if seen.len() > DEVICES_MAX {
+        return Err(PoolError::TooManyDevices(seen.len()));
+    }
+    for Seen { name, contents, .. } in seen {
+        let device = name.clone();
+        match *contents {
+            Ok(Contents::Newer { version }) => return Err(PoolError::Newer { device, version }),
+            Ok(Contents::UnknownFeatures(bits)) => return Err(PoolError::UnknownFeatures { device, bits }),
+            Ok(Contents::Foreign(what)) => return Err(PoolError::Foreign { device, what }),
+            Ok(Contents::Blank | Contents::Pool(_) | Contents::Damaged) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Rows O5 and O6.
+fn no_pool(notices: Vec<Notice>) -> PoolError {
+    match notices.into_iter().next() {
+        Some(Notice::Unreadable { device, error }) => PoolError::Unreadable { device, error },
+        Some(Notice::Damaged(device)) => PoolError::Damaged(device),
+        _ => PoolError::NoPool,
+    }
+}
+
+/// Rows O7 and O8, and O9 for two pools.
+fn refuse_what_does_not_match(found: &[Found<'_>], newest: &Found<'_>) -> Result<(), PoolError> {
+    for other in found {
+        if other.superblock.pool != newest.superblock.pool {
+            if newest.superblock.in_use == 0 {
+                return Err(PoolError::Unfinished(newest.name.to_owned()));
+            }
+            let (first, second) = if other.at < newest.at { (other, newest) } else { (newest, other) };
+            return Err(PoolError::OtherPool {
+                first: first.name.to_owned(),
+                first_pool: Uuid(first.superblock.pool),
+                second: second.name.to_owned(),
+                second_pool: Uuid(second.superblock.pool),
+            });
+        }
+        let same =
+            |twin: &&Found<'_>| twin.at > other.at && twin.superblock.device == other.superblock.device;
+        if let Some(twin) = found.iter().find(same) {
+            return Err(PoolError::Duplicate { first: other.name.to_owned(), second: twin.name.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Rows O11 to O15: the index of this member, or why the pool goes on without it.
+fn member(found: &Found<'_>, newest: &Found<'_>) -> Result<Result<usize, Notice>, PoolError> {
+    let table = newest.superblock;
+    let own = found.superblock;
+    let split = || PoolError::Split { first: newest.name.to_owned(), second: found.name.to_owned() };
+    // All members of one change carry the same table.
+    if (own.in_use, own.epoch) == (table.in_use, table.epoch) && own.members != table.members {
+        return Err(split());
+    }
+    let name = found.name.to_owned();
+    let Some(index) = table.members.iter().position(|entry| entry.uuid == own.device) else {
+        return Ok(Err(Notice::NotMember(name)));
+    };
+    let entry = &table.members[index];
+    match entry.state {
+        State::Removed => Ok(Err(Notice::NotMember(name))),
+        // It went on by itself after the others had given it up.
+        State::Lost if own.in_use >= entry.since_epoch => Err(split()),
+        State::Lost => Ok(Err(Notice::Stale(name))),
+        // An epoch comes into use when all active members carry it: this one fell back since.
+        State::Active if own.epoch < table.in_use => Ok(Err(Notice::Stale(name))),
+        State::Active if segments(found.size, table.segment_size) < entry.segments => {
+            Err(PoolError::Shrunk {
+                device: name,
+                size: found.size,
+                needed: size_for(entry.segments, table.segment_size),
+            })
+        }
+        State::Active => Ok(Ok(index)),
+    }
+}
+
+/// Rows O17 to O19.
+fn missing(superblock: &Superblock, devices: &[Option<usize>]) -> Result<Option<Notice>, PoolError> {
+    let missing: Vec<_> = (0..)
+        .zip(&superblock.members)
+        .zip(devices)
+        .filter(|((_, entry), device)| entry.state == State::Active && device.is_none())
+        .map(|((index, entry), _)| (index, Uuid(entry.uuid)))
+        .collect();
+    match missing[..] {
+        [] => Ok(None),
+        [(index, uuid)] => Ok(Some(Notice::Missing { index, uuid })),
+        _ => Err(PoolError::TooManyMissing(missing.into_iter().map(|(_, uuid)| uuid).collect())),
+    }
+}

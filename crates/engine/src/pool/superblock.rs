@@ -1,0 +1,261 @@
+//! The superblock: what a device knows of its pool.
+
+use std::mem::{offset_of, size_of};
+
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::geometry::DEVICE_MAX;
+use crate::buffer::{BLOCK, Buffer};
+use crate::segments::Reach;
+use crate::format::{DEVICES_MAX, SEGMENT_MAX, SEGMENT_MIN, VERSION, is_zero, seal, sealed};
+
+pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
+
+/// Features that must be understood to open a pool. There are none yet.
+const REQUIRED_KNOWN: u64 = 0;
+
+/// What a member of a pool is to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Read and written.
+    Active,
+    /// It failed or was missing: what is on it is out of date.
+    Lost,
+    /// Taken out by the administrator.
+    Removed,
+}
+
+/// A member as the superblocks name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The device's UUID.
+    pub uuid: u128,
+    /// Its segments.
+    pub segments: u32,
+    /// What it is to the pool.
+    pub state: State,
+    /// The epoch since which it is that. Nothing that was written to an active device in an earlier epoch counts.
+    pub since_epoch: u64,
+}
+
+/// A superblock. All devices of a pool have the same, but for `device` and `index`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The pool's UUID.
+    pub pool: u128,
+    /// The UUID of the device that this superblock is on.
+    pub device: u128,
+    /// The device's index: its own place in `members`.
+    pub index: u16,
+    /// Bytes of a segment: a power of two from 1 to 64 MiB.
+    pub segment_size: u32,
+    /// Grows by every change of the members, and by every opening.
+    pub epoch: u64,
+    /// The newest epoch that all active members are known to carry; below `epoch` while a change is under way.
+    pub in_use: u64,
+    /// Grows by every superblock written; of a device's two copies the one with the higher generation counts.
+    pub generation: u64,
+    /// Features that need not be understood; kept as they are.
+    pub optional: u64,
+    /// How far back the pool reaches, at least; frames of the log may say more.
+    pub reach: Reach,
+    /// The members by index; 1 to 16.
+    pub members: Vec<Entry>,
+}
+
+/// Why a block is no superblock to go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// It does not even begin as one.
+    None,
+    /// It begins as one, but was not written so.
+    Damaged,
+    /// A later version of the format.
+    Newer(u16),
+    /// These required features are not known here.
+    UnknownFeatures(u64),
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct RawEntry {
+    uuid: U128,
+    since_epoch: U64,
+    segments: U32,
+    state: U16,
+    reserved: U16,
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct Raw {
+    magic: [u8; 8],
+    checksum: U64,
+    version: U16,
+    index: U16,
+    members: U16,
+    reserved: U16,
+    required: U64,
+    optional: U64,
+    pool: U128,
+    device: U128,
+    epoch: U64,
+    in_use: U64,
+    generation: U64,
+    segment_size: U32,
+    reserved_too: U32,
+    tail: U64,
+    oldest_position: U64,
+    oldest_seq: U64,
+    table: [RawEntry; DEVICES_MAX],
+}
+
+const _: () = {
+    assert!(offset_of!(Raw, checksum) == 8);
+    assert!(offset_of!(Raw, version) == 16);
+    assert!(offset_of!(Raw, required) == 24);
+    assert!(offset_of!(Raw, pool) == 40);
+    assert!(offset_of!(Raw, device) == 56);
+    assert!(offset_of!(Raw, epoch) == 72);
+    assert!(offset_of!(Raw, generation) == 88);
+    assert!(offset_of!(Raw, segment_size) == 96);
+    assert!(offset_of!(Raw, table) == 128);
+    assert!(size_of::<RawEntry>() == 32);
+    assert!(size_of::<Raw>() == 128 + 16 * 32);
+};
+
+impl Superblock {
+    /// The superblock's block.
+    ///
+    /// # Panics
+    /// If a decoder would not accept it.
+    pub fn encode(&self) -> Buffer {
+        assert!(self.is_consistent(), "superblocks agree with themselves: {self:?}");
+        let mut entries = self.members.iter().map(to_raw);
+        let raw = Raw {
+            magic: MAGIC,
+            checksum: U64::ZERO,
+            version: VERSION.into(),
+            index: self.index.into(),
+            // At most 16.
+            members: (self.members.len() as u16).into(),
+            reserved: U16::ZERO,
+            required: REQUIRED_KNOWN.into(),
+            optional: self.optional.into(),
+            pool: self.pool.into(),
+            device: self.device.into(),
+            epoch: self.epoch.into(),
+            in_use: self.in_use.into(),
+            generation: self.generation.into(),
+            segment_size: self.segment_size.into(),
+            reserved_too: U32::ZERO,
+            tail: self.reach.tail.into(),
+            oldest_position: self.reach.oldest.0.into(),
+            oldest_seq: (if self.reach.oldest.1 { u64::MAX } else { self.reach.oldest.2 }).into(),
+            table: std::array::from_fn(|_| entries.next().unwrap_or(EMPTY)),
+        };
+        let mut block = Buffer::zeroed(1);
+        block[..size_of::<Raw>()].copy_from_slice(raw.as_bytes());
+        seal(MAGIC, &mut block);
+        block
+    }
+
+    /// The superblock in `block`.
+    ///
+    /// # Errors
+    /// Why there is none, or none that may be gone by.
+    pub fn decode(block: &[u8]) -> Result<Self, Unusable> {
+        if block.len() != BLOCK || !block.starts_with(&MAGIC) {
+            return Err(Unusable::None);
+        }
+        // Magic, checksum and version are in the same place in all versions.
+        let (raw, rest) = Raw::ref_from_prefix(block).map_err(|_| Unusable::Damaged)?;
+        if !sealed(MAGIC, block) || raw.version.get() == 0 {
+            return Err(Unusable::Damaged);
+        }
+        if raw.version.get() > VERSION {
+            return Err(Unusable::Newer(raw.version.get()));
+        }
+        match raw.required.get() & !REQUIRED_KNOWN {
+            0 => {}
+            unknown => return Err(Unusable::UnknownFeatures(unknown)),
+        }
+        from_raw(raw).filter(|found| is_zero(rest) && found.is_consistent()).ok_or(Unusable::Damaged)
+    }
+
+    fn is_consistent(&self) -> bool {
+        let count = self.members.len();
+        let own = self.members.get(usize::from(self.index));
+        let sizes = self.segment_size.is_power_of_two()
+            && (SEGMENT_MIN..=SEGMENT_MAX).contains(&self.segment_size)
+            && self.members.iter().all(|member| {
+                let bytes = u64::from(member.segments) * u64::from(self.segment_size);
+                (1..=DEVICE_MAX).contains(&bytes)
+            });
+        let distinct = (1..count)
+            .all(|at| self.members[..at].iter().all(|earlier| earlier.uuid != self.members[at].uuid));
+        (1..=DEVICES_MAX).contains(&count)
+            && own.is_some_and(|own| own.uuid == self.device && own.state == State::Active)
+            && sizes
+            && distinct
+            && self.in_use <= self.epoch
+            && self.members.iter().all(|member| member.since_epoch <= self.epoch)
+    }
+}
+
+const EMPTY: RawEntry = RawEntry {
+    uuid: U128::ZERO,
+    since_epoch: U64::ZERO,
+    segments: U32::ZERO,
+    state: U16::ZERO,
+    reserved: U16::ZERO,
+};
+
+fn to_raw(entry: &Entry) -> RawEntry {
+    let state: u16 = match entry.state {
+        State::Active => 1,
+        State::Lost => 2,
+        State::Removed => 3,
+    };
+    RawEntry {
+        uuid: entry.uuid.into(),
+        since_epoch: entry.since_epoch.into(),
+        segments: entry.segments.into(),
+        state: state.into(),
+        reserved: U16::ZERO,
+    }
+}
+
+fn from_raw(raw: &Raw) -> Option<Superblock> {
+    let (used, unused) = raw.table.split_at_checked(usize::from(raw.members.get()))?;
+    let members = used.iter().map(entry_from_raw).collect::<Option<Vec<_>>>()?;
+    let reserved = raw.reserved.get() == 0 && raw.reserved_too.get() == 0 && is_zero(unused.as_bytes());
+    reserved.then(|| Superblock {
+        pool: raw.pool.get(),
+        device: raw.device.get(),
+        index: raw.index.get(),
+        segment_size: raw.segment_size.get(),
+        epoch: raw.epoch.get(),
+        in_use: raw.in_use.get(),
+        generation: raw.generation.get(),
+        optional: raw.optional.get(),
+        reach: Reach::new(raw.tail.get(), raw.oldest_position.get(), raw.oldest_seq.get()),
+        members,
+    })
+}
+
+fn entry_from_raw(raw: &RawEntry) -> Option<Entry> {
+    let state = match raw.state.get() {
+        1 => State::Active,
+        2 => State::Lost,
+        3 => State::Removed,
+        _ => return None,
+    };
+    (raw.reserved.get() == 0).then(|| Entry {
+        uuid: raw.uuid.get(),
+        segments: raw.segments.get(),
+        state,
+        since_epoch: raw.since_epoch.get(),
+    })
+}

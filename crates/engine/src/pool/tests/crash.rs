@@ -1,0 +1,162 @@
+//! The power is cut at every single write of every change, and the write is torn in several ways.
+
+use super::*;
+use ram::Power;
+
+/// Bytes of the torn write that get through: none, part of a sector, whole sectors, all.
+const TORN: [usize; 5] = [0, 20, 512, 2048, BLOCK];
+
+/// Does `change` with the power cut at its first write, then at its second, and so on, until it gets through; calls
+/// `check` after each restart with whether it got through. `prepare` makes the devices.
+fn at_every_write<const N: usize>(
+    prepare: impl Fn() -> [Arc<Ram>; N],
+    change: impl Fn(&[Arc<Ram>; N]) -> bool,
+    check: impl Fn(&[Arc<Ram>; N], bool),
+) {
+    for torn in TORN {
+        let mut writes = 0;
+        loop {
+            let rams = prepare();
+            let power = Power::cut_after(writes, torn);
+            rams.iter().for_each(|ram| ram.plug_into(&power));
+            let done = change(&rams);
+            let cut = power.is_cut();
+            assert!(done || cut, "it only fails when the power does");
+            rams.iter().for_each(|ram| ram.restart());
+            check(&rams, done);
+            if !cut {
+                break;
+            }
+            writes += 1;
+        }
+        assert!(writes >= 4, "{writes} writes are too few to be right");
+    }
+}
+
+/// All members are there, and go on.
+fn assert_whole(rams: &[Arc<Ram>], names: &[&str]) {
+    let mut pool = open(rams).unwrap();
+    assert_eq!(pool.notices, []);
+    assert_eq!(present(&pool), names);
+    let highest = rams.iter().map(|ram| superblock(ram).epoch).max().unwrap();
+    assert_eq!(block_on(pool.open_epoch()), Ok(vec![]));
+    assert!(pool.epoch > highest, "an epoch is never used twice");
+    assert_eq!(present(&open(rams).unwrap()), names);
+}
+
+#[test]
+fn opening_costs_no_member() {
+    let change = |rams: &[Arc<Ram>; 3]| block_on(open(rams).unwrap().open_epoch()) == Ok(vec![]);
+    at_every_write(used::<3>, change, |rams, done| {
+        assert!(!done || rams.iter().all(|ram| superblock(ram).epoch == 2));
+        assert_whole(rams, &["a", "b", "c"]);
+    });
+}
+
+#[test]
+fn opening_with_one_bad_copy_costs_no_member() {
+    for bad in [0, 64 * MIB - BLOCK as u64] {
+        let prepare = || {
+            let rams = used::<2>();
+            rams.iter().for_each(|ram| ram.poke(bad, &[0xff; BLOCK]));
+            rams
+        };
+        let change = |rams: &[Arc<Ram>; 2]| block_on(open(rams).unwrap().open_epoch()) == Ok(vec![]);
+        at_every_write(prepare, change, |rams, _| assert_whole(rams, &["a", "b"]));
+    }
+}
+
+#[test]
+fn two_interrupted_openings_cost_no_member() {
+    for first in 0..8 {
+        let prepare = || {
+            let rams = used::<2>();
+            let mut pool = open(&rams).unwrap();
+            let power = Power::cut_after(first, 20);
+            rams.iter().for_each(|ram| ram.plug_into(&power));
+            block_on(pool.open_epoch()).unwrap_err();
+            rams.iter().for_each(|ram| ram.restart());
+            rams
+        };
+        let change = |rams: &[Arc<Ram>; 2]| block_on(open(rams).unwrap().open_epoch()) == Ok(vec![]);
+        at_every_write(prepare, change, |rams, _| assert_whole(rams, &["a", "b"]));
+    }
+}
+
+#[test]
+fn a_loss_is_recorded_or_did_not_happen() {
+    let change = |rams: &[Arc<Ram>; 3]| block_on(open(rams).unwrap().lose(1)) == Ok(vec![]);
+    at_every_write(used::<3>, change, |rams, done| {
+        let [a, b, c] = rams;
+        let with_all = open(rams).unwrap();
+        assert!(["a", "c"].iter().all(|name| present(&with_all).contains(name)), "the others stay");
+        let lost = !present(&with_all).contains(&"b");
+        assert!(lost || !done, "what was recorded stays recorded");
+        for survivor in [a, c] {
+            // With one survivor more is missing than may be, unless the loss is known there.
+            let lost = open(&[survivor.clone(), b.clone()]).is_ok_and(|pool| !present(&pool).contains(&"b"));
+            assert!(lost || !done, "on every one of the others");
+        }
+    });
+}
+
+#[test]
+fn an_added_member_is_there_or_not() {
+    let change = |rams: &[Arc<Ram>; 3]| {
+        let [a, b, c] = rams;
+        let mut pool = open(&[a.clone(), b.clone()]).unwrap();
+        block_on(pool.add(c.clone(), false)).is_ok_and(|(_, also_lost)| also_lost.is_empty())
+    };
+    let prepare = || {
+        let [a, b] = used();
+        [a, b, Ram::new("c", 64 * MIB)]
+    };
+    at_every_write(prepare, change, |rams, done| {
+        let [a, b, c] = rams;
+        let old = [a.clone(), b.clone()];
+        assert_eq!(present(&open(&old).unwrap()), ["a", "b"]);
+        match contents(c) {
+            Contents::Pool(_) => assert_whole(rams, &["a", "b", "c"]),
+            // Nobody knows of it.
+            Contents::Blank | Contents::Damaged if !done => assert_whole(&old, &["a", "b"]),
+            other => panic!("{other}"),
+        }
+    });
+}
+
+#[test]
+fn a_removed_member_is_there_or_not() {
+    let change = |rams: &[Arc<Ram>; 3]| block_on(open(rams).unwrap().remove(1)) == Ok(vec![]);
+    at_every_write(used::<3>, change, |rams, done| {
+        let [a, b, c] = rams;
+        let others = [a.clone(), c.clone()];
+        assert_eq!(present(&open(&others).unwrap()), ["a", "c"]);
+        match open(rams) {
+            Ok(pool) => {
+                assert!(["a", "c"].iter().all(|name| present(&pool).contains(name)));
+                assert!(!done || !present(&pool).contains(&"b"));
+            }
+            Err(PoolError::Blank(name)) => {
+                assert_eq!(name, b.name());
+                assert_whole(&others, &["a", "c"]);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    });
+}
+
+#[test]
+fn formatting_can_be_done_again() {
+    let change = |rams: &[Arc<Ram>; 3]| block_on(Pool::format(devices(rams), &mut random(1), false)).is_ok();
+    at_every_write(blank::<3>, change, |rams, done| {
+        let torn = rams.iter().any(|ram| contents(ram) == Contents::Damaged);
+        match open(rams) {
+            Ok(_) => return assert_whole(rams, &["a", "b", "c"]),
+            Err(PoolError::NoPool | PoolError::Unfinished(_)) => assert!(!done),
+            Err(PoolError::Damaged(_)) => assert!(torn),
+            Err(error) => panic!("{error}"),
+        }
+        block_on(Pool::format(devices(rams), &mut random(100), torn)).expect("once more");
+        assert_whole(rams, &["a", "b", "c"]);
+    });
+}

@@ -1,0 +1,187 @@
+//! The records of all segments, applied in order: the newest wins.
+
+use std::sync::Arc;
+
+use super::frames::{Read, footer_of};
+use super::headers::Found;
+use super::{Recovered, is_log, name};
+use crate::buffer::BLOCK;
+use crate::format::{Body, Footer, Record};
+use crate::leaf::{Entry, SegmentId};
+use crate::object::Object;
+use crate::objects::Objects;
+use crate::pool::Pool;
+use crate::segments::{Segment, Segments};
+
+/// The tables of an engine.
+pub(super) struct Applied {
+    pub(super) segments: Segments,
+    pub(super) objects: Objects,
+    /// Segments of the log that lack a footer on some leg.
+    pub(super) unsealed: Vec<(SegmentId, Footer)>,
+    /// Objects the backing store may not know everything of.
+    pub(super) unsure: Vec<Arc<Object>>,
+    pub(super) recovered: Recovered,
+}
+
+/// A segment with its records.
+struct Loaded {
+    found: Found,
+    bodies: Vec<Body>,
+    in_log: bool,
+    sealed: bool,
+}
+
+pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read) -> Applied {
+    let next_seq = live.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(read.reach.tail);
+    let loaded = load(pool, live, read).await;
+    let segments = Segments::new(next_seq, free(pool, &loaded), totals(pool));
+    let objects = Objects::new();
+    let mut unsealed = Vec::new();
+    let recovered = Recovered { frames: read.frames, torn: read.torn, ..Recovered::default() };
+    for Loaded { found, bodies, in_log, sealed } in loaded {
+        let segment = Segment {
+            seq: found.seq,
+            position: found.position,
+            kind: found.kind,
+            legs: found.legs.clone(),
+            live: 0,
+            dirty: 0,
+            holds: 0,
+            durable: u16::MAX,
+            sealed: true,
+        };
+        let id = segments.restore(segment, in_log);
+        for body in &bodies {
+            apply_body(body, id, in_log, &objects, &segments);
+        }
+        if in_log && !sealed {
+            let footer =
+                Footer { pool: pool.uuid, segment_seq: found.seq, epoch: found.epoch, body: merged(bodies) };
+            unsealed.push((id, footer));
+        }
+    }
+    segments.advance();
+    let unsure = objects.all().into_iter().filter(|object| {
+        let state = object.lock();
+        state.dirty > 0 || state.mtime.is_some() || state.truncating.is_some()
+    });
+    let unsure = unsure.collect();
+    Applied { segments, objects, unsealed, unsure, recovered }
+}
+
+/// Reads the records of all segments. One of the log's whose records cannot be read any more (they were needed only to
+/// say which older copies do not count) takes all older ones with it.
+async fn load(pool: &Pool, live: Vec<Found>, read: &Read) -> Vec<Loaded> {
+    let mut loaded = Vec::<Loaded>::new();
+    for mut found in live {
+        let in_log = is_log(&found) && found.seq >= read.reach.tail;
+        if let Some(contents) = read.contents.get(&found.seq).filter(|_| in_log) {
+            let (bodies, sealed) = (contents.bodies.clone(), contents.sealed);
+            loaded.push(Loaded { found, bodies, in_log, sealed });
+            continue;
+        }
+        let name = name(pool, &found);
+        let mut body = None;
+        for place in &found.legs {
+            if body.is_none() {
+                let footer = footer_of(pool, *place, &name).await;
+                body = footer.filter(|f| f.epoch >= found.epoch).map(|footer| (footer.body, *place));
+            }
+        }
+        match body {
+            Some((body, place)) => {
+                // The second leg is not in use any more.
+                found.legs = smallvec::smallvec![place];
+                loaded.push(Loaded { found, bodies: vec![body], in_log, sealed: true });
+            }
+            None if is_log(&found) => loaded.clear(),
+            None => {}
+        }
+    }
+    loaded
+}
+
+/// The segments no live one is in; the first is used first.
+fn free(pool: &Pool, loaded: &[Loaded]) -> Vec<Vec<u32>> {
+    let unused = |index: u16, segments: u32| {
+        let mut used = vec![false; segments as usize];
+        let legs = loaded.iter().flat_map(|loaded| &loaded.found.legs);
+        for place in legs.filter(|place| place.device == index) {
+            if let Some(used) = used.get_mut(place.segment as usize) {
+                *used = true;
+            }
+        }
+        (0..segments).rev().filter(|segment| !used[*segment as usize]).collect()
+    };
+    let members = pool.members.iter();
+    members.map(|m| if m.device.is_some() { unused(m.index, m.segments) } else { Vec::new() }).collect()
+}
+
+fn totals(pool: &Pool) -> Vec<u32> {
+    pool.members.iter().map(|member| if member.device.is_some() { member.segments } else { 0 }).collect()
+}
+
+fn apply_body(body: &Body, id: SegmentId, in_log: bool, objects: &Objects, segments: &Segments) {
+    let known: Vec<_> = body.objects.iter().map(|facts| objects.get(&facts.key)).collect();
+    for record in &body.records {
+        apply_record(record, &known, id, in_log, segments);
+    }
+    for (object, facts) in known.iter().zip(&body.objects).filter(|_| in_log) {
+        let mut state = object.lock();
+        state.size = facts.size;
+        state.mtime = facts.mtime;
+        state.logged = true;
+    }
+}
+
+fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, in_log: bool, segments: &Segments) {
+    match record {
+        Record::Data { object, block, slot, checksums } => {
+            let mut state = known[usize::from(*object)].lock();
+            for (i, checksum) in checksums.iter().enumerate() {
+                let slot = slot + i as u16;
+                let copy = Entry { segment: id, checksum: *checksum, slot, dirty: in_log, hit: false };
+                state.set_entry(block + i as u64, copy, segments);
+            }
+        }
+        Record::Truncate { object, size } => {
+            let mut state = known[usize::from(*object)].lock();
+            state.drop_range(size / BLOCK as u64..u64::MAX, segments);
+            if in_log {
+                segments.hold(id);
+                if let Some(earlier) = state.truncating.replace(id) {
+                    segments.release(earlier);
+                }
+            }
+        }
+        Record::Truncated { object } => {
+            let mut state = known[usize::from(*object)].lock();
+            if let Some(segment) = state.truncating.take() {
+                segments.release(segment);
+            }
+        }
+        Record::Invalidate { object, block, count } => {
+            let mut state = known[usize::from(*object)].lock();
+            state.drop_range(*block..block.saturating_add(*count), segments);
+        }
+        Record::Forget { object } => {
+            let mut state = known[usize::from(*object)].lock();
+            state.drop_range(0..u64::MAX, segments);
+            state.mtime = None;
+            if let Some(segment) = state.truncating.take() {
+                segments.release(segment);
+            }
+        }
+    }
+}
+
+/// The records of several frames as one body.
+fn merged(bodies: Vec<Body>) -> Body {
+    let mut merged = crate::log::Gathered::default();
+    let objects = Objects::new();
+    for body in bodies {
+        merged.absorb_body(body, |facts| objects.get(&facts.key).number);
+    }
+    merged.into_body()
+}

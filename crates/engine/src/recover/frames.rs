@@ -1,0 +1,229 @@
+//! What is in the log's segments.
+//!
+//! | at the place of the next frame | and | then |
+//! |---|---|---|
+//! | a good head and body on either leg | not the last frame of the log | it counts: the next one proves that it was durable |
+//! | the same | the last frame; every data block good on either leg | it counts, and is made the same on all legs |
+//! | the same | the last frame; some data block good on no leg | torn: it was never acknowledged |
+//! | neither leg has a good head and body | no later frame in the segment, and none is missing before the next segment | the end |
+//! | the same | a later frame in the segment, or one is missing before the next segment | a hole: refuse to open |
+
+use std::collections::HashMap;
+
+use super::headers::Found;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{OpenError, is_log, name};
+use crate::Seq;
+use crate::buffer::{BLOCK, Buffer};
+use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame};
+use crate::pool::Pool;
+use crate::segments::Reach;
+
+/// The records of a segment.
+#[derive(Clone, Debug)]
+pub(super) struct Contents {
+    /// Frame by frame, or the footer's alone.
+    pub(super) bodies: Vec<Body>,
+    /// Whether a footer is on every leg.
+    pub(super) sealed: bool,
+}
+
+/// The log's last frame.
+#[derive(Debug)]
+pub(super) struct Last {
+    pub(super) start: u16,
+    /// The whole frame.
+    pub(super) bytes: Vec<u8>,
+    /// The legs that do not have it.
+    pub(super) bad: Vec<Place>,
+}
+
+/// What the log holds.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) reach: Reach,
+    pub(super) next_frame: Seq,
+    /// By segment `seq`; segments of the log only.
+    pub(super) contents: HashMap<u64, Contents, foldhash::fast::FixedState>,
+    pub(super) last: Option<Last>,
+    pub(super) frames: u64,
+    pub(super) torn: bool,
+}
+
+/// A frame with good head and body.
+struct Frame {
+    head: FrameHead,
+    body: Body,
+}
+
+/// A segment's legs in memory.
+struct Image {
+    name: SegmentId,
+    legs: Vec<(Place, Option<Buffer>)>,
+}
+
+/// Reads the log from its end back to its tail.
+pub(super) async fn read_log(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
+    let mut read = Read {
+        reach: pool.reach(),
+        next_frame: 1,
+        contents: HashMap::default(),
+        last: None,
+        frames: 0,
+        torn: false,
+    };
+    // The first frame of the segment after the one looked at: frames from it on do not count before it.
+    let mut limit: Option<Seq> = None;
+    let mut end_known = false;
+    for segment in found.iter().filter(|found| is_log(found)).rev() {
+        if end_known && segment.seq < read.reach.tail {
+            break;
+        }
+        let footer = if end_known { read_footer(pool, segment).await } else { None };
+        let contents = match footer {
+            Some(contents) => contents,
+            None => {
+                let image = Image::read(pool, segment).await;
+                let mut frames = image.chain(segment, pool.epoch, limit)?;
+                if limit.is_none()
+                    && let Some(last) = frames.last()
+                {
+                    read.last = image.verify(last);
+                    if read.last.is_none() {
+                        frames.pop();
+                        read.torn = true;
+                    }
+                }
+                if let Some(last) = frames.last().filter(|_| !end_known) {
+                    end_known = true;
+                    read.next_frame = last.head.seq + 1;
+                    read.reach = later(read.reach, &last.head);
+                }
+                read.frames += frames.len() as u64;
+                Contents { bodies: frames.into_iter().map(|frame| frame.body).collect(), sealed: false }
+            }
+        };
+        read.contents.insert(segment.seq, contents);
+        limit = Some(segment.first_frame);
+    }
+    if !end_known {
+        read.next_frame = limit.unwrap_or(1);
+    }
+    let tail = read.reach.tail;
+    read.contents.retain(|seq, _| *seq >= tail);
+    Ok(read)
+}
+
+/// The reach of a frame, if it goes further than what the superblocks say.
+fn later(stored: Reach, head: &FrameHead) -> Reach {
+    let oldest = (head.oldest_position, head.oldest_seq == u64::MAX, head.oldest_seq);
+    Reach { tail: stored.tail.max(head.tail), oldest: stored.oldest.max(oldest) }
+}
+
+impl Image {
+    async fn read(pool: &Pool, segment: &Found) -> Image {
+        let name = name(pool, segment);
+        let mut legs = Vec::new();
+        for place in &segment.legs {
+            legs.push((*place, read_slots(pool, *place, 0, usize::from(name.slots)).await));
+        }
+        Image { name, legs }
+    }
+
+    /// The good frames from the segment's front on, or [`OpenError::Hole`].
+    fn chain(&self, segment: &Found, epoch: u64, limit: Option<Seq>) -> Result<Vec<Frame>, OpenError> {
+        let mut frames = Vec::<Frame>::new();
+        let (mut start, mut seq) = (1, segment.first_frame);
+        let counts = |head: &FrameHead| {
+            head.epoch >= segment.epoch && head.epoch <= epoch && limit.is_none_or(|limit| head.seq < limit)
+        };
+        while let Some(frame) = self.frame(start).filter(|frame| frame.head.seq == seq && counts(&frame.head)) {
+            start += frame.head.blocks() as u16;
+            seq += 1;
+            frames.push(frame);
+        }
+        let later = || {
+            let heads = (start..self.name.slots).filter_map(|slot| self.head(slot));
+            heads.filter(counts).any(|head| head.seq > seq)
+        };
+        match limit {
+            Some(limit) if seq < limit => Err(OpenError::Hole { frame: seq }),
+            None if later() => Err(OpenError::Hole { frame: seq }),
+            _ => Ok(frames),
+        }
+    }
+
+    fn slots(&self, leg: &Option<Buffer>, start: u16, count: usize) -> Option<Vec<u8>> {
+        let from = usize::from(start) * BLOCK;
+        leg.as_ref()?.get(from..from + count * BLOCK).map(<[u8]>::to_vec)
+    }
+
+    fn head(&self, start: u16) -> Option<FrameHead> {
+        self.legs.iter().find_map(|(_, leg)| {
+            frame::decode_head(&self.slots(leg, start, 1)?, &self.name, start)
+        })
+    }
+
+    fn frame(&self, start: u16) -> Option<Frame> {
+        self.legs.iter().find_map(|(_, leg)| self.frame_on(leg, start))
+    }
+
+    fn frame_on(&self, leg: &Option<Buffer>, start: u16) -> Option<Frame> {
+        let block = self.slots(leg, start, 1)?;
+        let head = frame::decode_head(&block, &self.name, start)?;
+        let tail = self.slots(leg, start + 1 + head.data_blocks, usize::from(head.tail_blocks))?;
+        let body = frame::decode_body(&block, &tail, &self.name, start)?;
+        Some(Frame { head, body })
+    }
+
+    /// The log's last frame put together from what is good on any leg; `None` if some of it is good on none.
+    fn verify(&self, frame: &Frame) -> Option<Last> {
+        let start = frame.head.start;
+        let blocks = frame.head.blocks();
+        let good = |leg: &&(Place, Option<Buffer>)| self.frame_on(&leg.1, start).is_some();
+        let mut bytes = self.slots(&self.legs.iter().find(good)?.1, start, blocks)?;
+        for record in &frame.body.records {
+            let Record::Data { object, block, slot, checksums } = record else { continue };
+            let key = xxh3_64(frame.body.objects.get(usize::from(*object))?.key.as_bytes());
+            for (i, checksum) in checksums.iter().enumerate() {
+                let (slot, block) = (slot + i as u16, block + i as u64);
+                let right = |data: &Vec<u8>| {
+                    bind(content_hash(data), self.name.pool, key, block, self.name.seq, slot) == *checksum
+                };
+                let data = self.legs.iter().find_map(|(_, leg)| self.slots(leg, slot, 1).filter(right))?;
+                let at = usize::from(slot - start) * BLOCK;
+                bytes[at..at + BLOCK].copy_from_slice(&data);
+            }
+        }
+        let differs = |leg: &&(Place, Option<Buffer>)| self.slots(&leg.1, start, blocks).as_ref() != Some(&bytes);
+        let bad = self.legs.iter().filter(differs).map(|(place, _)| *place).collect();
+        Some(Last { start, bytes, bad })
+    }
+}
+
+async fn read_footer(pool: &Pool, segment: &Found) -> Option<Contents> {
+    let name = name(pool, segment);
+    let (mut body, mut legs) = (None, 0);
+    for place in &segment.legs {
+        if let Some(footer) = footer_of(pool, *place, &name).await.filter(|f| f.epoch >= segment.epoch) {
+            body = Some(footer.body);
+            legs += 1;
+        }
+    }
+    Some(Contents { bodies: vec![body?], sealed: legs == segment.legs.len() })
+}
+
+pub(super) async fn footer_of(pool: &Pool, place: Place, name: &SegmentId) -> Option<crate::format::Footer> {
+    let last = read_slots(pool, place, name.slots - 1, 1).await?;
+    let blocks = footer::decode_trailer(&last, name)?;
+    let whole = read_slots(pool, place, name.slots - blocks, usize::from(blocks)).await?;
+    footer::decode(&whole, name)
+}
+
+async fn read_slots(pool: &Pool, place: Place, slot: u16, blocks: usize) -> Option<Buffer> {
+    let device = pool.members.get(usize::from(place.device))?.device.clone()?;
+    let offset = pool.offset(place.segment) + u64::from(slot) * BLOCK as u64;
+    let (buffer, result) = device.read(offset, Buffer::zeroed(blocks)).await;
+    result.ok().map(|()| buffer)
+}

@@ -1,0 +1,79 @@
+//! Which segments there are.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use crate::buffer::{BLOCK, Buffer};
+use crate::format::{Place, SegmentHeader, SegmentKind};
+use crate::pool::Pool;
+use crate::segments::{Order, Reach};
+use crate::wait::all;
+
+/// Headers read at once.
+const DEPTH: usize = 64;
+
+/// A segment as its headers describe it.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) seq: u64,
+    pub(super) position: u64,
+    pub(super) kind: SegmentKind,
+    pub(super) epoch: u64,
+    pub(super) first_frame: u64,
+    pub(super) legs: SmallVec<[Place; 2]>,
+}
+
+impl Found {
+    pub(super) fn order(&self) -> Order {
+        (self.position, self.kind == SegmentKind::Log, self.seq)
+    }
+}
+
+/// Reads the headers of all segments on all present devices. In order of `seq`.
+pub(super) async fn scan(pool: &Pool) -> Vec<Found> {
+    let mut found = BTreeMap::<u64, Found>::new();
+    for (member, device) in pool.present() {
+        let numbers: Vec<u32> = (0..member.segments).collect();
+        for chunk in numbers.chunks(DEPTH) {
+            let reads = chunk.iter().map(|n| device.read(pool.offset(*n), Buffer::zeroed(1)));
+            for (segment, (block, result)) in chunk.iter().zip(all(reads.collect()).await) {
+                let here = Place { device: member.index, segment: *segment };
+                let header = result.ok().and_then(|()| SegmentHeader::decode(&block[..BLOCK], pool.uuid, here));
+                let Some(header) = header.filter(|header| header.epoch >= member.since_epoch) else { continue };
+                merge(&mut found, header);
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
+    let new = Found {
+        seq: header.seq,
+        position: header.position,
+        kind: header.kind,
+        epoch: header.epoch,
+        first_frame: header.first_frame,
+        legs: SmallVec::from_slice(&[header.here]),
+    };
+    let known = found.entry(header.seq).or_insert_with(|| Found { legs: SmallVec::new(), ..new.clone() });
+    // A number that an interrupted life used as well: the later one counts.
+    if new.epoch > known.epoch {
+        *known = new;
+    } else if new.epoch == known.epoch {
+        known.legs.push(header.here);
+    }
+}
+
+/// The segments that count, in the order in which they are let go.
+pub(super) fn live(pool: &Pool, found: Vec<Found>, reach: Reach) -> Vec<Found> {
+    let doubtful = super::doubtful_before(pool);
+    let counts = |found: &Found| {
+        let in_log = super::is_log(found) && found.seq >= reach.tail;
+        in_log || (found.order() >= reach.oldest && found.epoch >= doubtful)
+    };
+    let mut live: Vec<_> = found.into_iter().filter(counts).collect();
+    live.sort_unstable_by_key(Found::order);
+    live
+}

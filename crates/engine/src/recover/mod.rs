@@ -1,0 +1,171 @@
+//! Recovery: from what is on the devices to an engine in service.
+//!
+//! 1. The headers of all segments are read; those before the durable `oldest` do not count.
+//! 2. The segments of the log are read: by their footers, or where there is none yet, frame by frame (`frames.rs`).
+//! 3. The records of all segments are applied in the order in which segments are let go; the newest wins (`apply.rs`).
+//! 4. A frame that only one leg has is copied to the other; segments without a footer get one.
+//! 5. Cuts that the backing store may not have carried out are carried out.
+//!
+//! Everything before 4 only reads, and 4 and 5 write what is there already or do what is logged: recovery may be
+//! interrupted anywhere and begun again.
+
+mod apply;
+mod frames;
+mod headers;
+
+use std::sync::Arc;
+
+use crate::buffer::Slice;
+use crate::engine::{Engine, Env, Parts, Settings};
+use crate::format::{SegmentId as Name, SegmentKind};
+use crate::io::{BackingError, Durability};
+use crate::object::Object;
+use crate::pool::{Pool, PoolError, State};
+use crate::{Error, Seq};
+
+use apply::Applied;
+use headers::Found;
+
+/// Why a pool cannot be put into service.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The pool's devices.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// Something acknowledged is lost.
+    #[error(
+        "the cache's log is damaged: frame {frame} cannot be read on any device, but later ones can; restore the \
+         missing device, or give the cache up and lose what was not destaged"
+    )]
+    Hole {
+        /// The number of the first frame that is missing.
+        frame: Seq,
+    },
+    /// The backing store does not say how large an object is.
+    #[error("the cache holds data for a file that cannot be looked at: {0}")]
+    Backing(BackingError),
+    /// The engine failed right away.
+    #[error("the cache cannot be put into service: {0}")]
+    Engine(Error),
+}
+
+/// What recovery found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Dirty blocks that will be destaged.
+    pub dirty_blocks: u64,
+    /// Clean blocks that are cached again.
+    pub clean_blocks: u64,
+    /// Frames read one by one.
+    pub frames: u64,
+    /// Whether the last frame was on one device only, or torn.
+    pub torn: bool,
+}
+
+impl Engine {
+    /// Puts a pool into service: recovers what is on it and starts the engine's tasks.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Nothing that was on the devices is lost by that.
+    pub async fn open(mut pool: Pool, env: Env, settings: Settings) -> Result<(Arc<Engine>, Recovered), OpenError> {
+        let found = headers::scan(&pool).await;
+        let read = frames::read_log(&pool, &found).await?;
+        let live = headers::live(&pool, found, read.reach);
+        let Applied { segments, objects, unsealed, unsure, recovered } =
+            apply::apply(&pool, live, &read).await;
+        pool.open_epoch().await?;
+        let next_seq = read.next_frame;
+        let engine = Engine::assemble(Parts { env, pool, segments, objects, next_seq, settings });
+        engine.repair_last(&read).await;
+        for (id, footer) in unsealed {
+            engine.write_footer(id, &footer).await;
+        }
+        engine.settle(unsure).await?;
+        engine.start_tasks();
+        engine.log.started().await.map_err(OpenError::Engine)?;
+        engine.finish_cuts().await?;
+        let scan = engine.scan();
+        let recovered = Recovered {
+            dirty_blocks: scan.dirty_blocks,
+            clean_blocks: scan.ssd_blocks - scan.dirty_blocks,
+            ..recovered
+        };
+        Ok((engine, recovered))
+    }
+
+    /// The last frame becomes the same on all legs.
+    async fn repair_last(&self, read: &frames::Read) {
+        let Some(last) = read.last.as_ref() else { return };
+        for place in &last.bad {
+            let data = Slice::from(crate::buffer::Buffer::from_bytes(&last.bytes));
+            self.write_legs(&[(*place, data)], last.start, Durability::Now).await;
+        }
+    }
+
+    /// Objects with something the backing store may not know: how large they are, and whether they still exist.
+    async fn settle(&self, unsure: Vec<Arc<Object>>) -> Result<(), OpenError> {
+        let mut failures = 0;
+        for object in unsure {
+            loop {
+                match self.env.backing.size(&object.key).await {
+                    Ok(size) => {
+                        let mut state = object.lock();
+                        // A cut not carried out yet leaves the backing file too large.
+                        if state.truncating.is_none() {
+                            state.size = state.size.max(size);
+                        }
+                        state.sized = true;
+                        if !std::mem::replace(&mut state.queued, true) {
+                            drop(state);
+                            self.destager.queue(object.clone(), self.env.clock.now());
+                        }
+                        break;
+                    }
+                    Err(BackingError::Gone) => {
+                        self.drop_object(&object);
+                        break;
+                    }
+                    Err(error) => {
+                        failures += 1;
+                        if failures > 10 {
+                            return Err(OpenError::Backing(error));
+                        }
+                        self.env.clock.sleep(std::time::Duration::from_millis(500)).await;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts that were logged and perhaps not carried out.
+    async fn finish_cuts(self: &Arc<Self>) -> Result<(), OpenError> {
+        for object in self.objects.all() {
+            let cut = {
+                let state = object.lock();
+                state.truncating.map(|_| (state.size, state.mtime))
+            };
+            if let Some((size, mtime)) = cut {
+                self.finish_cut(&object, size, mtime).await.map_err(OpenError::Engine)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Segments opened before a device was lost and not in the log: records that say they are out of date may have been on
+/// that device.
+fn doubtful_before(pool: &Pool) -> u64 {
+    let lost = pool.members.iter().filter(|member| member.state != State::Active);
+    let missing = pool.members.iter().any(|member| member.state == State::Active && member.device.is_none());
+    let since = lost.map(|member| member.since_epoch).max().unwrap_or(0);
+    if missing { u64::MAX } else { since }
+}
+
+fn name(pool: &Pool, found: &Found) -> Name {
+    pool.segment_id(found.seq)
+}
+
+fn is_log(found: &Found) -> bool {
+    found.kind == SegmentKind::Log
+}

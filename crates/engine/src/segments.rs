@@ -1,0 +1,385 @@
+//! Which segment is where, what it holds, and when its space may be used again.
+//!
+//! Invariants:
+//! - `log` lists the segments from the tail (the oldest that may hold dirty blocks) to the head (being written).
+//! - `fifo` lists every segment by (position, clean before log): they are let go in this order and no other, so a
+//!   record that says "older copies do not count" outlives those copies.
+//! - A leg that was given up is free only once a durable frame says so: its `tail` and `oldest` are past it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::format::{Place, SegmentKind};
+use crate::leaf::SegmentId;
+
+/// A segment in use.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) seq: u64,
+    pub(crate) position: u64,
+    pub(crate) kind: SegmentKind,
+    /// Where its copies are; none if every device that held one is gone.
+    pub(crate) legs: SmallVec<[Place; 2]>,
+    /// Blocks the index has here.
+    pub(crate) live: u32,
+    /// Blocks the backing store does not have yet.
+    pub(crate) dirty: u32,
+    /// Truncations the backing store has not carried out yet.
+    pub(crate) holds: u32,
+    /// Slots below this are durable.
+    pub(crate) durable: u16,
+    /// Nothing more will be written to it.
+    pub(crate) sealed: bool,
+}
+
+/// The order in which segments are let go: by position; clean ones before the log segment that was open when they were
+/// opened, because a record in that one may be about them.
+pub(crate) type Order = (u64, bool, u64);
+
+fn order(segment: &Segment) -> Order {
+    (segment.position, segment.kind == SegmentKind::Log, segment.seq)
+}
+
+/// How far back a pool reaches; every frame carries it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// The oldest segment of the log, by its seq.
+    pub(crate) tail: u64,
+    /// Segments before this are not in use.
+    pub(crate) oldest: Order,
+}
+
+impl Reach {
+    /// From the form it has on the devices.
+    pub(crate) fn new(tail: u64, position: u64, seq: u64) -> Self {
+        Reach { tail, oldest: (position, seq == u64::MAX, seq) }
+    }
+}
+
+/// What lets a given-up leg be used again.
+#[derive(Debug)]
+enum Until {
+    /// The segment left the log.
+    Tail(u64),
+    /// The segment was let go.
+    Oldest(Order),
+}
+
+impl Until {
+    fn is_past(&self, reach: Reach) -> bool {
+        match self {
+            Until::Tail(seq) => *seq < reach.tail,
+            Until::Oldest(order) => *order < reach.oldest,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    table: BTreeMap<SegmentId, Segment>,
+    next_id: SegmentId,
+    next_seq: u64,
+    log: VecDeque<SegmentId>,
+    fifo: BTreeMap<Order, SegmentId>,
+    /// Segments not in use, by device; the last is used first.
+    free: Vec<Vec<u32>>,
+    /// All segments, by device in use.
+    totals: Vec<u32>,
+    pending: Vec<(Place, Until)>,
+}
+
+/// The segment table of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Segments(Mutex<Inner>);
+
+/// A segment just opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    pub(crate) id: SegmentId,
+    pub(crate) seq: u64,
+    pub(crate) position: u64,
+    pub(crate) legs: SmallVec<[Place; 2]>,
+}
+
+impl Inner {
+    fn get(&mut self, id: SegmentId) -> Option<&mut Segment> {
+        self.table.get_mut(&id)
+    }
+
+    fn insert(&mut self, segment: Segment) -> SegmentId {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.next_seq = self.next_seq.max(segment.seq + 1);
+        self.fifo.insert(order(&segment), id);
+        self.table.insert(id, segment);
+        id
+    }
+
+    fn free_now(&self, given_up: bool) -> Vec<usize> {
+        let reach = self.reach();
+        let mut free: Vec<usize> = self.free.iter().map(Vec::len).collect();
+        for (place, until) in self.pending.iter().filter(|_| given_up) {
+            free[usize::from(place.device)] += usize::from(until.is_past(reach));
+        }
+        free
+    }
+
+    fn reach(&self) -> Reach {
+        let tail = self.log.front().and_then(|id| self.table.get(id)).map_or(self.next_seq, |s| s.seq);
+        let oldest = self.fifo.keys().next().copied().unwrap_or((self.next_seq, false, 0));
+        Reach { tail, oldest }
+    }
+}
+
+impl Segments {
+    /// A table of `next_seq..` with nothing in it; `free[device]` lists the unused segments.
+    pub(crate) fn new(next_seq: u64, free: Vec<Vec<u32>>, totals: Vec<u32>) -> Self {
+        Segments(Mutex::new(Inner { next_seq, free, totals, ..Inner::default() }))
+    }
+
+    /// Adds a segment found by recovery; those of the log come in order.
+    pub(crate) fn restore(&self, segment: Segment, in_log: bool) -> SegmentId {
+        let mut inner = self.0.lock();
+        let id = inner.insert(segment);
+        if in_log {
+            inner.log.push_back(id);
+        }
+        id
+    }
+
+    /// Opens a segment with `legs` copies on different devices, those with most room first, if on each of them more
+    /// than `spare` segments are unused.
+    pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
+        let mut inner = self.0.lock();
+        let mut devices: Vec<usize> = (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
+        devices.sort_by_key(|d| std::cmp::Reverse(inner.free[*d].len()));
+        if devices.len() < legs {
+            return None;
+        }
+        let places = |inner: &mut Inner| {
+            let take = devices.iter().take(legs);
+            take.filter_map(|d| Some(Place { device: *d as u16, segment: inner.free[*d].pop()? })).collect()
+        };
+        let legs: SmallVec<[Place; 2]> = places(&mut inner);
+        let seq = inner.next_seq;
+        let head = inner.log.back().and_then(|id| inner.table.get(id)).map(|s| s.seq);
+        let position = if kind == SegmentKind::Log { seq } else { head.unwrap_or(seq) };
+        let segment = Segment {
+            seq,
+            position,
+            kind,
+            legs: legs.clone(),
+            live: 0,
+            dirty: 0,
+            holds: 0,
+            durable: 0,
+            sealed: false,
+        };
+        let id = inner.insert(segment);
+        if kind == SegmentKind::Log {
+            inner.log.push_back(id);
+        }
+        Some(Opened { id, seq, position, legs })
+    }
+
+    /// Whether [`Segments::open`] would find `legs` devices with an unused segment; with `given_up`, counting those
+    /// that are unused once it is durable.
+    pub(crate) fn could_open(&self, legs: usize, given_up: bool) -> bool {
+        self.0.lock().free_now(given_up).into_iter().filter(|free| *free > 0).count() >= legs
+    }
+
+    /// A copy of what is known about a segment.
+    pub(crate) fn get(&self, id: SegmentId) -> Option<Segment> {
+        self.0.lock().table.get(&id).cloned()
+    }
+
+    /// The index refers to one more block of the segment.
+    pub(crate) fn place(&self, id: SegmentId, dirty: bool) {
+        if let Some(segment) = self.0.lock().get(id) {
+            segment.live += 1;
+            segment.dirty += u32::from(dirty);
+        }
+    }
+
+    /// The index refers to one block less.
+    pub(crate) fn unplace(&self, id: SegmentId, dirty: bool) {
+        if let Some(segment) = self.0.lock().get(id) {
+            segment.live -= 1;
+            segment.dirty -= u32::from(dirty);
+        }
+    }
+
+    /// Keeps the segment in the log until [`Segments::release`].
+    pub(crate) fn hold(&self, id: SegmentId) {
+        if let Some(segment) = self.0.lock().get(id) {
+            segment.holds += 1;
+        }
+    }
+
+    /// A block became clean.
+    pub(crate) fn clean(&self, id: SegmentId) {
+        if let Some(segment) = self.0.lock().get(id) {
+            segment.dirty -= 1;
+        }
+    }
+
+    /// Undoes one hold.
+    pub(crate) fn release(&self, id: SegmentId) {
+        if let Some(segment) = self.0.lock().get(id) {
+            segment.holds -= 1;
+        }
+    }
+
+    /// Everything below `slot` is durable.
+    pub(crate) fn durable(&self, id: SegmentId, slot: u16) {
+        if let Some(segment) = self.0.lock().get(id) {
+            segment.durable = segment.durable.max(slot);
+        }
+    }
+
+    /// Nothing more will be written to the segment.
+    pub(crate) fn seal(&self, id: SegmentId) {
+        if let Some(segment) = self.0.lock().get(id) {
+            segment.sealed = true;
+        }
+    }
+
+    /// Lets segments leave the log, strictly oldest first; their second legs are given up. Returns where the log
+    /// now reaches.
+    pub(crate) fn advance(&self) -> Reach {
+        let mut inner = self.0.lock();
+        while let Some(id) = inner.log.front().copied() {
+            let Some(segment) = inner.get(id) else { break };
+            if !segment.sealed || segment.dirty > 0 || segment.holds > 0 {
+                break;
+            }
+            let seq = segment.seq;
+            let second = (segment.legs.len() > 1).then(|| segment.legs.pop()).flatten();
+            inner.pending.extend(second.map(|place| (place, Until::Tail(seq))));
+            inner.log.pop_front();
+        }
+        inner.reach()
+    }
+
+    /// A frame with `reach` is durable: legs given up before it may be used again. Returns whether any became free.
+    pub(crate) fn reached(&self, reach: Reach) -> bool {
+        let mut inner = self.0.lock();
+        let pending = std::mem::take(&mut inner.pending);
+        let before = pending.len();
+        for (place, until) in pending {
+            if inner.totals[usize::from(place.device)] == 0 {
+                continue;
+            }
+            if until.is_past(reach) {
+                inner.free[usize::from(place.device)].push(place.segment);
+            } else {
+                inner.pending.push((place, until));
+            }
+        }
+        inner.pending.len() < before
+    }
+
+    /// The next segment to let go, though it may still be being filled; `None` if it is part of the log.
+    pub(crate) fn first(&self) -> Option<(SegmentId, Segment)> {
+        let inner = self.0.lock();
+        let id = *inner.fifo.values().next()?;
+        let segment = inner.table.get(&id)?;
+        (!inner.log.contains(&id)).then(|| (id, segment.clone()))
+    }
+
+    /// Lets go of a segment; its legs become free in time.
+    pub(crate) fn let_go(&self, id: SegmentId) {
+        let mut inner = self.0.lock();
+        if let Some(segment) = inner.table.remove(&id) {
+            let order = order(&segment);
+            inner.fifo.remove(&order);
+            inner.pending.extend(segment.legs.iter().map(|place| (*place, Until::Oldest(order))));
+        }
+    }
+
+    /// A device is gone, and every leg on it.
+    pub(crate) fn lose(&self, device: u16) {
+        let mut inner = self.0.lock();
+        for segment in inner.table.values_mut() {
+            segment.legs.retain(|place| place.device != device);
+        }
+        inner.pending.retain(|(place, _)| place.device != device);
+        if let Some(free) = inner.free.get_mut(usize::from(device)) {
+            free.clear();
+        }
+        if let Some(total) = inner.totals.get_mut(usize::from(device)) {
+            *total = 0;
+        }
+    }
+
+    /// Nothing more is put on a device.
+    pub(crate) fn retire(&self, device: u16) {
+        let mut inner = self.0.lock();
+        let index = usize::from(device);
+        if index < inner.totals.len() {
+            inner.totals[index] = 0;
+            inner.free[index].clear();
+            inner.pending.retain(|(place, _)| place.device != device);
+        }
+    }
+
+    /// Whether a segment of the log has a leg on the device.
+    pub(crate) fn log_is_on(&self, device: u16) -> bool {
+        let inner = self.0.lock();
+        let mut segments = inner.log.iter().filter_map(|id| inner.table.get(id));
+        segments.any(|segment| segment.legs.iter().any(|place| place.device == device))
+    }
+
+    /// Devices that take new segments.
+    pub(crate) fn devices(&self) -> usize {
+        self.0.lock().totals.iter().filter(|total| **total > 0).count()
+    }
+
+    /// A device came: all its segments are free.
+    pub(crate) fn gain(&self, device: u16, segments: u32) {
+        let mut inner = self.0.lock();
+        let index = usize::from(device);
+        if inner.free.len() <= index {
+            inner.free.resize_with(index + 1, Vec::new);
+            inner.totals.resize(index + 1, 0);
+        }
+        inner.totals[index] = segments;
+        inner.free[index] = (0..segments).rev().collect();
+    }
+
+    /// The fewest unused segments of any of `devices`; with `given_up`, counting those that are unused once it is
+    /// durable.
+    pub(crate) fn least_free(&self, devices: &[u16], given_up: bool) -> usize {
+        let inner = self.0.lock();
+        let free = inner.free_now(given_up);
+        devices.iter().map(|d| free.get(usize::from(*d)).copied().unwrap_or(0)).min().unwrap_or(0)
+    }
+
+    /// Segments in the log, and how many there should be at most: the rest is for clean blocks.
+    pub(crate) fn log_use(&self) -> (usize, usize) {
+        let inner = self.0.lock();
+        let (sum, largest) = inner.totals.iter().fold((0, 0), |(sum, max), n| (sum + *n, max.max(*n)));
+        // Both legs are never on one device, unless there is only one.
+        let pairs = if sum == largest { sum } else { (sum / 2).min(sum - largest) };
+        (inner.log.len(), pairs as usize * 7 / 10)
+    }
+
+    /// Whether nothing more will be written to the segment, or it was let go.
+    pub(crate) fn is_sealed(&self, id: SegmentId) -> bool {
+        self.0.lock().table.get(&id).is_none_or(|segment| segment.sealed)
+    }
+
+    /// Blocks the index has on the devices, and how many of them are dirty.
+    pub(crate) fn blocks(&self) -> (u64, u64) {
+        let inner = self.0.lock();
+        let count = |(live, dirty): (u64, u64), s: &Segment| (live + u64::from(s.live), dirty + u64::from(s.dirty));
+        inner.table.values().fold((0, 0), count)
+    }
+
+    /// Every segment in use.
+    pub(crate) fn all(&self) -> Vec<(SegmentId, Segment)> {
+        self.0.lock().table.iter().map(|(id, segment)| (*id, segment.clone())).collect()
+    }
+}

@@ -1,0 +1,52 @@
+//! Waiting for a condition, without threads.
+
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use parking_lot::Mutex;
+
+/// Where tasks wait until something changes.
+#[derive(Debug, Default)]
+pub(crate) struct Gate(Mutex<Vec<Waker>>);
+
+impl Gate {
+    /// Wakes everybody: what they wait for may have come true.
+    pub(crate) fn wake(&self) {
+        let woken = std::mem::take(&mut *self.0.lock());
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until `ready` gives something. Whoever makes it ready calls [`Gate::wake`] afterwards.
+    pub(crate) async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
+        poll_fn(|context| {
+            if let Some(value) = ready() {
+                return Poll::Ready(value);
+            }
+            self.0.lock().push(context.waker().clone());
+            // It may have come true before the waker was there to be woken.
+            ready().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+/// Waits for all of `futures` side by side; results in order.
+pub(crate) async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures.into_iter().map(Some).collect();
+    let mut results: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
+    poll_fn(move |context| {
+        let mut pending = false;
+        for (slot, result) in running.iter_mut().zip(&mut results) {
+            let Some(future) = slot else { continue };
+            match std::pin::Pin::new(future).poll(context) {
+                Poll::Ready(value) => {
+                    *result = Some(value);
+                    *slot = None;
+                }
+                Poll::Pending => pending = true,
+            }
+        }
+        if pending { Poll::Pending } else { Poll::Ready(results.drain(..).flatten().collect()) }
+    })
+    .await
+}

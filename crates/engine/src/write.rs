@@ -1,0 +1,287 @@
+//! Writes: into the log, or straight to the backing store.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::buffer::BLOCK;
+use crate::engine::{Engine, Mode};
+use crate::format::{Facts, Record, content_hash};
+use crate::io::{BackingError, Time};
+use crate::leaf::{Entry, Page};
+use crate::log::Placed;
+use crate::object::{Busy, Object, Source, State, blocks};
+use crate::{Error, Result, Seq};
+
+/// What came of trying to write without waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// Accepted: durable once this frame is.
+    Accepted(Seq),
+    /// It would have to wait.
+    Wait,
+    /// In the mode in force it goes to the backing store.
+    Direct,
+}
+
+/// Why a write was not accepted yet.
+enum Blocked {
+    /// The log has no room.
+    Room,
+    /// The object is being cut.
+    Busy,
+    /// Contents of a partly overwritten block are not in memory.
+    Load(u64),
+    /// Too much is dirty.
+    Pace,
+    /// Not for the log.
+    Direct,
+}
+
+/// The old contents of a partly overwritten block, read while the object was not locked.
+struct Loaded {
+    block: u64,
+    page: Page,
+    fetch: u64,
+}
+
+/// A write under way.
+struct Writing<'a> {
+    offset: u64,
+    data: &'a [u8],
+    now: Time,
+    loaded: SmallVec<[Loaded; 2]>,
+}
+
+impl Engine {
+    /// Writes if that needs no waiting. `now` becomes the object's modification time.
+    ///
+    /// Accepted data is read at once by others only after it is durable. Errors: the object is gone, or no cache device
+    /// is left.
+    pub fn try_write(&self, object: &Arc<Object>, offset: u64, data: &[u8], now: Time) -> Result<Tried> {
+        let mut write = Writing { offset, data, now, loaded: SmallVec::new() };
+        if data.len() > BLOCK * 64 {
+            // Its parts may need several frames.
+            return Ok(if self.takes_log(object, offset, data.len()) { Tried::Wait } else { Tried::Direct });
+        }
+        match self.attempt(object, &mut write)? {
+            Ok(seq) => Ok(Tried::Accepted(seq)),
+            Err(Blocked::Direct) => Ok(Tried::Direct),
+            Err(_) => Ok(Tried::Wait),
+        }
+    }
+
+    /// Writes. The data is accepted (an unstable write may be acknowledged) when this returns, and durable once
+    /// [`Engine::commit`] of the frame it returns has succeeded. `now` becomes the object's modification time.
+    pub async fn write(&self, object: &Arc<Object>, offset: u64, data: &[u8], now: Time) -> Result<Seq> {
+        let mut seq = self.log.durable();
+        let mut done = 0;
+        let most = BLOCK * 64;
+        while done < data.len() {
+            let at = offset + done as u64;
+            // Pieces end at block boundaries.
+            let len = (most - (at % BLOCK as u64) as usize).min(data.len() - done);
+            let piece = &data[done..done + len];
+            match self.write_piece(object, at, piece, now).await? {
+                Some(accepted) => seq = seq.max(accepted),
+                None => {
+                    let rest = &data[done..];
+                    return Ok(seq.max(self.write_direct(object, at, rest, now).await?));
+                }
+            }
+            done += len;
+        }
+        Ok(seq)
+    }
+
+    /// `None`: it goes to the backing store.
+    async fn write_piece(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        data: &[u8],
+        now: Time,
+    ) -> Result<Option<Seq>> {
+        let mut write = Writing { offset, data, now, loaded: SmallVec::new() };
+        loop {
+            let blocked = match self.attempt(object, &mut write)? {
+                Ok(seq) => return Ok(Some(seq)),
+                Err(blocked) => blocked,
+            };
+            match blocked {
+                Blocked::Direct => {
+                    self.unload(object, &mut write);
+                    return Ok(None);
+                }
+                Blocked::Busy => {
+                    object.changed.until(|| (object.lock().busy != Busy::Truncate).then_some(())).await;
+                }
+                Blocked::Load(block) => {
+                    let fetch = object.lock().begin_fetch(block..block + 1, Source::Cache);
+                    let page = self.load(object, block).await;
+                    match page {
+                        Ok(page) => write.loaded.push(Loaded { block, page, fetch }),
+                        Err(error) => {
+                            object.lock().end_fetch(fetch);
+                            self.unload(object, &mut write);
+                            return Err(error);
+                        }
+                    }
+                }
+                Blocked::Pace => self.destager.wait_for_pace(self).await,
+                Blocked::Room => {
+                    let ready = || self.log.has_room(write.data.len().div_ceil(BLOCK) + 1).then_some(());
+                    self.log.changed.until(ready).await;
+                }
+            }
+        }
+    }
+
+    fn unload(&self, object: &Object, write: &mut Writing<'_>) {
+        let mut state = object.lock();
+        for loaded in write.loaded.drain(..) {
+            state.end_fetch(loaded.fetch);
+        }
+        drop(state);
+        object.changed.wake();
+    }
+
+    /// Whether a write of `len` bytes goes to the log in the mode in force.
+    fn takes_log(&self, _object: &Object, _offset: u64, _len: usize) -> bool {
+        self.effective_mode() == Mode::WriteBack
+    }
+
+    fn attempt(
+        &self,
+        object: &Arc<Object>,
+        write: &mut Writing<'_>,
+    ) -> Result<std::result::Result<Seq, Blocked>> {
+        if !self.takes_log(object, write.offset, write.data.len()) {
+            return Ok(Err(Blocked::Direct));
+        }
+        let range = blocks(write.offset, write.data.len() as u64);
+        let mut pages: SmallVec<[(Page, u64); 4]> = SmallVec::new();
+        // What is overwritten whole needs neither the lock nor the old contents.
+        let whole = |block: u64| {
+            let at = block * BLOCK as u64;
+            let start = at.checked_sub(write.offset)? as usize;
+            write.data.get(start..start + BLOCK)
+        };
+        let ready: SmallVec<[_; 4]> = range
+            .clone()
+            .map(|block| whole(block).map(|data| (Page::from(data), content_hash(data))))
+            .collect();
+        let mut state = object.lock();
+        if state.gone {
+            return Err(Error::Backing(BackingError::Gone));
+        }
+        if state.busy == Busy::Truncate {
+            return Ok(Err(Blocked::Busy));
+        }
+        for (block, ready) in range.clone().zip(ready) {
+            let page = match ready {
+                Some(ready) => ready,
+                None => match merge(&mut state, block, write) {
+                    Some(page) => {
+                        let hash = content_hash(&page);
+                        (page, hash)
+                    }
+                    None => return Ok(Err(Blocked::Load(block))),
+                },
+            };
+            pages.push(page);
+        }
+        if !self.destager.paced(self, pages.len() as u64) {
+            return Ok(Err(Blocked::Pace));
+        }
+        let size = state.size.max(write.offset + write.data.len() as u64);
+        let facts = Facts { key: object.key.clone(), size, mtime: Some(write.now) };
+        let Some(placed) = self.log.append_data(object, &facts, range.start, &pages, &self.segments)? else {
+            return Ok(Err(Blocked::Room));
+        };
+        state.size = size;
+        state.mtime = Some(write.now);
+        state.outdate(&range);
+        for loaded in write.loaded.drain(..) {
+            state.end_fetch(loaded.fetch);
+        }
+        let seq = placed.seq;
+        let added = self.install(&mut state, object, range.start, pages, &placed);
+        let queue = !std::mem::replace(&mut state.queued, true);
+        drop(state);
+        self.totals.written.add(range.end - range.start);
+        if queue {
+            self.destager.queue(object.clone(), self.env.clock.now());
+        }
+        if added {
+            self.trim_ram();
+        }
+        Ok(Ok(seq))
+    }
+
+    /// The index and the memory tier take over what was appended. True if memory grew.
+    pub(crate) fn install(
+        &self,
+        state: &mut State,
+        object: &Arc<Object>,
+        first: u64,
+        pages: SmallVec<[(Page, u64); 4]>,
+        placed: &Placed,
+    ) -> bool {
+        let mut added = false;
+        state.last_frame = placed.seq;
+        state.logged = true;
+        for (i, ((page, _), checksum)) in pages.into_iter().zip(&placed.checksums).enumerate() {
+            let block = first + i as u64;
+            let entry = Entry {
+                segment: placed.segment,
+                checksum: *checksum,
+                slot: placed.slot + i as u16,
+                dirty: true,
+                hit: false,
+            };
+            state.set_entry(block, entry, &self.segments);
+            if state.set_page(block, page) {
+                self.ram.added(object, block);
+                added = true;
+            }
+        }
+        // The index holds the segment now.
+        self.segments.release(placed.segment);
+        added
+    }
+
+    /// Appends one record about the object, or only its facts, waiting for room.
+    pub(crate) async fn append(
+        &self,
+        object: &Object,
+        facts: Facts,
+        record: Option<fn(u16, u64, u64) -> Record>,
+        arguments: (u64, u64),
+    ) -> Result<(Seq, crate::leaf::SegmentId)> {
+        loop {
+            if let Some(appended) = self.log.append(object, &facts, record, arguments)? {
+                return Ok(appended);
+            }
+            self.log.changed.until(|| self.log.has_room(0).then_some(())).await;
+        }
+    }
+}
+
+/// The new contents of a partly overwritten block; `None` if its old contents have to be read first.
+fn merge(state: &mut State, block: u64, write: &Writing<'_>) -> Option<Page> {
+    let at = block * BLOCK as u64;
+    let end = write.offset + write.data.len() as u64;
+    let (from, to) = (write.offset.max(at), end.min(at + BLOCK as u64));
+    let mut contents = [0; BLOCK];
+    // Nothing old is left of a block that is written from its start to the end of the file.
+    let keeps_nothing = at >= state.size || (from == at && to >= state.size);
+    if !keeps_nothing {
+        let loaded = write.loaded.iter().find(|l| l.block == block && state.is_current(l.fetch));
+        let old = state.page(block).or_else(|| loaded.map(|loaded| &loaded.page))?;
+        contents.copy_from_slice(old);
+    }
+    let part = (from - write.offset) as usize..(to - write.offset) as usize;
+    contents[(from - at) as usize..(to - at) as usize].copy_from_slice(&write.data[part]);
+    Some(Page::from(&contents[..]))
+}

@@ -1,0 +1,410 @@
+//! Clients of the engine: they ask, and hold every answer against the model.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::io::{Backing as _, Clock as _, Device, Time};
+use forebay_engine::{Engine, Error, Object};
+use parking_lot::Mutex;
+
+use crate::backing::Store;
+use crate::disk::Disk;
+use crate::executor::Executor;
+use crate::hits::{Fault, Hits};
+use crate::model::Model;
+use crate::objects::Objects;
+use crate::rng::Rng;
+use crate::stamp::{Place, fill};
+use crate::workload::{Habits, Kind};
+
+/// Which errors a client may get.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allowed {
+    /// The backing store's.
+    pub backing: bool,
+    /// Those of lost copies.
+    pub damage: bool,
+    /// That no device is left.
+    pub no_device: bool,
+}
+
+impl Allowed {
+    fn permits(self, error: Error) -> bool {
+        match error {
+            Error::Backing(_) => self.backing,
+            Error::Damaged => self.damage,
+            Error::NoDevice => self.no_device,
+            Error::Closing => false,
+        }
+    }
+}
+
+/// What everything in a world shares.
+pub struct Shared {
+    /// Virtual time.
+    pub executor: Executor,
+    /// The backing store.
+    pub store: Store,
+    /// The model.
+    pub model: Mutex<Model>,
+    /// The objects.
+    pub objects: Mutex<Objects>,
+    /// Counts of faults.
+    pub hits: Arc<Hits>,
+    /// How clients behave.
+    pub habits: Habits,
+    /// Devices not in the pool.
+    pub spares: Mutex<Vec<Disk>>,
+    /// Devices that were to be added: they may be in the pool or not.
+    pub joined: Mutex<Vec<Disk>>,
+    /// Devices that may be removed in service.
+    pub removable: Mutex<Vec<Disk>>,
+    /// What went wrong first.
+    pub failure: Mutex<Option<String>>,
+    /// What happened, for people; only kept if asked for.
+    pub log: Option<Mutex<Vec<String>>>,
+}
+
+impl Shared {
+    /// Something is wrong. The first such thing counts.
+    pub fn fail(&self, what: String) {
+        self.tell(|| format!("FAILED {what}"));
+        self.failure.lock().get_or_insert(what);
+    }
+
+    /// Keeps a line for people.
+    pub fn tell(&self, line: impl FnOnce() -> String) {
+        if let Some(log) = &self.log {
+            log.lock().push(format!("{:>12.6} {}", self.executor.time().as_secs_f64(), line()));
+        }
+    }
+}
+
+/// One client.
+pub struct Client {
+    /// What it shares with the others.
+    pub shared: Arc<Shared>,
+    /// The engine of this session.
+    pub engine: Arc<Engine>,
+    /// Errors it must take.
+    pub allowed: Allowed,
+    /// Its choices.
+    pub rng: Rng,
+    /// Where its streams of writes and of reads are.
+    pub streams: [u64; 2],
+}
+
+impl Client {
+    /// A client with nothing done yet.
+    pub fn new(shared: &Arc<Shared>, engine: &Arc<Engine>, allowed: Allowed, rng: Rng) -> Self {
+        Client { shared: shared.clone(), engine: engine.clone(), allowed, rng, streams: [0; 2] }
+    }
+
+    /// Does `operations` things, one after another.
+    pub async fn run(mut self, operations: u32) {
+        for _ in 0..operations {
+            let kind = self.shared.habits.kind(&mut self.rng);
+            self.act(kind).await;
+            if self.shared.failure.lock().is_some() {
+                return;
+            }
+        }
+    }
+
+    async fn act(&mut self, kind: Kind) {
+        match kind {
+            Kind::WriteBytes | Kind::WriteBlocks | Kind::WriteStream => self.write_somewhere(kind).await,
+            Kind::Read | Kind::ReadStream => self.read_somewhere(kind).await,
+            Kind::Commit => {
+                if let Some(number) = self.any() {
+                    self.commit(number).await;
+                }
+            }
+            Kind::Truncate => self.truncate_somewhere().await,
+            Kind::Mtime => self.set_some_time().await,
+            Kind::Remove => self.replace_some().await,
+            Kind::Flush => self.flush().await,
+            Kind::Mode => self.switch_mode(),
+            Kind::Add => self.add_device().await,
+            Kind::Drain => self.remove_device().await,
+            Kind::Sleep => {
+                let rest = self.rng.time(Duration::ZERO, self.shared.habits.rest);
+                self.shared.executor.sleep(rest).await;
+            }
+        }
+    }
+
+    fn any(&mut self) -> Option<u8> {
+        let numbers = self.shared.objects.lock().numbers();
+        (!numbers.is_empty()).then(|| self.rng.pick(&numbers))
+    }
+
+    fn object(&self, number: u8) -> Option<Arc<Object>> {
+        self.shared.objects.lock().object(number)
+    }
+
+    fn now(&mut self) -> Time {
+        // Clients' clocks jump.
+        if self.rng.chance(300) {
+            self.shared.hits.hit(Fault::TimeBack);
+            return Time { sec: self.rng.below(2_000_000_000) as i64, nsec: 999_999_999 };
+        }
+        let time = self.shared.executor.time();
+        Time { sec: 1_000_000_000 + time.as_secs() as i64, nsec: time.subsec_nanos() }
+    }
+
+    fn check(&self, what: &str, number: u8, error: Error) {
+        // Somebody else may have removed the object meanwhile.
+        let removed = self.shared.objects.lock().key(number).is_none();
+        if !removed && !self.allowed.permits(error) {
+            self.shared.fail(format!("{what} of object {number} failed: {error}"));
+        }
+    }
+
+    async fn write_somewhere(&mut self, kind: Kind) {
+        let Some(number) = self.any() else { return };
+        let size = self.shared.model.lock().size(number);
+        let habits = self.shared.habits.clone();
+        let mut range = habits.range(&mut self.rng, kind, size);
+        if kind == Kind::WriteStream {
+            range = self.streams[0]..self.streams[0] + habits.longest;
+            self.streams[0] = if range.end > habits.extent { 0 } else { range.end };
+        }
+        let stable = self.rng.chance(habits.stable);
+        self.write(number, range.start, range.end - range.start, stable).await;
+    }
+
+    /// Writes, and commits if it is to be stable.
+    pub async fn write(&mut self, number: u8, offset: u64, len: u64, stable: bool) {
+        let (open, running) = self.shared.model.lock().load(number, &(offset..offset + len));
+        if running >= 3 {
+            return;
+        }
+        if open + 4 > crate::register::OPERATIONS {
+            self.commit(number).await;
+            return;
+        }
+        let Some(object) = self.object(number) else { return };
+        if !self.shared.objects.lock().share(number) {
+            return;
+        }
+        let now = self.now();
+        let id = self.shared.model.lock().begin_write(number, offset, len, now);
+        let mut data = vec![0; len as usize];
+        stamp(&mut data, offset, number, id);
+        self.shared.tell(|| format!("write {id} to {number} at {offset}+{len} stable {stable}"));
+        let result = self.engine.write(&object, offset, &data, now).await;
+        match result {
+            Ok(seq) => self.shared.model.lock().accepted(id, seq),
+            Err(error) => self.write_failed(id, number, error),
+        }
+        self.shared.objects.lock().release(number);
+        if let (Ok(seq), true) = (result, stable) {
+            match self.engine.commit(seq).await {
+                Ok(()) => self.shared.model.lock().durable(id),
+                Err(error) => self.write_failed(id, number, error),
+            }
+        }
+        self.shared.tell(|| format!("write {id} done: {result:?}"));
+    }
+
+    fn write_failed(&self, id: u32, number: u8, error: Error) {
+        self.shared.model.lock().failed(id);
+        self.check("a write", number, error);
+    }
+
+    /// Commits everything unstable of an object.
+    pub async fn commit(&mut self, number: u8) {
+        let (seq, covered) = {
+            let model = self.shared.model.lock();
+            let Some(seq) = model.uncommitted(number) else { return };
+            (seq, model.open(seq))
+        };
+        self.shared.tell(|| format!("commit {seq} covers {covered:?}"));
+        match self.engine.commit(seq).await {
+            Ok(()) => covered.into_iter().for_each(|id| self.shared.model.lock().durable(id)),
+            Err(error) => self.check("a commit", number, error),
+        }
+    }
+
+    async fn read_somewhere(&mut self, kind: Kind) {
+        let Some(number) = self.any() else { return };
+        let size = self.shared.model.lock().size(number);
+        let habits = self.shared.habits.clone();
+        let mut range = habits.range(&mut self.rng, kind, size);
+        if kind == Kind::ReadStream {
+            range = self.streams[1]..self.streams[1] + habits.longest;
+            self.streams[1] = if range.end > size { 0 } else { range.end };
+        }
+        self.read(number, range.start, (range.end - range.start) as usize).await;
+    }
+
+    /// Reads and checks what comes.
+    pub async fn read(&mut self, number: u8, offset: u64, len: usize) {
+        let Some(object) = self.object(number) else { return };
+        let reading = self.shared.model.lock().begin_read(number, offset, len);
+        let mut buffer = vec![0xee; len];
+        let result = self.engine.read(&object, offset, &mut buffer).await;
+        self.shared.tell(|| format!("read {number} at {offset}+{len}: {result:?}"));
+        let bytes = result.ok().map(|len| &buffer[..len]);
+        if let Err(error) = self.shared.model.lock().end_read(&reading, bytes) {
+            self.shared.fail(error);
+        }
+        if let Err(error) = result {
+            self.check("a read", number, error);
+        }
+    }
+
+    async fn truncate_somewhere(&mut self) {
+        let Some(number) = self.any() else { return };
+        let size = self.shared.model.lock().size(number);
+        let extent = self.shared.habits.extent;
+        let sizes = [0, size, size.saturating_sub(1), size / 2, size + 1, self.rng.below(extent + 1)];
+        let size = self.rng.pick(&sizes);
+        self.truncate(number, size).await;
+    }
+
+    /// Cuts or grows an object.
+    pub async fn truncate(&mut self, number: u8, size: u64) {
+        let all = 0..u64::MAX / 2;
+        if self.shared.model.lock().load(number, &all).0 + 4 > crate::register::OPERATIONS {
+            return self.commit(number).await;
+        }
+        let Some(object) = self.object(number) else { return };
+        if !self.shared.objects.lock().claim(number) {
+            return;
+        }
+        let now = self.now();
+        let id = self.shared.model.lock().begin_truncate(number, size, now);
+        self.shared.tell(|| format!("truncate {id} of {number} to {size}"));
+        let result = self.engine.truncate(&object, size, now).await;
+        match result {
+            Ok(()) => self.shared.model.lock().durable(id),
+            Err(error) => {
+                self.shared.model.lock().failed(id);
+                self.check("a truncation", number, error);
+            }
+        }
+        self.shared.tell(|| format!("truncate {id} done: {result:?}"));
+        self.shared.objects.lock().release(number);
+    }
+
+    async fn set_some_time(&mut self) {
+        let Some(number) = self.any() else { return };
+        let all = 0..u64::MAX / 2;
+        if self.shared.model.lock().load(number, &all).0 + 4 > crate::register::OPERATIONS {
+            return self.commit(number).await;
+        }
+        let (Some(object), Some(key)) = (self.object(number), self.shared.objects.lock().key(number)) else {
+            return;
+        };
+        if !self.shared.objects.lock().claim(number) {
+            return;
+        }
+        let now = self.now();
+        let id = self.shared.model.lock().begin_mtime(number, now);
+        self.shared.tell(|| format!("set time {id} of {number} to {now:?}"));
+        // As the server does: on the file at once, and by the engine where it has something to destage.
+        let set = self.shared.store.set_mtime(&key, now).await;
+        let synced = self.shared.store.sync(vec![key]).await;
+        match self.engine.set_mtime(&object, now).await {
+            Ok(()) if set.is_ok() && synced[0].is_ok() => self.shared.model.lock().durable(id),
+            Ok(()) => self.shared.model.lock().failed(id),
+            Err(error) => {
+                self.shared.model.lock().failed(id);
+                self.check("a change of time", number, error);
+            }
+        }
+        self.shared.objects.lock().release(number);
+    }
+
+    /// Removes an object, with whatever is under way on it, and makes a new one.
+    async fn replace_some(&mut self) {
+        let Some(number) = self.any() else { return };
+        let removed = {
+            let mut objects = self.shared.objects.lock();
+            let mut model = self.shared.model.lock();
+            let extent = self.shared.habits.extent;
+            if objects.create(&mut self.rng, extent, &self.shared.store, &mut model).is_none() {
+                return;
+            }
+            model.remove(number);
+            objects.remove(number)
+        };
+        self.adopt();
+        if let Some((key, object)) = removed {
+            self.shared.tell(|| format!("remove {number}"));
+            self.shared.store.remove(&key);
+            self.engine.forget(&object).await;
+        }
+    }
+
+    /// Opens every object that is not open yet.
+    pub fn adopt(&self) {
+        let mut objects = self.shared.objects.lock();
+        for number in objects.numbers() {
+            if let (None, Some(key)) = (objects.object(number), objects.key(number)) {
+                let size = self.shared.store.current(&key).map_or(0, |content| content.size);
+                objects.opened(number, self.engine.object(&key, size));
+            }
+        }
+    }
+
+    /// Destages everything.
+    pub async fn flush(&mut self) {
+        let result = self.engine.flush().await;
+        self.shared.tell(|| format!("flush: {result:?}"));
+        if let Err(error) = result
+            && !self.allowed.permits(error)
+        {
+            self.shared.fail(format!("a flush failed: {error}"));
+        }
+    }
+
+    fn switch_mode(&mut self) {
+        let modes = &self.shared.habits.modes;
+        if !modes.is_empty() {
+            let mode = self.rng.pick(modes);
+            self.shared.tell(|| format!("mode {mode:?}"));
+            self.engine.set_mode(mode);
+            self.shared.hits.hit(Fault::ModeSwitch);
+        }
+    }
+
+    async fn add_device(&mut self) {
+        let Some(disk) = self.shared.spares.lock().pop() else { return };
+        self.shared.tell(|| format!("add {}", disk.name()));
+        self.shared.joined.lock().push(disk.clone());
+        let result = self.engine.add_device(Arc::new(disk.clone())).await;
+        self.shared.tell(|| format!("add {}: {:?}", disk.name(), result.is_ok()));
+        if result.is_ok() {
+            self.shared.hits.hit(Fault::DeviceAdded);
+        }
+    }
+
+    async fn remove_device(&mut self) {
+        let Some(disk) = self.shared.removable.lock().pop() else { return };
+        self.shared.tell(|| format!("remove {}", disk.name()));
+        let result = self.engine.remove_device(disk.name()).await;
+        self.shared.tell(|| format!("remove {}: {:?}", disk.name(), result.is_ok()));
+        if result.is_ok() {
+            self.shared.hits.hit(Fault::DeviceRemoved);
+            // It is out of the pool for good: what it holds must not count any more.
+            disk.vanish();
+        }
+    }
+}
+
+/// The bytes that write `id` leaves at `offset` of object `number`.
+fn stamp(data: &mut [u8], offset: u64, number: u8, id: u32) {
+    let block_size = forebay_engine::buffer::BLOCK as u64;
+    let mut done = 0;
+    while done < data.len() {
+        let at = offset + done as u64;
+        let start = (at % block_size) as usize;
+        let len = (block_size as usize - start).min(data.len() - done);
+        let place = Place { object: number, block: at / block_size };
+        fill(&mut data[done..done + len], start, id, place);
+        done += len;
+    }
+}

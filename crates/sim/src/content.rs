@@ -1,0 +1,91 @@
+//! Sparse contents of one backing file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_engine::buffer::BLOCK;
+use forebay_engine::io::Time;
+
+use crate::disk::Page;
+
+/// A file's bytes and attributes.
+#[derive(Clone, Debug, Default)]
+pub struct Content {
+    /// Bytes.
+    pub size: u64,
+    /// Modification time.
+    pub mtime: Time,
+    pages: BTreeMap<u64, Page>,
+}
+
+impl Content {
+    /// Allocated blocks.
+    pub fn allocated(&self) -> u64 {
+        self.pages.len() as u64
+    }
+
+    /// Whether `block` is no hole.
+    pub fn has(&self, block: u64) -> bool {
+        self.pages.contains_key(&block)
+    }
+
+    /// The block's bytes; zeros beyond the end and in holes.
+    pub fn page(&self, block: u64) -> Page {
+        self.pages.get(&block).cloned().unwrap_or_else(|| Arc::new([0; BLOCK]))
+    }
+
+    /// Replaces a block; what lies beyond the end is cut off.
+    pub fn put(&mut self, block: u64, page: Page) {
+        let start = block * BLOCK as u64;
+        if start < self.size {
+            self.pages.insert(block, page);
+            if start + BLOCK as u64 > self.size {
+                self.clear_tail();
+            }
+        }
+    }
+
+    /// Makes the block a hole, or what `other` has there.
+    pub fn revert(&mut self, block: u64, other: &Content) {
+        match other.pages.get(&block) {
+            Some(page) => self.put(block, page.clone()),
+            None => {
+                self.pages.remove(&block);
+            }
+        }
+    }
+
+    /// Cuts or grows with zeros.
+    pub fn resize(&mut self, size: u64) {
+        let shrinks = size < self.size;
+        self.size = size;
+        if shrinks {
+            self.pages.split_off(&size.div_ceil(BLOCK as u64));
+            self.clear_tail();
+        }
+    }
+
+    fn clear_tail(&mut self) {
+        let keep = (self.size % BLOCK as u64) as usize;
+        if keep > 0
+            && let Some(page) = self.pages.get_mut(&(self.size / BLOCK as u64))
+        {
+            Arc::make_mut(page)[keep..].fill(0);
+        }
+    }
+
+    /// Fills `bytes` from `offset`; returns how many of them lie before the end.
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> usize {
+        let len = self.size.saturating_sub(offset).min(bytes.len() as u64) as usize;
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let within = (at % BLOCK as u64) as usize;
+            let count = (BLOCK - within).min(len - done);
+            let page = self.page(at / BLOCK as u64);
+            bytes[done..done + count].copy_from_slice(&page[within..within + count]);
+            done += count;
+        }
+        len
+    }
+}

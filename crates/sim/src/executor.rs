@@ -1,0 +1,418 @@
+//! A single-threaded executor in virtual time. Which ready task runs next, and how long everything takes, comes from
+//! the seed alone, so that a run can be repeated step by step.
+//!
+//! A *step* is the beginning or the completion of one device or backing operation. A crash is planned as a step's
+//! number: from that step on nothing begins or completes any more.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use forebay_engine::io::{Clock, Io, Spawn};
+use parking_lot::Mutex;
+
+use crate::rng::{Rng, mix};
+
+/// Why the executor came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// What was waited for is done.
+    Done,
+    /// The planned step was reached.
+    Crashed,
+    /// Nothing is ready and nothing will ever be: a deadlock.
+    Idle,
+    /// Too much virtual time or too many polls: a livelock.
+    Stuck,
+}
+
+/// The executor; clones are the same one.
+#[derive(Clone)]
+pub struct Executor(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// Apart from the state, as tasks are woken while it is locked.
+    ready: Mutex<Vec<u64>>,
+}
+
+struct State {
+    now: Duration,
+    rng: Rng,
+    tasks: BTreeMap<u64, Io<()>>,
+    events: BinaryHeap<Reverse<Event>>,
+    next: u64,
+    steps: u64,
+    crash_at: Option<u64>,
+    crashed: bool,
+    digest: u64,
+    polls: u64,
+}
+
+type Action = Box<dyn FnOnce() + Send>;
+
+struct Event {
+    time: Duration,
+    /// Decides between events of one time; from the seed.
+    order: u64,
+    action: Action,
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        (self.time, self.order) == (other.time, other.order)
+    }
+}
+
+impl Eq for Event {}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.time, self.order).cmp(&(other.time, other.order))
+    }
+}
+
+struct TaskWaker {
+    shared: Arc<Shared>,
+    task: u64,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut ready = self.shared.ready.lock();
+        if !ready.contains(&self.task) {
+            ready.push(self.task);
+        }
+    }
+}
+
+/// The place where a result is left for a future.
+struct Slot<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+}
+
+struct Completion<T>(Arc<Mutex<Slot<T>>>);
+
+impl<T> Future for Completion<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut slot = self.0.lock();
+        match slot.value.take() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                slot.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// Polls within one `run` after which the engine counts as spinning.
+const POLLS: u64 = 20_000_000;
+
+impl Executor {
+    /// An executor whose every choice comes from `rng`.
+    pub fn new(rng: Rng) -> Self {
+        Executor(Arc::new(Shared {
+            state: Mutex::new(State {
+                now: Duration::from_secs(1),
+                rng,
+                tasks: BTreeMap::new(),
+                events: BinaryHeap::new(),
+                next: 0,
+                steps: 0,
+                crash_at: None,
+                crashed: false,
+                digest: 0,
+                polls: 0,
+            }),
+            ready: Mutex::new(Vec::new()),
+        }))
+    }
+
+    /// Virtual time now.
+    pub fn time(&self) -> Duration {
+        self.0.state.lock().now
+    }
+
+    /// Steps so far.
+    pub fn steps(&self) -> u64 {
+        self.0.state.lock().steps
+    }
+
+    /// A hash of everything that happened so far.
+    pub fn digest(&self) -> u64 {
+        self.0.state.lock().digest
+    }
+
+    /// Adds `value` to the digest.
+    pub fn note(&self, value: u64) {
+        let mut state = self.0.state.lock();
+        let time = state.now.as_nanos() as u64;
+        state.digest = mix(state.digest ^ mix(value) ^ time.rotate_left(32)).wrapping_add(1);
+    }
+
+    /// Plans a crash `steps` from now, or none.
+    pub fn crash_in(&self, steps: Option<u64>) {
+        let mut state = self.0.state.lock();
+        state.crash_at = steps.map(|more| state.steps + more);
+    }
+
+    /// Counts a step; false if the machine has crashed and the step must not happen.
+    pub fn step(&self) -> bool {
+        let mut state = self.0.state.lock();
+        if state.crashed {
+            return false;
+        }
+        state.steps += 1;
+        state.crashed = state.crash_at.is_some_and(|at| state.steps >= at);
+        !state.crashed
+    }
+
+    /// Ends every task and forgets every operation under way; the executor then runs on.
+    pub fn reset(&self) {
+        loop {
+            // Dropped one by one and unlocked: a task that goes may wake others or start operations.
+            let (tasks, events) = {
+                let mut state = self.0.state.lock();
+                (std::mem::take(&mut state.tasks), std::mem::take(&mut state.events))
+            };
+            if tasks.is_empty() && events.is_empty() {
+                break;
+            }
+            drop(tasks);
+            drop(events);
+        }
+        self.0.ready.lock().clear();
+        let mut state = self.0.state.lock();
+        state.crashed = false;
+        state.crash_at = None;
+    }
+
+    /// A time drawn from the seed.
+    pub fn latency(&self, low: Duration, high: Duration) -> Duration {
+        self.0.state.lock().rng.time(low, high)
+    }
+
+    /// Runs `action` at `delay` from now and gives its result to the future.
+    pub fn after<T: Send + 'static>(
+        &self,
+        delay: Duration,
+        action: impl FnOnce() -> Option<T> + Send + 'static,
+    ) -> Io<T> {
+        let slot = Arc::new(Mutex::new(Slot { value: None, waker: None }));
+        let theirs = slot.clone();
+        let action = Box::new(move || {
+            // No result: the machine crashed at this very step, and nobody will ever hear of it.
+            let Some(value) = action() else { return };
+            let waker = {
+                let mut slot = theirs.lock();
+                slot.value = Some(value);
+                slot.waker.take()
+            };
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        });
+        let mut state = self.0.state.lock();
+        let (time, order) = (state.now + delay, state.rng.draw());
+        state.events.push(Reverse(Event { time, order, action }));
+        Box::pin(Completion(slot))
+    }
+
+    /// A future that never ends: an operation that was begun after the crash.
+    pub fn never<T: Send + 'static>(&self) -> Io<T> {
+        Box::pin(std::future::pending())
+    }
+
+    /// Lets time pass at once, as when the machine was suspended.
+    pub fn jump(&self, time: Duration) {
+        self.0.state.lock().now += time;
+    }
+
+    /// Runs `task` side by side with the others.
+    pub fn start(&self, task: Io<()>) {
+        let id = {
+            let mut state = self.0.state.lock();
+            state.next += 1;
+            let id = state.next;
+            state.tasks.insert(id, task);
+            id
+        };
+        self.0.ready.lock().push(id);
+    }
+
+    /// Runs everything until `future` is done; `Err` says why it will not be. Gives up after `limit` of virtual time.
+    pub fn block_on<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Stop> {
+        let slot = Arc::new(Mutex::new(None));
+        let theirs = slot.clone();
+        self.start(Box::pin(async move {
+            let value = future.await;
+            *theirs.lock() = Some(value);
+        }));
+        match self.run(limit, || slot.lock().is_some()) {
+            Stop::Done => slot.lock().take().ok_or(Stop::Idle),
+            stop => Err(stop),
+        }
+    }
+
+    /// Runs until `done`, a crash, a deadlock, or `limit` of virtual time.
+    pub fn run(&self, limit: Duration, done: impl Fn() -> bool) -> Stop {
+        let end = self.time() + limit;
+        self.0.state.lock().polls = 0;
+        loop {
+            if self.0.state.lock().crashed {
+                return Stop::Crashed;
+            }
+            if done() {
+                return Stop::Done;
+            }
+            match self.choose() {
+                Choice::Task(id) => self.poll(id),
+                Choice::Event(action) => action(),
+                Choice::Nothing => return Stop::Idle,
+            }
+            let state = self.0.state.lock();
+            if state.now > end || state.polls > POLLS {
+                return Stop::Stuck;
+            }
+        }
+    }
+
+    fn choose(&self) -> Choice {
+        let mut state = self.0.state.lock();
+        let mut ready = self.0.ready.lock();
+        // Now and then an event overtakes tasks that are ready: a processor is not infinitely fast.
+        let overtake = !ready.is_empty() && state.rng.chance(300);
+        if !ready.is_empty() && !overtake {
+            let place = state.rng.index(ready.len());
+            return Choice::Task(ready.swap_remove(place));
+        }
+        let due = match state.events.peek() {
+            Some(Reverse(event)) => !overtake || event.time < state.now + Duration::from_millis(50),
+            None => false,
+        };
+        if due && let Some(Reverse(event)) = state.events.pop() {
+            state.now = state.now.max(event.time);
+            return Choice::Event(event.action);
+        }
+        match ready.pop() {
+            Some(id) => Choice::Task(id),
+            None => Choice::Nothing,
+        }
+    }
+
+    fn poll(&self, id: u64) {
+        let task = {
+            let mut state = self.0.state.lock();
+            state.polls += 1;
+            state.tasks.remove(&id)
+        };
+        // A task that ended may have been woken since.
+        let Some(mut task) = task else { return };
+        let waker = Waker::from(Arc::new(TaskWaker { shared: self.0.clone(), task: id }));
+        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            self.0.state.lock().tasks.insert(id, task);
+        }
+    }
+}
+
+enum Choice {
+    Task(u64),
+    Event(Action),
+    Nothing,
+}
+
+impl Clock for Executor {
+    fn now(&self) -> Duration {
+        self.time()
+    }
+
+    fn sleep(&self, time: Duration) -> Io<()> {
+        self.after(time, || Some(()))
+    }
+}
+
+impl Spawn for Executor {
+    fn spawn(&self, _name: &'static str, task: Io<()>) {
+        self.start(task);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order_of(seed: u64) -> (Vec<u32>, u64) {
+        let executor = Executor::new(Rng::new(seed));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for number in 0..8 {
+            let (inner, order) = (executor.clone(), order.clone());
+            executor.start(Box::pin(async move {
+                inner.sleep(Duration::from_millis(1)).await;
+                order.lock().push(number);
+                inner.note(u64::from(number));
+            }));
+        }
+        assert_eq!(executor.run(Duration::from_secs(1), || false), Stop::Idle);
+        assert!(executor.time() >= Duration::from_millis(1001));
+        (std::mem::take(&mut order.lock()), executor.digest())
+    }
+
+    #[test]
+    fn the_seed_decides_the_order_and_nothing_else_does() {
+        assert_eq!(order_of(1), order_of(1));
+        let different = (2..10).filter(|seed| order_of(*seed) != order_of(1)).count();
+        assert!(different > 4);
+    }
+
+    #[test]
+    fn a_crash_stops_everything_at_its_step_and_the_executor_goes_on_afterwards() {
+        let executor = Executor::new(Rng::new(1));
+        executor.crash_in(Some(3));
+        let inner = executor.clone();
+        let stop = executor.block_on(Duration::from_secs(60), async move {
+            while inner.step() {
+                inner.sleep(Duration::from_secs(1)).await;
+            }
+            inner.never::<()>().await;
+        });
+        assert_eq!(stop, Err(Stop::Crashed));
+        assert_eq!(executor.steps(), 3);
+        executor.reset();
+        assert_eq!(executor.block_on(Duration::from_secs(60), async { 5 }), Ok(5));
+    }
+
+    #[test]
+    fn a_task_that_waits_for_nothing_is_a_deadlock_and_one_that_spins_a_livelock() {
+        let executor = Executor::new(Rng::new(1));
+        assert_eq!(executor.block_on(Duration::MAX / 2, std::future::pending::<()>()), Err(Stop::Idle));
+        let inner = executor.clone();
+        let spin = async move {
+            loop {
+                inner.sleep(Duration::from_millis(1)).await;
+            }
+        };
+        assert_eq!(executor.block_on::<()>(Duration::from_secs(1), spin), Err(Stop::Stuck));
+    }
+}

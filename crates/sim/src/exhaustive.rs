@@ -1,0 +1,195 @@
+//! Everything there is in the small: all workloads of a few operations, a crash at every step, with no device lost or
+//! either, and a second crash inside the recovery. Most crash bugs need no more (CrashMonkey, OSDI'18).
+
+use std::time::Duration;
+
+use forebay_engine::Mode;
+
+use crate::client::Client;
+use crate::plan::{Plan, Trouble};
+use crate::rng::{Rng, mix};
+use crate::world::{Crash, World};
+
+/// One step of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A stable write of the first block.
+    Whole,
+    /// A stable write of bytes within the first block.
+    Bytes,
+    /// A stable write across two blocks.
+    Across,
+    /// An unstable write of the first block.
+    Unstable,
+    /// A commit.
+    Commit,
+    /// A write beyond the end.
+    Beyond,
+    /// A cut within the first block.
+    Cut,
+    /// The end moves up.
+    Grow,
+    /// Everything is destaged.
+    Flush,
+}
+
+/// Every action.
+pub const ACTIONS: [Action; 9] = [
+    Action::Whole,
+    Action::Bytes,
+    Action::Across,
+    Action::Unstable,
+    Action::Commit,
+    Action::Beyond,
+    Action::Cut,
+    Action::Grow,
+    Action::Flush,
+];
+
+/// Which device is gone when the machine starts again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// None.
+    None,
+    /// The first or the second.
+    Device(usize),
+}
+
+/// One case.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What is done.
+    pub actions: Vec<Action>,
+    /// The step at which the power goes; 0 for never.
+    pub crash: u64,
+    /// What is lost then.
+    pub loss: Loss,
+    /// The step of recovery at which the power goes again; 0 for never.
+    pub again: u64,
+}
+
+/// All workloads of 1 to `most` actions.
+pub fn workloads(most: u32) -> Vec<Vec<Action>> {
+    let mut all: Vec<Vec<Action>> = vec![Vec::new()];
+    let mut from = 0;
+    for _ in 0..most {
+        let longer: Vec<_> = all[from..]
+            .iter()
+            .flat_map(|short| ACTIONS.iter().map(|action| [short.as_slice(), &[*action]].concat()))
+            .collect();
+        from = all.len();
+        all.extend(longer);
+    }
+    all.remove(0);
+    all
+}
+
+fn plan(rng: &mut Rng, loses: bool) -> Plan {
+    let mut plan = Plan::new(rng);
+    plan.devices = vec![64 << 20; 2];
+    plan.spares.clear();
+    plan.victim = 0;
+    // Only so that what it implies for the checks is known; the device is taken away by the case itself.
+    plan.troubles = if loses { vec![Trouble::Missing] } else { Vec::new() };
+    plan.disaster = None;
+    plan.mode = Mode::WriteBack;
+    plan.ram = 1 << 20;
+    plan.destage_after = Duration::from_secs(5);
+    plan.objects = 1;
+    plan.sessions = 0;
+    plan.habits.modes.clear();
+    plan.habits.extent = 8192;
+    plan
+}
+
+/// How many steps the actions of a case and the recovery after it take, or what went wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps {
+    /// Of the actions.
+    pub work: u64,
+    /// Of the recovery.
+    pub recovery: u64,
+}
+
+impl Case {
+    /// Runs the case.
+    pub fn run(&self, seed: u64) -> Result<Steps, String> {
+        let lost = if let Loss::Device(lost) = self.loss { lost as u64 } else { 2 };
+        let mut rng = Rng::new(mix(seed ^ mix(self.crash ^ mix(self.again ^ mix(lost)))));
+        let plan = plan(&mut rng, self.loss != Loss::None);
+        let mut world = World::new(plan, rng, false);
+        let result = self.steps(&mut world);
+        let failure = world.outcome(result.as_ref().err().cloned()).failure;
+        match failure {
+            Some(failure) => Err(format!("{self:?}: {failure}")),
+            None => result,
+        }
+    }
+
+    fn steps(&self, world: &mut World) -> Result<Steps, String> {
+        let engine = world.start_through(Vec::new())?;
+        let before = world.shared.executor.steps();
+        world.shared.executor.crash_in((self.crash > 0).then_some(self.crash));
+        let rng = world.rng.clone();
+        let client = Client::new(&world.shared, &engine, Default::default(), rng);
+        let actions = self.actions.clone();
+        let done = world.shared.executor.block_on(Duration::from_secs(3600), act(client, actions));
+        if let Err(stop) = done
+            && let Some(failure) = world.stopped(stop)
+        {
+            return Err(failure);
+        }
+        let work = world.shared.executor.steps() - before;
+        drop(engine);
+        world.crash(if self.crash.is_multiple_of(3) { Crash::Kill } else { Crash::PowerCut });
+        if let Loss::Device(lost) = self.loss {
+            world.disks[lost].vanish();
+        }
+        let before = world.shared.executor.steps();
+        let again = if self.again > 0 { vec![self.again] } else { Vec::new() };
+        let engine = world.start_through(again)?;
+        let recovery = world.shared.executor.steps() - before;
+        let checked = world.look_at_all(&engine).and_then(|()| world.drain(&engine));
+        let checked = checked.and_then(|()| world.close(&engine));
+        match checked.map_err(|stop| world.stopped(stop).unwrap_or_default()) {
+            Err(failure) => Err(failure),
+            Ok(()) => Ok(Steps { work, recovery }),
+        }
+    }
+}
+
+async fn act(mut client: Client, actions: Vec<Action>) {
+    for action in actions {
+        match action {
+            Action::Whole => client.write(1, 0, 4096, true).await,
+            Action::Bytes => client.write(1, 1000, 100, true).await,
+            Action::Across => client.write(1, 3000, 3000, true).await,
+            Action::Unstable => client.write(1, 0, 4096, false).await,
+            Action::Commit => client.commit(1).await,
+            Action::Beyond => client.write(1, 12_000, 500, true).await,
+            Action::Cut => client.truncate(1, 100).await,
+            Action::Grow => client.truncate(1, 9000).await,
+            Action::Flush => client.flush().await,
+        }
+    }
+}
+
+/// Every case of a workload, with every `stride`th step of each kind of crash. Returns how many were run.
+pub fn all_of(actions: &[Action], stride: u64) -> Result<u64, String> {
+    let seed = actions.iter().fold(1, |seed, action| mix(seed ^ *action as u64));
+    let mut count = 0;
+    let case = |crash, loss, again| Case { actions: actions.to_vec(), crash, loss, again };
+    let steps = case(0, Loss::None, 0).run(seed)?;
+    for loss in [Loss::None, Loss::Device(0), Loss::Device(1)] {
+        for crash in (0..=steps.work).step_by(stride as usize) {
+            let recovery = case(crash, loss, 0).run(seed)?.recovery;
+            count += 1;
+            // Offset by the first crash, so that a stride does not always fall on the same steps.
+            for again in (1 + crash % stride..=recovery).step_by(stride as usize) {
+                case(crash, loss, again).run(seed)?;
+                count += 1;
+            }
+        }
+    }
+    Ok(count)
+}

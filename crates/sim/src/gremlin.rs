@@ -1,0 +1,74 @@
+//! The task that makes things go wrong while the engine runs: good hours and bad ones take turns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::io::Clock as _;
+
+use crate::backing;
+use crate::client::Shared;
+use crate::disk::{self, Disk};
+use crate::hits::Fault;
+use crate::plan::{Plan, Trouble};
+use crate::rng::Rng;
+
+/// More than any world needs, in bytes.
+pub const PLENTY: u64 = 1 << 30;
+
+/// What it can reach.
+pub struct Gremlin {
+    /// The world.
+    pub shared: Arc<Shared>,
+    /// The device it may harm.
+    pub victim: Disk,
+    /// What it may do.
+    pub plan: Plan,
+    /// Its choices.
+    pub rng: Rng,
+}
+
+impl Gremlin {
+    /// Goes on for ever.
+    pub async fn run(mut self) {
+        // Some troubles come with the first operation, others when much has been done.
+        let longest = self.rng.pick(&[1, 20, 500, 5000]) * Duration::from_millis(1);
+        let mut bad = self.rng.chance(5000);
+        loop {
+            if bad {
+                self.harm();
+            } else {
+                self.heal();
+            }
+            bad = !bad;
+            let rest = self.rng.time(Duration::ZERO, longest);
+            self.shared.executor.sleep(rest + Duration::from_micros(10)).await;
+        }
+    }
+
+    fn harm(&mut self) {
+        self.victim.set_rates(self.plan.disk_rates(&mut self.rng));
+        self.shared.store.set_rates(self.plan.backing_rates(&mut self.rng));
+        if self.plan.has(Trouble::NoSpace) {
+            let free = self.rng.below(64 << 10);
+            self.shared.store.set_free(free);
+        }
+        if self.plan.has(Trouble::ClockJump) && self.rng.chance(1000) {
+            let jump = self.rng.time(Duration::ZERO, Duration::from_secs(3600));
+            self.shared.executor.jump(jump);
+            self.shared.hits.hit(Fault::ClockJump);
+        }
+        self.shared.tell(|| "a bad hour begins".to_owned());
+    }
+
+    fn heal(&mut self) {
+        heal(&self.shared, &self.victim);
+        self.shared.tell(|| "a good hour begins".to_owned());
+    }
+}
+
+/// Nothing goes wrong from now on.
+pub fn heal(shared: &Shared, victim: &Disk) {
+    victim.set_rates(disk::Rates::default());
+    shared.store.set_rates(backing::Rates::default());
+    shared.store.set_free(PLENTY);
+}

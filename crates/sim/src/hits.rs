@@ -1,0 +1,86 @@
+//! How often each class of fault was really injected. A class that a whole run never hit proves nothing, so it fails
+//! the run.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! faults {
+    ($($name:ident $text:literal,)*) => {
+        /// A class of fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Fault {
+            $(#[doc = $text] $name,)*
+        }
+
+        /// Every class, in the order of the enum.
+        pub const FAULTS: &[(Fault, &str)] = &[$((Fault::$name, $text),)*];
+    };
+}
+
+faults! {
+    Kill "the process killed",
+    PowerCut "power cut",
+    CutInRecovery "power cut or kill inside recovery",
+    Subset "only some unflushed writes survived a cut",
+    TornSector "a write torn at a sector",
+    TornByte "a write torn at a byte",
+    LegsDiffer "two devices kept different unflushed writes",
+    LostWrite "a write reported done and lost",
+    MisdirectedWrite "a write that went elsewhere",
+    MisdirectedRead "a read of another place",
+    BitRot "bit rot",
+    LatentPassing "a sector unreadable for a while",
+    LatentLasting "a sector unreadable until rewritten",
+    WriteError "a device write that failed",
+    FlushError "a device flush that failed",
+    SlowDevice "a device that became slow",
+    Vanished "a device that went away in service",
+    LostAtRestart "a device missing at a restart",
+    ReturnedStale "a device that came back stale",
+    Wiped "a device replaced by a blank one",
+    Swapped "devices given in another order",
+    DroppedFlush "a device that drops flushed data",
+    BothDropped "both devices drop flushed data",
+    BothRotten "both copies of a block rotten",
+    DiscardRead "garbage where a discard was",
+    BackingCut "unsynced backing writes partly lost in a cut",
+    BackingError "a backing operation failed with EIO",
+    SyncError "a failed fsync that dropped pages",
+    NoSpace "ENOSPC",
+    Quota "EDQUOT",
+    Hang "a backing operation that hung",
+    Removed "an object removed while in use",
+    ClockJump "the clock jumped ahead",
+    TimeBack "the time of day went back",
+    DeviceAdded "a device added in service",
+    DeviceRemoved "a device removed in service",
+    ModeSwitch "the mode switched in service",
+}
+
+/// Hits per class.
+#[derive(Debug)]
+pub struct Hits([AtomicU64; FAULTS.len()]);
+
+impl Default for Hits {
+    fn default() -> Self {
+        Hits(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Hits {
+    /// Counts one.
+    pub fn hit(&self, fault: Fault) {
+        self.0[fault as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often `fault` was hit.
+    pub fn of(&self, fault: Fault) -> u64 {
+        self.0[fault as usize].load(Ordering::Relaxed)
+    }
+
+    /// Adds what another run hit.
+    pub fn add(&self, other: &Hits) {
+        for (mine, theirs) in self.0.iter().zip(&other.0) {
+            mine.fetch_add(theirs.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The deterministic simulator: the cache engine, unchanged, on virtual devices, a virtual backing store and virtual
+//! time. One seed is one world.
+
+pub mod backing;
+pub mod client;
+pub mod content;
+pub mod disk;
+pub mod executor;
+pub mod exhaustive;
+pub mod gremlin;
+pub mod hits;
+pub mod model;
+pub mod objects;
+pub mod plan;
+pub mod register;
+pub mod rng;
+pub mod stamp;
+pub mod workload;
+pub mod world;

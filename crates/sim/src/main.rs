@@ -1,0 +1,159 @@
+//! Runs worlds of the simulator, many side by side, and says how to repeat those that fail.
+#![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use forebay_sim::hits::{FAULTS, Hits};
+use forebay_sim::world::{self, Outcome};
+
+/// Seeds in a run from which on every class of fault must have been hit.
+const ENOUGH: u64 = 500;
+
+/// One in so many worlds is run twice: the same seed must give the same digest.
+const TWICE: u64 = 16;
+
+#[derive(Parser)]
+#[command(about = "Run the cache engine in simulated worlds: one seed is one world")]
+struct Arguments {
+    /// Run so many seeds
+    #[arg(long, default_value_t = 1000, conflicts_with_all = ["minutes", "seed"])]
+    seeds: u64,
+    /// Run seeds for so many minutes
+    #[arg(long, conflicts_with = "seed")]
+    minutes: Option<u64>,
+    /// Run this seed only, and tell everything that happens
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// Threads [default: one for each processor]
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Go on after so many failures
+    #[arg(long, default_value_t = 10)]
+    failures: u64,
+}
+
+struct Run {
+    next: AtomicU64,
+    done: AtomicU64,
+    steps: AtomicU64,
+    failed: AtomicU64,
+    stop: AtomicBool,
+    hits: Hits,
+}
+
+/// Runs a world; a panic is a failure like any other.
+fn guarded(seed: u64, keep_log: bool) -> Result<Outcome, String> {
+    catch_unwind(AssertUnwindSafe(|| world::run(seed, keep_log))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        format!("panicked: {}", text.unwrap_or("without a word"))
+    })
+}
+
+/// Runs a world, now and then twice.
+fn checked(seed: u64) -> Result<Outcome, String> {
+    let outcome = guarded(seed, false)?;
+    if let Some(failure) = outcome.failure {
+        return Err(failure);
+    }
+    if seed.is_multiple_of(TWICE) && guarded(seed, false)?.digest != outcome.digest {
+        return Err("the second run of the same seed took another course (P21)".to_owned());
+    }
+    Ok(outcome)
+}
+
+fn one(seed: u64) -> ExitCode {
+    match guarded(seed, true) {
+        Ok(outcome) => {
+            outcome.log.iter().for_each(|line| println!("{line}"));
+            println!("seed {seed}: {} steps, digest {:016x}", outcome.steps, outcome.digest);
+            match outcome.failure {
+                Some(failure) => {
+                    println!("FAILED seed {seed}: {failure}");
+                    ExitCode::FAILURE
+                }
+                None => ExitCode::SUCCESS,
+            }
+        }
+        Err(failure) => {
+            println!("FAILED seed {seed}: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn worker(run: &Run, last: Option<u64>, end: Option<Instant>, failures: u64) {
+    while !run.stop.load(Ordering::Relaxed) {
+        let seed = run.next.fetch_add(1, Ordering::Relaxed);
+        if last.is_some_and(|last| seed > last) || end.is_some_and(|end| Instant::now() >= end) {
+            return;
+        }
+        match checked(seed) {
+            Ok(outcome) => {
+                run.hits.add(&outcome.hits);
+                run.steps.fetch_add(outcome.steps, Ordering::Relaxed);
+            }
+            Err(failure) => {
+                println!("FAILED seed {seed}: {failure}\n    cargo x sim --seed {seed}");
+                if run.failed.fetch_add(1, Ordering::Relaxed) + 1 >= failures {
+                    run.stop.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        run.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(seed) = arguments.seed {
+        return one(seed);
+    }
+    // The message comes with the seed; the default hook would print it without.
+    std::panic::set_hook(Box::new(|_| {}));
+    let start = Instant::now();
+    let end = arguments.minutes.map(|minutes| start + Duration::from_secs(60 * minutes));
+    let last = end.is_none().then(|| arguments.first + arguments.seeds - 1);
+    let run = Run {
+        next: AtomicU64::new(arguments.first),
+        done: AtomicU64::new(0),
+        steps: AtomicU64::new(0),
+        failed: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        hits: Hits::default(),
+    };
+    let threads =
+        arguments.threads.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| worker(&run, last, end, arguments.failures));
+        }
+    });
+    report(&run, start.elapsed())
+}
+
+fn report(run: &Run, time: Duration) -> ExitCode {
+    let (done, failed) = (run.done.load(Ordering::Relaxed), run.failed.load(Ordering::Relaxed));
+    let mut missing = 0;
+    for (fault, text) in FAULTS {
+        let hits = run.hits.of(*fault);
+        println!("{hits:>10}  {text}");
+        if hits == 0 && done >= ENOUGH {
+            println!("FAILED: no world had this: {text}");
+            missing += 1;
+        }
+    }
+    println!(
+        "{done} worlds, {failed} failed; {} steps in {:.1} s",
+        run.steps.load(Ordering::Relaxed),
+        time.as_secs_f64()
+    );
+    if failed + missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

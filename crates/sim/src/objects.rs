@@ -1,0 +1,113 @@
+//! The backing files of a world, and who may change them now: as in the server, one that cuts a file has it for itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_engine::Object;
+use forebay_engine::buffer::BLOCK;
+use forebay_engine::io::{Key, Time};
+
+use crate::backing::Store;
+use crate::content::Content;
+use crate::model::Model;
+use crate::rng::Rng;
+use crate::stamp::{Place, fill};
+
+/// One object.
+struct Entry {
+    key: Key,
+    object: Option<Arc<Object>>,
+    writers: u32,
+    exclusive: bool,
+}
+
+/// Every object, by the world's numbers.
+#[derive(Default)]
+pub struct Objects {
+    entries: BTreeMap<u8, Entry>,
+    made: u8,
+}
+
+impl Objects {
+    /// Makes an object with contents of its own; `None` once 200 have been made.
+    pub fn create(&mut self, rng: &mut Rng, extent: u64, store: &Store, model: &mut Model) -> Option<u8> {
+        if self.made >= 200 {
+            return None;
+        }
+        self.made += 1;
+        let number = self.made;
+        let most = rng.pick(&[0, 1, 100, extent / 2, extent]);
+        let size = rng.within(0, most);
+        let mut key = vec![number; rng.within(1, 64) as usize];
+        key[0] = number;
+        let key = Key::new(&key)?;
+        let generation = model.number();
+        let time = Time { sec: i64::from(number), nsec: 1 };
+        let mut content = Content { mtime: time, ..Content::default() };
+        content.resize(size);
+        for block in 0..size.div_ceil(BLOCK as u64) {
+            let mut page = [0; BLOCK];
+            fill(&mut page, 0, generation, Place { object: number, block });
+            content.put(block, Arc::new(page));
+        }
+        store.create(&key, content);
+        model.create(number, size, generation, time);
+        self.entries.insert(number, Entry { key, object: None, writers: 0, exclusive: false });
+        Some(number)
+    }
+
+    /// Every object's number.
+    pub fn numbers(&self) -> Vec<u8> {
+        self.entries.keys().copied().collect()
+    }
+
+    /// The object's key.
+    pub fn key(&self, number: u8) -> Option<Key> {
+        self.entries.get(&number).map(|entry| entry.key.clone())
+    }
+
+    /// The engine's object.
+    pub fn object(&self, number: u8) -> Option<Arc<Object>> {
+        self.entries.get(&number)?.object.clone()
+    }
+
+    /// A new engine knows the object as this.
+    pub fn opened(&mut self, number: u8, object: Arc<Object>) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.object = Some(object);
+        }
+    }
+
+    /// The machine has crashed or the engine is closed: nothing runs any more.
+    pub fn reset(&mut self) {
+        for entry in self.entries.values_mut() {
+            (entry.object, entry.writers, entry.exclusive) = (None, 0, false);
+        }
+    }
+
+    /// Takes the object for a write, unless somebody has it for himself.
+    pub fn share(&mut self, number: u8) -> bool {
+        let free = |entry: &&mut Entry| !entry.exclusive;
+        self.entries.get_mut(&number).filter(free).map(|entry| entry.writers += 1).is_some()
+    }
+
+    /// Takes the object for a change that tolerates nobody else's.
+    pub fn claim(&mut self, number: u8) -> bool {
+        let free = |entry: &&mut Entry| !entry.exclusive && entry.writers == 0;
+        self.entries.get_mut(&number).filter(free).map(|entry| entry.exclusive = true).is_some()
+    }
+
+    /// Gives the object back after either.
+    pub fn release(&mut self, number: u8) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.exclusive = false;
+            entry.writers = entry.writers.saturating_sub(1);
+        }
+    }
+
+    /// Forgets the object.
+    pub fn remove(&mut self, number: u8) -> Option<(Key, Arc<Object>)> {
+        let entry = self.entries.remove(&number)?;
+        Some((entry.key, entry.object?))
+    }
+}

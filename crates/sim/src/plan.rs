@@ -1,0 +1,228 @@
+//! What kind of world a seed makes: how large, how it is used, and what goes wrong in it.
+
+use std::time::Duration;
+
+use forebay_engine::Mode;
+
+use crate::backing;
+use crate::disk;
+use crate::rng::Rng;
+use crate::workload::{Habits, Kind, MODES};
+
+/// What may befall the one device that misbehaves, or the backing store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Failing writes.
+    WriteError,
+    /// Failing flushes.
+    FlushError,
+    /// Writes that are lost.
+    LostWrite,
+    /// Writes that go elsewhere.
+    MisdirectedWrite,
+    /// Reads from elsewhere.
+    MisdirectedRead,
+    /// Bits rot.
+    Rot,
+    /// Sectors unreadable for a while.
+    LatentPassing,
+    /// Sectors unreadable until rewritten.
+    LatentLasting,
+    /// The device becomes slow.
+    Slow,
+    /// The device goes in service.
+    Vanish,
+    /// The device is missing at a restart, and back at a later one.
+    Missing,
+    /// The device is replaced by a blank one at a restart.
+    Wiped,
+    /// The device forgets what it flushed.
+    DropFlushes,
+    /// EIO of the backing store.
+    BackingError,
+    /// Failing syncs.
+    SyncError,
+    /// Operations that hang.
+    Hang,
+    /// ENOSPC.
+    NoSpace,
+    /// EDQUOT.
+    Quota,
+    /// The clock jumps.
+    ClockJump,
+}
+
+const TROUBLES: [Trouble; 19] = [
+    Trouble::WriteError,
+    Trouble::FlushError,
+    Trouble::LostWrite,
+    Trouble::MisdirectedWrite,
+    Trouble::MisdirectedRead,
+    Trouble::Rot,
+    Trouble::LatentPassing,
+    Trouble::LatentLasting,
+    Trouble::Slow,
+    Trouble::Vanish,
+    Trouble::Missing,
+    Trouble::Wiped,
+    Trouble::DropFlushes,
+    Trouble::BackingError,
+    Trouble::SyncError,
+    Trouble::Hang,
+    Trouble::NoSpace,
+    Trouble::Quota,
+    Trouble::ClockJump,
+];
+
+/// What may befall both copies; then nothing is promised but no wrong bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disaster {
+    /// Bits rot on every device.
+    Rot,
+    /// Every device forgets what it flushed.
+    DropFlushes,
+}
+
+/// A world before it begins.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Sizes of the devices, in bytes.
+    pub devices: Vec<u64>,
+    /// Sizes of devices that may be added later.
+    pub spares: Vec<u64>,
+    /// The device that may misbehave.
+    pub victim: usize,
+    /// What goes wrong.
+    pub troubles: Vec<Trouble>,
+    /// What goes wrong on all devices.
+    pub disaster: Option<Disaster>,
+    /// The mode at the start.
+    pub mode: Mode,
+    /// Memory for cached blocks, in bytes.
+    pub ram: u64,
+    /// How long dirty data rests.
+    pub destage_after: Duration,
+    /// Backing files at the start.
+    pub objects: u32,
+    /// Starts of the engine before the last one.
+    pub sessions: u32,
+    /// Chances in 10,000 that a session ends in a crash.
+    pub crashes: u32,
+    /// How clients behave.
+    pub habits: Habits,
+}
+
+impl Plan {
+    /// The plan that belongs to the stream.
+    pub fn new(rng: &mut Rng) -> Self {
+        let mut habits = Habits::new(rng);
+        let mib = 1 << 20;
+        let count = rng.pick(&[1, 2, 2, 2, 2, 2, 2, 3, 4]);
+        let sizes = [64 * mib, 64 * mib, 65 * mib + 4096, 96 * mib];
+        let devices: Vec<u64> = (0..count).map(|_| rng.pick(&sizes)).collect();
+        let spares = (0..rng.pick(&[0, 0, 1, 2])).map(|_| rng.pick(&sizes)).collect();
+        let mode = rng.pick(&[
+            Mode::WriteBack,
+            Mode::WriteBack,
+            Mode::WriteBack,
+            Mode::WriteBack,
+            Mode::WriteThrough,
+            Mode::WriteAround,
+            Mode::PassThrough,
+        ]);
+        if rng.chance(2000) {
+            habits.modes = MODES.to_vec();
+        }
+        if rng.chance(8000) {
+            habits.without(Kind::Drain);
+        }
+        let troubles = match rng.below(4) {
+            0 => Vec::new(),
+            1 => vec![rng.pick(&TROUBLES)],
+            most => (0..rng.within(1, 2 * most)).map(|_| rng.pick(&TROUBLES)).collect(),
+        };
+        let disaster = match rng.below(24) {
+            0 => Some(Disaster::Rot),
+            1 => Some(Disaster::DropFlushes),
+            _ => None,
+        };
+        Plan {
+            victim: rng.index(count),
+            devices,
+            spares,
+            troubles,
+            disaster,
+            mode,
+            ram: rng.pick(&[16 << 10, 256 << 10, 4 * mib, 64 * mib]),
+            destage_after: rng.time(Duration::ZERO, rng.clone().pick(&[0, 1, 30]) * Duration::from_secs(1)),
+            objects: rng.within(1, 6) as u32,
+            sessions: rng.within(0, 4) as u32,
+            crashes: rng.pick(&[0, 5000, 8000, 10_000]),
+            habits,
+        }
+    }
+
+    /// Whether `trouble` is part of the plan.
+    pub fn has(&self, trouble: Trouble) -> bool {
+        self.troubles.contains(&trouble)
+    }
+
+    /// Whether the backing store may fail or run full.
+    pub fn backing_fails(&self) -> bool {
+        use Trouble::*;
+        [BackingError, SyncError, NoSpace, Quota].iter().any(|trouble| self.has(*trouble))
+    }
+
+    /// Whether all data is sure to go through the log in the order of its numbers.
+    pub fn logged(&self) -> bool {
+        self.mode == Mode::WriteBack
+            && self.habits.modes.is_empty()
+            && self.devices.len() > 1
+            && !self.device_fails()
+    }
+
+    /// Whether a device may leave the pool.
+    pub fn device_fails(&self) -> bool {
+        use Trouble::*;
+        let all = [WriteError, FlushError, Vanish, Missing, Wiped, LatentPassing, LatentLasting, LostWrite];
+        all.iter().any(|trouble| self.has(*trouble))
+            || self.has(MisdirectedWrite)
+            || self.has(MisdirectedRead)
+            || self.has(Rot)
+            || self.disaster.is_some()
+    }
+
+    /// How the victim misbehaves in a bad hour.
+    pub fn disk_rates(&self, rng: &mut Rng) -> disk::Rates {
+        let mut rate = |trouble, most: u64| {
+            if self.has(trouble) { rng.within(1, most) as u32 } else { 0 }
+        };
+        disk::Rates {
+            write_error: rate(Trouble::WriteError, 300),
+            flush_error: rate(Trouble::FlushError, 1000),
+            lost_write: rate(Trouble::LostWrite, 1000),
+            misdirected_write: rate(Trouble::MisdirectedWrite, 1000),
+            misdirected_read: rate(Trouble::MisdirectedRead, 2000),
+            rot: rate(Trouble::Rot, 2000),
+            latent_passing: rate(Trouble::LatentPassing, 2000),
+            latent_lasting: rate(Trouble::LatentLasting, 1000),
+            vanish: rate(Trouble::Vanish, 100),
+            drop_flushes: self.has(Trouble::DropFlushes),
+            slow: if self.has(Trouble::Slow) { 50 } else { 1 },
+        }
+    }
+
+    /// How the backing store misbehaves in a bad hour.
+    pub fn backing_rates(&self, rng: &mut Rng) -> backing::Rates {
+        let mut rate = |trouble, most: u64| {
+            if self.has(trouble) { rng.within(1, most) as u32 } else { 0 }
+        };
+        backing::Rates {
+            error: rate(Trouble::BackingError, 3000),
+            sync_error: rate(Trouble::SyncError, 5000),
+            hang: rate(Trouble::Hang, 500),
+            over_quota: self.has(Trouble::Quota),
+            slow: 1,
+        }
+    }
+}

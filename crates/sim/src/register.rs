@@ -1,0 +1,294 @@
+//! What one thing (a block, a size, a time) may hold, given what was asked and what was answered.
+//!
+//! Operations form a partial order: one that began after another was acknowledged comes after it. Every order that
+//! respects this is possible, an operation not yet answered may or may not have happened, and after a crash the same
+//! goes for those that were not durable. But nothing is skipped: an operation implies those before it (P3).
+
+use std::ops::Range;
+
+use forebay_engine::io::Time;
+
+use crate::stamp::{Generation, Runs};
+
+/// What an operation does to a value.
+pub trait Change<V>: Clone {
+    /// The value after it.
+    fn apply(&self, value: &mut V);
+}
+
+/// Bytes of a block are overwritten.
+#[derive(Clone, Debug)]
+pub struct Overwrite(pub Range<usize>, pub Generation);
+
+impl Change<Runs> for Overwrite {
+    fn apply(&self, value: &mut Runs) {
+        value.apply(&self.0, self.1);
+    }
+}
+
+/// A size changes.
+#[derive(Clone, Debug)]
+pub enum Resize {
+    /// At least so many bytes.
+    Extend(u64),
+    /// Exactly so many.
+    Set(u64),
+}
+
+impl Change<u64> for Resize {
+    fn apply(&self, value: &mut u64) {
+        *value = match self {
+            Resize::Extend(size) => (*value).max(*size),
+            Resize::Set(size) => *size,
+        };
+    }
+}
+
+impl Change<Time> for Time {
+    fn apply(&self, value: &mut Time) {
+        *value = *self;
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Operation<C> {
+    id: u32,
+    change: C,
+    /// Bits of the operations that come before it.
+    after: u64,
+    running: bool,
+    /// Must be visible.
+    visible: bool,
+    durable: bool,
+}
+
+/// One reachable value: which base it grew from and which operations are in it.
+#[derive(Clone, Debug)]
+struct State<V> {
+    value: V,
+    base: usize,
+    mask: u64,
+}
+
+/// Values that were possible after a crash, with the operations in each, and all operations there were.
+type Survivors<V> = (Vec<(V, Vec<u32>)>, Vec<u32>);
+
+/// What something may hold now.
+#[derive(Clone, Debug)]
+pub struct Register<V, C> {
+    base: Vec<V>,
+    operations: Vec<Operation<C>>,
+    /// From the last crash until it is known which operations survived.
+    survivors: Option<Survivors<V>>,
+}
+
+/// Operations that fit in one register at a time.
+pub const OPERATIONS: usize = 24;
+
+impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
+    /// A register known to hold `value`.
+    pub fn new(value: V) -> Self {
+        Register { base: vec![value], operations: Vec::new(), survivors: None }
+    }
+
+    /// Operations that are not settled, and how many of them still run.
+    pub fn load(&self) -> (usize, usize) {
+        (self.operations.len(), self.operations.iter().filter(|operation| operation.running).count())
+    }
+
+    /// The values known so far, if nothing is unsettled.
+    pub fn settled(&self) -> Option<&[V]> {
+        self.operations.is_empty().then_some(&self.base)
+    }
+
+    /// Replaces what is known.
+    pub fn set(&mut self, values: Vec<V>) {
+        self.base = values;
+        self.operations.clear();
+    }
+
+    /// Operation `id` begins.
+    pub fn begin(&mut self, id: u32, change: C) {
+        let after = self.mask(|operation| operation.visible || operation.durable);
+        self.operations.push(Operation { id, change, after, running: true, visible: false, durable: false });
+    }
+
+    /// Operation `id` was answered: from now on it is visible, and perhaps durable.
+    pub fn acknowledge(&mut self, id: u32, visible: bool, durable: bool) {
+        if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
+            operation.running = false;
+            operation.visible |= visible || durable;
+            operation.durable |= durable;
+        }
+    }
+
+    fn mask(&self, which: impl Fn(&Operation<C>) -> bool) -> u64 {
+        self.operations
+            .iter()
+            .enumerate()
+            .filter(|(_, operation)| which(operation))
+            .fold(0, |mask, (bit, _)| mask | 1 << bit)
+    }
+
+    /// The operations that must be visible now.
+    pub fn visible(&self) -> u64 {
+        self.mask(|operation| operation.visible)
+    }
+
+    fn reachable(&self) -> Vec<State<V>> {
+        let mut states: Vec<State<V>> = (self.base.iter().cloned().enumerate())
+            .map(|(base, value)| State { value, base, mask: 0 })
+            .collect();
+        let mut next = 0;
+        while next < states.len() {
+            for (bit, operation) in self.operations.iter().enumerate() {
+                let State { mut value, base, mask } = states[next].clone();
+                if mask & 1 << bit != 0 || operation.after & !mask != 0 {
+                    continue;
+                }
+                operation.change.apply(&mut value);
+                let mask = mask | 1 << bit;
+                let known = states[next..]
+                    .iter()
+                    .any(|state| state.mask == mask && state.base == base && state.value == value);
+                if !known {
+                    states.push(State { value, base, mask });
+                }
+            }
+            next += 1;
+        }
+        states
+    }
+
+    /// Values possible for somebody who began to look when `visible` had to be seen already.
+    pub fn possible(&self, visible: u64) -> Vec<V> {
+        let mut values: Vec<V> = Vec::new();
+        for state in self.reachable() {
+            if state.mask & visible == visible && !values.contains(&state.value) {
+                values.push(state.value);
+            }
+        }
+        values
+    }
+
+    /// Somebody who began to look when `visible` had to be seen found a value that `matches`. What is known now
+    /// narrows to that; false if it was not possible.
+    pub fn observe(&mut self, visible: u64, matches: impl Fn(&V) -> bool) -> bool {
+        if self.operations.is_empty() {
+            if !self.base.iter().any(&matches) {
+                return false;
+            }
+            self.base.retain(&matches);
+        } else {
+            let mut states = self.reachable();
+            states.retain(|state| state.mask & visible == visible && matches(&state.value));
+            if states.is_empty() {
+                return false;
+            }
+            let common = states.iter().fold(u64::MAX, |common, state| common & state.mask);
+            for (bit, operation) in self.operations.iter_mut().enumerate() {
+                operation.visible |= common & 1 << bit != 0;
+            }
+        }
+        if let Some((values, _)) = &mut self.survivors {
+            values.retain(|(value, _)| matches(value));
+        }
+        true
+    }
+
+    /// Folds what is settled into the base. Nobody may be looking.
+    pub fn settle(&mut self) {
+        if self.operations.is_empty() || self.operations.iter().any(|operation| operation.running) {
+            return;
+        }
+        // Failed operations stay possible, until something shows whether they happened.
+        if self.operations.iter().all(|operation| operation.durable || !operation.visible) {
+            let needed = self.mask(|operation| operation.durable);
+            self.base = self.possible(needed);
+            self.operations.clear();
+        }
+    }
+
+    /// Everything not durable may be lost.
+    pub fn crash(&mut self) {
+        self.survivors = None;
+        if self.operations.is_empty() {
+            return;
+        }
+        let needed = self.mask(|operation| operation.durable);
+        let ids: Vec<u32> = self.operations.iter().map(|operation| operation.id).collect();
+        let states = self.reachable().into_iter().filter(|state| state.mask & needed == needed);
+        let values: Vec<(V, Vec<u32>)> = states
+            .map(|state| {
+                let bits = ids.iter().enumerate().filter(|(bit, _)| state.mask & 1 << bit != 0);
+                (state.value, bits.map(|(_, id)| *id).collect())
+            })
+            .collect();
+        self.base.clear();
+        for (value, _) in &values {
+            if !self.base.contains(value) {
+                self.base.push(value.clone());
+            }
+        }
+        self.survivors = Some((values, ids));
+        self.operations.clear();
+    }
+
+    /// After a crash and some looking: the operations that certainly survived and those that certainly did not.
+    pub fn verdict(&mut self) -> (Vec<u32>, Vec<u32>) {
+        let Some((values, ids)) = self.survivors.take() else { return (Vec::new(), Vec::new()) };
+        let in_all = |id: &u32| values.iter().all(|(_, applied)| applied.contains(id));
+        let in_none = |id: &u32| values.iter().all(|(_, applied)| !applied.contains(id));
+        (ids.iter().copied().filter(in_all).collect(), ids.iter().copied().filter(in_none).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(sec: i64) -> Time {
+        Time { sec, nsec: 0 }
+    }
+
+    #[test]
+    fn concurrent_operations_may_come_in_either_order_and_an_observation_decides() {
+        let mut register: Register<Time, Time> = Register::new(time(0));
+        register.begin(1, time(1));
+        register.begin(2, time(2));
+        assert_eq!(register.possible(register.visible()).len(), 3);
+        register.acknowledge(1, true, true);
+        register.acknowledge(2, true, true);
+        assert_eq!(register.possible(register.visible()).len(), 2, "not the old one any more");
+        register.settle();
+        assert!(register.observe(0, |value| *value == time(1)));
+        assert!(!register.observe(0, |value| *value == time(2)), "no going back");
+    }
+
+    #[test]
+    fn a_crash_takes_back_only_what_was_not_durable_and_skips_nothing() {
+        let mut register: Register<u64, Resize> = Register::new(0);
+        for (id, durable) in [(1, true), (2, false), (3, false)] {
+            register.begin(id, Resize::Set(u64::from(id)));
+            register.acknowledge(id, true, durable);
+        }
+        assert_eq!(register.possible(register.visible()), [3]);
+        register.crash();
+        assert_eq!(register.settled(), Some(&[1, 2, 3][..]));
+        assert!(register.observe(0, |size| *size == 2));
+        assert_eq!(register.verdict(), (vec![1, 2], vec![3]));
+    }
+
+    #[test]
+    fn what_was_seen_stays_seen_and_what_failed_stays_possible() {
+        let mut register: Register<u64, Resize> = Register::new(0);
+        register.begin(1, Resize::Set(1));
+        assert!(register.observe(0, |size| *size == 1));
+        assert!(!register.observe(register.visible(), |size| *size == 0));
+        register.begin(2, Resize::Set(2));
+        register.acknowledge(1, true, true);
+        register.acknowledge(2, false, false);
+        register.settle();
+        assert_eq!(register.settled(), Some(&[1, 2][..]));
+    }
+}

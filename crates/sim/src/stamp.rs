@@ -1,0 +1,203 @@
+//! Self-describing contents. Every 8-byte word of a block that write `generation` left says which write, object, block
+//! and word it is, so that wrong bytes are told from old ones at a glance.
+
+use std::ops::Range;
+
+use forebay_engine::buffer::BLOCK;
+
+/// The number of a write; 0 stands for zeros.
+pub type Generation = u32;
+
+/// Which block of which object, by the world's own numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The object's number.
+    pub object: u8,
+    /// The block's number.
+    pub block: u64,
+}
+
+const WORD: usize = 8;
+/// Marks a word as one of ours; never 0, so no word is zero.
+const MARK: u64 = 0x2b;
+
+fn word(generation: Generation, place: Place, index: usize) -> u64 {
+    if generation == 0 {
+        return 0;
+    }
+    // 24 bits of generation, 8 of object, 16 of block, 9 of word, 7 of mark.
+    u64::from(generation) << 40
+        | u64::from(place.object) << 32
+        | (place.block & 0xffff) << 16
+        | (index as u64) << 7
+        | MARK
+}
+
+/// What a word says it is.
+fn decode(word: u64) -> Option<(Generation, Place, usize)> {
+    if word == 0 {
+        return Some((0, Place { object: 0, block: 0 }, 0));
+    }
+    let place = Place { object: (word >> 32) as u8, block: (word >> 16) & 0xffff };
+    (word & 0x7f == MARK).then_some(((word >> 40) as u32, place, (word >> 7) as usize & 0x1ff))
+}
+
+/// Fills `bytes`, which begin `start` bytes into the block, as write `generation` would.
+pub fn fill(bytes: &mut [u8], start: usize, generation: Generation, place: Place) {
+    for (at, byte) in (start..).zip(bytes) {
+        *byte = word(generation, place, at / WORD).to_le_bytes()[at % WORD];
+    }
+}
+
+/// A block's contents as runs of bytes: where each starts and which write left it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Runs(Vec<(u16, Generation)>);
+
+impl Default for Runs {
+    fn default() -> Self {
+        Runs(vec![(0, 0)])
+    }
+}
+
+impl Runs {
+    /// The runs with their ends.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<usize>, Generation)> {
+        self.0.iter().enumerate().map(|(index, (start, generation))| {
+            let end = self.0.get(index + 1).map_or(BLOCK, |next| usize::from(next.0));
+            (usize::from(*start)..end, *generation)
+        })
+    }
+
+    /// Overwrites bytes `range`.
+    pub fn apply(&mut self, range: &Range<usize>, generation: Generation) {
+        if range.is_empty() {
+            return;
+        }
+        let old = std::mem::take(&mut self.0);
+        let ends: Vec<usize> = old.iter().skip(1).map(|run| usize::from(run.0)).chain([BLOCK]).collect();
+        let mut after = None;
+        for ((start, owner), end) in old.iter().copied().zip(ends) {
+            let start = usize::from(start);
+            if start < range.start {
+                self.push(start, owner);
+            }
+            if end > range.end && after.is_none() {
+                after = Some(());
+                self.push(range.start, generation);
+                self.push(range.end.max(start), owner);
+            } else if end > range.end {
+                self.push(start, owner);
+            }
+        }
+        if after.is_none() {
+            self.push(range.start, generation);
+        }
+    }
+
+    fn push(&mut self, start: usize, generation: Generation) {
+        if self.0.last().is_none_or(|last| last.1 != generation) {
+            self.0.push((start as u16, generation));
+        }
+    }
+
+    /// Whether `bytes`, the block's bytes from `start` on, are these contents.
+    pub fn matches(&self, bytes: &[u8], start: usize, place: Place) -> bool {
+        let end = start + bytes.len();
+        self.iter().all(|(run, generation)| {
+            let (from, to) = (run.start.max(start), run.end.min(end));
+            from >= to || matches(&bytes[from - start..to - start], from, generation, place)
+        })
+    }
+}
+
+fn matches(bytes: &[u8], start: usize, generation: Generation, place: Place) -> bool {
+    if generation == 0 {
+        return bytes.iter().all(|byte| *byte == 0);
+    }
+    let head = (WORD - start % WORD) % WORD;
+    let (head, rest) = bytes.split_at(head.min(bytes.len()));
+    let same = |bytes: &[u8], at: usize| {
+        let expected = word(generation, place, at / WORD).to_le_bytes();
+        bytes.iter().zip(&expected[at % WORD..]).all(|(left, right)| left == right)
+    };
+    let body = start + head.len();
+    same(head, start) && rest.chunks(WORD).enumerate().all(|(index, chunk)| same(chunk, body + index * WORD))
+}
+
+/// Whether every whole word is one of `place`'s, of a write up to `newest`, or zero: an old version at worst.
+pub fn plausible(bytes: &[u8], start: usize, place: Place, newest: Generation) -> bool {
+    let head = (WORD - start % WORD) % WORD;
+    let words = bytes.get(head..).unwrap_or_default().chunks_exact(WORD);
+    let mut all = words.enumerate().map(|(index, bytes)| (index + (start + head) / WORD, bytes));
+    // Words at the ends of unaligned writes are mixed: two neighbours suffice to tell a block from a stranger's.
+    let strange = all
+        .by_ref()
+        .filter(|(index, bytes)| {
+            let value = u64::from_le_bytes((*bytes).try_into().unwrap_or_default());
+            match decode(value) {
+                Some((0, ..)) => false,
+                Some((generation, found, at)) => generation > newest || found != place || at != *index,
+                None => true,
+            }
+        })
+        .count();
+    strange <= 8
+}
+
+/// What the bytes say they are, for people.
+pub fn describe(bytes: &[u8], start: usize) -> String {
+    let head = (WORD - start % WORD) % WORD;
+    let mut text = String::new();
+    let mut last = None;
+    for (index, chunk) in bytes.get(head..).unwrap_or_default().chunks_exact(WORD).enumerate() {
+        let found = decode(u64::from_le_bytes(chunk.try_into().unwrap_or_default()));
+        let kind = found.map(|(generation, place, _)| (generation, place));
+        if last != Some(kind) {
+            last = Some(kind);
+            let at = start + head + index * WORD;
+            match kind {
+                Some((0, _)) => text += &format!(" {at}: zeros"),
+                Some((generation, place)) => {
+                    text += &format!(" {at}: write {generation} of {}/{}", place.object, place.block);
+                }
+                None => text += &format!(" {at}: mixed or garbage"),
+            }
+            if text.len() > 400 {
+                return text + " ...";
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn runs_are_what_a_byte_by_byte_model_says() {
+        let mut rng = Rng::new(1);
+        for _ in 0..300 {
+            let mut runs = Runs::default();
+            let mut bytes = vec![0; BLOCK];
+            let place = Place { object: 3, block: 77 };
+            for generation in 1..rng.within(2, 9) as u32 {
+                let (a, b) = (rng.index(BLOCK + 1), rng.index(BLOCK + 1));
+                let range = a.min(b)..a.max(b);
+                let generation = if rng.chance(2000) { 0 } else { generation };
+                fill(&mut bytes[range.clone()], range.start, generation, place);
+                runs.apply(&range, generation);
+                assert!(runs.matches(&bytes, 0, place), "{runs:?}");
+                let from = rng.index(BLOCK);
+                assert!(runs.matches(&bytes[from..], from, place));
+            }
+            assert!(plausible(&bytes, 0, place, 9));
+            let other = Place { object: 4, block: 77 };
+            assert!(runs == Runs::default() || !runs.matches(&bytes, 0, other));
+            let at = rng.index(BLOCK);
+            bytes[at] ^= 1;
+            assert!(!runs.matches(&bytes, 0, place));
+        }
+    }
+}

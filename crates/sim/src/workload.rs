@@ -1,0 +1,147 @@
+//! What clients ask for. Each world has its own habits, some of them extreme: a generator that is too polite misses
+//! bugs.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use forebay_engine::Mode;
+use forebay_engine::buffer::BLOCK;
+
+use crate::rng::Rng;
+
+/// Something a client may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Writes a few bytes anywhere.
+    WriteBytes,
+    /// Writes whole blocks.
+    WriteBlocks,
+    /// Writes the next part of a stream.
+    WriteStream,
+    /// Reads anywhere, any length.
+    Read,
+    /// Reads the next part of a stream.
+    ReadStream,
+    /// Commits everything unstable of an object.
+    Commit,
+    /// Cuts or grows an object.
+    Truncate,
+    /// Sets a modification time.
+    Mtime,
+    /// Removes an object and makes another.
+    Remove,
+    /// Destages everything.
+    Flush,
+    /// Switches the mode.
+    Mode,
+    /// Adds a device.
+    Add,
+    /// Removes a device.
+    Drain,
+    /// Waits.
+    Sleep,
+}
+
+/// How the clients of a world behave.
+#[derive(Clone, Debug)]
+pub struct Habits {
+    weights: Vec<(Kind, u32)>,
+    /// Clients side by side.
+    pub clients: usize,
+    /// Operations of all clients together, per session.
+    pub operations: u32,
+    /// Chances in 10,000 that a write is stable.
+    pub stable: u32,
+    /// No operation is longer, in bytes.
+    pub longest: u64,
+    /// Operations lie below this offset.
+    pub extent: u64,
+    /// Chances in 10,000 that an operation is in the first few blocks.
+    pub hot: u32,
+    /// The longest wait.
+    pub rest: Duration,
+    /// Modes to switch between.
+    pub modes: Vec<Mode>,
+}
+
+/// Every mode there is.
+pub const MODES: [Mode; 4] = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough];
+
+impl Habits {
+    /// Habits for a world.
+    pub fn new(rng: &mut Rng) -> Self {
+        use Kind::*;
+        let mut weights = vec![(Sleep, 3), (Read, 30), (WriteBlocks, 20)];
+        // Each kind is common in some worlds, rare in others, and missing in the rest.
+        for (kind, most) in [
+            (WriteBytes, 40),
+            (WriteBlocks, 60),
+            (WriteStream, 40),
+            (Read, 60),
+            (ReadStream, 40),
+            (Commit, 20),
+            (Truncate, 12),
+            (Mtime, 6),
+            (Remove, 3),
+            (Flush, 3),
+            (Mode, 2),
+            (Add, 1),
+            (Drain, 1),
+            (Sleep, 10),
+        ] {
+            let weight = rng.pick(&[0, 0, most / 4 + 1, most]);
+            weights.push((kind, weight));
+        }
+        let longest = rng.pick(&[4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20]);
+        let extent = rng.pick(&[16 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20]);
+        // Long operations make long runs: fewer of them.
+        let most = (96 << 20) / longest;
+        Habits {
+            weights,
+            clients: rng.pick(&[1, 2, 3, 4, 8, 16]),
+            operations: rng.within(10, most.clamp(60, 1200)) as u32,
+            stable: rng.pick(&[0, 2000, 5000, 9000, 10_000]),
+            longest,
+            extent,
+            hot: rng.pick(&[0, 0, 3000, 8000]),
+            rest: rng.pick(&[Duration::from_millis(5), Duration::from_secs(1), Duration::from_secs(20)]),
+            modes: Vec::new(),
+        }
+    }
+
+    /// What a client does next.
+    pub fn kind(&self, rng: &mut Rng) -> Kind {
+        let all: u32 = self.weights.iter().map(|(_, weight)| weight).sum();
+        let mut left = rng.below(u64::from(all)) as u32;
+        for (kind, weight) in &self.weights {
+            if left < *weight {
+                return *kind;
+            }
+            left -= weight;
+        }
+        Kind::Read
+    }
+
+    /// Never does `kind`.
+    pub fn without(&mut self, kind: Kind) {
+        self.weights.retain(|(other, _)| *other != kind);
+    }
+
+    /// A range of bytes for a read or a write in an object of about `size` bytes; not empty.
+    pub fn range(&self, rng: &mut Rng, kind: Kind, size: u64) -> Range<u64> {
+        let block = BLOCK as u64;
+        let extent = if rng.chance(self.hot) { 4 * block } else { self.extent };
+        let near_end = rng.chance(1500);
+        let offset = if near_end { size.saturating_sub(rng.below(2 * block)) } else { rng.below(extent) };
+        let offset = offset.min(self.extent);
+        let len = match kind {
+            Kind::WriteBytes => rng.within(1, block.min(self.longest)),
+            _ => rng.within(1, rng.clone().within(1, self.longest)),
+        };
+        if kind == Kind::WriteBlocks || (kind == Kind::Read && rng.chance(5000)) {
+            let first = offset / block * block;
+            return first..first + len.div_ceil(block) * block;
+        }
+        offset..offset + len
+    }
+}

@@ -1,0 +1,504 @@
+//! One seed is one world: made, used, broken, restarted and checked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forebay_engine::io::Device;
+use forebay_engine::pool::{Pool, PoolError};
+use forebay_engine::{Engine, Env, Settings};
+use parking_lot::Mutex;
+
+use crate::backing::Store;
+use crate::client::{Allowed, Client, Shared};
+use crate::disk::{self, Disk};
+use crate::executor::{Executor, Stop};
+use crate::gremlin::{Gremlin, PLENTY, heal};
+use crate::hits::{Fault, Hits};
+use crate::model::Model;
+use crate::objects::Objects;
+use crate::plan::{Disaster, Plan, Trouble};
+use crate::rng::Rng;
+
+/// Longer than anything may take, faults included.
+const LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// How a world ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What went wrong, if anything.
+    pub failure: Option<String>,
+    /// A hash of everything that happened (P21).
+    pub digest: u64,
+    /// Operations of devices and the backing store, begun and completed.
+    pub steps: u64,
+    /// Faults injected.
+    pub hits: Arc<Hits>,
+    /// What happened, if it was to be kept.
+    pub log: Vec<String>,
+}
+
+/// How a session ends that does not end by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// The process is killed.
+    Kill,
+    /// The power goes.
+    PowerCut,
+}
+
+/// Why an engine could not be opened.
+enum Refused {
+    Stopped(Stop),
+    Pool(PoolError),
+    Engine(String),
+}
+
+/// A world under way.
+pub struct World {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) plan: Plan,
+    pub(crate) rng: Rng,
+    pub(crate) disks: Vec<Disk>,
+    formatted: bool,
+}
+
+/// Runs the world of `seed` to its end.
+pub fn run(seed: u64, keep_log: bool) -> Outcome {
+    let mut rng = Rng::new(seed);
+    let plan = Plan::new(&mut rng);
+    let mut world = World::new(plan, rng, keep_log);
+    world.shared.tell(|| format!("{:?}", world.plan));
+    let failure = world.live().err();
+    world.outcome(failure)
+}
+
+impl World {
+    /// A world with blank devices and a few files.
+    pub fn new(plan: Plan, mut rng: Rng, keep_log: bool) -> Self {
+        let hits = Arc::new(Hits::default());
+        let executor = Executor::new(rng.fork());
+        let disk =
+            |rng: &mut Rng, name: String, size: &u64| Disk::new(&executor, &name, *size, rng.fork(), &hits);
+        let disks: Vec<Disk> = plan
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(i, size)| disk(&mut rng, format!("disk{i}"), size))
+            .collect();
+        let spares: Vec<Disk> = plan
+            .spares
+            .iter()
+            .enumerate()
+            .map(|(i, size)| disk(&mut rng, format!("spare{i}"), size))
+            .collect();
+        let store = Store::new(&executor, PLENTY, rng.fork(), &hits);
+        let mut model = Model { lenient: plan.disaster.is_some(), ..Model::default() };
+        model.lossy = !plan.logged() && plan.backing_fails();
+        let mut objects = Objects::default();
+        for _ in 0..plan.objects {
+            objects.create(&mut rng, plan.habits.extent, &store, &mut model);
+        }
+        let removable = if disks.len() > 2 { disks.iter().skip(2).cloned().collect() } else { Vec::new() };
+        let shared = Shared {
+            executor,
+            store,
+            model: Mutex::new(model),
+            objects: Mutex::new(objects),
+            hits,
+            habits: plan.habits.clone(),
+            spares: Mutex::new(spares),
+            joined: Mutex::default(),
+            removable: Mutex::new(removable),
+            failure: Mutex::new(None),
+            log: keep_log.then(Mutex::default),
+        };
+        World { shared: Arc::new(shared), plan, rng, disks, formatted: false }
+    }
+
+    /// What became of it.
+    pub fn outcome(self, failure: Option<String>) -> Outcome {
+        self.shared.executor.reset();
+        Outcome {
+            failure: self.shared.failure.lock().take().or(failure),
+            digest: self.shared.executor.digest(),
+            steps: self.shared.executor.steps(),
+            hits: self.shared.hits.clone(),
+            log: self.shared.log.as_ref().map(|log| std::mem::take(&mut *log.lock())).unwrap_or_default(),
+        }
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        for _ in 0..self.plan.sessions {
+            self.session()?;
+            self.between();
+        }
+        self.last_session()
+    }
+
+    pub(crate) fn victim(&self) -> &Disk {
+        &self.disks[self.plan.victim]
+    }
+
+    fn allowed(&self) -> Allowed {
+        let damage = self.plan.disaster.is_some();
+        Allowed { backing: self.plan.backing_fails() || damage, damage, no_device: false }
+    }
+
+    /// The engine starts, is used, and stops in one way or another.
+    fn session(&mut self) -> Result<(), String> {
+        let crash = self.rng.chance(self.plan.crashes);
+        let how = self.rng.pick(&[Crash::Kill, Crash::PowerCut, Crash::PowerCut]);
+        let engine = self.start(crash)?;
+        if crash {
+            let most = self.rng.pick(&[10, 100, 1000, 10_000]);
+            let steps = self.rng.within(1, most);
+            self.shared.executor.crash_in(Some(steps));
+        }
+        let done = self.look(&engine).and_then(|()| self.work(&engine));
+        match done.map_err(|stop| self.stopped(stop)) {
+            Ok(()) if crash => {}
+            Ok(()) => match self.close(&engine) {
+                Ok(()) => {}
+                Err(Stop::Crashed) => {}
+                Err(stop) => return Err(format!("a clean stop does not end: {stop:?}")),
+            },
+            Err(None) => {}
+            Err(Some(error)) => return Err(error),
+        }
+        drop(engine);
+        self.crash(how);
+        match self.shared.failure.lock().clone() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing goes wrong any more: everything must come out right.
+    fn last_session(&mut self) -> Result<(), String> {
+        heal(&self.shared, self.victim());
+        for disk in &self.disks {
+            disk.set_rates(disk::Rates::default());
+        }
+        let engine = self.start(false)?;
+        let outcome = self.look_at_all(&engine).and_then(|()| self.drain(&engine));
+        match outcome.map_err(|stop| self.stopped(stop)) {
+            Err(Some(error)) => return Err(error),
+            Err(None) => return Err("a crash that was not planned".to_owned()),
+            Ok(()) => {}
+        }
+        self.check_usage(&engine)?;
+        self.close(&engine).map_err(|stop| format!("a clean stop does not end: {stop:?}"))?;
+        drop(engine);
+        if self.rng.chance(5000) {
+            // Once flushed, the directory needs neither the cache nor the page cache.
+            self.crash(Crash::PowerCut);
+        }
+        self.check_backing()
+    }
+
+    /// What a stop other than a crash means.
+    pub(crate) fn stopped(&self, stop: Stop) -> Option<String> {
+        let failure = self.shared.failure.lock().clone();
+        match stop {
+            Stop::Crashed => failure,
+            _ => failure.or_else(|| Some(format!("the engine does not answer: {stop:?}"))),
+        }
+    }
+
+    /// Opens the engine, with crashes on the way if asked for.
+    fn start(&mut self, crashes: bool) -> Result<Arc<Engine>, String> {
+        let tries = if crashes { self.rng.below(4) } else { 0 };
+        let crashes = (0..tries).map(|_| {
+            let most = self.rng.pick(&[10, 50, 500]);
+            self.rng.within(1, most)
+        });
+        let crashes = crashes.collect();
+        self.start_through(crashes)
+    }
+
+    /// Opens the engine after crashes at the given numbers of steps, the last one first.
+    pub(crate) fn start_through(&mut self, mut crashes: Vec<u64>) -> Result<Arc<Engine>, String> {
+        let mut troubled = true;
+        loop {
+            self.shared.executor.crash_in(crashes.pop());
+            if troubled && self.plan.victim < self.disks.len() {
+                let mut rng = self.rng.fork();
+                let bad = self.plan.sessions > 0 && rng.chance(3000);
+                let rates = if bad { self.plan.disk_rates(&mut rng) } else { disk::Rates::default() };
+                self.victim().set_rates(rates);
+            }
+            match self.open() {
+                Ok(engine) => {
+                    self.shared.executor.crash_in(None);
+                    let adopter = Client::new(&self.shared, &engine, self.allowed(), self.rng.fork());
+                    adopter.adopt();
+                    return Ok(engine);
+                }
+                Err(Refused::Stopped(Stop::Crashed)) => {
+                    self.shared.hits.hit(Fault::CutInRecovery);
+                    let how = self.rng.pick(&[Crash::Kill, Crash::PowerCut]);
+                    self.crash(how);
+                }
+                Err(Refused::Stopped(stop)) => return Err(format!("recovery does not end: {stop:?}")),
+                Err(Refused::Pool(PoolError::Blank(name))) if self.leave_out(&name) => {
+                    self.crash(Crash::Kill)
+                }
+                Err(Refused::Pool(error)) if troubled && self.plan.device_fails() => {
+                    // An administrator would try again, with the bad device in a better mood or left out.
+                    self.shared.tell(|| format!("the pool does not open: {error}"));
+                    self.crash(Crash::Kill);
+                    heal(&self.shared, self.victim());
+                    self.leave_out_victim();
+                    troubled = false;
+                }
+                Err(Refused::Pool(error)) => return Err(format!("the pool does not open: {error}")),
+                Err(Refused::Engine(error)) => return Err(format!("the engine does not open: {error}")),
+            }
+        }
+    }
+
+    /// A device whose adding or removing was cut short is left out, as the message says.
+    fn leave_out(&mut self, name: &str) -> bool {
+        let changed = self.disks.len() > self.plan.devices.len()
+            || self.shared.removable.lock().len() < self.disks.len();
+        let found = self.disks.iter().find(|disk| disk.name() == name && changed);
+        found.inspect(|disk| disk.vanish()).is_some()
+    }
+
+    fn leave_out_victim(&mut self) {
+        if self.disks.len() > 1 {
+            self.victim().vanish();
+        }
+    }
+
+    fn open(&mut self) -> Result<Arc<Engine>, Refused> {
+        let mut disks: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
+        if disks.len() > 1 && self.rng.chance(3000) {
+            disks.reverse();
+            self.shared.hits.hit(Fault::Swapped);
+        }
+        let devices: Vec<Arc<dyn Device>> =
+            disks.into_iter().map(|disk| Arc::new(disk) as Arc<dyn Device>).collect();
+        let mut random = self.rng.fork();
+        let formatted = self.formatted;
+        let pool = self.shared.executor.block_on(LIMIT, async move {
+            let mut uuid = || u128::from(random.draw()) << 64 | u128::from(random.draw());
+            match formatted {
+                true => Pool::open(devices).await,
+                false => Pool::format(devices, &mut uuid, true).await,
+            }
+        });
+        let pool = pool.map_err(Refused::Stopped)?.map_err(Refused::Pool)?;
+        self.shared.tell(|| format!("pool: {pool:?}"));
+        self.formatted = true;
+        let shared = self.shared.clone();
+        let executor = Arc::new(shared.executor.clone());
+        let env = Env {
+            clock: executor.clone(),
+            spawn: executor,
+            backing: Arc::new(shared.store.clone()),
+            deliver: Arc::new(|batch| batch()),
+            events: Arc::new(move |event| shared.tell(|| format!("event {event:?}"))),
+        };
+        let settings = Settings {
+            mode: self.plan.mode,
+            ram: self.plan.ram,
+            destage_after: self.plan.destage_after,
+            ..Settings::default()
+        };
+        let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
+        let engine = opened.map_err(Refused::Stopped)?.map_err(|error| Refused::Engine(error.to_string()))?;
+        self.shared.tell(|| "the engine is open".to_owned());
+        Ok(engine)
+    }
+
+    /// Sizes are checked, and often contents.
+    fn look(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
+        if self.rng.chance(6000) { self.look_at_all(engine) } else { Ok(()) }
+    }
+
+    /// Reads everything, and checks what a crash left.
+    pub(crate) fn look_at_all(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
+        let mut client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
+        let chunk = self.rng.pick(&[4096, 64 << 10, 1 << 20]);
+        let shared = self.shared.clone();
+        self.shared.executor.block_on(LIMIT, async move {
+            let numbers = shared.objects.lock().numbers();
+            for number in numbers {
+                let Some(object) = shared.objects.lock().object(number) else { continue };
+                let size = object.size();
+                if let Err(error) = shared.model.lock().observe_size(number, size) {
+                    shared.fail(error);
+                }
+                for offset in (0..size + 1).step_by(chunk) {
+                    client.read(number, offset, chunk).await;
+                }
+            }
+        })?;
+        let checked = self.shared.model.lock().check_prefix();
+        if let (Err(error), true) = (checked, self.plan.logged()) {
+            self.shared.fail(error);
+        }
+        Ok(())
+    }
+
+    /// Clients do their work.
+    fn work(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
+        let habits = &self.plan.habits;
+        let left = Arc::new(AtomicUsize::new(habits.clients));
+        for _ in 0..habits.clients {
+            let client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
+            let operations = habits.operations / habits.clients as u32 + 1;
+            let left = left.clone();
+            self.shared.executor.start(Box::pin(async move {
+                client.run(operations).await;
+                left.fetch_sub(1, Ordering::Relaxed);
+            }));
+        }
+        let gremlin = Gremlin {
+            shared: self.shared.clone(),
+            victim: self.victim().clone(),
+            plan: self.plan.clone(),
+            rng: self.rng.fork(),
+        };
+        if !self.plan.troubles.is_empty() {
+            self.shared.executor.start(Box::pin(gremlin.run()));
+        }
+        if self.plan.disaster == Some(Disaster::DropFlushes) {
+            for disk in &self.disks {
+                disk.set_rates(disk::Rates { drop_flushes: true, ..disk::Rates::default() });
+            }
+            self.shared.hits.hit(Fault::BothDropped);
+        }
+        let shared = self.shared.clone();
+        let done = || left.load(Ordering::Relaxed) == 0 || shared.failure.lock().is_some();
+        match self.shared.executor.run(LIMIT, done) {
+            Stop::Done => Ok(()),
+            stop => Err(stop),
+        }
+    }
+
+    /// Everything is destaged.
+    pub(crate) fn drain(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
+        let mut client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
+        self.shared.executor.block_on(LIMIT, async move {
+            // The first flush may still hear of a failure from before.
+            let first = client.engine.flush().await;
+            client.shared.tell(|| format!("flush: {first:?}"));
+            client.flush().await;
+        })?;
+        let dirty = engine.scan().dirty_blocks;
+        if dirty > 0 && self.plan.disaster.is_none() {
+            self.shared.fail(format!("{dirty} blocks are dirty after a flush"));
+        }
+        self.check_objects(|shared, key| shared.store.current(key));
+        Ok(())
+    }
+
+    fn check_usage(&self, engine: &Engine) -> Result<(), String> {
+        let (usage, scan) = (engine.usage(), engine.scan());
+        let same = usage.ssd_blocks == scan.ssd_blocks
+            && usage.dirty_blocks == scan.dirty_blocks
+            && usage.ram_blocks == scan.ram_blocks
+            && usage.objects == scan.objects;
+        if same { Ok(()) } else { Err(format!("counters say {usage:?}, a scan {scan:?} (P20)")) }
+    }
+
+    fn check_objects(
+        &self,
+        content: impl Fn(&Shared, &forebay_engine::io::Key) -> Option<crate::content::Content>,
+    ) {
+        let objects = self.shared.objects.lock();
+        for number in objects.numbers() {
+            let Some(key) = objects.key(number) else { continue };
+            let content = content(&self.shared, &key);
+            let times = self.plan.logged() && !self.plan.backing_fails();
+            if let Err(error) = self.shared.model.lock().check_backing(number, content.as_ref(), times) {
+                self.shared.fail(error);
+            }
+        }
+    }
+
+    fn check_backing(&self) -> Result<(), String> {
+        if self.plan.disaster.is_none() {
+            self.check_objects(|shared, key| shared.store.durable(key));
+        }
+        match self.shared.failure.lock().clone() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    /// A clean stop: nothing accepted may be lost.
+    pub(crate) fn close(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
+        let theirs = engine.clone();
+        let closed = self.shared.executor.block_on(LIMIT, async move { theirs.close().await })?;
+        self.shared.tell(|| format!("closed: {closed:?}"));
+        match closed {
+            Ok(_) => {
+                let mut model = self.shared.model.lock();
+                model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
+            }
+            Err(error) if self.plan.disaster.is_some() => drop(error),
+            Err(error) => self.shared.fail(format!("a clean stop failed: {error}")),
+        }
+        Ok(())
+    }
+
+    /// Everything that runs is gone, and perhaps what was not durable.
+    pub(crate) fn crash(&mut self, how: Crash) {
+        self.shared.tell(|| format!("{how:?}"));
+        self.shared.executor.reset();
+        let spares = self.shared.spares.lock().clone();
+        let mut torn = 0;
+        for disk in self.disks.iter().chain(&spares) {
+            match how {
+                Crash::Kill => disk.kill(),
+                Crash::PowerCut => torn += u32::from(disk.power_cut()),
+            }
+        }
+        if torn > 1 {
+            self.shared.hits.hit(Fault::LegsDiffer);
+        }
+        match how {
+            Crash::Kill => self.shared.store.kill(),
+            Crash::PowerCut => self.shared.store.power_cut(),
+        }
+        self.shared.hits.hit(if how == Crash::Kill { Fault::Kill } else { Fault::PowerCut });
+        self.shared.model.lock().crash();
+        self.shared.objects.lock().reset();
+        self.disks.append(&mut self.shared.joined.lock());
+    }
+
+    /// What happens while the machine is off.
+    fn between(&mut self) {
+        let victim = self.victim().clone();
+        if self.plan.disaster == Some(Disaster::Rot) {
+            self.disks.iter().for_each(|disk| disk.rot(20));
+            self.shared.hits.hit(Fault::BothRotten);
+        }
+        if self.disks.len() < 2 {
+            return;
+        }
+        if self.plan.has(Trouble::Rot) {
+            victim.rot(3);
+        }
+        if victim.is_gone() {
+            if self.rng.chance(5000) {
+                victim.appear();
+                self.shared.hits.hit(Fault::ReturnedStale);
+            }
+        } else if self.plan.has(Trouble::Missing) && self.rng.chance(5000) {
+            victim.vanish();
+            self.shared.hits.hit(Fault::LostAtRestart);
+        } else if self.plan.has(Trouble::Wiped) && self.rng.chance(3000) && self.disks.len() > 1 {
+            // Left out, and offered as a new device.
+            victim.vanish();
+            let size = victim.size();
+            let fresh = Disk::new(&self.shared.executor, "fresh", size, self.rng.fork(), &self.shared.hits);
+            self.shared.spares.lock().push(fresh);
+            self.shared.hits.hit(Fault::Wiped);
+        }
+    }
+}
