@@ -258,7 +258,8 @@ impl Engine {
         }
         let fill = self.fill();
         let aged = self.env.clock.now() >= oldest + self.settings.destage_after;
-        let wanted = destager.flushing.load(Ordering::Relaxed) > 0 || self.active() < 2 || aged || fill >= 0.25;
+        let wanted =
+            destager.flushing.load(Ordering::Relaxed) > 0 || self.active() < 2 || aged || fill >= 0.25;
         wanted.then_some(if fill >= 0.5 { HURRIED_BATCH } else { BATCH })
     }
 
@@ -335,7 +336,12 @@ impl Engine {
         let mut at = 0;
         while at < part.blocks.len() {
             let first = part.blocks[at].0;
-            let run = part.blocks[at..].iter().take(RUN).zip(first..).take_while(|((block, _), n)| block == n).count();
+            let run = part.blocks[at..]
+                .iter()
+                .take(RUN)
+                .zip(first..)
+                .take_while(|((block, _), n)| block == n)
+                .count();
             self.write_run(part, &part.blocks[at..at + run]).await?;
             at += run;
         }
@@ -395,7 +401,11 @@ impl Engine {
         if again {
             let now = self.env.clock.now();
             let mut queue = self.destager.queue.lock();
-            if next || result.is_err() { queue.push_back((object.clone(), now)) } else { queue.push_front((object.clone(), now)) }
+            if next || result.is_err() {
+                queue.push_back((object.clone(), now))
+            } else {
+                queue.push_front((object.clone(), now))
+            }
         }
         object.changed.wake();
         if let Err(error) = result {

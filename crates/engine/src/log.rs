@@ -72,7 +72,8 @@ impl Gathered {
     /// Takes over a body; `number` says which object is which.
     pub(crate) fn absorb_body(&mut self, body: Body, mut number: impl FnMut(&Facts) -> u32) {
         let take = |facts| (number(&facts), facts);
-        let indexes: Vec<u16> = body.objects.into_iter().map(take).map(|(n, facts)| self.object(n, facts)).collect();
+        let indexes: Vec<u16> =
+            body.objects.into_iter().map(take).map(|(n, facts)| self.object(n, facts)).collect();
         for mut record in body.records {
             let object = record.object_mut();
             *object = indexes[usize::from(*object)];
@@ -332,7 +333,9 @@ impl Log {
     pub(crate) fn has_room(&self, data: usize) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let (Some(current), Some(open)) = (&state.current, &state.open) else { return state.broken.is_some() };
+        let (Some(current), Some(open)) = (&state.current, &state.open) else {
+            return state.broken.is_some();
+        };
         if state.broken.is_some() || self.fits(current, open, data.min(self.frame_data()), 4096) {
             return true;
         }
@@ -465,7 +468,8 @@ impl Log {
             data_blocks: data as u16,
             tail_blocks: spill as u16,
         };
-        if let Err(invalid) = frame::encode(&head, &gathered.body, &mut buffer[..(1 + data + spill) * BLOCK]) {
+        if let Err(invalid) = frame::encode(&head, &gathered.body, &mut buffer[..(1 + data + spill) * BLOCK])
+        {
             // Better no server than a log that cannot be read.
             panic!("{invalid}");
         }

@@ -153,7 +153,8 @@ impl Segments {
     /// than `spare` segments are unused.
     pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
         let mut inner = self.0.lock();
-        let mut devices: Vec<usize> = (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
+        let mut devices: Vec<usize> =
+            (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
         devices.sort_by_key(|d| std::cmp::Reverse(inner.free[*d].len()));
         if devices.len() < legs {
             return None;
@@ -374,7 +375,8 @@ impl Segments {
     /// Blocks the index has on the devices, and how many of them are dirty.
     pub(crate) fn blocks(&self) -> (u64, u64) {
         let inner = self.0.lock();
-        let count = |(live, dirty): (u64, u64), s: &Segment| (live + u64::from(s.live), dirty + u64::from(s.dirty));
+        let count =
+            |(live, dirty): (u64, u64), s: &Segment| (live + u64::from(s.live), dirty + u64::from(s.dirty));
         inner.table.values().fold((0, 0), count)
     }
 

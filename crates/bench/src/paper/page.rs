@@ -10,9 +10,8 @@ use super::system::System;
 use super::verdict::{Verdict, peak, shown, verdict};
 use super::{Outcome, trace};
 use crate::report::charts;
-use crate::report::page::{document, figures, grouped, machine_table, numbers, table, time};
+use crate::report::page::{document, figures, grouped, machine_table, machines, numbers, table, time};
 use crate::report::topic::{Topic, topics};
-use crate::result::Machine;
 
 /// The whole page.
 ///
@@ -244,12 +243,7 @@ fn shared(topics: &[Topic<'_>]) -> Option<Markup> {
 
 fn method(outcome: &Outcome) -> Markup {
     let plan = &outcome.plan;
-    let mut machines: Vec<&Machine> = Vec::new();
-    for cell in &outcome.cells {
-        if !machines.contains(&&cell.report.machine) {
-            machines.push(&cell.report.machine);
-        }
-    }
+    let machines = machines(outcome.cells.iter().map(|cell| &cell.report));
     let first = outcome.cells.iter().map(|cell| cell.report.started).min().unwrap_or_default();
     let last = outcome.cells.iter().map(|cell| cell.report.started).max().unwrap_or_default();
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);

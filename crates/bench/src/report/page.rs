@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::charts::{self, latency};
 use super::plot::{self, Plot};
 use super::topic::{Labelled, Topic, topics};
-use crate::result::Machine;
+use crate::result::{Machine, Report};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -172,7 +172,8 @@ pub(crate) fn grouped(value: f64) -> String {
 }
 
 fn method(reports: &[Labelled]) -> Markup {
-    let head = ["", "measured", "when", "tool", "threads", "caches dropped", "content checked", "command"];
+    let head =
+        ["", "measured", "when", "tool", "agents", "threads", "caches dropped", "content checked", "command"];
     let rows: Vec<Vec<Markup>> = reports
         .iter()
         .map(|Labelled { label, report }| {
@@ -181,6 +182,7 @@ fn method(reports: &[Labelled]) -> Markup {
                 html! { (report.target) },
                 html! { (time(report.started)) },
                 html! { (report.version) },
+                html! { (report.agents.len()) },
                 html! { (report.threads) },
                 html! { (yes(report.caches_dropped)) },
                 html! { (yes(report.verified)) },
@@ -188,12 +190,7 @@ fn method(reports: &[Labelled]) -> Markup {
             ]
         })
         .collect();
-    let mut machines: Vec<&Machine> = Vec::new();
-    for one in reports {
-        if !machines.contains(&&one.report.machine) {
-            machines.push(&one.report.machine);
-        }
-    }
+    let machines = machines(reports.iter().map(|one| &one.report));
     html! {
         p { "The load generator speaks NFSv3 over TCP from user space, without a mount. A client is a connection with an "
             "identity of its own that keeps the given number of requests in flight (depth). A sequential write ends with "
@@ -204,7 +201,22 @@ fn method(reports: &[Labelled]) -> Markup {
     }
 }
 
-/// The machines that clients ran on.
+/// Every machine that clients ran on, once.
+pub(crate) fn machines<'a>(reports: impl Iterator<Item = &'a Report>) -> Vec<&'a Machine> {
+    let mut machines: Vec<&Machine> = Vec::new();
+    for report in reports {
+        let agents = report.agents.iter().map(|agent| &agent.machine);
+        let here = report.agents.is_empty().then_some(&report.machine);
+        for machine in agents.chain(here) {
+            if !machines.contains(&machine) {
+                machines.push(machine);
+            }
+        }
+    }
+    machines
+}
+
+/// A table of machines.
 pub(crate) fn machine_table(machines: &[&Machine]) -> Markup {
     let rows: Vec<Vec<Markup>> = machines
         .iter()

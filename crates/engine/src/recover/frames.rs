@@ -138,7 +138,8 @@ impl Image {
         let counts = |head: &FrameHead| {
             head.epoch >= segment.epoch && head.epoch <= epoch && limit.is_none_or(|limit| head.seq < limit)
         };
-        while let Some(frame) = self.frame(start).filter(|frame| frame.head.seq == seq && counts(&frame.head)) {
+        while let Some(frame) = self.frame(start).filter(|frame| frame.head.seq == seq && counts(&frame.head))
+        {
             start += frame.head.blocks() as u16;
             seq += 1;
             frames.push(frame);
@@ -160,9 +161,9 @@ impl Image {
     }
 
     fn head(&self, start: u16) -> Option<FrameHead> {
-        self.legs.iter().find_map(|(_, leg)| {
-            frame::decode_head(&self.slots(leg, start, 1)?, &self.name, start)
-        })
+        self.legs
+            .iter()
+            .find_map(|(_, leg)| frame::decode_head(&self.slots(leg, start, 1)?, &self.name, start))
     }
 
     fn frame(&self, start: u16) -> Option<Frame> {
@@ -196,7 +197,8 @@ impl Image {
                 bytes[at..at + BLOCK].copy_from_slice(&data);
             }
         }
-        let differs = |leg: &&(Place, Option<Buffer>)| self.slots(&leg.1, start, blocks).as_ref() != Some(&bytes);
+        let differs =
+            |leg: &&(Place, Option<Buffer>)| self.slots(&leg.1, start, blocks).as_ref() != Some(&bytes);
         let bad = self.legs.iter().filter(differs).map(|(place, _)| *place).collect();
         Some(Last { start, bytes, bad })
     }

@@ -39,8 +39,11 @@ pub(super) async fn scan(pool: &Pool) -> Vec<Found> {
             let reads = chunk.iter().map(|n| device.read(pool.offset(*n), Buffer::zeroed(1)));
             for (segment, (block, result)) in chunk.iter().zip(all(reads.collect()).await) {
                 let here = Place { device: member.index, segment: *segment };
-                let header = result.ok().and_then(|()| SegmentHeader::decode(&block[..BLOCK], pool.uuid, here));
-                let Some(header) = header.filter(|header| header.epoch >= member.since_epoch) else { continue };
+                let header =
+                    result.ok().and_then(|()| SegmentHeader::decode(&block[..BLOCK], pool.uuid, here));
+                let Some(header) = header.filter(|header| header.epoch >= member.since_epoch) else {
+                    continue;
+                };
                 merge(&mut found, header);
             }
         }

@@ -67,7 +67,11 @@ impl Engine {
     ///
     /// # Errors
     /// See [`OpenError`]. Nothing that was on the devices is lost by that.
-    pub async fn open(mut pool: Pool, env: Env, settings: Settings) -> Result<(Arc<Engine>, Recovered), OpenError> {
+    pub async fn open(
+        mut pool: Pool,
+        env: Env,
+        settings: Settings,
+    ) -> Result<(Arc<Engine>, Recovered), OpenError> {
         let found = headers::scan(&pool).await;
         let read = frames::read_log(&pool, &found).await?;
         let live = headers::live(&pool, found, read.reach);
