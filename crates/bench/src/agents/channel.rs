@@ -101,7 +101,9 @@ fn send_greeting(mut stream: &TcpStream, nonce: &[u8; LEN], proof: Option<[u8; L
 fn receive_greeting(mut stream: &TcpStream) -> Result<([u8; LEN], Option<[u8; LEN]>)> {
     let mut bytes = [0; GREETING_LEN];
     stream.read_exact(&mut bytes).map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock => anyhow!("it said nothing for {} seconds", GREETING.as_secs()),
+        ErrorKind::WouldBlock => {
+            anyhow!("it said nothing for {} seconds; it may be busy with another run", GREETING.as_secs())
+        }
         ErrorKind::UnexpectedEof => anyhow!("it hung up: it is busy, or has another token"),
         _ => error.into(),
     })?;
