@@ -167,6 +167,16 @@ mod tests {
     }
 
     #[test]
+    fn the_baseline_is_of_its_job() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/baselines");
+        let job = Job::load(&folder.join("job.json")).unwrap();
+        let report = crate::result::Report::load(&folder.join("loopback-2-cores.json")).unwrap();
+        let measured = |step: &Step| report.phases.iter().any(|phase| phase.name.starts_with(&step.name()));
+        assert!(job.steps.iter().all(measured));
+        assert!(report.phases.iter().all(|phase| phase.runs.len() == 5));
+    }
+
+    #[test]
     fn random_patterns_end_by_themselves() {
         let job =
             Job::of_patterns(&[Pattern::Seqwrite, Pattern::Randread], &Options::default(), None).unwrap();

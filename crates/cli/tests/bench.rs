@@ -139,7 +139,7 @@ fn agents_share_files_and_directories() {
         assert_eq!(run(&shared)[0], ("seqwrite".to_owned(), 8 * 16));
     }
     let phases = run(&["meta", "--shared-dirs", "--items", "30", "--items-per-dir", "10"]);
-    assert_eq!(phases[0], ("meta/mkdir".to_owned(), 3));
+    assert_eq!(phases[0], ("meta/mkdir".to_owned(), 30));
     assert_eq!(phases[1], ("meta/create".to_owned(), 240));
 }
 
@@ -191,6 +191,11 @@ fn the_published_tests_run_in_small_and_go_on_where_they_were() {
     let again = forebay(&paper);
     assert_eq!(again.status.code(), Some(1));
     assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
+    let lock = std::fs::File::open(Path::new(&work).join("lock")).unwrap();
+    lock.lock().unwrap();
+    let beside = forebay(&[&paper[..], &["--resume"]].concat());
+    assert!(text(&beside.stderr).contains("another run"), "{}", text(&beside.stderr));
+    drop(lock);
     std::fs::remove_file(&before[0].0).unwrap();
     succeeds(&[&paper[..], &["--resume"]].concat());
     let after = cells();

@@ -1,6 +1,6 @@
 //! One measurement of one system, kept in a file of its own, so that an interrupted run can go on.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -69,11 +69,17 @@ impl Cell {
     }
 }
 
-/// Makes the working directory, or takes that of an interrupted run with the same plan.
-pub(crate) fn open(dir: &Path, plan: &Plan, resume: bool) -> Result<()> {
+/// Makes the working directory, or takes that of an interrupted run with the same plan. It is locked until the file
+/// returned is closed.
+pub(crate) fn open(dir: &Path, plan: &Plan, resume: bool) -> Result<File> {
     let (cells, file) = (dir.join("cells"), dir.join("plan.json"));
     fs::create_dir_all(&cells).with_context(|| format!("{} cannot be made", cells.display()))?;
     let shown = dir.display();
+    let path = dir.join("lock");
+    let lock = File::create(&path).with_context(|| format!("{} cannot be made", path.display()))?;
+    if lock.try_lock().is_err() {
+        bail!("another run is at work in {shown}; wait for its end, or use another --dir");
+    }
     match fs::read(&file) {
         Ok(_) if !resume => {
             bail!("{shown} has results already; add --resume to go on with them, or use another --dir")
@@ -84,11 +90,11 @@ pub(crate) fn open(dir: &Path, plan: &Plan, resume: bool) -> Result<()> {
             if old != *plan {
                 bail!("the results in {shown} are of a run with other options; use another --dir");
             }
-            Ok(())
         }
         Err(_) => fs::write(&file, serde_json::to_vec_pretty(plan)?)
-            .with_context(|| format!("{} cannot be written", file.display())),
+            .with_context(|| format!("{} cannot be written", file.display()))?,
     }
+    Ok(lock)
 }
 
 /// Results by system, the repeats of a phase as repeats of one phase.

@@ -99,7 +99,7 @@ pub fn run(args: &PaperArgs, daemon: &[&str]) -> Result<()> {
     let plan = Plan::new(args, &Machine::this())?;
     std::fs::create_dir_all(&args.dir).with_context(|| format!("{} cannot be made", args.dir.display()))?;
     let work = args.dir.canonicalize()?;
-    cell::open(&work, &plan, args.resume)?;
+    let _lock = cell::open(&work, &plan, args.resume)?;
     let caches = match &args.cache_dir {
         Some(dir) => dir.canonicalize().with_context(|| format!("{} cannot be used", dir.display()))?,
         None => work.clone(),
