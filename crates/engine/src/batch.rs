@@ -36,7 +36,8 @@ impl Engine {
     pub(crate) async fn destage(&self, most: usize) -> bool {
         let parts = self.gather(most);
         if parts.is_empty() {
-            // Every object is being written directly or cut: neither takes long.
+            // What was queued needs nothing any more; or it is being written directly or cut, which does not take long.
+            self.space.wake();
             self.rest(BUSY_PAUSE).await;
             return true;
         }
