@@ -37,6 +37,7 @@ impl Engine {
         let parts = self.gather(most);
         if parts.is_empty() {
             // What was queued needs nothing any more; or it is being written directly or cut, which does not take long.
+            self.destager.pace.changed.wake();
             self.space.wake();
             self.rest(BUSY_PAUSE).await;
             return true;
