@@ -15,4 +15,7 @@ macro_rules! check {
     )*}};
 }
 
+mod block;
+
+pub use block::{at, blocks, hash, seal};
 pub use forebay_wire::{Decode, Encode, Reader};

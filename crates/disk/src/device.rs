@@ -1,10 +1,10 @@
 //! A cache device: a block device or a preallocated file.
 
 use std::fs::File;
-use std::future::{Future, ready};
+use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Device, DeviceError, Durability, Io};
@@ -34,11 +34,6 @@ struct Shared {
     target: Arc<Target>,
     size: u64,
     is_file: bool,
-    /// Writes up to this count of `Target::written` are durable.
-    flushed: AtomicU64,
-    /// A flush failed: what it was for may be lost, and a later flush that succeeds would not say so (ATC'20, "Can
-    /// Applications Recover from fsync Failures?").
-    flush_failed: AtomicBool,
     gone: AtomicBool,
 }
 
@@ -60,18 +55,9 @@ impl FileDevice {
                 "{name}: the file system has no direct I/O; this device is cached twice in memory"
             );
         }
-        // One write counts as not flushed: what an earlier process wrote may not be durable yet.
-        let target = Arc::new(Target { file, written: AtomicU64::new(1) });
+        let target = Arc::new(Target::new(file));
         let discarder = (!is_file).then(|| Discarder::new(name.clone(), target.clone()));
-        let shared = Shared {
-            path: path.to_owned(),
-            target,
-            size,
-            is_file,
-            flushed: AtomicU64::new(0),
-            flush_failed: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
-        };
+        let shared = Shared { path: path.to_owned(), target, size, is_file, gone: AtomicBool::new(false) };
         Ok(FileDevice { name, shared: Arc::new(shared), direct, discarder })
     }
 
@@ -107,7 +93,7 @@ impl Device for FileDevice {
             let result = shared.judge("read", offset, outcome.result);
             match outcome.work {
                 Work::Read(buffer) => (buffer, result),
-                Work::Write(..) | Work::Flush => unreachable!("a read comes back as a read"),
+                Work::Write(..) | Work::Flush { .. } => unreachable!("a read comes back as a read"),
             }
         })
     }
@@ -115,30 +101,37 @@ impl Device for FileDevice {
     /// [`Durability::Now`] is one write with RWF_DSYNC, which is FUA where the device has it, and next to it a flush if
     /// earlier writes still need one.
     fn write(&self, offset: u64, data: Slice, durability: Durability) -> Io<Result<(), DeviceError>> {
-        let now = durability == Durability::Now;
         if let Err(error) = self.shared.check(offset, data.len() as u64) {
             return Box::pin(ready(Err(error)));
         }
-        if now && self.shared.flush_failed.load(Ordering::SeqCst) {
+        let target = &self.shared.target;
+        let now = durability == Durability::Now;
+        if now && target.flush_failed() {
             return Box::pin(ready(Err(DeviceError::Io)));
         }
-        let write = start(Request::new(self.shared.target.clone(), offset, Work::Write(data, durability)));
-        let flush = (now && self.shared.needs_flush()).then(|| self.shared.start_flush());
+        let write = start(Request::new(target.clone(), offset, Work::Write(data, durability)));
+        let flush = (now && target.needs_flush()).then(|| start(target.flush()));
         let shared = self.shared.clone();
         Box::pin(async move {
             shared.judge("write", offset, write.await.result)?;
             match flush {
-                Some(flush) => flush.await,
+                Some(flush) => shared.judge_flush(flush.await.result),
                 None => Ok(()),
             }
         })
     }
 
+    /// After a flush that failed, every later one and every durable write fails: the device has to be left.
     fn flush(&self) -> Io<Result<(), DeviceError>> {
-        match self.shared.check(0, 0) {
-            Ok(()) => Box::pin(self.shared.start_flush()),
-            Err(error) => Box::pin(ready(Err(error))),
+        if let Err(error) = self.shared.check(0, 0) {
+            return Box::pin(ready(Err(error)));
         }
+        if self.shared.target.flush_failed() {
+            return Box::pin(ready(Err(DeviceError::Io)));
+        }
+        let flush = start(self.shared.target.flush());
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.judge_flush(flush.await.result) })
     }
 
     /// Nothing for a file: a freed block could be missing when it is written again (ENOSPC), and one made zero would have
@@ -185,25 +178,10 @@ impl Shared {
         DeviceError::Gone
     }
 
-    fn needs_flush(&self) -> bool {
-        self.target.written.load(Ordering::SeqCst) > self.flushed.load(Ordering::SeqCst)
-    }
-
-    /// Begins a flush at once.
-    fn start_flush(self: &Arc<Self>) -> impl Future<Output = Result<(), DeviceError>> + Send + use<> {
-        let covered = self.target.written.load(Ordering::SeqCst);
-        let flush = start(Request::new(self.target.clone(), 0, Work::Flush));
-        let shared = self.clone();
-        async move {
-            let result = flush.await.result;
-            if result.is_ok() {
-                shared.flushed.fetch_max(covered, Ordering::SeqCst);
-            } else {
-                shared.flush_failed.store(true, Ordering::SeqCst);
-            }
-            shared.judge("flush", 0, result)?;
-            if shared.flush_failed.load(Ordering::SeqCst) { Err(DeviceError::Io) } else { Ok(()) }
-        }
+    /// A flush is good only if no other has failed: the kernel tells of a loss once, and that may have been to the other.
+    fn judge_flush(&self, result: Result<(), Fault>) -> Result<(), DeviceError> {
+        self.judge("flush", 0, result)?;
+        if self.target.flush_failed() { Err(DeviceError::Io) } else { Ok(()) }
     }
 
     fn judge(&self, what: &str, offset: u64, result: Result<(), Fault>) -> Result<(), DeviceError> {

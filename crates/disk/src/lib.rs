@@ -4,7 +4,8 @@
 //! # Where an operation runs
 //!
 //! - Inside [`block_on`], an operation is put on the ring of the calling thread when it is made. It is handed to the kernel at
-//!   the latest when that thread has nothing else to poll, so operations made one after another start together.
+//!   the latest when that thread has nothing else to poll, so operations made one after another start together: up to 127
+//!   of a thread at once.
 //! - Outside [`block_on`], or where the kernel refuses io_uring, it runs to its end while it is made.
 //! - The ring owns the memory of an operation until the kernel is done with it, whatever happens to the future.
 //! - A future may be polled on any thread. Its completion arrives at the thread that made it, which stays in [`block_on`]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::Durability;
@@ -15,10 +15,55 @@ use rustix::io::{Errno, ReadWriteFlags};
 /// Most bytes handed to the kernel at once, below its own limit for one call.
 const CHUNK: usize = 1 << 30;
 
-/// An open file, and how many writes to it completed without being durable.
+/// An open file, and what is known of the durability of its writes.
 pub(crate) struct Target {
     pub(crate) file: File,
-    pub(crate) written: AtomicU64,
+    /// Writes that completed without being durable.
+    written: AtomicU64,
+    /// As many of those, the first ones, have been made durable.
+    flushed: AtomicU64,
+    /// Making them durable failed: they may be lost, and a flush that succeeds later would not say so (ATC'20, "Can
+    /// Applications Recover from fsync Failures?").
+    flush_failed: AtomicBool,
+}
+
+impl Target {
+    pub(crate) fn new(file: File) -> Self {
+        // One write is not durable: what an earlier process wrote may still be in the SSD's cache.
+        let (written, flushed) = (AtomicU64::new(1), AtomicU64::new(0));
+        Target { file, written, flushed, flush_failed: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn needs_flush(&self) -> bool {
+        self.written.load(Ordering::SeqCst) > self.flushed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn flush_failed(&self) -> bool {
+        self.flush_failed.load(Ordering::SeqCst)
+    }
+
+    /// A flush that begins now.
+    pub(crate) fn flush(self: &Arc<Self>) -> Request {
+        Request::new(self.clone(), 0, Work::Flush { covers: self.written.load(Ordering::SeqCst) })
+    }
+
+    /// Keeps count before anyone can learn of the result, also if nobody waits for it.
+    fn account(&self, work: &Work, done: bool) {
+        match work {
+            Work::Write(_, Durability::Later) => {
+                self.written.fetch_add(1, Ordering::SeqCst);
+            }
+            Work::Flush { covers } if done => {
+                self.flushed.fetch_max(*covers, Ordering::SeqCst);
+            }
+            Work::Flush { .. } => self.flush_failed.store(true, Ordering::SeqCst),
+            // The kernel reports a lost earlier write once, to whatever syncs first.
+            Work::Write(_, Durability::Now) if !done && self.needs_flush() => {
+                self.flush_failed.store(true, Ordering::SeqCst);
+            }
+            Work::Read(_) | Work::Write(..) => {}
+        }
+    }
 }
 
 impl Drop for Target {
@@ -31,7 +76,10 @@ impl Drop for Target {
 pub(crate) enum Work {
     Read(Buffer),
     Write(Slice, Durability),
-    Flush,
+    /// Makes the first `covers` writes durable.
+    Flush {
+        covers: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +123,7 @@ impl Request {
                 let len = rest.len().min(CHUNK) as u32;
                 opcode::Write::new(fd, rest.as_ptr(), len).offset(at).rw_flags(flags).build()
             }
-            Work::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            Work::Flush { .. } => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         }
     }
 
@@ -97,7 +145,7 @@ impl Request {
             Work::Write(data, durability) => {
                 rustix::io::pwritev2(file, &[IoSlice::new(&data[self.done..])], at, write_flags(*durability))
             }
-            Work::Flush => rustix::fs::fdatasync(file).map(|()| 0),
+            Work::Flush { .. } => rustix::fs::fdatasync(file).map(|()| 0),
         }
     }
 
@@ -106,7 +154,7 @@ impl Request {
         let len = match &self.work {
             Work::Read(buffer) => buffer.len(),
             Work::Write(data, _) => data.len(),
-            Work::Flush => 0,
+            Work::Flush { .. } => 0,
         };
         match answer {
             Err(Errno::INTR | Errno::AGAIN) => None,
@@ -119,11 +167,8 @@ impl Request {
         }
     }
 
-    /// The outcome, with a write that a flush has to make durable counted before anyone can learn of its success.
     pub(crate) fn end(self, result: Result<(), Fault>) -> Outcome {
-        if matches!(self.work, Work::Write(_, Durability::Later)) {
-            self.target.written.fetch_add(1, Ordering::SeqCst);
-        }
+        self.target.account(&self.work, result.is_ok());
         Outcome { work: self.work, result }
     }
 }

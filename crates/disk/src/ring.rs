@@ -1,12 +1,13 @@
 //! The io_uring of one thread, and the memory of the operations on it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use slab::Slab;
@@ -14,7 +15,8 @@ use slab::Slab;
 use crate::completion::{Completion, Slot};
 use crate::request::{Outcome, Request};
 
-/// Operations that wait to be submitted; more may be under way.
+/// Operations that the kernel has at once, the read of the eventfd among them; more wait for their turn. So neither the
+/// submission queue nor the completion queue, which is larger, can be full.
 const ENTRIES: u32 = 128;
 /// `user_data` of the read of the eventfd.
 const WAKE: u64 = u64::MAX;
@@ -42,6 +44,9 @@ impl Finished {
 pub(crate) struct Ring {
     uring: IoUring,
     under_way: Slab<UnderWay>,
+    /// Those of `under_way` that the kernel does not have yet, and how many it has.
+    waiting: VecDeque<usize>,
+    with_kernel: u32,
     eventfd: Arc<OwnedFd>,
     armed: bool,
 }
@@ -62,7 +67,14 @@ impl Ring {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let eventfd = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?);
-        Ok(Ring { uring, under_way: Slab::new(), eventfd, armed: false })
+        Ok(Ring {
+            uring,
+            under_way: Slab::new(),
+            waiting: VecDeque::new(),
+            with_kernel: 0,
+            eventfd,
+            armed: false,
+        })
     }
 
     pub(crate) fn eventfd(&self) -> &Arc<OwnedFd> {
@@ -77,24 +89,25 @@ impl Ring {
     pub(crate) fn push(&mut self, request: Request) -> Completion<Outcome> {
         let slot = Slot::new();
         let key = self.under_way.insert(UnderWay { request, slot: slot.clone() });
-        self.queue(key);
+        self.waiting.push_back(key);
+        self.queue();
         Completion::Waiting(slot)
     }
 
-    fn queue(&mut self, key: usize) {
-        let entry = self.under_way[key].request.entry().user_data(key as u64);
-        self.queue_entry(entry);
+    fn queue(&mut self) {
+        while self.with_kernel < ENTRIES - 1 {
+            let Some(key) = self.waiting.pop_front() else { return };
+            let entry = self.under_way[key].request.entry().user_data(key as u64);
+            self.with_kernel += 1;
+            self.queue_entry(&entry);
+        }
     }
 
-    fn queue_entry(&mut self, entry: io_uring::squeue::Entry) {
-        loop {
-            // SAFETY: what the entry points to belongs to a request that stays in `under_way` until its completion
-            // is taken from the ring, or is the static `COUNT`.
-            if unsafe { self.uring.submission().push(&entry) }.is_ok() {
-                return;
-            }
-            self.enter(Some(Duration::ZERO));
-        }
+    fn queue_entry(&mut self, entry: &squeue::Entry) {
+        // SAFETY: what the entry points to belongs to a request that stays in `under_way` until its completion is taken
+        // from the ring, or is the static `COUNT`.
+        let queued = unsafe { self.uring.submission().push(entry) };
+        assert!(queued.is_ok(), "the queue has room for all that the kernel may have at once");
     }
 
     /// Submits what is queued, and lets completions arrive, without waiting.
@@ -113,7 +126,7 @@ impl Ring {
             self.armed = true;
             let fd = types::Fd(self.eventfd.as_raw_fd());
             let read = opcode::Read::new(fd, COUNT.as_ptr().cast(), size_of_val(&COUNT) as u32);
-            self.queue_entry(read.build().user_data(WAKE));
+            self.queue_entry(&read.build().user_data(WAKE));
         }
     }
 
@@ -139,26 +152,26 @@ impl Ring {
         }
     }
 
-    /// Takes the completions that have arrived, and queues the rest of operations that were done in part.
+    /// Takes the completions that have arrived, and queues what could not be before and the rest of what was done in part.
     pub(crate) fn reap(&mut self, finished: &mut Vec<Finished>) {
-        loop {
-            let next = self.uring.completion().next();
-            let Some(completion) = next else { return };
+        for completion in self.uring.completion() {
             if completion.user_data() == WAKE {
                 self.armed = false;
                 continue;
             }
+            self.with_kernel -= 1;
             let key = completion.user_data() as usize;
             let answer = usize::try_from(completion.result())
                 .map_err(|_| Errno::from_raw_os_error(completion.result().wrapping_neg()));
             match self.under_way[key].request.advance(answer) {
-                None => self.queue(key),
+                None => self.waiting.push_front(key),
                 Some(result) => {
                     let UnderWay { request, slot } = self.under_way.remove(key);
                     finished.push(Finished { slot, outcome: request.end(result) });
                 }
             }
         }
+        self.queue();
     }
 }
 

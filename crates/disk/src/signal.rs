@@ -1,10 +1,19 @@
 //! Wakes a thread out of [`block_on`](crate::block_on), also from other threads.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Wake;
-use std::thread::Thread;
+
+#[cfg(test)]
+use shuttle::{
+    sync::atomic::{AtomicU8, Ordering},
+    thread::{self, Thread},
+};
+#[cfg(not(test))]
+use std::{
+    sync::atomic::{AtomicU8, Ordering},
+    thread::{self, Thread},
+};
 
 const RUNNING: u8 = 0;
 const WOKEN: u8 = 1;
@@ -28,7 +37,7 @@ pub(crate) struct Signal {
 impl Signal {
     /// For the calling thread.
     pub(crate) fn new() -> Arc<Self> {
-        let thread = std::thread::current();
+        let thread = thread::current();
         Arc::new(Signal { state: AtomicU8::new(RUNNING), thread, eventfd: OnceLock::new() })
     }
 
@@ -73,5 +82,60 @@ impl Wake for Signal {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use shuttle::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Two threads say something and wake; the one that waits, as `block_on` does, hears both. A wake that gets lost shows as
+    /// a deadlock, or as an endless run in the ring.
+    fn no_wake_is_lost(wait: Wait) {
+        let signal = Signal::new();
+        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        signal.reach_by(&bell);
+        let said = Arc::new(AtomicUsize::new(0));
+        for _ in 0..2 {
+            let (waker, said) = (Waker::from(signal.clone()), said.clone());
+            thread::spawn(move || {
+                said.fetch_add(1, Ordering::SeqCst);
+                waker.wake();
+            });
+        }
+        while said.load(Ordering::SeqCst) < 2 {
+            loop {
+                if signal.begin_wait(wait) {
+                    match wait {
+                        Wait::Park => thread::park(),
+                        Wait::Ring => {
+                            while rustix::io::read(&*bell, &mut [0; 8]).is_err() {
+                                thread::yield_now();
+                            }
+                        }
+                    }
+                }
+                signal.end_wait();
+                if signal.take() {
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_wake_is_lost_by_a_parked_thread() {
+        shuttle::check_random(|| no_wake_is_lost(Wait::Park), 3000);
+        shuttle::check_pct(|| no_wake_is_lost(Wait::Park), 3000, 3);
+    }
+
+    #[test]
+    fn no_wake_is_lost_by_a_thread_in_the_ring() {
+        shuttle::check_random(|| no_wake_is_lost(Wait::Ring), 3000);
     }
 }

@@ -154,7 +154,7 @@ fn a_killed_owner_leaves_no_lock() {
     let held = dir.path().join("held");
     let mut owner = Command::new("flock")
         .args(["--no-fork".as_ref(), path.as_os_str(), "sh".as_ref(), "-c".as_ref()])
-        .arg(format!("touch '{}'; exec sleep 100", held.display()))
+        .arg(format!(": > '{}'; exec sleep 100", held.display()))
         .spawn()
         .unwrap();
     while !held.exists() {

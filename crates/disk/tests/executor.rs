@@ -56,7 +56,7 @@ fn many_operations_run_side_by_side() {
     let device = device(dir.path(), "a");
     let blocks = SIZE / BLOCK as u64;
     block_on(async {
-        // More than the ring has entries, and made before any is polled.
+        // More than the kernel is given at once, and made before any is polled.
         let writes: Vec<_> = (0..blocks)
             .map(|block| device.write(block * BLOCK as u64, block_of(block as u8).into(), Durability::Later))
             .collect();

@@ -13,9 +13,9 @@ use smallvec::smallvec;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
 use crate::format::{Facts, Footer, Record, SegmentKind, bind, content_hash, footer};
+use crate::gathered::Gathered;
 use crate::io::Durability;
 use crate::leaf::{Entry, Page};
-use crate::log::Gathered;
 use crate::object::Object;
 use crate::segments::Opened;
 use crate::wait::Gate;
@@ -116,6 +116,7 @@ impl Engine {
 
     async fn open_clean(&self) -> Option<Filling> {
         let opened = self.segments.open(SegmentKind::Clean, 1, SPARE);
+        self.look_for_room();
         self.space.wake();
         let opened = opened?;
         self.write_header(&opened, SegmentKind::Clean, 0).await;
@@ -192,12 +193,8 @@ impl Engine {
     /// Writes the footer: from now on the segment's blocks are found again after a restart.
     async fn seal(&self, filling: Filling) {
         let body = filling.gathered.into_body();
-        let footer = Footer {
-            pool: self.pool_id,
-            segment_seq: filling.opened.seq,
-            epoch: self.log.epoch(),
-            body,
-        };
+        let footer =
+            Footer { pool: self.pool_id, segment_seq: filling.opened.seq, epoch: self.log.epoch(), body };
         self.write_footer(filling.opened.id, &footer).await;
         self.segments.seal(filling.opened.id);
         self.space.wake();

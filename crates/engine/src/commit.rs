@@ -43,6 +43,7 @@ impl Engine {
         self.segments.durable(segment.id, end);
         let done = self.log.wrote(seq, Arc::into_inner(buffer));
         if self.segments.reached(reach) {
+            self.look_for_room();
             self.space.wake();
         }
         self.deliver(done, Ok(()));
@@ -70,6 +71,7 @@ impl Engine {
         }
         let legs = self.segments.get(opened.id).map_or(0, |segment| segment.legs.len());
         self.mirrored.store(legs > 1, Ordering::Release);
+        self.look_for_room();
         self.log.continue_in(opened);
     }
 
@@ -122,7 +124,8 @@ impl Engine {
             self.destager.press();
             self.space.wake();
             let legs = active.min(2);
-            let ready = || (self.segments.could_open(legs, true) || self.segments.devices() != active).then_some(());
+            let ready =
+                || (self.segments.could_open(legs, true) || self.segments.devices() != active).then_some(());
             self.space.until(ready).await;
             if !self.segments.could_open(legs, false) {
                 // Given-up legs are free once it is durable that they are; there is no frame to say so.

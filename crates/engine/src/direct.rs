@@ -3,14 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::{Engine, Mode};
-use crate::format::{Facts, Record, content_hash};
+use crate::format::{Facts, Record};
 use crate::io::{BackingError, Time};
 use crate::leaf::Page;
-use crate::object::{Busy, Object, State, blocks};
+use crate::object::{Object, State, blocks};
 use crate::{Error, Result, Seq};
 
 /// A direct write under way; ended by [`Engine::end_direct`].
@@ -29,7 +27,7 @@ impl Engine {
         let range = blocks(offset, len);
         loop {
             if let Some((fetch, copies)) = self.enter_direct(object, &range)? {
-                let frame = if copies { self.invalidate(object, range.clone()).await } else { Ok(0) };
+                let frame = if copies { self.invalidate_durably(object, range.clone()).await } else { Ok(0) };
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
                 return Ok(Direct { range, frame, fetch });
             }
@@ -59,33 +57,58 @@ impl Engine {
         Ok(Some((fetch, copies)))
     }
 
-    /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached.
+    /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached;
+    /// `size` is the backing store's, or at least the end of what was written.
     /// Returns the frame that has to be durable before the write is acknowledged.
-    pub fn end_direct(
+    ///
+    /// # Errors
+    /// No cache device is left.
+    pub async fn end_direct(
         &self,
         object: &Arc<Object>,
         direct: Direct,
         written: Option<(u64, &[u8])>,
         size: u64,
         now: Time,
-    ) -> Seq {
+    ) -> Result<Seq> {
         let Direct { range, frame, fetch } = direct;
+        let logged = self.leave_direct(object, &range, fetch, written, size, now);
+        self.trim_ram();
+        if !logged {
+            return Ok(frame);
+        }
+        // Recovery must not bring an older modification time back.
+        let (facts, _) = self.append(object, self.facts(object), None, (0, 0)).await?;
+        Ok(frame.max(facts))
+    }
+
+    /// Ends a direct write; true if the log has a modification time of the object.
+    fn leave_direct(
+        &self,
+        object: &Arc<Object>,
+        range: &Range<u64>,
+        fetch: u64,
+        written: Option<(u64, &[u8])>,
+        size: u64,
+        now: Time,
+    ) -> bool {
         let mut state = object.lock();
         let alone = state.end_fetch(fetch);
         state.directs -= 1;
-        state.outdate(&range);
+        state.outdate(range);
         state.size = state.size.max(size);
         if state.mtime.is_some() {
             state.mtime = Some(now);
         }
-        if let Some((offset, data)) = written.filter(|_| alone && self.effective_mode() == Mode::WriteThrough) {
+        if let Some((offset, data)) = written.filter(|_| alone && self.effective_mode() == Mode::WriteThrough)
+        {
             self.totals.direct.add(data.len() as u64);
             self.cache_written(object, &mut state, offset, data);
         }
+        let logged = state.logged;
         drop(state);
         object.changed.wake();
-        self.trim_ram();
-        frame
+        logged
     }
 
     fn leave(&self, object: &Object, fetch: u64) {
@@ -120,7 +143,7 @@ impl Engine {
     }
 
     /// Drops what is cached of `range`. True if a copy on an SSD was among it, or may still be found there.
-    fn forget_range(&self, state: &mut State, range: Range<u64>) -> bool {
+    pub(crate) fn forget_range(&self, state: &mut State, range: Range<u64>) -> bool {
         let (pages, copies) = state.drop_range(range, &self.segments);
         self.ram.removed(pages);
         copies > 0
@@ -130,14 +153,25 @@ impl Engine {
     pub(crate) async fn invalidate(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
         let facts = self.facts(object);
         let record = |object, block, count| Record::Invalidate { object, block, count };
-        let (seq, _) = self.append(object, facts, Some(record), (range.start, range.end - range.start)).await?;
+        let (seq, _) =
+            self.append(object, facts, Some(record), (range.start, range.end - range.start)).await?;
         let mut state = object.lock();
         state.last_frame = state.last_frame.max(seq);
         Ok(seq)
     }
 
+    /// The same, before the backing store has anything newer: after a crash a copy would hide it until evicted.
+    async fn invalidate_durably(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
+        let frame = self.invalidate(object, range).await?;
+        self.commit(frame).await?;
+        Ok(frame)
+    }
+
     pub(crate) fn facts(&self, object: &Object) -> Facts {
-        let state = object.lock();
+        self.facts_of(object, &object.lock())
+    }
+
+    pub(crate) fn facts_of(&self, object: &Object, state: &State) -> Facts {
         Facts { key: object.key.clone(), size: state.size, mtime: state.mtime }
     }
 
@@ -152,145 +186,26 @@ impl Engine {
         let direct = self.begin_direct(object, offset, data.len() as u64).await?;
         let buffer = Arc::new(Buffer::from_bytes(data));
         let backing = &self.env.backing;
+        let failed = object.lock().failed_syncs;
         let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
         if result.is_ok() {
             result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Err(BackingError::Gone));
+            let mut state = object.lock();
+            state.failed_syncs += u64::from(result.is_err());
+            if result.is_ok() && state.failed_syncs != failed {
+                // Somebody else's failed sync may have dropped what this one was to make durable.
+                result = Err(BackingError::Io(5));
+            }
         }
         let end = offset + data.len() as u64;
-        let (written, size) = if result.is_ok() { (Some((offset, data)), end) } else { (None, 0) };
-        let frame = self.end_direct(object, direct, written, size, now);
+        let (written, size) = match result {
+            Ok(()) => (Some((offset, data)), end),
+            // A part of it may have been written, and have made the object longer.
+            Err(_) => (None, backing.size(&object.key).await.unwrap_or(0)),
+        };
+        let frame = self.end_direct(object, direct, written, size, now).await;
         result?;
-        Ok(frame)
-    }
-
-    /// Cuts or grows an object to `size` bytes; durable when this returns.
-    pub async fn truncate(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
-        self.occupy(object).await?;
-        let result = self.cut(object, size, now).await;
-        let mut state = object.lock();
-        if state.busy == Busy::Truncate {
-            state.busy = Busy::No;
-        }
-        drop(state);
-        object.changed.wake();
-        result
-    }
-
-    /// Waits until nobody else works on the object's backing file, and keeps others from it.
-    async fn occupy(&self, object: &Object) -> Result<()> {
-        let ready = || {
-            let mut state = object.lock();
-            if state.gone {
-                return Some(Err(Error::Backing(BackingError::Gone)));
-            }
-            let free = state.busy == Busy::No && state.directs == 0 && state.truncating.is_none();
-            free.then(|| {
-                state.busy = Busy::Truncate;
-                Ok(())
-            })
-        };
-        object.changed.until(ready).await
-    }
-
-    async fn cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
-        let old = object.lock().size;
-        let unlogged = self.active() == 0;
-        if size < old && !unlogged {
-            self.log_cut(object, size, now).await?;
-        } else {
-            let mut state = object.lock();
-            let last = size.min(old) / BLOCK as u64;
-            let pages = if size < old { self.forget_range(&mut state, last..u64::MAX) } else { false };
-            debug_assert!(!pages || unlogged);
-            state.outdate(&(last..u64::MAX));
-        }
-        let result = self.carry_out(object, size, Some(now)).await;
-        if result.is_ok() && size > old {
-            object.lock().size = size;
-        }
-        result
-    }
-
-    /// Logs a cut and lets nothing beyond it count. A last block that only the cache has is written again without what
-    /// was cut off.
-    async fn log_cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
-        let partial = size / BLOCK as u64;
-        let keep = (size % BLOCK as u64) as usize;
-        let dirty_partial = keep > 0 && object.lock().entry(partial).is_some_and(|entry| entry.dirty);
-        let last = if dirty_partial { Some(cut_page(&self.load(object, partial).await?, keep)) } else { None };
-        let mtime = Some(now);
-        let facts = Facts { key: object.key.clone(), size, mtime };
-        let frame = loop {
-            // Both in one frame: the record must not be seen without the rewritten block.
-            let appended = self.log.append_cut(object, &facts, size, last.as_ref(), &self.segments)?;
-            let Some((appended, placed)) = appended else {
-                self.log.changed.until(|| self.log.has_room(1).then_some(())).await;
-                continue;
-            };
-            let mut state = object.lock();
-            state.truncating = Some(appended.segment);
-            state.size = size;
-            state.mtime = mtime;
-            state.logged = true;
-            state.last_frame = appended.seq;
-            self.forget_range(&mut state, partial..u64::MAX);
-            if let Some((placed, page)) = placed.zip(last.clone()) {
-                let pages = SmallVec::from_iter([page]);
-                self.install(&mut state, object, partial, pages, &placed);
-            }
-            break appended.seq;
-        };
-        self.commit(frame).await
-    }
-
-    /// Carries out a cut found in the log.
-    pub(crate) async fn finish_cut(&self, object: &Arc<Object>, size: u64, mtime: Option<Time>) -> Result<()> {
-        self.carry_out(object, size, mtime).await.or_else(|error| match error {
-            Error::Backing(BackingError::Gone) => {
-                self.drop_object(object);
-                Ok(())
-            }
-            error => Err(error),
-        })
-    }
-
-    /// Does to the backing store what was logged, for as long as it takes.
-    async fn carry_out(&self, object: &Arc<Object>, size: u64, mtime: Option<Time>) -> Result<()> {
-        let backing = &self.env.backing;
-        loop {
-            let mut result = backing.truncate(&object.key, size).await;
-            if let Some(mtime) = mtime.filter(|_| result.is_ok()) {
-                result = backing.set_mtime(&object.key, mtime).await;
-            }
-            if result.is_ok() {
-                result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()));
-            }
-            let logged = object.lock().truncating;
-            match (result, logged) {
-                (Ok(()) | Err(BackingError::Gone), Some(segment)) => {
-                    self.log_carried_out(object, segment).await?;
-                    return Ok(result?);
-                }
-                (result, None) => return Ok(result?),
-                (Err(error), Some(_)) => {
-                    self.backing_failed(error);
-                    if self.closing() {
-                        return Err(Error::Closing);
-                    }
-                    self.env.clock.sleep(std::time::Duration::from_secs(1)).await;
-                }
-            }
-        }
-    }
-
-    /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on.
-    pub(crate) async fn log_carried_out(&self, object: &Object, segment: crate::leaf::SegmentId) -> Result<()> {
-        let facts = self.facts(object);
-        let (frame, _) = self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
-        self.commit(frame).await?;
-        self.segments.release(segment);
-        object.lock().truncating = None;
-        Ok(())
+        frame
     }
 
     /// Sets the modification time that destage has to leave behind. No effect on an object that never was in the log.
@@ -301,6 +216,10 @@ impl Engine {
                 return Ok(());
             }
             state.mtime = Some(mtime);
+            if !std::mem::replace(&mut state.queued, true) {
+                drop(state);
+                self.destager.queue(object.clone(), self.env.clock.now());
+            }
         }
         let (frame, _) = self.append(object, self.facts(object), None, (0, 0)).await?;
         self.commit(frame).await
@@ -327,14 +246,7 @@ impl Engine {
         drop(state);
         self.objects.remove(&object.key);
         object.changed.wake();
+        self.destager.pace.changed.wake();
         self.space.wake();
     }
-}
-
-/// The first `keep` bytes of a page, with its content hash; the rest is zero.
-fn cut_page(page: &[u8], keep: usize) -> (Page, u64) {
-    let mut contents = page.to_vec();
-    contents[keep..].fill(0);
-    let hash = content_hash(&contents);
-    (Page::from(contents), hash)
 }

@@ -1,12 +1,13 @@
 //! Eviction: whole segments, strictly oldest first; blocks that were read since they were written are written again.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::format::{Body, Footer, Record, SegmentId as SegmentName, footer};
 use crate::leaf::{Page, SegmentId};
-use crate::object::Object;
+use crate::object::{Object, Source};
 use crate::segments::Segment;
 
 impl Engine {
@@ -36,6 +37,16 @@ impl Engine {
         !active.is_empty() && self.segments.least_free(&active, true) < self.spare_segments()
     }
 
+    /// Whether clean blocks can be written without letting others go, as of the last segment that was opened or let go.
+    pub fn has_room(&self) -> bool {
+        self.roomy.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn look_for_room(&self) {
+        let free = self.segments.least_free(&self.active_devices(), true);
+        self.roomy.store(free > self.spare_segments() + 1, Ordering::Relaxed);
+    }
+
     async fn evict(&self, id: SegmentId, segment: &Segment) {
         match self.read_footer(segment).await {
             Some(body) => {
@@ -51,6 +62,7 @@ impl Engine {
             None => self.sweep(id),
         }
         self.segments.let_go(id);
+        self.look_for_room();
         if self.segments.least_free(&self.active_devices(), false) < 2 {
             self.log.kick();
         }
@@ -66,14 +78,15 @@ impl Engine {
                 self.totals.evicted.add(1);
                 return;
             }
-            (copy, state.begin_fetch(block..block + 1, false))
+            (copy, state.begin_fetch(block..block + 1, Source::Cache))
         };
         self.clean.room().await;
         let contents = match segment.legs.first() {
             Some(place) => self.read_leg(*place, copy.slot, 1).await.ok(),
             None => None,
         };
-        let page = contents.filter(|c| self.is_right(object, block, &copy, c)).map(|c| Page::from(&c[..BLOCK]));
+        let page =
+            contents.filter(|c| self.is_right(object, block, &copy, c)).map(|c| Page::from(&c[..BLOCK]));
         let mut state = object.lock();
         if state.entry(block).is_some_and(|entry| entry.same_place(&copy)) {
             state.remove_entry(block, &self.segments);

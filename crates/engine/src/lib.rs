@@ -3,10 +3,12 @@
 //! It knows no sockets, threads or clocks: everything outside comes in through the traits of [`io`], so that the same
 //! code runs in production and in the simulator. Start with [`Engine`].
 
+mod batch;
 pub mod buffer;
 mod clean;
 mod commit;
 mod counters;
+mod cut;
 mod destage;
 mod devices;
 mod direct;
@@ -15,6 +17,8 @@ mod error;
 mod event;
 mod evict;
 pub mod format;
+mod gathered;
+mod ghost;
 pub mod io;
 mod leaf;
 mod legs;
@@ -23,6 +27,7 @@ mod members;
 mod object;
 mod objects;
 mod outside;
+mod pace;
 pub mod pool;
 mod ram;
 mod read;
@@ -34,7 +39,7 @@ mod write;
 pub use counters::{Counters, Usage};
 pub use devices::{ChangeError, Scrubbed};
 pub use direct::Direct;
-pub use engine::{Engine, Env, Mode, Settings};
+pub use engine::{Deliver, Engine, Env, Mode, Settings};
 pub use error::Error;
 use error::Result;
 pub use event::Event;

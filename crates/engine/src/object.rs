@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use parking_lot::{Mutex, MutexGuard};
-use xxhash_rust::xxh3::xxh3_64;
 
+use crate::Seq;
 use crate::buffer::BLOCK;
+use crate::format::key_hash;
 use crate::io::{Key, Time};
 use crate::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
 use crate::segments::Segments;
-use crate::Seq;
 use crate::wait::Gate;
 
 /// An object of the backing store, as the cache knows it.
@@ -45,8 +45,18 @@ pub(crate) struct Fetch {
     pub(crate) id: u64,
     pub(crate) blocks: Range<u64>,
     pub(crate) stale: bool,
-    /// It reads the backing store, and others may wait for what it brings.
-    pub(crate) shared: bool,
+    pub(crate) source: Source,
+}
+
+/// Where contents under way come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A read of the backing store: others may wait for what it brings.
+    Backing,
+    /// The cache itself.
+    Cache,
+    /// A client that writes them straight to the backing store.
+    Client,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +75,8 @@ pub(crate) struct State {
     pub(crate) busy: Busy,
     /// Direct writes to the backing store under way.
     pub(crate) directs: u32,
+    /// Syncs of the backing file that failed: each may have lost what others wrote before it, without them being told.
+    pub(crate) failed_syncs: u64,
     pub(crate) fetches: Vec<Fetch>,
     pub(crate) next_fetch: u64,
     /// The segment held by a truncation that the backing store has not carried out yet.
@@ -91,7 +103,7 @@ fn split(block: u64) -> (u64, u32) {
 
 impl Object {
     pub(crate) fn new(number: u32, key: Key) -> Self {
-        let key_hash = xxh3_64(key.as_bytes());
+        let key_hash = key_hash(&key);
         Object { number, key, key_hash, state: Mutex::default(), changed: Gate::default() }
     }
 
@@ -249,23 +261,34 @@ impl State {
 
     /// Notes that contents of `blocks` are under way. While the backing store is being written directly or cut, what
     /// they bring is never cached.
-    pub(crate) fn begin_fetch(&mut self, blocks: Range<u64>, shared: bool) -> u64 {
+    pub(crate) fn begin_fetch(&mut self, blocks: Range<u64>, source: Source) -> u64 {
         self.next_fetch += 1;
         let stale = self.directs > 0 || self.busy == Busy::Truncate;
-        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale, shared });
+        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale, source });
         self.next_fetch
     }
 
-    /// Notes a direct write of `blocks`: ends stale if it was not alone.
+    /// Notes a direct write of `blocks`; it overlaps no other.
     pub(crate) fn begin_own(&mut self, blocks: Range<u64>) -> u64 {
         self.next_fetch += 1;
-        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale: self.directs > 1, shared: false });
+        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale: false, source: Source::Client });
         self.next_fetch
     }
 
     /// Whether `range` may be written straight to the backing store.
     pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
-        self.busy == Busy::No && self.truncating.is_none() && self.dirty_in(range.clone(), 1).is_empty()
+        self.busy == Busy::No
+            && self.truncating.is_none()
+            && !self.is_written_directly(range)
+            && self.dirty_in(range.clone(), 1).is_empty()
+    }
+
+    /// Whether a direct write of any of `range` is under way.
+    pub(crate) fn is_written_directly(&self, range: &Range<u64>) -> bool {
+        let overlaps = |fetch: &Fetch| {
+            fetch.source == Source::Client && fetch.blocks.start < range.end && range.start < fetch.blocks.end
+        };
+        self.directs > 0 && self.fetches.iter().any(overlaps)
     }
 
     /// Whether a fetch under way still brings what is up to date.

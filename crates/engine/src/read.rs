@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::format::{bind, content_hash};
 use crate::io::BackingError;
 use crate::leaf::{Entry, Page, SegmentId};
-use crate::object::{Busy, Fetch, Object, State, blocks};
+use crate::object::{Busy, Fetch, Object, Source as Origin, State, blocks};
 use crate::wait::all;
 use crate::{Error, Result};
 
@@ -65,15 +65,14 @@ impl Engine {
             if let Some(page) = state.use_page(block) {
                 copy(page, block, offset, &mut buf[..len]);
                 found += 1;
-            } else if found > 0 {
-                return TriedRead::Wait;
-            } else if state.entry(block).is_some() {
+            } else if found > 0 || state.entry(block).is_some() {
                 return TriedRead::Wait;
             }
         }
         if found < total {
             // All of it below what the backing store is known to hold.
-            let plain = found == 0 && state.dirty == 0 && state.truncating.is_none() && state.busy == Busy::No;
+            let plain =
+                found == 0 && state.dirty == 0 && state.truncating.is_none() && state.busy == Busy::No;
             return if plain { TriedRead::Uncached } else { TriedRead::Wait };
         }
         drop(state);
@@ -141,7 +140,8 @@ impl Engine {
         let sources: Vec<_> = range.clone().map(|block| source(state, block)).collect();
         let missing = |block: u64| matches!(sources[(block - range.start) as usize], Source::Backing);
         let common = |fetch: &Fetch| fetch.blocks.start.max(range.start)..fetch.blocks.end.min(range.end);
-        let waits = |fetch: &&Fetch| !fetch.stale && fetch.shared && common(fetch).any(missing);
+        let waits =
+            |fetch: &&Fetch| !fetch.stale && fetch.source == Origin::Backing && common(fetch).any(missing);
         if let Some(fetch) = state.fetches.iter().find(waits) {
             return Plan::Fetching(fetch.id);
         }
@@ -158,7 +158,9 @@ impl Engine {
             let joins = |run: &Run| {
                 run.blocks.end == block
                     && match (&copy, run.copies.last()) {
-                        (Some(next), Some(last)) => last.segment == next.segment && last.slot + 1 == next.slot,
+                        (Some(next), Some(last)) => {
+                            last.segment == next.segment && last.slot + 1 == next.slot
+                        }
                         (None, None) => true,
                         _ => false,
                     }
@@ -168,17 +170,26 @@ impl Engine {
                     run.blocks.end += 1;
                     run.copies.extend(copy);
                 }
-                None => runs.push(Run { blocks: block..block + 1, copies: copy.into_iter().collect(), fetch: 0 }),
+                None => {
+                    runs.push(Run { blocks: block..block + 1, copies: copy.into_iter().collect(), fetch: 0 })
+                }
             }
         }
         for run in runs.iter_mut() {
-            run.fetch = state.begin_fetch(run.blocks.clone(), run.copies.is_empty());
+            let origin = if run.copies.is_empty() { Origin::Backing } else { Origin::Cache };
+            run.fetch = state.begin_fetch(run.blocks.clone(), origin);
         }
         Plan::Go(pages, runs)
     }
 
     /// Reads `runs` side by side into `buf`. False: something changed meanwhile, look again.
-    async fn fetch_runs(&self, object: &Arc<Object>, runs: Vec<Run>, offset: u64, buf: &mut [u8]) -> Result<bool> {
+    async fn fetch_runs(
+        &self,
+        object: &Arc<Object>,
+        runs: Vec<Run>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<bool> {
         let reads: Vec<_> = runs.iter().map(|run| Box::pin(self.fetch_run(object, run))).collect();
         let results = all(reads).await;
         let mut complete = Ok(true);
@@ -328,29 +339,6 @@ impl Engine {
         }
         self.totals.read_backing.add(count as u64);
         Ok(buffer.chunks_exact(BLOCK).map(Page::from).collect())
-    }
-
-    /// Lets the oldest blocks leave memory until the rest fits.
-    pub(crate) fn trim_ram(&self) {
-        while let Some((object, block)) = self.ram.next_victim() {
-            let Some(object) = object.upgrade() else { continue };
-            let mut state = object.lock();
-            let Some(page) = state.page(block).cloned() else { continue };
-            if state.take_hit(block) {
-                drop(state);
-                self.ram.spare(&object, block);
-                continue;
-            }
-            let elsewhere = state.entry(block).is_some();
-            state.remove_page(block);
-            self.ram.removed(1);
-            // What is on no SSD yet is worth a place there.
-            let fetch = (!elsewhere && state.size > 0).then(|| state.begin_fetch(block..block + 1, false));
-            drop(state);
-            if let Some(fetch) = fetch {
-                self.clean.offer(self, &object, block, page, fetch);
-            }
-        }
     }
 }
 

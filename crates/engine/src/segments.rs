@@ -54,7 +54,9 @@ pub struct Reach {
 impl Reach {
     /// From the form it has on the devices.
     pub(crate) fn new(tail: u64, position: u64, seq: u64) -> Self {
-        Reach { tail, oldest: (position, seq == u64::MAX, seq) }
+        // There is one log segment of a position, and it is not dead: nothing may come between.
+        let oldest = if seq == u64::MAX { (position, true, 0) } else { (position, false, seq) };
+        Reach { tail, oldest }
     }
 }
 
@@ -87,6 +89,9 @@ struct Inner {
     free: Vec<Vec<u32>>,
     /// All segments, by device in use.
     totals: Vec<u32>,
+    /// Blocks the index has on the devices, and how many of them are dirty.
+    live: u64,
+    dirty: u64,
     pending: Vec<(Place, Until)>,
 }
 
@@ -115,6 +120,20 @@ impl Inner {
         self.fifo.insert(order(&segment), id);
         self.table.insert(id, segment);
         id
+    }
+
+    /// See [`Segments::advance`].
+    fn advance(&mut self) {
+        while let Some(id) = self.log.front().copied() {
+            let Some(segment) = self.get(id) else { break };
+            if !segment.sealed || segment.dirty > 0 || segment.holds > 0 {
+                break;
+            }
+            let seq = segment.seq;
+            let second = (segment.legs.len() > 1).then(|| segment.legs.pop()).flatten();
+            self.pending.extend(second.map(|place| (place, Until::Tail(seq))));
+            self.log.pop_front();
+        }
     }
 
     fn free_now(&self, given_up: bool) -> Vec<usize> {
@@ -153,7 +172,8 @@ impl Segments {
     /// than `spare` segments are unused.
     pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
         let mut inner = self.0.lock();
-        let mut devices: Vec<usize> = (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
+        let mut devices: Vec<usize> =
+            (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
         devices.sort_by_key(|d| std::cmp::Reverse(inner.free[*d].len()));
         if devices.len() < legs {
             return None;
@@ -197,17 +217,23 @@ impl Segments {
 
     /// The index refers to one more block of the segment.
     pub(crate) fn place(&self, id: SegmentId, dirty: bool) {
-        if let Some(segment) = self.0.lock().get(id) {
+        let mut inner = self.0.lock();
+        if let Some(segment) = inner.get(id) {
             segment.live += 1;
             segment.dirty += u32::from(dirty);
+            inner.live += 1;
+            inner.dirty += u64::from(dirty);
         }
     }
 
     /// The index refers to one block less.
     pub(crate) fn unplace(&self, id: SegmentId, dirty: bool) {
-        if let Some(segment) = self.0.lock().get(id) {
+        let mut inner = self.0.lock();
+        if let Some(segment) = inner.get(id) {
             segment.live -= 1;
             segment.dirty -= u32::from(dirty);
+            inner.live -= 1;
+            inner.dirty -= u64::from(dirty);
         }
     }
 
@@ -220,8 +246,10 @@ impl Segments {
 
     /// A block became clean.
     pub(crate) fn clean(&self, id: SegmentId) {
-        if let Some(segment) = self.0.lock().get(id) {
+        let mut inner = self.0.lock();
+        if let Some(segment) = inner.get(id) {
             segment.dirty -= 1;
+            inner.dirty -= 1;
         }
     }
 
@@ -250,16 +278,7 @@ impl Segments {
     /// now reaches.
     pub(crate) fn advance(&self) -> Reach {
         let mut inner = self.0.lock();
-        while let Some(id) = inner.log.front().copied() {
-            let Some(segment) = inner.get(id) else { break };
-            if !segment.sealed || segment.dirty > 0 || segment.holds > 0 {
-                break;
-            }
-            let seq = segment.seq;
-            let second = (segment.legs.len() > 1).then(|| segment.legs.pop()).flatten();
-            inner.pending.extend(second.map(|place| (place, Until::Tail(seq))));
-            inner.log.pop_front();
-        }
+        inner.advance();
         inner.reach()
     }
 
@@ -293,6 +312,8 @@ impl Segments {
     pub(crate) fn let_go(&self, id: SegmentId) {
         let mut inner = self.0.lock();
         if let Some(segment) = inner.table.remove(&id) {
+            inner.live -= u64::from(segment.live);
+            inner.dirty -= u64::from(segment.dirty);
             let order = order(&segment);
             inner.fifo.remove(&order);
             inner.pending.extend(segment.legs.iter().map(|place| (*place, Until::Oldest(order))));
@@ -359,11 +380,17 @@ impl Segments {
 
     /// Segments in the log, and how many there should be at most: the rest is for clean blocks.
     pub(crate) fn log_use(&self) -> (usize, usize) {
-        let inner = self.0.lock();
+        let mut inner = self.0.lock();
+        inner.advance();
         let (sum, largest) = inner.totals.iter().fold((0, 0), |(sum, max), n| (sum + *n, max.max(*n)));
         // Both legs are never on one device, unless there is only one.
         let pairs = if sum == largest { sum } else { (sum / 2).min(sum - largest) };
         (inner.log.len(), pairs as usize * 7 / 10)
+    }
+
+    /// The oldest segment of the log.
+    pub(crate) fn log_tail(&self) -> Option<SegmentId> {
+        self.0.lock().log.front().copied()
     }
 
     /// Whether nothing more will be written to the segment, or it was let go.
@@ -374,12 +401,100 @@ impl Segments {
     /// Blocks the index has on the devices, and how many of them are dirty.
     pub(crate) fn blocks(&self) -> (u64, u64) {
         let inner = self.0.lock();
-        let count = |(live, dirty): (u64, u64), s: &Segment| (live + u64::from(s.live), dirty + u64::from(s.dirty));
-        inner.table.values().fold((0, 0), count)
+        (inner.live, inner.dirty)
     }
 
     /// Every segment in use.
     pub(crate) fn all(&self) -> Vec<(SegmentId, Segment)> {
         self.0.lock().table.iter().map(|(id, segment)| (*id, segment.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two devices of `each` segments.
+    fn segments(each: u32) -> Segments {
+        let free = || (0..each).rev().collect();
+        Segments::new(1, vec![free(), free()], vec![each, each])
+    }
+
+    fn reach_of(segments: &Segments) -> Reach {
+        segments.advance()
+    }
+
+    #[test]
+    fn a_second_leg_is_free_only_once_a_later_tail_is_durable() {
+        let segments = segments(4);
+        let old = segments.open(SegmentKind::Log, 2, 0).unwrap();
+        segments.place(old.id, true);
+        let before = reach_of(&segments);
+        segments.seal(old.id);
+        segments.open(SegmentKind::Log, 2, 0).unwrap();
+        assert_eq!(reach_of(&segments), before, "it holds a dirty block");
+        segments.clean(old.id);
+        let after = reach_of(&segments);
+        assert!(after.tail > before.tail);
+        assert!(!segments.reached(before), "an earlier frame says nothing of it");
+        assert!(segments.reached(after));
+        assert_eq!(segments.get(old.id).unwrap().legs.len(), 1, "the first leg goes on as clean cache");
+    }
+
+    #[test]
+    fn segments_leave_the_log_oldest_first() {
+        let segments = segments(8);
+        let opened: Vec<_> = (0..3).map(|_| segments.open(SegmentKind::Log, 2, 0).unwrap()).collect();
+        segments.place(opened[0].id, true);
+        opened.iter().for_each(|opened| segments.seal(opened.id));
+        assert_eq!(reach_of(&segments).tail, opened[0].seq, "clean ones wait for the oldest");
+        segments.clean(opened[0].id);
+        assert!(reach_of(&segments).tail > opened[2].seq);
+    }
+
+    #[test]
+    fn a_cut_not_carried_out_holds_its_segment() {
+        let segments = segments(8);
+        let opened = segments.open(SegmentKind::Log, 2, 0).unwrap();
+        segments.hold(opened.id);
+        segments.seal(opened.id);
+        assert_eq!(reach_of(&segments).tail, opened.seq);
+        segments.release(opened.id);
+        assert!(reach_of(&segments).tail > opened.seq);
+    }
+
+    #[test]
+    fn clean_segments_are_let_go_before_the_log_segment_they_were_opened_beside() {
+        let segments = segments(8);
+        let log = segments.open(SegmentKind::Log, 2, 0).unwrap();
+        let clean = segments.open(SegmentKind::Clean, 1, 0).unwrap();
+        assert!(clean.seq > log.seq);
+        assert_eq!(segments.first().unwrap().0, clean.id);
+        segments.let_go(clean.id);
+        assert!(segments.first().is_none(), "the log is not let go");
+        let reach = reach_of(&segments);
+        assert!(segments.reached(reach), "no later record is needed to kill it");
+    }
+
+    #[test]
+    fn what_is_let_go_is_free_only_once_that_is_durable() {
+        let segments = segments(1);
+        let clean = segments.open(SegmentKind::Clean, 1, 0).unwrap();
+        segments.seal(clean.id);
+        segments.let_go(clean.id);
+        assert!(!segments.could_open(2, false) && segments.could_open(2, true));
+        let reach = reach_of(&segments);
+        segments.reached(reach);
+        assert!(segments.could_open(2, false));
+    }
+
+    #[test]
+    fn a_lost_device_takes_its_legs_with_it() {
+        let segments = segments(4);
+        let opened = segments.open(SegmentKind::Log, 2, 0).unwrap();
+        segments.lose(opened.legs[0].device);
+        assert_eq!(segments.get(opened.id).unwrap().legs.as_slice(), &opened.legs[1..]);
+        assert!(segments.open(SegmentKind::Log, 2, 0).is_none());
+        assert_eq!(segments.open(SegmentKind::Log, 1, 0).unwrap().legs[0].device, opened.legs[1].device);
     }
 }

@@ -10,8 +10,11 @@ use crate::format::{Facts, Record, content_hash};
 use crate::io::{BackingError, Time};
 use crate::leaf::{Entry, Page};
 use crate::log::Placed;
-use crate::object::{Busy, Object, State, blocks};
+use crate::object::{Busy, Object, Source, State, blocks};
 use crate::{Error, Result, Seq};
+
+/// A write of so many blocks is part of a stream.
+const STREAM: usize = 32;
 
 /// What came of trying to write without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +31,7 @@ pub enum Tried {
 enum Blocked {
     /// The log has no room.
     Room,
-    /// The object is being cut.
+    /// The object is being cut, or the range is on its way to the backing store.
     Busy,
     /// Contents of a partly overwritten block are not in memory.
     Load(u64),
@@ -114,10 +117,15 @@ impl Engine {
                     return Ok(None);
                 }
                 Blocked::Busy => {
-                    object.changed.until(|| (object.lock().busy != Busy::Truncate).then_some(())).await;
+                    let range = blocks(offset, data.len() as u64);
+                    let free = || {
+                        let state = object.lock();
+                        state.busy != Busy::Truncate && !state.is_written_directly(&range)
+                    };
+                    object.changed.until(|| free().then_some(())).await;
                 }
                 Blocked::Load(block) => {
-                    let fetch = object.lock().begin_fetch(block..block + 1, false);
+                    let fetch = object.lock().begin_fetch(block..block + 1, Source::Cache);
                     let page = self.load(object, block).await;
                     match page {
                         Ok(page) => write.loaded.push(Loaded { block, page, fetch }),
@@ -128,7 +136,7 @@ impl Engine {
                         }
                     }
                 }
-                Blocked::Pace => self.destager.wait_for_pace(self).await,
+                Blocked::Pace => self.destager.pace.wait(self).await,
                 Blocked::Room => {
                     let ready = || self.log.has_room(write.data.len().div_ceil(BLOCK) + 1).then_some(());
                     self.log.changed.until(ready).await;
@@ -175,7 +183,8 @@ impl Engine {
         if state.gone {
             return Err(Error::Backing(BackingError::Gone));
         }
-        if state.busy == Busy::Truncate {
+        // What is on its way to the backing store since before the mode changed comes first.
+        if state.busy == Busy::Truncate || state.is_written_directly(&range) {
             return Ok(Err(Blocked::Busy));
         }
         for (block, ready) in range.clone().zip(ready) {
@@ -191,8 +200,11 @@ impl Engine {
             };
             pages.push(page);
         }
-        if !self.destager.paced(self, pages.len() as u64) {
-            return Ok(Err(Blocked::Pace));
+        if !self.destager.pace.admits(self.fill(), pages.len() as u64) {
+            self.destager.press();
+            // Where the backing store sets the pace, a stream is through sooner without the log.
+            let stream = pages.len() >= STREAM && state.is_free_for_direct(&range);
+            return Ok(Err(if stream { Blocked::Direct } else { Blocked::Pace }));
         }
         let size = state.size.max(write.offset + write.data.len() as u64);
         let facts = Facts { key: object.key.clone(), size, mtime: Some(write.now) };

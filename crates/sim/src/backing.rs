@@ -7,7 +7,7 @@
 //! - A failed sync marks its pages clean: some of them are durable, the others are lost although reads go on seeing
 //!   them until the page is evicted, and later syncs succeed without them (ATC'20, "Can applications recover from fsync
 //!   failures?").
-//! - Operations fail with EIO; a failed write has happened in part. ENOSPC and EDQUOT come from a limit that moves.
+//! - Operations fail with EIO; a failed write has happened in part, up to a block's end. ENOSPC and EDQUOT come from a limit that moves.
 //! - Operations hang for up to a minute. Objects are removed at any time.
 
 use std::collections::BTreeMap;
@@ -204,6 +204,15 @@ impl Store {
         self.hits.hit(Fault::Removed);
     }
 
+    /// Somebody sets the modification time, durably.
+    pub fn touch(&self, object: &Key, mtime: Time) {
+        if let Some(file) = self.state.lock().files.get_mut(object) {
+            file.durable.mtime = mtime;
+            file.current.mtime = mtime;
+            file.pending.retain(|(_, change)| !matches!(change, Change::Mtime(_)));
+        }
+    }
+
     /// What a reader of the directory sees.
     pub fn current(&self, object: &Key) -> Option<Content> {
         self.state.lock().files.get(object).map(|file| file.current.clone())
@@ -219,7 +228,7 @@ impl Store {
         let mut state = self.state.lock();
         let now = state.wall(&self.executor);
         for (number, write) in std::mem::take(&mut state.under_way) {
-            let done = state.rng.below(write.data.len() as u64 + 1) as usize;
+            let done = state.part(write.offset, write.data.len());
             if let Some(file) = state.files.get_mut(&write.object)
                 && done > 0
             {
@@ -287,7 +296,7 @@ impl Store {
         let mut result = Ok(());
         let mut len = data.len();
         if self.fails(state) {
-            len = state.rng.below(len as u64) as usize;
+            len = state.part(offset, len);
             result = Err(BackingError::Io(EIO));
         } else if let Some((fits, error)) = state.room(&object, offset, len) {
             self.hits.hit(if error == BackingError::Quota { Fault::Quota } else { Fault::NoSpace });
@@ -327,6 +336,13 @@ impl State {
     /// The time that the file system stamps on a file by itself; the engine's times must replace it.
     fn wall(&self, executor: &Executor) -> Time {
         Time { sec: 4_000_000_000 + executor.time().as_secs() as i64, nsec: executor.time().subsec_nanos() }
+    }
+
+    /// How many bytes an interrupted write wrote: all, or up to a block's end.
+    fn part(&mut self, offset: u64, len: usize) -> usize {
+        let end = offset + self.rng.below(len as u64 + BLOCK as u64);
+        let block_end = end / BLOCK as u64 * BLOCK as u64;
+        if end >= offset + len as u64 { len } else { block_end.saturating_sub(offset) as usize }
     }
 
     fn number(&mut self) -> u64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_engine::io::{Backing as _, Clock as _, Device, Time};
+use forebay_engine::io::{Clock as _, Device, Time};
 use forebay_engine::{Engine, Error, Object};
 use parking_lot::Mutex;
 
@@ -29,7 +29,8 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    fn permits(self, error: Error) -> bool {
+    /// Whether a client may get `error`.
+    pub fn permits(self, error: Error) -> bool {
         match error {
             Error::Backing(_) => self.backing,
             Error::Damaged => self.damage,
@@ -305,11 +306,9 @@ impl Client {
         let id = self.shared.model.lock().begin_mtime(number, now);
         self.shared.tell(|| format!("set time {id} of {number} to {now:?}"));
         // As the server does: on the file at once, and by the engine where it has something to destage.
-        let set = self.shared.store.set_mtime(&key, now).await;
-        let synced = self.shared.store.sync(vec![key]).await;
+        self.shared.store.touch(&key, now);
         match self.engine.set_mtime(&object, now).await {
-            Ok(()) if set.is_ok() && synced[0].is_ok() => self.shared.model.lock().durable(id),
-            Ok(()) => self.shared.model.lock().failed(id),
+            Ok(()) => self.shared.model.lock().durable(id),
             Err(error) => {
                 self.shared.model.lock().failed(id);
                 self.check("a change of time", number, error);
@@ -375,7 +374,7 @@ impl Client {
         let Some(disk) = self.shared.spares.lock().pop() else { return };
         self.shared.tell(|| format!("add {}", disk.name()));
         self.shared.joined.lock().push(disk.clone());
-        let result = self.engine.add_device(Arc::new(disk.clone())).await;
+        let result = self.engine.add_device(Arc::new(disk.clone()), false).await;
         self.shared.tell(|| format!("add {}: {:?}", disk.name(), result.is_ok()));
         if result.is_ok() {
             self.shared.hits.hit(Fault::DeviceAdded);

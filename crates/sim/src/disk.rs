@@ -152,9 +152,12 @@ impl Disk {
     pub fn rot(&self, count: usize) {
         let mut state = self.state.lock();
         for _ in 0..count {
-            let written = state.stable.len().max(1);
-            let place = state.rng.index(written);
-            if let Some(block) = state.stable.keys().nth(place).copied() {
+            // Every other one hits the front of a mebibyte: superblocks, headers of segments, the first frames.
+            let front = state.rng.chance(5000);
+            let blocks = state.stable.keys().copied().filter(|block| !front || block % 256 < 2);
+            let blocks: Vec<u64> = blocks.collect();
+            let place = state.rng.index(blocks.len().max(1));
+            if let Some(block) = blocks.get(place).copied() {
                 state.rot(block);
                 self.hits.hit(Fault::BitRot);
             }
@@ -471,16 +474,25 @@ impl Device for Disk {
             return self.executor.never();
         };
         let fate = self.fate(&mut state, blocks as u64);
-        let mark = (durable && !state.rates.drop_flushes).then_some(state.completed);
+        let mut mark = (durable && !state.rates.drop_flushes).then_some(state.completed);
         if durable && mark.is_none() {
             self.hits.hit(Fault::DroppedFlush);
+        }
+        let flush_error = state.rates.flush_error;
+        let unflushed = durable && state.rng.chance(flush_error);
+        if unflushed {
+            self.hits.hit(Fault::FlushError);
+            mark = None;
         }
         state.next += 1;
         let number = state.next;
         self.executor.note(offset ^ forebay_engine::format::content_hash(&data));
         state.under_way.insert(number, (offset / BLOCK as u64, data));
         drop(state);
-        self.complete(time, move |disk| disk.write_now(number, mark, &fate))
+        self.complete(time, move |disk| {
+            let written = disk.write_now(number, mark, &fate);
+            if unflushed { written.and(Err(DeviceError::Io)) } else { written }
+        })
     }
 
     fn flush(&self) -> Io<Result<(), DeviceError>> {
@@ -505,7 +517,6 @@ impl Device for Disk {
             if state.gone {
                 return Err(DeviceError::Gone);
             }
-            disk.hits.hit(Fault::DiscardRead);
             let first = offset / BLOCK as u64;
             for block in first..first + len / BLOCK as u64 {
                 match state.rng.below(3) {

@@ -43,7 +43,7 @@ struct Shared {
 struct State {
     now: Duration,
     rng: Rng,
-    tasks: BTreeMap<u64, Io<()>>,
+    tasks: BTreeMap<u64, Task>,
     events: BinaryHeap<Reverse<Event>>,
     next: u64,
     steps: u64,
@@ -51,6 +51,13 @@ struct State {
     crashed: bool,
     digest: u64,
     polls: u64,
+    jumped: Duration,
+}
+
+struct Task {
+    name: &'static str,
+    polls: u64,
+    run: Io<()>,
 }
 
 type Action = Box<dyn FnOnce() + Send>;
@@ -141,6 +148,7 @@ impl Executor {
                 crashed: false,
                 digest: 0,
                 polls: 0,
+                jumped: Duration::ZERO,
             }),
             ready: Mutex::new(Vec::new()),
         }))
@@ -243,16 +251,26 @@ impl Executor {
 
     /// Lets time pass at once, as when the machine was suspended.
     pub fn jump(&self, time: Duration) {
-        self.0.state.lock().now += time;
+        let mut state = self.0.state.lock();
+        state.now += time;
+        state.jumped += time;
     }
 
-    /// Runs `task` side by side with the others.
-    pub fn start(&self, task: Io<()>) {
+    /// Which tasks there are and how often each ran: where an engine that does not answer is at.
+    pub fn busiest(&self) -> String {
+        let state = self.0.state.lock();
+        let mut tasks: Vec<_> = state.tasks.values().map(|task| (task.polls, task.name)).collect();
+        tasks.sort_unstable();
+        tasks.iter().rev().take(8).map(|(polls, name)| format!(" {name} ({polls} times)")).collect()
+    }
+
+    /// Runs `task` side by side with the others. `name` is for people.
+    pub fn start(&self, name: &'static str, task: Io<()>) {
         let id = {
             let mut state = self.0.state.lock();
             state.next += 1;
             let id = state.next;
-            state.tasks.insert(id, task);
+            state.tasks.insert(id, Task { name, polls: 0, run: task });
             id
         };
         self.0.ready.lock().push(id);
@@ -266,10 +284,13 @@ impl Executor {
     ) -> Result<T, Stop> {
         let slot = Arc::new(Mutex::new(None));
         let theirs = slot.clone();
-        self.start(Box::pin(async move {
-            let value = future.await;
-            *theirs.lock() = Some(value);
-        }));
+        self.start(
+            "main",
+            Box::pin(async move {
+                let value = future.await;
+                *theirs.lock() = Some(value);
+            }),
+        );
         match self.run(limit, || slot.lock().is_some()) {
             Stop::Done => slot.lock().take().ok_or(Stop::Idle),
             stop => Err(stop),
@@ -278,8 +299,11 @@ impl Executor {
 
     /// Runs until `done`, a crash, a deadlock, or `limit` of virtual time.
     pub fn run(&self, limit: Duration, done: impl Fn() -> bool) -> Stop {
-        let end = self.time() + limit;
-        self.0.state.lock().polls = 0;
+        let end = {
+            let mut state = self.0.state.lock();
+            state.polls = 0;
+            state.now - state.jumped + limit
+        };
         loop {
             if self.0.state.lock().crashed {
                 return Stop::Crashed;
@@ -293,7 +317,7 @@ impl Executor {
                 Choice::Nothing => return Stop::Idle,
             }
             let state = self.0.state.lock();
-            if state.now > end || state.polls > POLLS {
+            if state.now - state.jumped > end || state.polls > POLLS {
                 return Stop::Stuck;
             }
         }
@@ -331,7 +355,8 @@ impl Executor {
         // A task that ended may have been woken since.
         let Some(mut task) = task else { return };
         let waker = Waker::from(Arc::new(TaskWaker { shared: self.0.clone(), task: id }));
-        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+        task.polls += 1;
+        if task.run.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
             self.0.state.lock().tasks.insert(id, task);
         }
     }
@@ -354,8 +379,8 @@ impl Clock for Executor {
 }
 
 impl Spawn for Executor {
-    fn spawn(&self, _name: &'static str, task: Io<()>) {
-        self.start(task);
+    fn spawn(&self, name: &'static str, task: Io<()>) {
+        self.start(name, task);
     }
 }
 
@@ -368,11 +393,14 @@ mod tests {
         let order = Arc::new(Mutex::new(Vec::new()));
         for number in 0..8 {
             let (inner, order) = (executor.clone(), order.clone());
-            executor.start(Box::pin(async move {
-                inner.sleep(Duration::from_millis(1)).await;
-                order.lock().push(number);
-                inner.note(u64::from(number));
-            }));
+            executor.start(
+                "test",
+                Box::pin(async move {
+                    inner.sleep(Duration::from_millis(1)).await;
+                    order.lock().push(number);
+                    inner.note(u64::from(number));
+                }),
+            );
         }
         assert_eq!(executor.run(Duration::from_secs(1), || false), Stop::Idle);
         assert!(executor.time() >= Duration::from_millis(1001));

@@ -41,7 +41,6 @@ faults! {
     DroppedFlush "a device that drops flushed data",
     BothDropped "both devices drop flushed data",
     BothRotten "both copies of a block rotten",
-    DiscardRead "garbage where a discard was",
     BackingCut "unsynced backing writes partly lost in a cut",
     BackingError "a backing operation failed with EIO",
     SyncError "a failed fsync that dropped pages",

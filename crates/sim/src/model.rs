@@ -19,12 +19,22 @@ struct Object {
     /// Blocks not in here are zeros.
     blocks: BTreeMap<u64, Block>,
     readers: u32,
+    /// Writes that may happen in part: the object may end at the end of any of their blocks.
+    torn: BTreeMap<u32, Range<u64>>,
+    /// Those of them that have happened as a whole; until the reads under way end.
+    whole: Vec<u32>,
 }
 
+/// Blocks of a write that may be more than one frame.
+const ONE_FRAME: u64 = 64;
+
 /// An operation that changes something.
+#[derive(Default)]
 struct Operation {
     object: u8,
     blocks: Range<u64>,
+    /// Not one frame of the log for sure: it may happen in part.
+    tears: bool,
     seq: Option<u64>,
     /// Answered, but not known to be durable.
     open: bool,
@@ -38,6 +48,8 @@ pub struct Model {
     next: u32,
     /// Both copies of something may be lost: old versions and errors are possible, strangers' bytes never are.
     pub lenient: bool,
+    /// Every write goes through the log.
+    pub logged: bool,
     /// Acknowledged unstable data may be lost without a crash: it is in a page cache whose syncs fail.
     pub lossy: bool,
 }
@@ -72,7 +84,14 @@ impl Model {
             (block, Block::new(runs))
         };
         let blocks = blocks(&all).map(block).collect();
-        let new = Object { size: Register::new(size), mtime: Register::new(mtime), blocks, readers: 0 };
+        let new = Object {
+            size: Register::new(size),
+            mtime: Register::new(mtime),
+            blocks,
+            readers: 0,
+            torn: BTreeMap::new(),
+            whole: Vec::new(),
+        };
         self.objects.insert(object, new);
     }
 
@@ -119,7 +138,12 @@ impl Model {
             state.size.begin(id, Resize::Extend(range.end));
             state.mtime.begin(id, now);
         }
-        self.operations.insert(id, Operation { object, blocks: blocks(&range), seq: None, open: false });
+        let blocks = blocks(&range);
+        let tears = !self.logged || blocks.end - blocks.start > ONE_FRAME;
+        if let (true, Some(state)) = (tears, self.objects.get_mut(&object)) {
+            state.torn.insert(id, blocks.clone());
+        }
+        self.operations.insert(id, Operation { object, blocks, tears, ..Operation::default() });
         id
     }
 
@@ -134,7 +158,7 @@ impl Model {
             state.size.begin(id, Resize::Set(size));
             state.mtime.begin(id, now);
         }
-        self.operations.insert(id, Operation { object, blocks: first..u64::MAX, seq: None, open: false });
+        self.operations.insert(id, Operation { object, blocks: first..u64::MAX, ..Operation::default() });
         id
     }
 
@@ -144,7 +168,7 @@ impl Model {
         if let Some(state) = self.objects.get_mut(&object) {
             state.mtime.begin(id, mtime);
         }
-        self.operations.insert(id, Operation { object, blocks: 0..0, seq: None, open: false });
+        self.operations.insert(id, Operation { object, ..Operation::default() });
         id
     }
 
@@ -152,13 +176,17 @@ impl Model {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         operation.open = visible && !durable;
         let Some(object) = self.objects.get_mut(&operation.object) else { return };
+        if durable {
+            object.whole.push(id);
+        }
+        let accepted = visible;
         let visible = visible && (durable || !self.lossy);
         for (_, block) in object.blocks.range_mut(operation.blocks.clone()) {
-            block.acknowledge(id, visible, durable);
+            block.acknowledge(id, accepted, visible, durable);
         }
-        object.size.acknowledge(id, visible, durable);
-        object.mtime.acknowledge(id, visible, durable);
-        object.settle();
+        object.size.acknowledge(id, accepted, visible, durable);
+        object.mtime.acknowledge(id, accepted, visible, durable);
+        object.settle(self.logged);
     }
 
     /// The operation was accepted as number `seq`: it is visible, but may be lost in a crash.
@@ -214,7 +242,7 @@ impl Model {
             Some(bytes) => object.check(reading, bytes),
             None => Ok(()),
         };
-        object.settle();
+        object.settle(self.logged);
         result
     }
 
@@ -226,7 +254,7 @@ impl Model {
         if lenient {
             return Ok(());
         }
-        if !state.size.observe(visible, |value| *value == size) {
+        if !state.observe_size(visible, |value| *value == size) {
             let possible = state.size.possible(visible);
             return Err(format!("object {object} has size {size}, possible are {possible:?}"));
         }
@@ -234,13 +262,18 @@ impl Model {
         Ok(())
     }
 
-    /// The machine crashed: nothing runs any more, and what was not durable may be lost.
-    pub fn crash(&mut self) {
+    /// The machine crashed: nothing runs any more, and what was not durable may be lost. Where the power did not go,
+    /// the page cache is still there.
+    pub fn crash(&mut self, power: bool) {
+        let settles = self.logged || power;
         for object in self.objects.values_mut() {
             object.readers = 0;
-            object.size.crash();
-            object.mtime.crash();
-            object.blocks.values_mut().for_each(Block::crash);
+            object.size.crash(settles);
+            object.mtime.crash(settles);
+            object.blocks.values_mut().for_each(|block| block.crash(settles));
+            if !self.logged {
+                object.cut_short();
+            }
         }
         for operation in self.operations.values_mut() {
             operation.open = false;
@@ -258,7 +291,8 @@ impl Model {
                 lost.extend(gone);
             }
         }
-        let seq = |id: &u32| self.operations.get(id).and_then(|operation| Some((operation.seq?, *id)));
+        let whole = |id: &u32| self.operations.get(id).filter(|operation| !operation.tears);
+        let seq = |id: &u32| Some((whole(id)?.seq?, *id));
         let newest = survived.iter().filter_map(seq).max();
         let oldest = lost.iter().filter_map(seq).min();
         self.operations.clear();
@@ -302,11 +336,48 @@ impl Model {
 }
 
 impl Object {
-    fn settle(&mut self) {
+    fn settle(&mut self, logged: bool) {
         if self.readers == 0 {
-            self.size.settle();
-            self.mtime.settle();
-            self.blocks.values_mut().for_each(Block::settle);
+            for id in self.whole.drain(..) {
+                self.torn.remove(&id);
+            }
+            self.size.settle(logged);
+            self.mtime.settle(logged);
+            self.blocks.values_mut().for_each(|block| block.settle(logged));
+        }
+    }
+
+    /// New contents of the last block may be there without the new size.
+    fn cut_short(&mut self) {
+        for size in self.size.settled().unwrap_or_default().to_vec() {
+            for (block, register) in self.blocks.range_mut(size / BLOCK as u64..) {
+                let mut values = register.settled().unwrap_or_default().to_vec();
+                if values.len() > 1 {
+                    for mut value in values.clone() {
+                        value.apply(&within(*block, &(size..u64::MAX)), 0);
+                        if !values.contains(&value) {
+                            values.push(value);
+                        }
+                    }
+                    register.widen(values);
+                }
+            }
+        }
+    }
+
+    fn observe_size(&mut self, visible: u64, fits: impl Fn(&u64) -> bool) -> bool {
+        if self.size.observe(visible, &fits) {
+            return true;
+        }
+        let mut ends =
+            self.torn.values().flat_map(|blocks| blocks.clone().skip(1)).map(|block| block * BLOCK as u64);
+        match (ends.find(&fits), self.size.settled()) {
+            (Some(size), Some(_)) => {
+                self.size.found(size);
+                true
+            }
+            (Some(_), None) => true,
+            (None, _) => false,
         }
     }
 
@@ -330,7 +401,7 @@ impl Object {
     fn check(&mut self, reading: &Reading, bytes: &[u8]) -> Result<(), String> {
         let Reading { object, offset, len, size: visible, .. } = *reading;
         let fits = |size: &u64| size.saturating_sub(offset).min(len as u64) == bytes.len() as u64;
-        if !self.size.observe(visible, fits) {
+        if !self.observe_size(visible, fits) {
             let possible = self.size.possible(visible);
             return Err(format!(
                 "a read of {len} bytes at {offset} of object {object} gave {} bytes, possible sizes are {possible:?}",
@@ -401,7 +472,7 @@ mod tests {
 
     #[test]
     fn an_acknowledged_write_is_seen_and_an_unstable_one_may_be_lost_in_a_crash() {
-        let mut model = Model::default();
+        let mut model = Model { logged: true, ..Model::default() };
         model.create(1, 10_000, 0, NOW);
         let stable = model.begin_write(1, 100, 9000, NOW);
         read(&mut model, 0, 0..10_000).unwrap();
@@ -411,7 +482,7 @@ mod tests {
         let unstable = model.begin_write(1, 100, 9000, NOW);
         model.accepted(unstable, 7);
         assert!(read(&mut model, stable, 5000..6000).is_err());
-        model.crash();
+        model.crash(true);
         read(&mut model, stable, 5000..6000).unwrap();
         read(&mut model, unstable, 100..4096).unwrap();
         assert!(read(&mut model, unstable, 5000..6000).is_err(), "it was lost, as seen before");
@@ -419,12 +490,12 @@ mod tests {
 
     #[test]
     fn what_survives_a_crash_is_a_prefix() {
-        let mut model = Model::default();
+        let mut model = Model { logged: true, ..Model::default() };
         model.create(1, 3 * 4096, 0, NOW);
         let writes: Vec<u32> = (0..2).map(|block| model.begin_write(1, block * 4096, 4096, NOW)).collect();
         model.accepted(writes[0], 1);
         model.accepted(writes[1], 2);
-        model.crash();
+        model.crash(true);
         read(&mut model, 0, 0..4096).unwrap();
         read(&mut model, writes[1], 4096..8192).unwrap();
         assert!(model.check_prefix().is_err());
@@ -432,7 +503,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_beyond_a_truncation() {
-        let mut model = Model::default();
+        let mut model = Model { logged: true, ..Model::default() };
         model.create(1, 0, 0, NOW);
         let write = model.begin_write(1, 0, 8192, NOW);
         model.durable(write);

@@ -43,7 +43,8 @@ impl Objects {
         let key = Key::new(&key)?;
         let generation = model.number();
         let time = Time { sec: i64::from(number), nsec: 1 };
-        let mut content = Content { mtime: time, ..Content::default() };
+        let mut content = Content::default();
+        content.mtime = time;
         content.resize(size);
         for block in 0..size.div_ceil(BLOCK as u64) {
             let mut page = [0; BLOCK];

@@ -192,6 +192,11 @@ impl Plan {
             || self.disaster.is_some()
     }
 
+    /// Whether the victim may forget what a pool needs of it.
+    pub fn victim_fails(&self) -> bool {
+        self.device_fails() || self.has(Trouble::DropFlushes)
+    }
+
     /// How the victim misbehaves in a bad hour.
     pub fn disk_rates(&self, rng: &mut Rng) -> disk::Rates {
         let mut rate = |trouble, most: u64| {

@@ -56,6 +56,10 @@ struct Operation<C> {
     change: C,
     /// Bits of the operations that come before it.
     after: u64,
+    /// Bits of the operations that began when this one had ended: it happened before them or not at all.
+    before: u64,
+    /// Answered, not as failed.
+    accepted: bool,
     running: bool,
     /// Must be visible.
     visible: bool,
@@ -80,20 +84,25 @@ pub struct Register<V, C> {
     operations: Vec<Operation<C>>,
     /// From the last crash until it is known which operations survived.
     survivors: Option<Survivors<V>>,
+    /// What is seen need not stay so: it is in the backing store's page cache and may go with it.
+    shaky: bool,
 }
 
 /// Operations that fit in one register at a time.
-pub const OPERATIONS: usize = 24;
+pub const OPERATIONS: usize = 16;
 
 impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     /// A register known to hold `value`.
     pub fn new(value: V) -> Self {
-        Register { base: vec![value], operations: Vec::new(), survivors: None }
+        Register { base: vec![value], operations: Vec::new(), survivors: None, shaky: false }
     }
 
-    /// Operations that are not settled, and how many of them still run.
+    /// Operations that are not settled (failed ones count twice, as they double what is possible), and how many of
+    /// them still run.
     pub fn load(&self) -> (usize, usize) {
-        (self.operations.len(), self.operations.iter().filter(|operation| operation.running).count())
+        let count =
+            |which: fn(&Operation<C>) -> bool| self.operations.iter().filter(|one| which(one)).count();
+        (self.operations.len() + count(|one| !one.running && !one.accepted), count(|one| one.running))
     }
 
     /// The values known so far, if nothing is unsettled.
@@ -107,16 +116,44 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         self.operations.clear();
     }
 
-    /// Operation `id` begins.
-    pub fn begin(&mut self, id: u32, change: C) {
-        let after = self.mask(|operation| operation.visible || operation.durable);
-        self.operations.push(Operation { id, change, after, running: true, visible: false, durable: false });
+    /// Another value was found than was thought possible, and with reason.
+    pub fn found(&mut self, value: V) {
+        if !self.shaky {
+            self.base.clear();
+        }
+        self.base.push(value);
     }
 
-    /// Operation `id` was answered: from now on it is visible, and perhaps durable.
-    pub fn acknowledge(&mut self, id: u32, visible: bool, durable: bool) {
+    /// More may be possible than was thought.
+    pub fn widen(&mut self, values: Vec<V>) {
+        self.base = values;
+    }
+
+    /// Operation `id` begins.
+    pub fn begin(&mut self, id: u32, change: C) {
+        let after = self.mask(|operation| operation.accepted || operation.visible);
+        let bit = 1 << self.operations.len();
+        for operation in &mut self.operations {
+            operation.before |= if operation.running { 0 } else { bit };
+        }
+        let new = Operation {
+            id,
+            change,
+            after,
+            before: 0,
+            accepted: false,
+            running: true,
+            visible: false,
+            durable: false,
+        };
+        self.operations.push(new);
+    }
+
+    /// Operation `id` was answered: from now on it is perhaps accepted, visible and durable.
+    pub fn acknowledge(&mut self, id: u32, accepted: bool, visible: bool, durable: bool) {
         if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
             operation.running = false;
+            operation.accepted |= accepted;
             operation.visible |= visible || durable;
             operation.durable |= durable;
         }
@@ -143,7 +180,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         while next < states.len() {
             for (bit, operation) in self.operations.iter().enumerate() {
                 let State { mut value, base, mask } = states[next].clone();
-                if mask & 1 << bit != 0 || operation.after & !mask != 0 {
+                if mask & 1 << bit != 0 || operation.after & !mask != 0 || operation.before & mask != 0 {
                     continue;
                 }
                 operation.change.apply(&mut value);
@@ -178,7 +215,9 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             if !self.base.iter().any(&matches) {
                 return false;
             }
-            self.base.retain(&matches);
+            if !self.shaky {
+                self.base.retain(&matches);
+            }
         } else {
             let mut states = self.reachable();
             states.retain(|state| state.mask & visible == visible && matches(&state.value));
@@ -187,7 +226,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             }
             let common = states.iter().fold(u64::MAX, |common, state| common & state.mask);
             for (bit, operation) in self.operations.iter_mut().enumerate() {
-                operation.visible |= common & 1 << bit != 0;
+                operation.visible |= common & 1 << bit != 0 && !self.shaky;
             }
         }
         if let Some((values, _)) = &mut self.survivors {
@@ -196,21 +235,24 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         true
     }
 
-    /// Folds what is settled into the base. Nobody may be looking.
-    pub fn settle(&mut self) {
+    /// Folds what is settled into the base. Nobody may be looking. Unless `logged`, failed operations may be in a page
+    /// cache.
+    pub fn settle(&mut self, logged: bool) {
         if self.operations.is_empty() || self.operations.iter().any(|operation| operation.running) {
             return;
         }
         // Failed operations stay possible, until something shows whether they happened.
-        if self.operations.iter().all(|operation| operation.durable || !operation.visible) {
+        if self.operations.iter().all(|operation| operation.durable || !operation.accepted) {
             let needed = self.mask(|operation| operation.durable);
             self.base = self.possible(needed);
+            let failed = self.operations.iter().any(|operation| !operation.accepted);
+            self.shaky = self.base.len() > 1 && (self.shaky || (failed && !logged));
             self.operations.clear();
         }
     }
 
-    /// Everything not durable may be lost.
-    pub fn crash(&mut self) {
+    /// Everything not durable may be lost. Unless `logged`, it may also be in a page cache, and be lost later.
+    pub fn crash(&mut self, logged: bool) {
         self.survivors = None;
         if self.operations.is_empty() {
             return;
@@ -230,6 +272,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
                 self.base.push(value.clone());
             }
         }
+        self.shaky = self.base.len() > 1 && !logged;
         self.survivors = Some((values, ids));
         self.operations.clear();
     }
@@ -257,10 +300,10 @@ mod tests {
         register.begin(1, time(1));
         register.begin(2, time(2));
         assert_eq!(register.possible(register.visible()).len(), 3);
-        register.acknowledge(1, true, true);
-        register.acknowledge(2, true, true);
+        register.acknowledge(1, true, true, true);
+        register.acknowledge(2, true, true, true);
         assert_eq!(register.possible(register.visible()).len(), 2, "not the old one any more");
-        register.settle();
+        register.settle(true);
         assert!(register.observe(0, |value| *value == time(1)));
         assert!(!register.observe(0, |value| *value == time(2)), "no going back");
     }
@@ -270,10 +313,10 @@ mod tests {
         let mut register: Register<u64, Resize> = Register::new(0);
         for (id, durable) in [(1, true), (2, false), (3, false)] {
             register.begin(id, Resize::Set(u64::from(id)));
-            register.acknowledge(id, true, durable);
+            register.acknowledge(id, true, true, durable);
         }
         assert_eq!(register.possible(register.visible()), [3]);
-        register.crash();
+        register.crash(true);
         assert_eq!(register.settled(), Some(&[1, 2, 3][..]));
         assert!(register.observe(0, |size| *size == 2));
         assert_eq!(register.verdict(), (vec![1, 2], vec![3]));
@@ -286,9 +329,9 @@ mod tests {
         assert!(register.observe(0, |size| *size == 1));
         assert!(!register.observe(register.visible(), |size| *size == 0));
         register.begin(2, Resize::Set(2));
-        register.acknowledge(1, true, true);
-        register.acknowledge(2, false, false);
-        register.settle();
+        register.acknowledge(1, true, true, true);
+        register.acknowledge(2, false, false, false);
+        register.settle(true);
         assert_eq!(register.settled(), Some(&[1, 2][..]));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_engine::io::Device;
 use forebay_engine::pool::{Pool, PoolError};
-use forebay_engine::{Engine, Env, Settings};
+use forebay_engine::{Engine, Env, OpenError, Settings};
 use parking_lot::Mutex;
 
 use crate::backing::Store;
@@ -22,6 +22,9 @@ use crate::rng::Rng;
 
 /// Longer than anything may take, faults included.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// A disaster that was found out: this world can only end.
+const DETECTED: &str = "the loss was found out";
 
 /// How a world ended.
 #[derive(Debug)]
@@ -52,6 +55,8 @@ enum Refused {
     Stopped(Stop),
     Pool(PoolError),
     Engine(String),
+    /// Something acknowledged is lost, and the engine says so.
+    Lost,
 }
 
 /// A world under way.
@@ -69,7 +74,7 @@ pub fn run(seed: u64, keep_log: bool) -> Outcome {
     let plan = Plan::new(&mut rng);
     let mut world = World::new(plan, rng, keep_log);
     world.shared.tell(|| format!("{:?}", world.plan));
-    let failure = world.live().err();
+    let failure = world.live().err().filter(|failure| failure != DETECTED);
     world.outcome(failure)
 }
 
@@ -93,7 +98,9 @@ impl World {
             .map(|(i, size)| disk(&mut rng, format!("spare{i}"), size))
             .collect();
         let store = Store::new(&executor, PLENTY, rng.fork(), &hits);
-        let mut model = Model { lenient: plan.disaster.is_some(), ..Model::default() };
+        let mut model = Model::default();
+        model.lenient = plan.disaster.is_some();
+        model.logged = plan.logged();
         model.lossy = !plan.logged() && plan.backing_fails();
         let mut objects = Objects::default();
         for _ in 0..plan.objects {
@@ -142,7 +149,9 @@ impl World {
 
     fn allowed(&self) -> Allowed {
         let damage = self.plan.disaster.is_some();
-        Allowed { backing: self.plan.backing_fails() || damage, damage, no_device: false }
+        // Without any device there is nothing to write to.
+        let no_device = self.plan.devices.len() == 1 && self.plan.device_fails();
+        Allowed { backing: self.plan.backing_fails() || damage, damage, no_device }
     }
 
     /// The engine starts, is used, and stops in one way or another.
@@ -202,7 +211,9 @@ impl World {
         let failure = self.shared.failure.lock().clone();
         match stop {
             Stop::Crashed => failure,
-            _ => failure.or_else(|| Some(format!("the engine does not answer: {stop:?}"))),
+            _ => failure.or_else(|| {
+                Some(format!("the engine does not answer: {stop:?};{}", self.shared.executor.busiest()))
+            }),
         }
     }
 
@@ -244,7 +255,7 @@ impl World {
                 Err(Refused::Pool(PoolError::Blank(name))) if self.leave_out(&name) => {
                     self.crash(Crash::Kill)
                 }
-                Err(Refused::Pool(error)) if troubled && self.plan.device_fails() => {
+                Err(Refused::Pool(error)) if troubled && self.plan.victim_fails() => {
                     // An administrator would try again, with the bad device in a better mood or left out.
                     self.shared.tell(|| format!("the pool does not open: {error}"));
                     self.crash(Crash::Kill);
@@ -252,7 +263,9 @@ impl World {
                     self.leave_out_victim();
                     troubled = false;
                 }
+                Err(Refused::Pool(_)) if self.plan.disaster.is_some() => return Err(DETECTED.to_owned()),
                 Err(Refused::Pool(error)) => return Err(format!("the pool does not open: {error}")),
+                Err(Refused::Lost) => return Err(DETECTED.to_owned()),
                 Err(Refused::Engine(error)) => return Err(format!("the engine does not open: {error}")),
             }
         }
@@ -269,10 +282,22 @@ impl World {
     fn leave_out_victim(&mut self) {
         if self.disks.len() > 1 {
             self.victim().vanish();
+        } else {
+            // It held clean blocks only: nothing is lost with it.
+            self.victim().wipe();
+            self.formatted = false;
         }
     }
 
     fn open(&mut self) -> Result<Arc<Engine>, Refused> {
+        if let [only] = &self.disks[..]
+            && only.is_gone()
+        {
+            // Somebody replaced it.
+            only.appear();
+            only.wipe();
+            self.formatted = false;
+        }
         let mut disks: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
         if disks.len() > 1 && self.rng.chance(3000) {
             disks.reverse();
@@ -308,8 +333,17 @@ impl World {
             ..Settings::default()
         };
         let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
-        let engine = opened.map_err(Refused::Stopped)?.map_err(|error| Refused::Engine(error.to_string()))?;
-        self.shared.tell(|| "the engine is open".to_owned());
+        let opened = opened.map_err(Refused::Stopped)?;
+        let (engine, recovered) = opened.map_err(|error| match error {
+            OpenError::Hole { .. } if self.plan.disaster.is_some() => Refused::Lost,
+            // The log of a single device says only what does not count.
+            OpenError::Hole { .. } if self.plan.devices.len() == 1 && self.plan.victim_fails() => {
+                Refused::Lost
+            }
+            OpenError::Pool(error) => Refused::Pool(error),
+            error => Refused::Engine(error.to_string()),
+        })?;
+        self.shared.tell(|| format!("the engine is open: {recovered:?}"));
         Ok(engine)
     }
 
@@ -351,10 +385,13 @@ impl World {
             let client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
             let operations = habits.operations / habits.clients as u32 + 1;
             let left = left.clone();
-            self.shared.executor.start(Box::pin(async move {
-                client.run(operations).await;
-                left.fetch_sub(1, Ordering::Relaxed);
-            }));
+            self.shared.executor.start(
+                "client",
+                Box::pin(async move {
+                    client.run(operations).await;
+                    left.fetch_sub(1, Ordering::Relaxed);
+                }),
+            );
         }
         let gremlin = Gremlin {
             shared: self.shared.clone(),
@@ -363,7 +400,7 @@ impl World {
             rng: self.rng.fork(),
         };
         if !self.plan.troubles.is_empty() {
-            self.shared.executor.start(Box::pin(gremlin.run()));
+            self.shared.executor.start("gremlin", Box::pin(gremlin.run()));
         }
         if self.plan.disaster == Some(Disaster::DropFlushes) {
             for disk in &self.disks {
@@ -440,7 +477,7 @@ impl World {
                 let mut model = self.shared.model.lock();
                 model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
             }
-            Err(error) if self.plan.disaster.is_some() => drop(error),
+            Err(error) if self.allowed().permits(error) => {}
             Err(error) => self.shared.fail(format!("a clean stop failed: {error}")),
         }
         Ok(())
@@ -466,7 +503,7 @@ impl World {
             Crash::PowerCut => self.shared.store.power_cut(),
         }
         self.shared.hits.hit(if how == Crash::Kill { Fault::Kill } else { Fault::PowerCut });
-        self.shared.model.lock().crash();
+        self.shared.model.lock().crash(how == Crash::PowerCut);
         self.shared.objects.lock().reset();
         self.disks.append(&mut self.shared.joined.lock());
     }
@@ -482,7 +519,7 @@ impl World {
             return;
         }
         if self.plan.has(Trouble::Rot) {
-            victim.rot(3);
+            victim.rot(10);
         }
         if victim.is_gone() {
             if self.rng.chance(5000) {

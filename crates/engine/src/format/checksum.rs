@@ -3,12 +3,19 @@
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use crate::io::Key;
+
 /// The hash of a block's contents alone; the costly part, to be computed outside of locks.
 pub fn content_hash(block: &[u8]) -> u64 {
     xxh3_64(block)
 }
 
-/// The checksum of a block with contents `content` as block `block` of the object whose key hashes to `key`, in slot
+/// The hash of an object's key, for [`bind`]. It is part of the format: the same in every version of Forebay.
+pub fn key_hash(key: &Key) -> u64 {
+    xxh3_64(key.as_bytes())
+}
+
+/// The checksum of a block with contents `content` as block `block` of the object whose [`key_hash`] is `key`, in slot
 /// `slot` of the segment that was opened as number `segment` of pool `pool`.
 pub fn bind(content: u64, pool: u128, key: u64, block: u64, segment: u64, slot: u16) -> u32 {
     let mut identity = [0; 50];

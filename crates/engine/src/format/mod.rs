@@ -16,7 +16,7 @@ pub(crate) mod tests;
 
 pub(crate) use block::{is_zero, seal, sealed};
 pub use body::{BODY_BASE, body_len, facts_len, record_len};
-pub use checksum::{bind, content_hash};
+pub use checksum::{bind, content_hash, key_hash};
 pub use footer::Footer;
 pub use frame::FrameHead;
 pub use record::{Body, Facts, Record};

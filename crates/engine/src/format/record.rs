@@ -11,7 +11,7 @@ pub struct Facts {
     pub key: Key,
     /// Its size in bytes.
     pub size: u64,
-    /// Its modification time, if the log is to give it one.
+    /// Its modification time, if the backing store does not have it yet.
     pub mtime: Option<Time>,
 }
 

@@ -12,8 +12,8 @@ use super::superblock::{Entry, State, Superblock};
 use super::{Member, Pool};
 use crate::buffer::{Buffer, Slice};
 use crate::format::DEVICES_MAX;
-use crate::segments::Reach;
 use crate::io::{Device, DeviceError, Durability};
+use crate::segments::Reach;
 
 /// Members that failed while a change was written, by index; the change includes that they are lost.
 pub type AlsoLost = Vec<u16>;

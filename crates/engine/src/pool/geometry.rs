@@ -1,5 +1,5 @@
 //! Where what is on a device: superblock copy A in the first block, segments from 1 MiB on, superblock copy B in the
-//! last whole block.
+//! last whole block. Nothing else is in the first and in the last MiB.
 
 use crate::buffer::BLOCK;
 use crate::format::{SEGMENT_MAX, SEGMENT_MIN};
@@ -10,9 +10,12 @@ pub const DEVICE_MIN: u64 = 64 << 20;
 /// The largest device, in bytes: 16 TiB.
 pub const DEVICE_MAX: u64 = 16 << 40;
 
-/// Where the first segment begins, in bytes. Some of what others write to devices is further in than one block; all of
-/// it is wiped when a device is formatted, and what is found there later was not written by Forebay.
-pub const SEGMENTS_START: u64 = 1 << 20;
+/// Where the first segment begins, in bytes.
+pub const SEGMENTS_START: u64 = MARGIN;
+
+/// Bytes at each end of a device, up to its last whole block, that hold superblocks only. It is where others keep their
+/// signatures: they are wiped when a device is formatted, and one that is found later was not written by Forebay.
+pub(super) const MARGIN: u64 = 1 << 20;
 
 /// A device that is added later has at least this many segments of the pool's size.
 pub(super) const SEGMENTS_MIN: u32 = 16;
@@ -31,7 +34,7 @@ impl Copy {
     pub(super) fn offset(self, size: u64) -> u64 {
         match self {
             Copy::A => 0,
-            Copy::B => (size / BLOCK as u64).saturating_sub(1) * BLOCK as u64,
+            Copy::B => whole_blocks(size).saturating_sub(BLOCK as u64),
         }
     }
 
@@ -53,13 +56,18 @@ pub(super) fn segment_size(smallest: u64) -> u32 {
 
 /// Segments that fit a device of `size` bytes.
 pub(super) fn segments(size: u64, segment_size: u32) -> u32 {
-    let room = Copy::B.offset(size).saturating_sub(SEGMENTS_START) / u64::from(segment_size);
+    let room = whole_blocks(size).saturating_sub(2 * MARGIN) / u64::from(segment_size);
     u32::try_from(room).unwrap_or(u32::MAX)
+}
+
+/// Bytes of the whole blocks of a device of `size` bytes.
+pub(super) fn whole_blocks(size: u64) -> u64 {
+    size / BLOCK as u64 * BLOCK as u64
 }
 
 /// The smallest device, in bytes, with `segments` segments of `segment_size` bytes.
 pub(super) fn size_for(segments: u32, segment_size: u32) -> u64 {
-    SEGMENTS_START + u64::from(segments) * u64::from(segment_size) + BLOCK as u64
+    2 * MARGIN + u64::from(segments) * u64::from(segment_size)
 }
 
 /// Where segment number `segment` begins on its device, in bytes.

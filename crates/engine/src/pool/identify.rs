@@ -1,6 +1,6 @@
 //! What is on a device.
 
-use super::geometry::{Copy, SEGMENTS_START};
+use super::geometry::{Copy, MARGIN, whole_blocks};
 use super::signature::{Ends, known};
 use super::superblock::{Superblock, Unusable};
 use crate::buffer::{BLOCK, Buffer};
@@ -37,9 +37,19 @@ pub async fn identify(device: &dyn Device) -> Result<Contents, DeviceError> {
 
 /// As [`identify`]; also the superblock copy to be written first next time: the one that is older or not whole.
 pub(super) async fn look(device: &dyn Device) -> Result<(Contents, Copy), DeviceError> {
-    let front = superblock(device, Copy::A).await;
-    let back = superblock(device, Copy::B).await;
-    for copy in [&front, &back] {
+    let a = superblock(device, Copy::A).await;
+    let b = superblock(device, Copy::B).await;
+    let whole = |copy: &Read| matches!(copy, Ok(Ok(_)));
+    let (a_whole, b_whole) = (whole(&a), whole(&b));
+    let mut ends = ends(device).await;
+    if let Ok(ends) = &mut ends {
+        ends.forget_own(a_whole, b_whole);
+        // Some leave our superblocks alone when they take a device: MD and bcache begin in the second block.
+        if let Some(what) = known(ends) {
+            return Ok((Contents::Foreign(what), Copy::A));
+        }
+    }
+    for copy in [&a, &b] {
         match copy {
             Ok(Err(Unusable::Newer(version))) => return Ok((Contents::Newer { version: *version }, Copy::A)),
             Ok(Err(Unusable::UnknownFeatures(bits))) => {
@@ -48,12 +58,16 @@ pub(super) async fn look(device: &dyn Device) -> Result<(Contents, Copy), Device
             _ => {}
         }
     }
-    match (front, back) {
+    let damaged = [&a, &b].into_iter().any(|copy| matches!(copy, Ok(Err(Unusable::Damaged))));
+    match (a, b) {
         (Ok(Ok(a)), Ok(Ok(b))) if a.device == b.device && b.generation > a.generation => {
             Ok((Contents::Pool(b), Copy::A))
         }
         (Ok(Ok(a)), _) => Ok((Contents::Pool(a), Copy::B)),
-        (front, back) => Ok((without_front(device, front, back).await?, Copy::A)),
+        (_, Ok(Ok(b))) => Ok((Contents::Pool(b), Copy::A)),
+        _ if damaged => Ok((Contents::Damaged, Copy::A)),
+        _ if is_zero(&ends?.front) => Ok((Contents::Blank, Copy::A)),
+        _ => Ok((Contents::Foreign("data of an unknown kind"), Copy::A)),
     }
 }
 
@@ -67,33 +81,14 @@ async fn superblock(device: &dyn Device, copy: Copy) -> Read {
     done.map(|()| Superblock::decode(&block))
 }
 
-/// What is on a device the first block of which is no superblock.
-async fn without_front(device: &dyn Device, front: Read, back: Read) -> Result<Contents, DeviceError> {
-    let ends = ends(device).await;
-    // Whoever made something else of the device left the last block alone, perhaps. It is theirs.
-    if let Some(what) = ends.as_ref().ok().and_then(known) {
-        return Ok(Contents::Foreign(what));
-    }
-    if let Ok(Ok(back)) = back {
-        return Ok(Contents::Pool(back));
-    }
-    let damaged = |copy: &Read| matches!(copy, Ok(Err(Unusable::Damaged)));
-    if damaged(&front) || damaged(&back) {
-        return Ok(Contents::Damaged);
-    }
-    let ends = ends?;
-    if is_zero(&ends.front) { Ok(Contents::Blank) } else { Ok(Contents::Foreign("data of an unknown kind")) }
-}
-
 /// The first and the last MiB; less of a device that is smaller.
 async fn ends(device: &dyn Device) -> Result<Ends, DeviceError> {
-    let blocks = device.size() / BLOCK as u64;
-    let some = blocks.min(SEGMENTS_START / BLOCK as u64);
-    let end_start = (blocks - some) * BLOCK as u64;
-    // At most one MiB: it fits.
-    let (front, done) = device.read(0, Buffer::zeroed(some as usize)).await;
+    let len = whole_blocks(device.size()).min(MARGIN);
+    let end_start = whole_blocks(device.size()) - len;
+    let blocks = len as usize / BLOCK;
+    let (front, done) = device.read(0, Buffer::zeroed(blocks)).await;
     done?;
-    let (end, done) = device.read(end_start, Buffer::zeroed(some as usize)).await;
+    let (end, done) = device.read(end_start, Buffer::zeroed(blocks)).await;
     done?;
     Ok(Ends { size: device.size(), front, end_start, end })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::error::{PoolError, Uuid};
-use super::geometry::{Copy, DEVICE_MAX, DEVICE_MIN, SEGMENTS_START, segment_size, segments};
+use super::geometry::{Copy, DEVICE_MAX, DEVICE_MIN, MARGIN, segment_size, segments, whole_blocks};
 use super::identify::{Contents, identify};
 use super::superblock::State;
 use super::{Member, Pool};
@@ -99,9 +99,9 @@ async fn check_free(device: &dyn Device, force: bool) -> Result<(), PoolError> {
 /// Zeros both ends of a device, where others have their signatures, and old superblocks. Durable.
 pub(super) async fn wipe(device: &dyn Device) -> Result<(), PoolError> {
     let unwritable = |error| PoolError::Unwritable { device: device.name().to_owned(), error };
-    let blocks = SEGMENTS_START as usize / BLOCK;
+    let blocks = MARGIN as usize / BLOCK;
     let zeros = Slice::from(Buffer::zeroed(blocks));
-    let end = Copy::B.offset(device.size()) + BLOCK as u64 - SEGMENTS_START;
+    let end = whole_blocks(device.size()) - MARGIN;
     for offset in [0, end] {
         device.write(offset, zeros.clone(), Durability::Later).await.map_err(unwritable)?;
     }

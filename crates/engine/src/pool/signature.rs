@@ -1,6 +1,6 @@
 //! What others leave on devices. Offsets and magic numbers are those that libblkid and the programs' own headers name.
 
-use crate::buffer::Buffer;
+use crate::buffer::{BLOCK, Buffer};
 
 const KIB: u64 = 1024;
 
@@ -103,6 +103,16 @@ fn gpt_at_the_end(ends: &Ends) -> bool {
 }
 
 impl Ends {
+    /// Takes the superblocks out, so that nothing in them looks like a signature.
+    pub(super) fn forget_own(&mut self, first: bool, last: bool) {
+        if let Some(block) = self.front.first_chunk_mut::<BLOCK>().filter(|_| first) {
+            block.fill(0);
+        }
+        if let Some(block) = self.end.last_chunk_mut::<BLOCK>().filter(|_| last) {
+            block.fill(0);
+        }
+    }
+
     fn has(&self, offset: u64, magic: &[u8]) -> bool {
         let within = |bytes: &[u8], offset: u64| {
             let start = usize::try_from(offset).ok()?;

@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::geometry::DEVICE_MAX;
 use crate::buffer::{BLOCK, Buffer};
-use crate::segments::Reach;
 use crate::format::{DEVICES_MAX, SEGMENT_MAX, SEGMENT_MIN, VERSION, is_zero, seal, sealed};
+use crate::segments::Reach;
 
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 

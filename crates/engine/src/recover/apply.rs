@@ -32,7 +32,7 @@ struct Loaded {
     sealed: bool,
 }
 
-pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read) -> Applied {
+pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: u64) -> Applied {
     let next_seq = live.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(read.reach.tail);
     let loaded = load(pool, live, read).await;
     let segments = Segments::new(next_seq, free(pool, &loaded), totals(pool));
@@ -52,8 +52,9 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read) -> Applied
             sealed: true,
         };
         let id = segments.restore(segment, in_log);
+        let trusted = in_log || found.epoch >= doubtful;
         for body in &bodies {
-            apply_body(body, id, in_log, &objects, &segments);
+            apply_body(body, id, (in_log, trusted), &objects, &segments);
         }
         if in_log && !sealed {
             let footer =
@@ -122,23 +123,39 @@ fn totals(pool: &Pool) -> Vec<u32> {
     pool.members.iter().map(|member| if member.device.is_some() { member.segments } else { 0 }).collect()
 }
 
-fn apply_body(body: &Body, id: SegmentId, in_log: bool, objects: &Objects, segments: &Segments) {
+fn apply_body(
+    body: &Body,
+    id: SegmentId,
+    (in_log, trusted): (bool, bool),
+    objects: &Objects,
+    segments: &Segments,
+) {
     let known: Vec<_> = body.objects.iter().map(|facts| objects.get(&facts.key)).collect();
     for record in &body.records {
-        apply_record(record, &known, id, in_log, segments);
+        apply_record(record, &known, id, (in_log, trusted), segments);
     }
     for (object, facts) in known.iter().zip(&body.objects).filter(|_| in_log) {
         let mut state = object.lock();
         state.size = facts.size;
-        state.mtime = facts.mtime.or(state.mtime);
+        state.mtime = facts.mtime;
         state.logged = true;
     }
 }
 
-fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, in_log: bool, segments: &Segments) {
+fn apply_record(
+    record: &Record,
+    known: &[Arc<Object>],
+    id: SegmentId,
+    (in_log, trusted): (bool, bool),
+    segments: &Segments,
+) {
     match record {
         Record::Data { object, block, slot, checksums } => {
             let mut state = known[usize::from(*object)].lock();
+            if !trusted {
+                state.drop_range(*block..block + checksums.len() as u64, segments);
+                return;
+            }
             for (i, checksum) in checksums.iter().enumerate() {
                 let slot = slot + i as u16;
                 let copy = Entry { segment: id, checksum: *checksum, slot, dirty: in_log, hit: false };
@@ -178,7 +195,7 @@ fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, in_log: b
 
 /// The records of several frames as one body.
 fn merged(bodies: Vec<Body>) -> Body {
-    let mut merged = crate::log::Gathered::default();
+    let mut merged = crate::gathered::Gathered::default();
     let objects = Objects::new();
     for body in bodies {
         merged.absorb_body(body, |facts| objects.get(&facts.key).number);

@@ -11,12 +11,10 @@
 use std::collections::HashMap;
 
 use super::headers::Found;
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::{OpenError, is_log, name};
 use crate::Seq;
 use crate::buffer::{BLOCK, Buffer};
-use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame};
+use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame, key_hash};
 use crate::pool::Pool;
 use crate::segments::Reach;
 
@@ -117,8 +115,8 @@ pub(super) async fn read_log(pool: &Pool, found: &[Found]) -> Result<Read, OpenE
 
 /// The reach of a frame, if it goes further than what the superblocks say.
 fn later(stored: Reach, head: &FrameHead) -> Reach {
-    let oldest = (head.oldest_position, head.oldest_seq == u64::MAX, head.oldest_seq);
-    Reach { tail: stored.tail.max(head.tail), oldest: stored.oldest.max(oldest) }
+    let said = Reach::new(head.tail, head.oldest_position, head.oldest_seq);
+    Reach { tail: stored.tail.max(said.tail), oldest: stored.oldest.max(said.oldest) }
 }
 
 impl Image {
@@ -138,7 +136,8 @@ impl Image {
         let counts = |head: &FrameHead| {
             head.epoch >= segment.epoch && head.epoch <= epoch && limit.is_none_or(|limit| head.seq < limit)
         };
-        while let Some(frame) = self.frame(start).filter(|frame| frame.head.seq == seq && counts(&frame.head)) {
+        while let Some(frame) = self.frame(start).filter(|frame| frame.head.seq == seq && counts(&frame.head))
+        {
             start += frame.head.blocks() as u16;
             seq += 1;
             frames.push(frame);
@@ -160,9 +159,9 @@ impl Image {
     }
 
     fn head(&self, start: u16) -> Option<FrameHead> {
-        self.legs.iter().find_map(|(_, leg)| {
-            frame::decode_head(&self.slots(leg, start, 1)?, &self.name, start)
-        })
+        self.legs
+            .iter()
+            .find_map(|(_, leg)| frame::decode_head(&self.slots(leg, start, 1)?, &self.name, start))
     }
 
     fn frame(&self, start: u16) -> Option<Frame> {
@@ -185,18 +184,21 @@ impl Image {
         let mut bytes = self.slots(&self.legs.iter().find(good)?.1, start, blocks)?;
         for record in &frame.body.records {
             let Record::Data { object, block, slot, checksums } = record else { continue };
-            let key = xxh3_64(frame.body.objects.get(usize::from(*object))?.key.as_bytes());
+            let key = key_hash(&frame.body.objects.get(usize::from(*object))?.key);
             for (i, checksum) in checksums.iter().enumerate() {
                 let (slot, block) = (slot + i as u16, block + i as u64);
                 let right = |data: &Vec<u8>| {
-                    bind(content_hash(data), self.name.pool, key, block, self.name.seq, slot) == *checksum
+                    let right = bind(content_hash(data), self.name.pool, key, block, self.name.seq, slot);
+                    // The latter marks a block known to be damaged.
+                    right == *checksum || (right ^ 1 == *checksum && data.iter().all(|byte| *byte == 0))
                 };
                 let data = self.legs.iter().find_map(|(_, leg)| self.slots(leg, slot, 1).filter(right))?;
                 let at = usize::from(slot - start) * BLOCK;
                 bytes[at..at + BLOCK].copy_from_slice(&data);
             }
         }
-        let differs = |leg: &&(Place, Option<Buffer>)| self.slots(&leg.1, start, blocks).as_ref() != Some(&bytes);
+        let differs =
+            |leg: &&(Place, Option<Buffer>)| self.slots(&leg.1, start, blocks).as_ref() != Some(&bytes);
         let bad = self.legs.iter().filter(differs).map(|(place, _)| *place).collect();
         Some(Last { start, bytes, bad })
     }

@@ -30,22 +30,27 @@ impl Found {
     }
 }
 
-/// Reads the headers of all segments on all present devices. In order of `seq`.
-pub(super) async fn scan(pool: &Pool) -> Vec<Found> {
+/// Reads the headers of all segments on all present devices. In order of `seq`; and whether all could be read.
+pub(super) async fn scan(pool: &Pool) -> (Vec<Found>, bool) {
     let mut found = BTreeMap::<u64, Found>::new();
+    let mut complete = true;
     for (member, device) in pool.present() {
         let numbers: Vec<u32> = (0..member.segments).collect();
         for chunk in numbers.chunks(DEPTH) {
             let reads = chunk.iter().map(|n| device.read(pool.offset(*n), Buffer::zeroed(1)));
             for (segment, (block, result)) in chunk.iter().zip(all(reads.collect()).await) {
                 let here = Place { device: member.index, segment: *segment };
-                let header = result.ok().and_then(|()| SegmentHeader::decode(&block[..BLOCK], pool.uuid, here));
-                let Some(header) = header.filter(|header| header.epoch >= member.since_epoch) else { continue };
+                complete &= result.is_ok();
+                let header =
+                    result.ok().and_then(|()| SegmentHeader::decode(&block[..BLOCK], pool.uuid, here));
+                let Some(header) = header.filter(|header| header.epoch >= member.since_epoch) else {
+                    continue;
+                };
                 merge(&mut found, header);
             }
         }
     }
-    found.into_values().collect()
+    (found.into_values().collect(), complete)
 }
 
 fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
@@ -66,12 +71,12 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
     }
 }
 
-/// The segments that count, in the order in which they are let go.
-pub(super) fn live(pool: &Pool, found: Vec<Found>, reach: Reach) -> Vec<Found> {
-    let doubtful = super::doubtful_before(pool);
+/// The segments that count, in the order in which they are let go. What a doubtful one of the log holds does not count,
+/// but what it says of older ones does.
+pub(super) fn live(found: Vec<Found>, reach: Reach, doubtful: u64) -> Vec<Found> {
     let counts = |found: &Found| {
         let in_log = super::is_log(found) && found.seq >= reach.tail;
-        in_log || (found.order() >= reach.oldest && found.epoch >= doubtful)
+        in_log || (found.order() >= reach.oldest && (super::is_log(found) || found.epoch >= doubtful))
     };
     let mut live: Vec<_> = found.into_iter().filter(counts).collect();
     live.sort_unstable_by_key(Found::order);

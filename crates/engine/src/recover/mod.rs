@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::buffer::Slice;
 use crate::engine::{Engine, Env, Parts, Settings};
+use crate::event::Event;
 use crate::format::{SegmentId as Name, SegmentKind};
 use crate::io::{BackingError, Durability};
 use crate::object::Object;
@@ -67,15 +68,26 @@ impl Engine {
     ///
     /// # Errors
     /// See [`OpenError`]. Nothing that was on the devices is lost by that.
-    pub async fn open(mut pool: Pool, env: Env, settings: Settings) -> Result<(Arc<Engine>, Recovered), OpenError> {
-        let found = headers::scan(&pool).await;
+    pub async fn open(
+        mut pool: Pool,
+        env: Env,
+        settings: Settings,
+    ) -> Result<(Arc<Engine>, Recovered), OpenError> {
+        let (found, complete) = headers::scan(&pool).await;
+        let doubtful = doubtful_before(&pool, complete);
         let read = frames::read_log(&pool, &found).await?;
-        let live = headers::live(&pool, found, read.reach);
+        let live = headers::live(found, read.reach, doubtful);
         let Applied { segments, objects, unsealed, unsure, recovered } =
-            apply::apply(&pool, live, &read).await;
-        pool.open_epoch().await?;
+            apply::apply(&pool, live, &read, doubtful).await;
+        let names = pool.members.iter().map(|m| m.device.as_ref().map(|d| d.name().to_owned()));
+        let names: Vec<_> = names.collect();
+        let also_lost = pool.open_epoch().await?;
+        also_lost.iter().for_each(|index| segments.lose(*index));
         let next_seq = read.next_frame;
         let engine = Engine::assemble(Parts { env, pool, segments, objects, next_seq, settings });
+        for device in also_lost.iter().filter_map(|index| names.get(usize::from(*index))?.clone()) {
+            engine.event(Event::DeviceLost { device, left: engine.active() });
+        }
         engine.repair_last(&read).await;
         for (id, footer) in unsealed {
             engine.write_footer(id, &footer).await;
@@ -153,13 +165,13 @@ impl Engine {
     }
 }
 
-/// Segments opened before a device was lost and not in the log: records that say they are out of date may have been on
-/// that device.
-fn doubtful_before(pool: &Pool) -> u64 {
+/// Segments of lower epochs, if not in the log, were opened before a device was lost or could not be read: records that
+/// say they are out of date may have been on that device.
+fn doubtful_before(pool: &Pool, complete: bool) -> u64 {
     let lost = pool.members.iter().filter(|member| member.state != State::Active);
     let missing = pool.members.iter().any(|member| member.state == State::Active && member.device.is_none());
     let since = lost.map(|member| member.since_epoch).max().unwrap_or(0);
-    if missing { u64::MAX } else { since }
+    if missing || !complete { u64::MAX } else { since }
 }
 
 fn name(pool: &Pool, found: &Found) -> Name {

@@ -62,7 +62,9 @@ fn block_checksum() {
     let content = content_hash(&[0x5a; BLOCK]);
     assert_eq!(content, GOLDEN_CONTENT);
     assert_eq!(bind(content, SEGMENT.pool, 0x0123_4567_89ab_cdef, 42, SEGMENT.seq, 11), GOLDEN_BOUND);
+    assert_eq!(key_hash(&Key::new(b"first").unwrap()), GOLDEN_KEY);
 }
 
 const GOLDEN_CONTENT: u64 = 13_224_938_365_190_527_566;
 const GOLDEN_BOUND: u32 = 1_315_677_128;
+const GOLDEN_KEY: u64 = 3_967_406_410_050_873_939;

@@ -82,6 +82,9 @@ fn a_footer_in_another_place() {
     assert!(!found(SegmentId { seq: 76, ..SEGMENT }));
     assert!(!found(SegmentId { pool: 1, ..SEGMENT }));
     assert!(!found(SegmentId { slots: 13, ..SEGMENT }), "its data would overlap it");
+    let long = footer(large_body()).encode(SEGMENT.slots).unwrap();
+    let counted = |slots| footer::decode_trailer(&long[2 * BLOCK..], &SegmentId { slots, ..SEGMENT });
+    assert_eq!((counted(4), counted(3), counted(2)), (Some(3), None, None), "longer than its segment");
 }
 
 #[test]

@@ -7,7 +7,7 @@ fn segments_are_a_64th_of_the_smallest_device() {
     const GIB: u64 = 1 << 30;
     for (sizes, segment_size, segments) in [
         ([64 * MIB, 64 * MIB], MIB, [62, 62]),
-        ([127 * MIB, 64 * GIB], MIB, [125, 65534]),
+        ([127 * MIB, 64 * GIB + 4095], MIB, [125, 65534]),
         ([GIB, 2 * GIB], 16 * MIB, [63, 127]),
         ([16 << 40, 4 * GIB], 64 * MIB, [262_143, 63]),
     ] {
@@ -17,7 +17,7 @@ fn segments_are_a_64th_of_the_smallest_device() {
         assert_eq!([pool.members[0].segments, pool.members[1].segments], segments);
         for member in &pool.members {
             let end = pool.offset(member.segments);
-            assert!(end <= sizes[usize::from(member.index)] - BLOCK as u64, "behind it is only a superblock");
+            assert!(end <= sizes[usize::from(member.index)] - MIB, "the last MiB holds only a superblock");
         }
         assert_eq!(open(&rams).unwrap().members.len(), 2);
     }
@@ -186,7 +186,7 @@ fn devices_that_are_not_added() {
     assert!(matches!(add(&mut pool, &broken, false), Err(PoolError::Unwritable { .. })));
     let large: [_; 2] = std::array::from_fn(|_| Ram::new("large", 4 << 30));
     let mut coarse = format(&large);
-    let needed = MIB + 16 * 64 * MIB + BLOCK as u64;
+    let needed = MIB + 16 * 64 * MIB + MIB;
     let too_small = PoolError::TooSmall { device: "small".into(), size: needed - 1, needed };
     assert_eq!(add(&mut coarse, &Ram::new("small", needed - 1), false), Err(too_small));
     assert_eq!(present(&open(rams).unwrap()), ["a", "b"]);

@@ -123,6 +123,35 @@ fn a_file_system_made_over_a_member_is_not_a_member() {
 }
 
 #[test]
+fn a_member_that_somebody_else_took_is_not_a_member() {
+    let md = [0xfc, 0x4e, 0x2b, 0xa9];
+    for offset in [4096, 64 * MIB - 8192, 64 * MIB - 65_536] {
+        let [ram] = used();
+        ram.poke(offset, &md);
+        assert_eq!(contents(&ram), Contents::Foreign("a member of an MD RAID array"), "at {offset}");
+    }
+    let [ram] = used();
+    let data: Vec<_> = md.iter().copied().cycle().take(1 << 20).collect();
+    ram.poke(62 * MIB, &data);
+    superblock(&ram);
+}
+
+#[test]
+fn nothing_in_a_superblock_is_a_signature() {
+    let [ram] = used();
+    let mut strange = superblock(&ram);
+    let entry = |uuid| Entry { uuid, segments: 62, state: State::Removed, since_epoch: 0 };
+    strange.members.extend((100..115).map(entry));
+    // The boot sector's magic number is where this is.
+    strange.members[12].since_epoch = 0xaa55 << 48;
+    (strange.epoch, strange.generation) = (u64::MAX, u64::MAX);
+    for offset in [0, LAST] {
+        ram.poke(offset, &strange.encode());
+        assert_eq!(superblock(&ram), strange);
+    }
+}
+
+#[test]
 fn a_device_that_cannot_be_read() {
     let [ram] = used();
     ram.gone.store(true, Relaxed);

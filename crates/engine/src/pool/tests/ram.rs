@@ -146,11 +146,13 @@ impl Device for Ram {
     }
 
     fn read(&self, offset: u64, mut buffer: Buffer) -> Io<(Buffer, Result<(), DeviceError>)> {
-        let (medium, cache) = (self.medium.lock(), self.cache.lock());
-        for (number, block) in (offset / BLOCK as u64..).zip(buffer.chunks_mut(BLOCK)) {
-            match cache.get(&number).or_else(|| medium.get(&number)) {
-                Some(found) => block.copy_from_slice(found),
-                None => block.fill(0),
+        buffer.fill(0);
+        let first = offset / BLOCK as u64;
+        let last = first + (buffer.len() / BLOCK) as u64;
+        for blocks in [&self.medium, &self.cache] {
+            for (number, block) in blocks.lock().range(first..last) {
+                let at = (number - first) as usize * BLOCK;
+                buffer[at..at + BLOCK].copy_from_slice(block);
             }
         }
         Box::pin(ready((buffer, self.check())))

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::format::seal;
 use crate::format::tests::golden::assert_golden;
+use crate::segments::Reach;
 
 fn sample() -> Superblock {
     let entry = |uuid, state, since_epoch| Entry { uuid, segments: 62, state, since_epoch };
@@ -17,8 +18,21 @@ fn sample() -> Superblock {
         in_use: 8,
         generation: 20,
         optional: 1 << 63,
-        reach: Default::default(),
+        reach: Reach { tail: 5, oldest: (4, false, 3) },
         members,
+    }
+}
+
+#[test]
+fn what_is_just_not_dead_stays_so() {
+    // Orders of a clean segment, and of the log segment of the same position.
+    for oldest in [(4, false, 3), (4, true, 4), (0, false, 0)] {
+        let superblock = Superblock { reach: Reach { tail: 5, oldest }, ..sample() };
+        let read = Superblock::decode(&superblock.encode()).unwrap().reach;
+        assert_eq!(read.tail, 5);
+        assert!(oldest >= read.oldest, "{oldest:?} is alive");
+        assert!(read.oldest > (3, true, 3) || oldest.0 == 0, "what was dead before it is dead");
+        assert!(read.oldest > (4, false, 2) || oldest.0 == 0, "also within its position");
     }
 }
 
@@ -112,7 +126,7 @@ fn any_superblock() -> impl Strategy<Value = Superblock> {
             let own = own % members.len();
             members[own].state = State::Active;
             Superblock {
-                reach: Default::default(),
+                reach: Reach::new(generation, epoch, in_use),
                 pool,
                 device: members[own].uuid,
                 index: own as u16,

@@ -1,5 +1,7 @@
 //! Writes a seed corpus of ordinary messages: `cargo run --manifest-path fuzz/Cargo.toml --example seeds -- fuzz/corpus`.
 
+mod engine;
+
 use std::path::Path;
 use std::{env, fs, io};
 
@@ -14,7 +16,11 @@ fn main() -> io::Result<()> {
     let corpus = Path::new(&corpus);
     write(&corpus.join("rpc_call"), rpc_messages())?;
     write(&corpus.join("nfs3_args"), nfs3_messages())?;
-    write(&corpus.join("mount_portmap"), mount_and_portmap_messages())
+    write(&corpus.join("mount_portmap"), mount_and_portmap_messages())?;
+    write(&corpus.join("superblock"), engine::superblocks())?;
+    write(&corpus.join("segment_header"), engine::segment_headers())?;
+    write(&corpus.join("frame"), engine::frames())?;
+    write(&corpus.join("footer"), engine::footers())
 }
 
 fn write(folder: &Path, messages: Vec<Vec<u8>>) -> io::Result<()> {
