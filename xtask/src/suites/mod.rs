@@ -46,6 +46,8 @@ pub(crate) struct Counts {
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
+    /// Whether Forebay has a cache, of two files; otherwise the served directory has everything at once.
+    pub(crate) cached: bool,
     run: fn(&mut Target) -> Result<Vec<Case>>,
 }
 
@@ -53,26 +55,31 @@ pub(crate) const SUITES: [Suite; 5] = [
     Suite {
         name: "libnfs",
         about: "libnfs's utilities, without root: copy in, list, copy out, compare",
+        cached: false,
         run: libnfs::run,
     },
     Suite {
         name: "posix",
         about: "what applications do to files, through the kernel client and seen from the served directory",
+        cached: false,
         run: posix::run,
     },
     Suite {
         name: "fsx",
         about: "random reads, writes, truncates and mappings of a file, each read verified (crate fsx)",
+        cached: true,
         run: fsx::run,
     },
     Suite {
         name: "pjdfstest",
         about: "POSIX conformance of the file system calls (crate pjdfstest)",
+        cached: true,
         run: pjdfstest::run,
     },
     Suite {
         name: "restart",
-        about: "the server is killed under load and started again while the kernel client carries on",
+        about: "the server is killed under load, loses a cache file, and is started again while the kernel client carries on",
+        cached: true,
         run: restart::run,
     },
 ];

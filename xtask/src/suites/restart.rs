@@ -1,4 +1,5 @@
-//! The server is killed under load and started again; the client must carry on and lose nothing acknowledged.
+//! The server is killed under load, one of its two cache files is removed, and it is started again: the client must carry
+//! on and lose nothing acknowledged, and after a flush the plain directory must hold it all.
 
 use std::{fs, path::Path, process::Command, thread, time::Duration};
 
@@ -36,11 +37,12 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
             if client.is_finished() {
                 break;
             }
-            server.crash_and_restart()?;
+            server.crash_and_restart(crash)?;
             fs::write(share.path().join(format!("restarted-{crash}")), "")?;
         }
         client.join().unwrap_or_else(|_| bail!("the client's thread died"))
     })?;
+    server.flush()?;
     let directory = server.directory();
     let verify = verify(&script, &directory, share.path());
     process::lines(&mut { verify }, &mut report)?;
