@@ -140,7 +140,8 @@ fn launch(
             match cached {
                 true => {
                     arguments.extend(["--cache-size", "256MiB"].map(OsString::from));
-                    arguments.extend(CACHES.iter().flat_map(|name| ["--cache".into(), work.join(name).into()]));
+                    arguments
+                        .extend(CACHES.iter().flat_map(|name| ["--cache".into(), work.join(name).into()]));
                 }
                 false => arguments.extend(["--mode", "pass-through"].map(OsString::from)),
             }

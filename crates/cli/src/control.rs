@@ -238,7 +238,8 @@ mod tests {
 
     #[test]
     fn a_flush_tells_its_rate_and_what_is_left() {
-        let progress = |done: u64, total: u64| FlushProgress { done: done << 20, total: total << 20, bytes: true };
+        let progress =
+            |done: u64, total: u64| FlushProgress { done: done << 20, total: total << 20, bytes: true };
         let shown = describe_progress(progress(50, 200), Duration::from_secs(5));
         assert!(shown.starts_with("flush: 50 MiB of 200 MiB (25 %), 10 MiB/s, 15 s left"), "{shown}");
         let shown = describe_progress(progress(0, 200), Duration::ZERO);

@@ -14,7 +14,10 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
     text.metric("info", "gauge", "Version and mode in force.", &[(&info, &1)]);
     text.metric("uptime_seconds", "gauge", "Since the start.", &[("", &(status.uptime_ns as f64 / 1e9))]);
     operations(&mut text, sample);
-    let bytes = [("{kind=\"read\"}", &status.bytes_read as &dyn Display), ("{kind=\"write\"}", &status.bytes_written)];
+    let bytes = [
+        ("{kind=\"read\"}", &status.bytes_read as &dyn Display),
+        ("{kind=\"write\"}", &status.bytes_written),
+    ];
     text.metric("payload_bytes_total", "counter", "Payload of READ and WRITE.", &bytes);
     text.metric("connections", "gauge", "Open connections.", &[("", &status.connections)]);
     text.metric("requests_in_flight", "gauge", "Requests in flight.", &[("", &status.inflight)]);
@@ -24,10 +27,25 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
     if let Some(pool) = &status.pool {
         let healthy = pool.devices.iter().filter(|device| device.state == "healthy").count();
         text.metric("cache_devices", "gauge", "Cache devices in use.", &[("", &healthy)]);
-        text.metric("cache_clean_bytes", "gauge", "Clean data on the cache devices.", &[("", &pool.clean_bytes)]);
-        text.metric("cache_dirty_bytes", "gauge", "Data that only the cache has.", &[("", &pool.dirty_bytes)]);
+        text.metric(
+            "cache_clean_bytes",
+            "gauge",
+            "Clean data on the cache devices.",
+            &[("", &pool.clean_bytes)],
+        );
+        text.metric(
+            "cache_dirty_bytes",
+            "gauge",
+            "Data that only the cache has.",
+            &[("", &pool.dirty_bytes)],
+        );
         let age = pool.dirty_age_ns as f64 / 1e9;
-        text.metric("cache_dirty_age_seconds", "gauge", "How long the oldest of it has waited.", &[("", &age)]);
+        text.metric(
+            "cache_dirty_age_seconds",
+            "gauge",
+            "How long the oldest of it has waited.",
+            &[("", &age)],
+        );
         text.metric("cache_ram_bytes", "gauge", "Data in memory.", &[("", &pool.ram_bytes)]);
         text.metric("cache_index_bytes", "gauge", "Memory of the index.", &[("", &pool.index_bytes)]);
         for (name, value) in pool.counters.each() {
@@ -48,7 +66,8 @@ fn operations(text: &mut Text, sample: &StatSample) {
     ];
     let mut of = |name: &str, about: &str, value: fn(&OperationSample) -> f64| {
         let values = kinds.map(|(kind, sample)| (format!("{{kind=\"{kind}\"}}"), value(sample)));
-        let values: Vec<_> = values.iter().map(|(labels, value)| (labels.as_str(), value as &dyn Display)).collect();
+        let values: Vec<_> =
+            values.iter().map(|(labels, value)| (labels.as_str(), value as &dyn Display)).collect();
         text.metric(name, "counter", about, &values);
     };
     of("operations_total", "Requests answered.", |sample| sample.latency.count() as f64);

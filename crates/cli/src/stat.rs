@@ -37,14 +37,17 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// What a server with a cache has besides.
-const CACHE_COLUMNS: &[(&str, usize, fn(&CacheRates) -> String)] = &[
-    ("RAM%", 5, |c| format!("{:.1}", c.ram_percent)),
-    ("SSD%", 5, |c| format!("{:.1}", c.ssd_percent)),
-    ("DIRTY", 8, |c| format_size(c.dirty_bytes).replace(' ', "")),
-    ("DSTG", 7, |c| mebibytes(c.destaged)),
-    ("SPARED", 7, |c| if c.spared < 0.0 { format!("-{}", mebibytes(-c.spared)) } else { mebibytes(c.spared) }),
-    ("AMPL", 5, |c| format!("{:.2}", c.write_amplification)),
-];
+const CACHE_COLUMNS: &[(&str, usize, fn(&CacheRates) -> String)] =
+    &[
+        ("RAM%", 5, |c| format!("{:.1}", c.ram_percent)),
+        ("SSD%", 5, |c| format!("{:.1}", c.ssd_percent)),
+        ("DIRTY", 8, |c| format_size(c.dirty_bytes).replace(' ', "")),
+        ("DSTG", 7, |c| mebibytes(c.destaged)),
+        ("SPARED", 7, |c| {
+            if c.spared < 0.0 { format!("-{}", mebibytes(-c.spared)) } else { mebibytes(c.spared) }
+        }),
+        ("AMPL", 5, |c| format!("{:.2}", c.write_amplification)),
+    ];
 
 /// Shows lines until there are enough.
 pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {

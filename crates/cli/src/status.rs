@@ -29,7 +29,10 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<Exit> {
 fn describe(status: &Status) -> String {
     let mut text = head(status);
     let devices = status.pool.as_ref().map(control::device_table);
-    for table in [Some(exports(status)), devices, Some(clients(status)), Some(procedures(status))].into_iter().flatten() {
+    for table in [Some(exports(status)), devices, Some(clients(status)), Some(procedures(status))]
+        .into_iter()
+        .flatten()
+    {
         if !table.is_empty() {
             text.push('\n');
             text.push_str(&table.render(0));

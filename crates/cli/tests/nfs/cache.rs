@@ -73,7 +73,8 @@ fn every_verb_shows_the_cache() {
         let (name, value) = line.rsplit_once(' ').unwrap();
         assert!(name.starts_with("forebay_") && value.parse::<f64>().is_ok(), "{line}");
     }
-    let report: serde_json::Value = serde_json::from_str(&server.ask(&["flush", "--wait", "--json"])).unwrap();
+    let report: serde_json::Value =
+        serde_json::from_str(&server.ask(&["flush", "--wait", "--json"])).unwrap();
     assert_eq!(report["dirty_bytes"], 0);
     assert_eq!(server.status()["pool"]["counters"]["backing_errors"], 0);
 }
@@ -221,7 +222,8 @@ fn modes_change_in_service_and_nobody_notices() {
     let server = cached();
     let mut copies = Copies::new(11);
     let mut c = server.connect();
-    for mode in ["write-through", "write-around", "write-back", "pass-through", "write-back", "write-through"] {
+    for mode in ["write-through", "write-around", "write-back", "pass-through", "write-back", "write-through"]
+    {
         copies.change(&mut c, 60);
         assert_eq!(server.ask(&["mode", mode]), format!("{mode}\n"));
         copies.change(&mut c, 60);
