@@ -192,12 +192,8 @@ impl Engine {
     /// Writes the footer: from now on the segment's blocks are found again after a restart.
     async fn seal(&self, filling: Filling) {
         let body = filling.gathered.into_body();
-        let footer = Footer {
-            pool: self.pool_id,
-            segment_seq: filling.opened.seq,
-            epoch: self.log.epoch(),
-            body,
-        };
+        let footer =
+            Footer { pool: self.pool_id, segment_seq: filling.opened.seq, epoch: self.log.epoch(), body };
         self.write_footer(filling.opened.id, &footer).await;
         self.segments.seal(filling.opened.id);
         self.space.wake();

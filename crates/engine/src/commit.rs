@@ -122,7 +122,8 @@ impl Engine {
             self.destager.press();
             self.space.wake();
             let legs = active.min(2);
-            let ready = || (self.segments.could_open(legs, true) || self.segments.devices() != active).then_some(());
+            let ready =
+                || (self.segments.could_open(legs, true) || self.segments.devices() != active).then_some(());
             self.space.until(ready).await;
             if !self.segments.could_open(legs, false) {
                 // Given-up legs are free once it is durable that they are; there is no frame to say so.

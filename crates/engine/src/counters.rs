@@ -127,7 +127,8 @@ impl Engine {
             usage.objects += 1;
             for leaf in state.leaves.values() {
                 let entries = leaf.on_ssd().filter_map(|index| leaf.entry(index));
-                let (blocks, dirty) = entries.fold((0, 0), |(n, d), entry| (n + 1, d + u64::from(entry.dirty)));
+                let (blocks, dirty) =
+                    entries.fold((0, 0), |(n, d), entry| (n + 1, d + u64::from(entry.dirty)));
                 usage.ssd_blocks += blocks;
                 usage.dirty_blocks += dirty;
                 usage.ram_blocks += leaf.in_ram().count() as u64;

@@ -5,34 +5,26 @@
 //! only synced again (Rebello et al., ATC'20).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
 use crate::event::Event;
-use crate::io::{BackingError, BackingResult, Time};
-use crate::leaf::Entry;
-use crate::object::{Busy, Object};
-use crate::wait::{Gate, all};
+use crate::io::BackingError;
+use crate::object::Object;
+use crate::pace::Pace;
+use crate::wait::Gate;
 use crate::{Error, Result};
 
 /// Blocks destaged between two syncs at most.
 const BATCH: usize = 2048;
 /// The same while writers wait: they go on sooner.
 const HURRIED_BATCH: usize = 256;
-/// Objects destaged together at most.
-const OBJECTS: usize = 256;
-/// Blocks of one write to the backing store at most.
-const RUN: usize = 256;
 /// Pause after a failure; doubles up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
-
-/// Pause while others have all that could be destaged.
-const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
 /// What waits to be destaged.
 #[derive(Debug, Default)]
@@ -47,26 +39,9 @@ pub(crate) struct Destager {
     hurried: AtomicBool,
     failing: AtomicBool,
     failure: Mutex<Option<BackingError>>,
-    /// Blocks destaged so far, and those accepted since the log became half full.
-    done: AtomicU64,
-    pace: Mutex<Pace>,
-    paced: Gate,
-}
-
-#[derive(Debug, Default)]
-struct Pace {
-    /// Blocks destaged when pacing began; `None` while the log has room.
-    since: Option<u64>,
-    accepted: u64,
-}
-
-/// One object's part of a batch.
-struct Part {
-    object: Arc<Object>,
-    blocks: Vec<(u64, Entry)>,
-    /// All that is dirty is in this part; then the modification time is set as well.
-    mtime: Option<Time>,
-    size: u64,
+    pub(crate) pace: Pace,
+    /// Dirty blocks of which no copy can be read.
+    damaged: Mutex<Vec<(Weak<Object>, u64)>>,
 }
 
 impl Destager {
@@ -94,32 +69,47 @@ impl Destager {
         self.work.wake();
     }
 
-    /// Whether `blocks` more may be accepted now. From half full on, no more are accepted than a multiple of what is
-    /// destaged, and that multiple falls to one: writers slow down little by little.
-    pub(crate) fn paced(&self, engine: &Engine, blocks: u64) -> bool {
-        let fill = engine.fill();
-        let mut pace = self.pace.lock();
-        if fill < 0.5 {
-            *pace = Pace::default();
-            return true;
+    /// A dirty block has no copy that can be read.
+    pub(crate) fn add_damaged(&self, object: &Arc<Object>, block: u64) {
+        let mut damaged = self.damaged.lock();
+        let object = Arc::downgrade(object);
+        if !damaged.iter().any(|(other, at)| other.ptr_eq(&object) && *at == block) {
+            damaged.push((object, block));
         }
-        let done = self.done.load(Ordering::Relaxed);
-        let since = *pace.since.get_or_insert(done);
-        let factor = 1.0 + 4.0 * (0.9 - fill).max(0.0);
-        let allowed = (HURRIED_BATCH as f64 + (done - since) as f64 * factor) as u64;
-        if pace.accepted + blocks > allowed.max(blocks) {
-            drop(pace);
-            self.press();
-            return false;
-        }
-        pace.accepted += blocks;
-        true
     }
 
-    pub(crate) async fn wait_for_pace(&self, engine: &Engine) {
-        let seen = self.done.load(Ordering::Relaxed);
-        let ready = || (self.done.load(Ordering::Relaxed) != seen || engine.fill() < 0.5).then_some(());
-        self.paced.until(ready).await;
+    /// Dirty blocks with no copy that can be read: those that were not overwritten or cut off since.
+    fn count_damaged(&self) -> u64 {
+        let still = |object: &Weak<Object>, block| {
+            let object = object.upgrade()?;
+            let state = object.lock();
+            (state.entry(block)?.dirty && state.page(block).is_none()).then_some(())
+        };
+        let mut damaged = self.damaged.lock();
+        damaged.retain(|(object, block)| still(object, *block).is_some());
+        damaged.len() as u64
+    }
+
+    /// Objects waiting.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.lock().len()
+    }
+
+    /// The object to be destaged next, and since when it waits.
+    pub(crate) fn next(&self) -> Option<(Arc<Object>, Duration)> {
+        self.queue.lock().pop_front()
+    }
+
+    /// Puts an object back, to be next or last.
+    pub(crate) fn again(&self, object: Arc<Object>, since: Duration, next: bool) {
+        let mut queue = self.queue.lock();
+        if next { queue.push_front((object, since)) } else { queue.push_back((object, since)) }
+    }
+
+    /// A batch is through: who still waits presses again.
+    pub(crate) fn relax(&self) {
+        self.pressed.store(false, Ordering::Relaxed);
+        self.hurried.store(false, Ordering::Relaxed);
     }
 
     /// Whether anything waits, and since when.
@@ -154,8 +144,12 @@ impl Engine {
             if self.closing() {
                 return Some(Err(Error::Closing));
             }
-            if self.segments.blocks().1 == 0 && self.destager.oldest().is_none() {
+            let dirty = self.segments.blocks().1;
+            if dirty == 0 && self.destager.oldest().is_none() {
                 return Some(Ok(()));
+            }
+            if dirty > 0 && dirty == self.destager.count_damaged() {
+                return Some(Err(Error::Damaged));
             }
             let failed = self.totals.backing_errors.get() > errors;
             (failed && self.destager.failing.load(Ordering::Relaxed))
@@ -216,7 +210,7 @@ impl Engine {
     }
 
     /// Waits a while, or until the engine closes.
-    async fn rest(&self, time: Duration) {
+    pub(crate) async fn rest(&self, time: Duration) {
         let mut sleep = self.env.clock.sleep(time);
         let mut closed = Box::pin(self.destager.work.until(|| self.closing().then_some(())));
         std::future::poll_fn(|context| {
@@ -258,149 +252,8 @@ impl Engine {
         }
         let fill = self.fill();
         let aged = self.env.clock.now() >= oldest + self.settings.destage_after;
-        let wanted = destager.flushing.load(Ordering::Relaxed) > 0 || self.active() < 2 || aged || fill >= 0.25;
+        let wanted =
+            destager.flushing.load(Ordering::Relaxed) > 0 || self.active() < 2 || aged || fill >= 0.25;
         wanted.then_some(if fill >= 0.5 { HURRIED_BATCH } else { BATCH })
-    }
-
-    /// Destages up to `most` blocks; false if the backing store failed.
-    async fn destage(&self, most: usize) -> bool {
-        let parts = self.gather(most);
-        if parts.is_empty() {
-            // Every object is being written directly or cut: neither takes long.
-            self.rest(BUSY_PAUSE).await;
-            return true;
-        }
-        let mut writes = Vec::new();
-        for part in &parts {
-            writes.push(Box::pin(self.write_part(part)));
-        }
-        let written = all(writes).await;
-        let keys = parts.iter().map(|part| part.object.key.clone()).collect();
-        let synced = self.env.backing.sync(keys).await;
-        let results = written.into_iter().zip(synced).map(|(written, synced)| written.and(synced));
-        let mut healthy = true;
-        for (part, result) in parts.into_iter().zip(results) {
-            healthy &= self.finish_part(part, result);
-        }
-        self.destager.pressed.store(false, Ordering::Relaxed);
-        self.destager.hurried.store(false, Ordering::Relaxed);
-        self.destager.paced.wake();
-        // Space becomes free only once a frame says so; who waits for space sees to it.
-        self.segments.advance();
-        self.space.wake();
-        healthy
-    }
-
-    /// Takes objects from the queue and what is dirty of them.
-    fn gather(&self, most: usize) -> Vec<Part> {
-        let mut parts = Vec::<Part>::new();
-        let mut left = most;
-        let mut looked = 0;
-        let waiting = self.destager.queue.lock().len();
-        while left > 0 && parts.len() < OBJECTS && looked < waiting {
-            looked += 1;
-            let Some((object, since)) = self.destager.queue.lock().pop_front() else { break };
-            let mut state = object.lock();
-            if state.busy != Busy::No || state.directs > 0 {
-                drop(state);
-                self.destager.queue.lock().push_back((object, since));
-                continue;
-            }
-            let from = state.cursor;
-            let mut blocks = state.dirty_in(from..u64::MAX, left);
-            if blocks.is_empty() && from > 0 {
-                state.cursor = 0;
-                blocks = state.dirty_in(0..u64::MAX, left);
-            }
-            if blocks.is_empty() && state.mtime.is_none() {
-                state.queued = false;
-                continue;
-            }
-            left -= blocks.len().min(left);
-            state.busy = Busy::Destage;
-            let complete = blocks.len() as u64 == state.dirty;
-            let (mtime, size) = (state.mtime.filter(|_| complete), state.size);
-            drop(state);
-            parts.push(Part { object, blocks, mtime, size });
-        }
-        parts
-    }
-
-    async fn write_part(&self, part: &Part) -> BackingResult<()> {
-        // What was accepted but not made durable must not reach the backing store: after a crash it never was.
-        let last = part.object.lock().last_frame;
-        if self.commit(last).await.is_err() {
-            return Err(BackingError::Io(5));
-        }
-        let mut at = 0;
-        while at < part.blocks.len() {
-            let first = part.blocks[at].0;
-            let run = part.blocks[at..].iter().take(RUN).zip(first..).take_while(|((block, _), n)| block == n).count();
-            self.write_run(part, &part.blocks[at..at + run]).await?;
-            at += run;
-        }
-        match part.mtime {
-            Some(mtime) => self.env.backing.set_mtime(&part.object.key, mtime).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn write_run(&self, part: &Part, blocks: &[(u64, Entry)]) -> BackingResult<()> {
-        let offset = blocks[0].0 * BLOCK as u64;
-        let mut buffer = Buffer::zeroed(blocks.len());
-        let range = offset..offset + buffer.len() as u64;
-        // Newer contents than were dirty when the batch was gathered are as good: they are durable in the log as well.
-        match self.read(&part.object, offset, &mut buffer).await {
-            Ok(_) => {}
-            Err(Error::Backing(error)) => return Err(error),
-            // Blocks with no good copy must not keep the others from being destaged.
-            Err(_) => return Err(BackingError::Io(5)),
-        }
-        let end = range.end.min(part.size.max(part.object.size()));
-        if end <= range.start {
-            return Ok(());
-        }
-        self.totals.destage_writes.add(1);
-        let data = Slice::new(Arc::new(buffer), 0..(end - range.start) as usize);
-        self.env.backing.write(&part.object.key, offset, data).await
-    }
-
-    /// What the backing store has durably is clean. False if it failed.
-    fn finish_part(&self, part: Part, result: BackingResult<()>) -> bool {
-        let Part { object, blocks, mtime, .. } = part;
-        if result == Err(BackingError::Gone) {
-            // Removed: nobody will ever ask for it.
-            object.lock().busy = Busy::No;
-            self.drop_object(&object);
-            return true;
-        }
-        let mut state = object.lock();
-        state.busy = Busy::No;
-        if result.is_ok() {
-            for (block, copy) in &blocks {
-                state.cleaned(*block, copy, &self.segments);
-            }
-            if mtime.is_some() && state.mtime == mtime && state.dirty == 0 {
-                state.mtime = None;
-            }
-            state.cursor = blocks.last().map_or(0, |(block, _)| block + 1);
-            self.totals.destaged.add(blocks.len() as u64);
-            self.destager.done.fetch_add(blocks.len() as u64, Ordering::Relaxed);
-        }
-        let again = state.dirty > 0 || state.mtime.is_some();
-        state.queued = again;
-        // The pass over this object goes on before the next object's begins.
-        let next = state.dirty_in(state.cursor..u64::MAX, 1).is_empty();
-        drop(state);
-        if again {
-            let now = self.env.clock.now();
-            let mut queue = self.destager.queue.lock();
-            if next || result.is_err() { queue.push_back((object.clone(), now)) } else { queue.push_front((object.clone(), now)) }
-        }
-        object.changed.wake();
-        if let Err(error) = result {
-            self.backing_failed(error);
-        }
-        result.is_ok()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::Error;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::format::Record;
@@ -9,7 +10,6 @@ use crate::io::Device;
 use crate::leaf::Entry;
 use crate::pool::PoolError;
 use crate::segments::Segment;
-use crate::Error;
 
 /// Why a device could not be added or removed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -102,7 +102,8 @@ impl Engine {
         if state.mtime.is_some() {
             state.mtime = Some(now);
         }
-        if let Some((offset, data)) = written.filter(|_| alone && self.effective_mode() == Mode::WriteThrough) {
+        if let Some((offset, data)) = written.filter(|_| alone && self.effective_mode() == Mode::WriteThrough)
+        {
             self.totals.direct.add(data.len() as u64);
             self.cache_written(object, &mut state, offset, data);
         }
@@ -154,7 +155,8 @@ impl Engine {
     pub(crate) async fn invalidate(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
         let facts = self.facts(object);
         let record = |object, block, count| Record::Invalidate { object, block, count };
-        let (seq, _) = self.append(object, facts, Some(record), (range.start, range.end - range.start)).await?;
+        let (seq, _) =
+            self.append(object, facts, Some(record), (range.start, range.end - range.start)).await?;
         let mut state = object.lock();
         state.last_frame = state.last_frame.max(seq);
         Ok(seq)
@@ -168,7 +170,10 @@ impl Engine {
     }
 
     pub(crate) fn facts(&self, object: &Object) -> Facts {
-        let state = object.lock();
+        self.facts_of(object, &object.lock())
+    }
+
+    pub(crate) fn facts_of(&self, object: &Object, state: &State) -> Facts {
         Facts { key: object.key.clone(), size: state.size, mtime: state.mtime }
     }
 
@@ -260,7 +265,8 @@ impl Engine {
         let partial = size / BLOCK as u64;
         let keep = (size % BLOCK as u64) as usize;
         let dirty_partial = keep > 0 && object.lock().entry(partial).is_some_and(|entry| entry.dirty);
-        let last = if dirty_partial { Some(cut_page(&self.load(object, partial).await?, keep)) } else { None };
+        let last =
+            if dirty_partial { Some(cut_page(&self.load(object, partial).await?, keep)) } else { None };
         let mtime = Some(now);
         let facts = Facts { key: object.key.clone(), size, mtime };
         let frame = loop {
@@ -287,7 +293,12 @@ impl Engine {
     }
 
     /// Carries out a cut found in the log.
-    pub(crate) async fn finish_cut(&self, object: &Arc<Object>, size: u64, mtime: Option<Time>) -> Result<()> {
+    pub(crate) async fn finish_cut(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        mtime: Option<Time>,
+    ) -> Result<()> {
         self.carry_out(object, size, mtime).await.or_else(|error| match error {
             Error::Backing(BackingError::Gone) => {
                 self.drop_object(object);
@@ -329,7 +340,8 @@ impl Engine {
     /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on.
     pub(crate) async fn log_carried_out(&self, object: &Object) -> Result<()> {
         let facts = self.facts(object);
-        let (frame, _) = self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
+        let (frame, _) =
+            self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
         self.commit(frame).await?;
         // Unless the object was forgotten meanwhile.
         if let Some(segment) = object.lock().truncating.take() {

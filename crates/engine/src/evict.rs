@@ -73,7 +73,8 @@ impl Engine {
             Some(place) => self.read_leg(*place, copy.slot, 1).await.ok(),
             None => None,
         };
-        let page = contents.filter(|c| self.is_right(object, block, &copy, c)).map(|c| Page::from(&c[..BLOCK]));
+        let page =
+            contents.filter(|c| self.is_right(object, block, &copy, c)).map(|c| Page::from(&c[..BLOCK]));
         let mut state = object.lock();
         if state.entry(block).is_some_and(|entry| entry.same_place(&copy)) {
             state.remove_entry(block, &self.segments);

@@ -50,7 +50,12 @@ impl Engine {
     }
 
     /// Reads `blocks` slots of one leg.
-    pub(crate) async fn read_leg(&self, place: Place, slot: u16, blocks: usize) -> Result<Buffer, DeviceError> {
+    pub(crate) async fn read_leg(
+        &self,
+        place: Place,
+        slot: u16,
+        blocks: usize,
+    ) -> Result<Buffer, DeviceError> {
         let device = self.device(place.device).ok_or(DeviceError::Gone)?;
         let (buffer, result) = device.read(self.offset(place, slot), Buffer::zeroed(blocks)).await;
         if result == Err(DeviceError::Gone) {

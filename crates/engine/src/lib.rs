@@ -3,6 +3,7 @@
 //! It knows no sockets, threads or clocks: everything outside comes in through the traits of [`io`], so that the same
 //! code runs in production and in the simulator. Start with [`Engine`].
 
+mod batch;
 pub mod buffer;
 mod clean;
 mod commit;
@@ -22,6 +23,7 @@ mod log;
 mod members;
 mod object;
 mod objects;
+mod pace;
 pub mod pool;
 mod ram;
 mod read;

@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{
-    BODY_BASE, Body, Facts, Footer, FrameHead, Record, bind, facts_len, footer, frame, record_len,
+    BODY_BASE, Body, Facts, Footer, FrameHead, Record, bind, content_hash, facts_len, footer, frame,
+    record_len,
 };
 use crate::leaf::{Page, SegmentId};
 use crate::object::Object;
@@ -72,7 +73,8 @@ impl Gathered {
     /// Takes over a body; `number` says which object is which.
     pub(crate) fn absorb_body(&mut self, body: Body, mut number: impl FnMut(&Facts) -> u32) {
         let take = |facts| (number(&facts), facts);
-        let indexes: Vec<u16> = body.objects.into_iter().map(take).map(|(n, facts)| self.object(n, facts)).collect();
+        let indexes: Vec<u16> =
+            body.objects.into_iter().map(take).map(|(n, facts)| self.object(n, facts)).collect();
         for mut record in body.records {
             let object = record.object_mut();
             *object = indexes[usize::from(*object)];
@@ -262,6 +264,27 @@ impl Log {
         })
     }
 
+    /// Appends a block that no contents match: reading it fails. As [`Log::append_data`] otherwise.
+    pub(crate) fn append_damaged(
+        &self,
+        object: &Object,
+        facts: &Facts,
+        block: u64,
+        segments: &Segments,
+    ) -> Result<Option<Placed>, Error> {
+        let zeros = (Page::from(vec![0; BLOCK]), content_hash(&[0; BLOCK]));
+        let len = facts_len(facts) + record_len_of_data(1);
+        self.with_room(1, len, |current, open| {
+            segments.hold(current.opened.id);
+            let mut placed = self.put(current, open, (object, facts), block, &[zeros]);
+            placed.checksums[0] ^= 1;
+            if let Some(Record::Data { checksums, .. }) = open.gathered.body.records.last_mut() {
+                checksums[0] ^= 1;
+            }
+            placed
+        })
+    }
+
     fn put(
         &self,
         current: &Current,
@@ -332,7 +355,9 @@ impl Log {
     pub(crate) fn has_room(&self, data: usize) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let (Some(current), Some(open)) = (&state.current, &state.open) else { return state.broken.is_some() };
+        let (Some(current), Some(open)) = (&state.current, &state.open) else {
+            return state.broken.is_some();
+        };
         if state.broken.is_some() || self.fits(current, open, data.min(self.frame_data()), 4096) {
             return true;
         }
@@ -389,6 +414,11 @@ impl Log {
         let state = self.state.lock();
         let used = |current: &&Current| current.gathered.body != Body::default();
         state.current.as_ref().filter(used).map(|current| current.opened.id)
+    }
+
+    /// The segment being written.
+    pub(crate) fn segment(&self) -> Option<SegmentId> {
+        self.state.lock().current.as_ref().map(|current| current.opened.id)
     }
 
     /// Whether that segment is not written any more.
@@ -465,7 +495,8 @@ impl Log {
             data_blocks: data as u16,
             tail_blocks: spill as u16,
         };
-        if let Err(invalid) = frame::encode(&head, &gathered.body, &mut buffer[..(1 + data + spill) * BLOCK]) {
+        if let Err(invalid) = frame::encode(&head, &gathered.body, &mut buffer[..(1 + data + spill) * BLOCK])
+        {
             // Better no server than a log that cannot be read.
             panic!("{invalid}");
         }

@@ -11,12 +11,12 @@ use std::ops::Range;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::Seq;
 use crate::buffer::BLOCK;
 use crate::format::key_hash;
 use crate::io::{Key, Time};
 use crate::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
 use crate::segments::Segments;
-use crate::Seq;
 use crate::wait::Gate;
 
 /// An object of the backing store, as the cache knows it.

@@ -69,8 +69,11 @@ impl Objects {
 
     /// All objects, in the order in which they became known.
     pub(crate) fn all(&self) -> Vec<Arc<Object>> {
-        let mut all: Vec<_> =
-            self.shards.iter().flat_map(|shard| shard.lock().objects.values().cloned().collect::<Vec<_>>()).collect();
+        let mut all: Vec<_> = self
+            .shards
+            .iter()
+            .flat_map(|shard| shard.lock().objects.values().cloned().collect::<Vec<_>>())
+            .collect();
         all.sort_unstable_by_key(|object| object.number);
         all
     }

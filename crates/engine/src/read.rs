@@ -73,7 +73,8 @@ impl Engine {
         }
         if found < total {
             // All of it below what the backing store is known to hold.
-            let plain = found == 0 && state.dirty == 0 && state.truncating.is_none() && state.busy == Busy::No;
+            let plain =
+                found == 0 && state.dirty == 0 && state.truncating.is_none() && state.busy == Busy::No;
             return if plain { TriedRead::Uncached } else { TriedRead::Wait };
         }
         drop(state);
@@ -141,7 +142,8 @@ impl Engine {
         let sources: Vec<_> = range.clone().map(|block| source(state, block)).collect();
         let missing = |block: u64| matches!(sources[(block - range.start) as usize], Source::Backing);
         let common = |fetch: &Fetch| fetch.blocks.start.max(range.start)..fetch.blocks.end.min(range.end);
-        let waits = |fetch: &&Fetch| !fetch.stale && fetch.source == Origin::Backing && common(fetch).any(missing);
+        let waits =
+            |fetch: &&Fetch| !fetch.stale && fetch.source == Origin::Backing && common(fetch).any(missing);
         if let Some(fetch) = state.fetches.iter().find(waits) {
             return Plan::Fetching(fetch.id);
         }
@@ -158,7 +160,9 @@ impl Engine {
             let joins = |run: &Run| {
                 run.blocks.end == block
                     && match (&copy, run.copies.last()) {
-                        (Some(next), Some(last)) => last.segment == next.segment && last.slot + 1 == next.slot,
+                        (Some(next), Some(last)) => {
+                            last.segment == next.segment && last.slot + 1 == next.slot
+                        }
                         (None, None) => true,
                         _ => false,
                     }
@@ -168,7 +172,9 @@ impl Engine {
                     run.blocks.end += 1;
                     run.copies.extend(copy);
                 }
-                None => runs.push(Run { blocks: block..block + 1, copies: copy.into_iter().collect(), fetch: 0 }),
+                None => {
+                    runs.push(Run { blocks: block..block + 1, copies: copy.into_iter().collect(), fetch: 0 })
+                }
             }
         }
         for run in runs.iter_mut() {
@@ -179,7 +185,13 @@ impl Engine {
     }
 
     /// Reads `runs` side by side into `buf`. False: something changed meanwhile, look again.
-    async fn fetch_runs(&self, object: &Arc<Object>, runs: Vec<Run>, offset: u64, buf: &mut [u8]) -> Result<bool> {
+    async fn fetch_runs(
+        &self,
+        object: &Arc<Object>,
+        runs: Vec<Run>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<bool> {
         let reads: Vec<_> = runs.iter().map(|run| Box::pin(self.fetch_run(object, run))).collect();
         let results = all(reads).await;
         let mut complete = Ok(true);
@@ -346,7 +358,8 @@ impl Engine {
             state.remove_page(block);
             self.ram.removed(1);
             // What is on no SSD yet is worth a place there.
-            let fetch = (!elsewhere && state.size > 0).then(|| state.begin_fetch(block..block + 1, Origin::Cache));
+            let fetch =
+                (!elsewhere && state.size > 0).then(|| state.begin_fetch(block..block + 1, Origin::Cache));
             drop(state);
             if let Some(fetch) = fetch {
                 self.clean.offer(self, &object, block, page, fetch);

@@ -155,7 +155,8 @@ impl Segments {
     /// than `spare` segments are unused.
     pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
         let mut inner = self.0.lock();
-        let mut devices: Vec<usize> = (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
+        let mut devices: Vec<usize> =
+            (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
         devices.sort_by_key(|d| std::cmp::Reverse(inner.free[*d].len()));
         if devices.len() < legs {
             return None;
@@ -368,6 +369,11 @@ impl Segments {
         (inner.log.len(), pairs as usize * 7 / 10)
     }
 
+    /// The oldest segment of the log.
+    pub(crate) fn log_tail(&self) -> Option<SegmentId> {
+        self.0.lock().log.front().copied()
+    }
+
     /// Whether nothing more will be written to the segment, or it was let go.
     pub(crate) fn is_sealed(&self, id: SegmentId) -> bool {
         self.0.lock().table.get(&id).is_none_or(|segment| segment.sealed)
@@ -376,7 +382,8 @@ impl Segments {
     /// Blocks the index has on the devices, and how many of them are dirty.
     pub(crate) fn blocks(&self) -> (u64, u64) {
         let inner = self.0.lock();
-        let count = |(live, dirty): (u64, u64), s: &Segment| (live + u64::from(s.live), dirty + u64::from(s.dirty));
+        let count =
+            |(live, dirty): (u64, u64), s: &Segment| (live + u64::from(s.live), dirty + u64::from(s.dirty));
         inner.table.values().fold((0, 0), count)
     }
 

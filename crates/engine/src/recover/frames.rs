@@ -136,7 +136,8 @@ impl Image {
         let counts = |head: &FrameHead| {
             head.epoch >= segment.epoch && head.epoch <= epoch && limit.is_none_or(|limit| head.seq < limit)
         };
-        while let Some(frame) = self.frame(start).filter(|frame| frame.head.seq == seq && counts(&frame.head)) {
+        while let Some(frame) = self.frame(start).filter(|frame| frame.head.seq == seq && counts(&frame.head))
+        {
             start += frame.head.blocks() as u16;
             seq += 1;
             frames.push(frame);
@@ -158,9 +159,9 @@ impl Image {
     }
 
     fn head(&self, start: u16) -> Option<FrameHead> {
-        self.legs.iter().find_map(|(_, leg)| {
-            frame::decode_head(&self.slots(leg, start, 1)?, &self.name, start)
-        })
+        self.legs
+            .iter()
+            .find_map(|(_, leg)| frame::decode_head(&self.slots(leg, start, 1)?, &self.name, start))
     }
 
     fn frame(&self, start: u16) -> Option<Frame> {
@@ -187,14 +188,17 @@ impl Image {
             for (i, checksum) in checksums.iter().enumerate() {
                 let (slot, block) = (slot + i as u16, block + i as u64);
                 let right = |data: &Vec<u8>| {
-                    bind(content_hash(data), self.name.pool, key, block, self.name.seq, slot) == *checksum
+                    let right = bind(content_hash(data), self.name.pool, key, block, self.name.seq, slot);
+                    // The latter marks a block known to be damaged.
+                    right == *checksum || (right ^ 1 == *checksum && data.iter().all(|byte| *byte == 0))
                 };
                 let data = self.legs.iter().find_map(|(_, leg)| self.slots(leg, slot, 1).filter(right))?;
                 let at = usize::from(slot - start) * BLOCK;
                 bytes[at..at + BLOCK].copy_from_slice(&data);
             }
         }
-        let differs = |leg: &&(Place, Option<Buffer>)| self.slots(&leg.1, start, blocks).as_ref() != Some(&bytes);
+        let differs =
+            |leg: &&(Place, Option<Buffer>)| self.slots(&leg.1, start, blocks).as_ref() != Some(&bytes);
         let bad = self.legs.iter().filter(differs).map(|(place, _)| *place).collect();
         Some(Last { start, bytes, bad })
     }

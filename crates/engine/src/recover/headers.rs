@@ -41,6 +41,11 @@ pub(super) async fn scan(pool: &Pool) -> (Vec<Found>, bool) {
             let reads = chunk.iter().map(|n| device.read(pool.offset(*n), Buffer::zeroed(1)));
             for (segment, (block, result)) in chunk.iter().zip(all(reads.collect()).await) {
                 let here = Place { device: member.index, segment: *segment };
+                let (block, result) = match result {
+                    Err(DeviceError::Io) => device.read(pool.offset(*segment), block).await,
+                    result => (block, result),
+                };
+                complete &= result.is_ok();
                 let header =
                     result.ok().and_then(|()| SegmentHeader::decode(&block[..BLOCK], pool.uuid, here));
                 let Some(header) = header.filter(|header| header.epoch >= member.since_epoch) else {

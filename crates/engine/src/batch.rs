@@ -1,0 +1,213 @@
+//! One batch of destaging: gathered, written, synced, and only then clean.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::Error;
+use crate::buffer::{BLOCK, Buffer, Slice};
+use crate::engine::Engine;
+use crate::io::{BackingError, BackingResult, Time};
+use crate::leaf::Entry;
+use crate::object::{Busy, Object};
+use crate::wait::all;
+
+/// Objects destaged together at most.
+const OBJECTS: usize = 256;
+/// Blocks of one write to the backing store at most.
+const RUN: usize = 256;
+/// Pause while others have all that could be destaged.
+const BUSY_PAUSE: Duration = Duration::from_millis(2);
+
+/// One object's part of a batch.
+struct Part {
+    object: Arc<Object>,
+    since: Duration,
+    blocks: Vec<(u64, Entry)>,
+    /// All that is dirty is in this part; then the modification time is set as well.
+    mtime: Option<Time>,
+    /// Blocks of which no copy can be read.
+    damaged: Mutex<Vec<u64>>,
+}
+
+impl Engine {
+    /// Destages up to `most` blocks; false if the backing store failed.
+    pub(crate) async fn destage(&self, most: usize) -> bool {
+        let parts = self.gather(most);
+        if parts.is_empty() {
+            // Every object is being written directly or cut: neither takes long.
+            self.rest(BUSY_PAUSE).await;
+            return true;
+        }
+        let mut writes = Vec::new();
+        for part in &parts {
+            writes.push(Box::pin(self.write_part(part)));
+        }
+        let written = all(writes).await;
+        let keys = parts.iter().map(|part| part.object.key.clone()).collect();
+        let synced = self.env.backing.sync(keys).await;
+        let results = written.into_iter().zip(synced).map(|(written, synced)| written.and(synced));
+        let mut healthy = true;
+        for (part, result) in parts.into_iter().zip(results) {
+            healthy &= self.finish_part(part, result);
+        }
+        self.destager.relax();
+        self.destager.pace.changed.wake();
+        // Space becomes free only once a frame says so; who waits for space sees to it.
+        self.segments.advance();
+        self.space.wake();
+        healthy
+    }
+
+    /// Takes objects from the queue and what is dirty of them.
+    fn gather(&self, most: usize) -> Vec<Part> {
+        let mut parts = Vec::<Part>::new();
+        let mut left = most;
+        let mut looked = 0;
+        let waiting = self.destager.waiting();
+        while left > 0 && parts.len() < OBJECTS && looked < waiting {
+            looked += 1;
+            let Some((object, since)) = self.destager.next() else { break };
+            let mut state = object.lock();
+            if state.busy != Busy::No || state.directs > 0 {
+                drop(state);
+                self.destager.again(object, since, false);
+                continue;
+            }
+            let from = state.cursor;
+            let mut blocks = state.dirty_in(from..u64::MAX, left);
+            if blocks.is_empty() && from > 0 {
+                state.cursor = 0;
+                blocks = state.dirty_in(0..u64::MAX, left);
+            }
+            if blocks.is_empty() && state.mtime.is_none() {
+                state.queued = false;
+                continue;
+            }
+            left -= blocks.len().min(left);
+            state.busy = Busy::Destage;
+            let complete = blocks.len() as u64 == state.dirty;
+            let mtime = state.mtime.filter(|_| complete);
+            drop(state);
+            parts.push(Part { object, since, blocks, mtime, damaged: Mutex::default() });
+        }
+        parts
+    }
+
+    async fn write_part(&self, part: &Part) -> BackingResult<()> {
+        // What was accepted but not made durable must not reach the backing store: after a crash it never was.
+        let last = part.object.lock().last_frame;
+        if self.commit(last).await.is_err() {
+            return Err(BackingError::Io(5));
+        }
+        let mut at = 0;
+        while at < part.blocks.len() {
+            let first = part.blocks[at].0;
+            let run = part.blocks[at..]
+                .iter()
+                .take(RUN)
+                .zip(first..)
+                .take_while(|((block, _), n)| block == n)
+                .count();
+            self.write_run(part, &part.blocks[at..at + run]).await?;
+            at += run;
+        }
+        match part.mtime {
+            Some(mtime) => self.env.backing.set_mtime(&part.object.key, mtime).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn write_run(&self, part: &Part, blocks: &[(u64, Entry)]) -> BackingResult<()> {
+        let offset = blocks[0].0 * BLOCK as u64;
+        let mut buffer = Buffer::zeroed(blocks.len());
+        // Newer contents than were dirty when the batch was gathered are as good: they are durable in the log as well.
+        let len = match self.read(&part.object, offset, &mut buffer).await {
+            Ok(len) => len,
+            Err(Error::Backing(error)) => return Err(error),
+            Err(Error::Damaged) if blocks.len() > 1 => {
+                // The others must not stay behind for it.
+                for block in blocks.chunks(1) {
+                    Box::pin(self.write_run(part, block)).await?;
+                }
+                return Ok(());
+            }
+            Err(Error::Damaged) => {
+                part.damaged.lock().push(blocks[0].0);
+                self.destager.add_damaged(&part.object, blocks[0].0);
+                return Ok(());
+            }
+            Err(Error::NoDevice | Error::Closing) => return Err(BackingError::Io(5)),
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        self.totals.destage_writes.add(1);
+        let data = Slice::new(Arc::new(buffer), 0..len);
+        self.env.backing.write(&part.object.key, offset, data).await
+    }
+
+    /// What the backing store has durably is clean. False if it failed.
+    fn finish_part(&self, part: Part, result: BackingResult<()>) -> bool {
+        let Part { object, since, blocks, mtime, damaged } = part;
+        if result == Err(BackingError::Gone) {
+            // Removed: nobody will ever ask for it.
+            object.lock().busy = Busy::No;
+            self.drop_object(&object);
+            return true;
+        }
+        let damaged = damaged.into_inner();
+        let mut state = object.lock();
+        state.busy = Busy::No;
+        if result.is_ok() {
+            for (block, copy) in blocks.iter().filter(|(block, _)| !damaged.contains(block)) {
+                state.cleaned(*block, copy, &self.segments);
+            }
+            if mtime.is_some() && state.mtime == mtime && state.dirty == 0 {
+                state.mtime = None;
+            }
+            state.cursor = blocks.last().map_or(0, |(block, _)| block + 1);
+            let done = (blocks.len() - damaged.len()) as u64;
+            self.totals.destaged.add(done);
+            self.destager.pace.destaged(done);
+        }
+        // The pass over this object goes on before the next object's begins.
+        let goes_on = result.is_ok() && !state.dirty_in(state.cursor..u64::MAX, 1).is_empty();
+        state.queued = state.dirty > 0 || state.mtime.is_some();
+        if state.queued {
+            let since = if goes_on { since } else { self.env.clock.now() };
+            self.destager.again(object.clone(), since, goes_on);
+        }
+        drop(state);
+        object.changed.wake();
+        if let Err(error) = result {
+            self.backing_failed(error);
+        }
+        for block in damaged {
+            self.keep_damaged(&object, block);
+        }
+        result.is_ok()
+    }
+
+    /// A block of which no copy can be read, and the backing store has only older contents: nobody must ever get those.
+    /// It is written to the log anew with a checksum that nothing matches, so that the log's tail can move on and
+    /// reading the block fails until it is overwritten.
+    fn keep_damaged(&self, object: &Arc<Object>, block: u64) {
+        let mut state = object.lock();
+        let Some(copy) = state.entry(block).copied().filter(|entry| entry.dirty) else { return };
+        let (tail, head) = (self.segments.log_tail(), self.log.segment());
+        if Some(copy.segment) != tail || tail == head {
+            return;
+        }
+        let facts = self.facts_of(object, &state);
+        if let Ok(Some(placed)) = self.log.append_damaged(object, &facts, block, &self.segments) {
+            state.last_frame = placed.seq;
+            let checksum = placed.checksums[0];
+            let copy =
+                Entry { segment: placed.segment, checksum, slot: placed.slot, dirty: true, hit: false };
+            state.set_entry(block, copy, &self.segments);
+            self.segments.release(placed.segment);
+        }
+    }
+}
