@@ -36,7 +36,9 @@ impl Engine {
     pub(crate) async fn destage(&self, most: usize) -> bool {
         let parts = self.gather(most);
         if parts.is_empty() {
-            // Every object is being written directly or cut: neither takes long.
+            // Those waiting may have had nothing left to be destaged; a flush looks again.
+            self.space.wake();
+            // The others are being written directly or cut: neither takes long.
             self.rest(BUSY_PAUSE).await;
             return true;
         }
