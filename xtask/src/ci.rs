@@ -98,7 +98,8 @@ pub(crate) fn run_steps(steps: &[Step]) -> bool {
 
 /// The simulator with `arguments`.
 pub(crate) fn sim<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Command {
-    let mut command = command("cargo", ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--"]);
+    let mut command =
+        command("cargo", ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--"]);
     command.args(arguments);
     command
 }

@@ -1,6 +1,5 @@
 //! The verbs of `forebay bench`.
 
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,10 +10,12 @@ use clap::{Args, Subcommand};
 use crate::ganesha::{self, Ganesha};
 use crate::job::Job;
 use crate::options::{Options, Pattern};
-use crate::result::{Report, SCHEMA};
+use crate::recommend::RecommendArgs;
+use crate::report::ReportArgs;
+use crate::result::Report;
 use crate::runner::{self, Settings};
 use crate::url::Target;
-use crate::{compare, null_server, table, verify};
+use crate::{agents, compare, null_server, recommend, report, table, verify};
 
 /// What `forebay bench` can do.
 #[derive(Debug, Subcommand)]
@@ -23,8 +24,14 @@ pub enum BenchCommand {
     Run(Box<RunArgs>),
     /// Compare two results of `run`: B against A.
     Compare(CompareArgs),
+    /// Make a page or a picture of results of `run`.
+    Report(ReportArgs),
     /// Check that files hold what a run with --state has left in them, also after a crash.
     Verify(VerifyArgs),
+    /// Measure disks and SSDs, and say what a cache would bring and which size to buy.
+    Recommend(RecommendArgs),
+    /// Put load on a server when a controller on another host says so.
+    Agent(AgentArgs),
     /// Answer NFSv3 with constants, to find the ceiling of the generator.
     #[command(hide = true)]
     NullServer(NullServerArgs),
@@ -61,6 +68,18 @@ impl ServerArgs {
 pub struct RunArgs {
     #[command(flatten)]
     server: ServerArgs,
+    /// Spread the clients over these agents instead of running them here.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        requires = "token_file",
+        conflicts_with = "ganesha"
+    )]
+    agents: Vec<String>,
+    /// File with the secret that this host and the agents share.
+    #[arg(long, value_name = "FILE", requires = "agents")]
+    token_file: Option<PathBuf>,
     /// What the clients do, one after the other.
     #[arg(required_unless_present = "job")]
     patterns: Vec<Pattern>,
@@ -93,6 +112,9 @@ pub struct RunArgs {
     /// Process of the server, for its CPU time [default: who listens on the port, on loopback].
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
+    /// What reports call this measurement [default: the URL].
+    #[arg(long, value_name = "NAME")]
+    label: Option<String>,
     /// Write the result as JSON here; `-` is the standard output.
     #[arg(long, short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
@@ -123,6 +145,20 @@ pub struct VerifyArgs {
     uid: u32,
 }
 
+/// Arguments of `bench agent`.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Where to wait for a controller; its address goes to stdout.
+    #[arg(long, default_value = "127.0.0.1:20499")]
+    listen: SocketAddr,
+    /// File with the secret that the controller has, too: 16 bytes at least, readable by its owner only.
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+    /// End after one job.
+    #[arg(long)]
+    once: bool,
+}
+
 /// Arguments of `bench null-server`.
 #[derive(Debug, Args)]
 pub struct NullServerArgs {
@@ -142,7 +178,10 @@ pub fn execute(command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Run(args) => run(*args),
         BenchCommand::Compare(args) => run_compare(&args),
+        BenchCommand::Report(args) => report::execute(&args),
         BenchCommand::Verify(args) => run_verify(&args),
+        BenchCommand::Recommend(args) => recommend::execute(&args),
+        BenchCommand::Agent(args) => agents::serve(args.listen, &args.token_file, args.once),
         BenchCommand::NullServer(args) => null_server::serve(args.listen, args.put_off, |address| {
             // A reader that is gone is no reason to stop.
             let _ = writeln!(io::stdout(), "nfs://{address}/");
@@ -169,9 +208,13 @@ fn run(args: RunArgs) -> Result<()> {
         drop_caches: args.drop_caches,
         server_pid: args.server_pid,
         uid: args.options.uid,
+        label: args.label,
         command: std::env::args().collect(),
     };
-    let report = runner::run(settings, &job)?;
+    let report = match &args.token_file {
+        Some(token_file) => agents::run(&settings, &job, &args.agents, token_file)?,
+        None => runner::run(settings, &job)?,
+    };
     eprint!("{}", table::table(&report));
     match &args.output {
         Some(path) => write_json(path, &report),
@@ -190,18 +233,8 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
     }
 }
 
-fn load(path: &Path) -> Result<Report> {
-    let what = || format!("the result {} cannot be read", path.display());
-    let report: Report = serde_json::from_reader(io::BufReader::new(File::open(path).with_context(what)?))
-        .with_context(what)?;
-    if report.schema != SCHEMA {
-        bail!("the result {} has version {}, known is {SCHEMA}", path.display(), report.schema);
-    }
-    Ok(report)
-}
-
 fn run_compare(args: &CompareArgs) -> Result<()> {
-    let comparisons = compare::compare(&load(&args.a)?, &load(&args.b)?);
+    let comparisons = compare::compare(&Report::load(&args.a)?, &Report::load(&args.b)?);
     if comparisons.is_empty() {
         bail!("{} and {} have no phase in common", args.a.display(), args.b.display());
     }
@@ -225,6 +258,7 @@ fn run_verify(args: &VerifyArgs) -> Result<()> {
         drop_caches: false,
         server_pid: None,
         uid: args.uid,
+        label: None,
         command: Vec::new(),
     };
     let (files, bytes) = verify::verify(settings, &args.state)?;

@@ -73,7 +73,7 @@ impl Job {
         Ok(job)
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.steps.is_empty() {
             bail!("there is nothing to do; name a pattern, such as randread");
         }
@@ -164,6 +164,16 @@ mod tests {
             let error = format!("{:#}", job(text).unwrap_err());
             assert!(error.contains(reason), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_baseline_is_of_its_job() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/baselines");
+        let job = Job::load(&folder.join("job.json")).unwrap();
+        let report = crate::result::Report::load(&folder.join("loopback-2-cores.json")).unwrap();
+        let measured = |step: &Step| report.phases.iter().any(|phase| phase.name.starts_with(&step.name()));
+        assert!(job.steps.iter().all(measured));
+        assert!(report.phases.iter().all(|phase| phase.runs.len() == 5));
     }
 
     #[test]

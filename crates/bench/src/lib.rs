@@ -1,6 +1,7 @@
 //! Load generator that speaks NFSv3 from user space: clients, patterns, verification, results.
 //!
-//! `cli` holds the verbs, `runner` carries out a job, `engine` is the event loop, `workload` says what one client does.
+//! `cli` holds the verbs, `runner` carries out a job, `engine` is the event loop, `workload` says what one client does,
+//! `agents` spreads a job over hosts, `report` draws, `paper` repeats published tests, `recommend` advises.
 
 pub mod cli;
 pub mod compare;
@@ -8,19 +9,25 @@ pub mod ganesha;
 pub mod job;
 pub mod null_server;
 pub mod options;
+pub mod paper;
 pub mod result;
 pub mod runner;
 pub mod table;
 pub mod url;
 pub mod verify;
 
+mod agents;
 mod cleanup;
 mod connection;
 mod content;
 mod cpu;
 mod engine;
 mod ledger;
+mod part;
+mod phases;
 mod progress;
+mod recommend;
+mod report;
 mod session;
 mod setup;
 mod state;

@@ -1,12 +1,15 @@
 //! The JSON result: what was run, where, and what came out, completely enough to compare with another day's.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::Path;
 
+use anyhow::{Context as _, Result, bail};
 use forebay_wire::nfs3::Procedure;
 use serde::{Deserialize, Serialize};
 
 use crate::options::{Options, Pattern};
-use crate::stats::{Latencies, Stats};
+use crate::stats::{Latencies, Measured};
 
 /// Version of the form of [`Report`]; one more whenever a reader of the old form would go wrong.
 pub const SCHEMA: u32 = 1;
@@ -24,9 +27,15 @@ pub struct Report {
     pub started: u64,
     /// What was measured.
     pub target: String,
+    /// What reports call it, where that is not the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// The machine that the clients ran on.
     pub machine: Machine,
-    /// Threads that the clients were spread over.
+    /// The hosts that the clients ran on, where `machine` only told them what to do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentReport>,
+    /// Threads that the clients of a host were spread over.
     pub threads: usize,
     /// Whether the content of all reads was checked.
     pub verified: bool,
@@ -34,6 +43,33 @@ pub struct Report {
     pub caches_dropped: bool,
     /// One entry per step and phase, in the order they ran.
     pub phases: Vec<PhaseReport>,
+}
+
+impl Report {
+    /// Reads a result that was written as JSON.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or is of another [`SCHEMA`].
+    pub fn load(path: &Path) -> Result<Self> {
+        let what = || format!("the result {} cannot be read", path.display());
+        let file = BufReader::new(File::open(path).with_context(what)?);
+        let report: Self = serde_json::from_reader(file).with_context(what)?;
+        if report.schema != SCHEMA {
+            bail!("the result {} has version {}, known is {SCHEMA}", path.display(), report.schema);
+        }
+        Ok(report)
+    }
+}
+
+/// A host that clients ran on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentReport {
+    /// Where the controller reached it.
+    pub address: String,
+    /// Version of its tool.
+    pub version: String,
+    /// The host.
+    pub machine: Machine,
 }
 
 /// A machine.
@@ -96,6 +132,9 @@ pub struct GroupReport {
 /// One repeat of a phase. Rates are per second of [`Run::seconds`], latencies in microseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
+    /// When it began, in seconds since 1970; 0 where that is not known.
+    #[serde(default)]
+    pub began: f64,
     /// How long it took, from the first request to the last reply.
     pub seconds: f64,
     /// Operations completed.
@@ -185,7 +224,9 @@ impl Latency {
 }
 
 impl Run {
-    pub(crate) fn new(stats: &Stats, seconds: f64, client_cpu: Option<f64>, server_cpu: Option<f64>) -> Self {
+    pub(crate) fn new(measured: &Measured) -> Self {
+        let Measured { stats, began, seconds, client_cpu, server_cpu } = measured;
+        let (seconds, client_cpu, server_cpu) = (*seconds, *client_cpu, *server_cpu);
         let operations = stats.operations.0.len();
         let procedures = stats.procedures.iter().enumerate().filter_map(|(number, latencies)| {
             let latencies = latencies.as_ref()?;
@@ -199,6 +240,7 @@ impl Run {
             max: microseconds(second.latency_max as f64),
         });
         Self {
+            began: *began,
             seconds,
             operations,
             operations_per_second: operations as f64 / seconds,

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use forebay_wire::nfs3::{FileHandle, PROGRAM, VERSION};
+use serde::{Deserialize, Serialize};
 
 use crate::cleanup::Survey;
 use crate::connection::Connection;
@@ -15,12 +17,14 @@ use crate::cpu;
 use crate::engine::{self, Client, Live, Pace};
 use crate::job::{Group, Job, Step};
 use crate::options::{Options, Pattern, unit_of};
+use crate::part::{Alone, Gate, Part};
+use crate::phases::Phases;
 use crate::progress;
-use crate::result::{GroupReport, Machine, PhaseReport, Report, Run, SCHEMA};
+use crate::result::Report;
 use crate::session::{Identity, Session};
 use crate::setup::{DIRECTORY, Phase, Setup, TREE};
 use crate::state;
-use crate::stats::Stats;
+use crate::stats::{Measured, Stats};
 use crate::url::Target;
 use crate::workload::{MetaPhase, Tree, Workload};
 
@@ -29,7 +33,7 @@ const FILL_CLIENTS: usize = 32;
 const REDRAW: Duration = Duration::from_millis(100);
 
 /// How to run a job.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
     /// What to measure.
     pub target: Target,
@@ -49,15 +53,19 @@ pub struct Settings {
     pub server_pid: Option<u32>,
     /// User id that prepares and cleans up.
     pub uid: u32,
+    /// What reports call this measurement, where that is not the target.
+    pub label: Option<String>,
     /// The command line, for the report.
     pub command: Vec<String>,
 }
 
 /// A job under way.
-pub(crate) struct Runner {
+pub(crate) struct Runner<'g> {
     settings: Settings,
     pub(crate) setup: Setup,
     server_pid: Option<u32>,
+    part: Part,
+    gate: &'g mut dyn Gate,
     trees: HashMap<(usize, usize), Vec<Arc<Tree>>>,
 }
 
@@ -66,21 +74,31 @@ pub(crate) struct Runner {
 /// # Errors
 /// One sentence on the first thing that went wrong. The state file is written even then.
 pub fn run(settings: Settings, job: &Job) -> Result<Report> {
-    let mut runner = Runner::new(settings)?;
+    run_part(settings, job, Part::WHOLE, &mut Alone)
+}
+
+/// Runs the clients of one host.
+pub(crate) fn run_part(settings: Settings, job: &Job, part: Part, gate: &mut dyn Gate) -> Result<Report> {
+    let mut runner = Runner::new(settings, part, gate)?;
     let result = runner.run(job);
     if let Some(path) = &runner.settings.state {
         state::save(path, runner.setup.files())?;
     }
     let report = result?;
-    if !runner.settings.keep && runner.settings.state.is_none() {
+    if !runner.settings.keep && runner.settings.state.is_none() && part.leads() {
         let root = runner.setup.session.root;
         runner.remove(root, DIRECTORY.as_bytes())?;
     }
     Ok(report)
 }
 
-impl Runner {
-    pub(crate) fn new(settings: Settings) -> Result<Self> {
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+impl<'g> Runner<'g> {
+    pub(crate) fn new(settings: Settings, part: Part, gate: &'g mut dyn Gate) -> Result<Self> {
         let session = Session::open(
             &settings.target,
             &identity(0, &Options { uid: settings.uid, ..Options::default() }),
@@ -89,8 +107,8 @@ impl Runner {
             let local = settings.target.is_loopback().unwrap_or(false);
             local.then(|| cpu::listener_of(session.address.port())).flatten()
         });
-        let setup = Setup::new(session, settings.verify || settings.state.is_some())?;
-        Ok(Self { settings, setup, server_pid, trees: HashMap::new() })
+        let setup = Setup::new(session, settings.verify || settings.state.is_some(), part)?;
+        Ok(Self { settings, setup, server_pid, part, gate, trees: HashMap::new() })
     }
 
     /// Removes a directory and everything below it.
@@ -118,52 +136,34 @@ impl Runner {
     }
 
     fn run(&mut self, job: &Job) -> Result<Report> {
-        self.remove_leftovers()?;
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let mut phases: Vec<PhaseReport> = Vec::new();
+        if self.part.leads() {
+            self.remove_leftovers()?;
+        }
+        self.gate.wait("the start")?;
+        let started = now();
+        let mut phases = Phases::default();
         for _ in 0..self.settings.repeat {
             for (number, step) in job.steps.iter().enumerate() {
                 let ran =
                     self.step(number, step).with_context(|| format!("the step {} failed", step.name()))?;
-                for (name, run) in ran {
-                    let known = phases.iter_mut().find(|phase| phase.name == name);
-                    match known {
-                        Some(phase) => phase.runs.push(run),
-                        None => {
-                            let groups = step.groups.iter().map(|group| GroupReport {
-                                pattern: group.pattern,
-                                options: group.options.clone(),
-                            });
-                            phases.push(PhaseReport { name, groups: groups.collect(), runs: vec![run] });
-                        }
-                    }
+                for (name, measured) in ran {
+                    phases.add(step, name, &measured);
                 }
             }
         }
-        Ok(Report {
-            schema: SCHEMA,
-            command: self.settings.command.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started,
-            target: self.settings.target.to_string(),
-            machine: Machine::this(),
-            threads: self.settings.threads,
-            verified: self.settings.verify || self.settings.state.is_some(),
-            caches_dropped: self.settings.drop_caches,
-            phases,
-        })
+        Ok(phases.report(&self.settings, started))
     }
 
     /// Runs the phases of one step.
-    fn step(&mut self, number: usize, step: &Step) -> Result<Vec<(String, Run)>> {
+    fn step(&mut self, number: usize, step: &Step) -> Result<Vec<(String, Measured)>> {
         let mut connections = Vec::new();
         for group in &step.groups {
-            for client in 0..group.options.clients {
+            for client in self.part.clients(group.options.clients) {
                 connections.push(self.connect(client, &group.options)?);
             }
         }
         if let [Group { pattern: Pattern::Meta, options }] = step.groups.as_slice() {
-            return self.meta_step(&step.name(), options, connections);
+            return self.meta_step(number, &step.name(), options, connections);
         }
         let mut parts = Vec::new();
         for (group_number, group) in step.groups.iter().enumerate() {
@@ -171,27 +171,39 @@ impl Runner {
             parts.extend(group_parts);
         }
         let phase = Phase { name: step.name(), parts };
-        let (run, _) = self.measure(phase, connections, step.limit(), step.rate())?;
-        Ok(vec![(step.name(), run)])
+        let (measured, _) = self.measure(number, phase, connections, step.limit(), self.rate(step))?;
+        Ok(vec![(step.name(), measured)])
+    }
+
+    /// Operations per second of the clients here.
+    fn rate(&self, step: &Step) -> Option<f64> {
+        let total: u32 = step.groups.iter().map(|group| group.options.clients).sum();
+        let here = self.part.clients(total).len();
+        step.rate().filter(|_| here > 0).map(|rate| rate * here as f64 / f64::from(total))
     }
 
     fn meta_step(
         &mut self,
+        number: usize,
         name: &str,
         options: &Options,
         mut connections: Vec<Connection>,
-    ) -> Result<Vec<(String, Run)>> {
+    ) -> Result<Vec<(String, Measured)>> {
         let trees = self.setup.trees(Pattern::Meta, options)?;
         let mut runs = Vec::new();
         for meta_phase in MetaPhase::ALL {
             if meta_phase == MetaPhase::Read && options.item_size.0 == 0 {
                 continue;
             }
-            let phase = self.setup.meta(&trees, meta_phase, options.depth);
-            let phase_name = format!("{name}/{}", phase.name);
-            let (run, back) = self.measure(phase, connections, None, options.rate)?;
+            let mut phase = self.setup.meta(&trees, meta_phase, options.depth);
+            phase.name = format!("{name}/{}", phase.name);
+            let phase_name = phase.name.clone();
+            let (measured, back) = self.measure(number, phase, connections, None, options.rate)?;
             connections = back;
-            runs.push((phase_name, run));
+            runs.push((phase_name, measured));
+            if meta_phase == MetaPhase::Mkdir {
+                self.setup.adopt_dirs(&trees)?;
+            }
         }
         Ok(runs)
     }
@@ -208,7 +220,8 @@ impl Runner {
             Pattern::Smallfile => self.setup.smallfile(options),
             Pattern::Readdirplus => {
                 let one = Options {
-                    clients: 1,
+                    // One directory on each host.
+                    clients: self.part.count,
                     items_per_dir: options.items,
                     item_size: options.item_size,
                     ..options.clone()
@@ -247,8 +260,10 @@ impl Runner {
         for phase in [MetaPhase::Mkdir, MetaPhase::Create] {
             let phase = self.setup.meta(&trees, phase, options.depth.max(8));
             let connections: Result<Vec<_>> =
-                (0..options.clients).map(|client| self.connect(client, options)).collect();
+                self.part.clients(options.clients).map(|client| self.connect(client, options)).collect();
             self.drive(phase, connections?, None, None)?;
+            self.gate.wait("the small files")?;
+            self.setup.adopt_dirs(&trees)?;
         }
         self.trees.insert(place, trees.clone());
         Ok(trees)
@@ -275,23 +290,29 @@ impl Runner {
     /// Runs a phase that counts.
     fn measure(
         &mut self,
+        step: usize,
         phase: Phase,
         connections: Vec<Connection>,
         limit: Option<f64>,
         rate: Option<f64>,
-    ) -> Result<(Run, Vec<Connection>)> {
+    ) -> Result<(Measured, Vec<Connection>)> {
         if self.settings.drop_caches {
             drop_caches()?;
         }
+        let name = phase.name.clone();
+        self.gate.wait(&name)?;
         let cpu = |pid: Option<u32>| pid.and_then(cpu::process_time);
         let (own_before, server_before) = (cpu::own_time(), cpu(self.server_pid));
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let (stats, seconds, connections) = self.drive(phase, connections, limit, rate)?;
         let used = |before: Option<Duration>, after: Option<Duration>| {
             Some(after?.saturating_sub(before?).as_secs_f64())
         };
         let client_cpu = used(own_before, cpu::own_time());
         let server_cpu = used(server_before, cpu(self.server_pid));
-        Ok((Run::new(&stats, seconds, client_cpu, server_cpu), connections))
+        let measured = Measured { stats, began, seconds, client_cpu, server_cpu };
+        self.gate.hand_in(step, &name, &measured)?;
+        Ok((measured, connections))
     }
 
     /// Spreads the clients over threads and runs them to the end.
@@ -331,6 +352,9 @@ impl Runner {
             while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
                 thread::park_timeout(REDRAW);
                 progress::redraw(&bar, &live, start);
+                if self.gate.is_over() {
+                    live.abort.store(true, Ordering::Relaxed);
+                }
             }
             workers
                 .into_iter()
@@ -368,7 +392,8 @@ fn identity(client: u32, options: &Options) -> Identity {
     Identity { uid, machine_name: format!("bench-{client}") }
 }
 
-fn drop_caches() -> Result<()> {
+/// Drops the page cache and what the kernel knows of names.
+pub(crate) fn drop_caches() -> Result<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3")
         .context("the caches cannot be dropped; that needs root on this machine")

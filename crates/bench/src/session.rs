@@ -163,7 +163,12 @@ impl Session {
         }
         let attributes = Sattr3 { mode: Some(0o777), ..Sattr3::default() };
         let arguments = MkdirArgs { target: DirOpArgs { dir: *dir, name: name.as_bytes() }, attributes };
-        self.call::<CreateOk, WccData>(Procedure::Mkdir, &arguments, || name.to_owned())?;
+        let made: MkdirRes = self.try_call(Procedure::Mkdir, &arguments, &|| name.to_owned())?;
+        match made {
+            // Another host was faster.
+            Ok(_) | Err(Failed { status: Nfsstat3::Exist, .. }) => {}
+            Err(failed) => bail!("MKDIR of {name} failed: {}", failed.status),
+        }
         let made = self
             .lookup(dir, name.as_bytes())?
             .with_context(|| format!("the new directory {name} cannot be found"))?;

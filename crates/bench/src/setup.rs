@@ -9,6 +9,7 @@ use rand_distr::Zipf;
 
 use crate::ledger::Ledger;
 use crate::options::{Layout, Options, Pattern, Size, unit_of};
+use crate::part::Part;
 use crate::session::Session;
 use crate::workload::{
     Access, Attributes, Data, DataFile, DataPlan, Listing, Meta, MetaPhase, Smallfile, Tree, Workload,
@@ -54,16 +55,17 @@ pub(crate) struct Setup {
     pub(crate) session: Session,
     pub(crate) dir: FileHandle,
     verify: bool,
+    part: Part,
     filesets: HashMap<FileSetKey, Arc<FileSet>>,
     trees: u32,
     seed: u64,
 }
 
 impl Setup {
-    pub(crate) fn new(mut session: Session, verify: bool) -> Result<Self> {
+    pub(crate) fn new(mut session: Session, verify: bool, part: Part) -> Result<Self> {
         let root = session.root;
         let dir = session.directory(&root, DIRECTORY)?;
-        Ok(Self { session, dir, verify, filesets: HashMap::new(), trees: 0, seed: 1 })
+        Ok(Self { session, dir, verify, part, filesets: HashMap::new(), trees: 0, seed: 1 })
     }
 
     /// Every file whose content is kept track of.
@@ -81,8 +83,13 @@ impl Setup {
     ) -> Result<Arc<FileSet>> {
         let unit = unit_of(options.record_for(pattern));
         let shared = options.shared.is_some();
-        let (count, per_client) =
-            if shared { (1, 0) } else { (options.clients * options.files, options.files as usize) };
+        let clients = self.part.clients(options.clients);
+        let (numbers, per_client) = if shared {
+            (0..1, 0)
+        } else {
+            (clients.start * options.files..clients.end * options.files, options.files as usize)
+        };
+        let count = numbers.end - numbers.start;
         let size = if shared {
             options.size.0 * u64::from(options.clients)
         } else {
@@ -95,10 +102,11 @@ impl Setup {
         // Sets of another shape have the same names, so what they know about the content ends here.
         self.filesets.retain(|known, _| known.group != group);
         let mut files = Vec::new();
-        for number in 0..count {
+        let prepares = !shared || self.part.leads();
+        for number in numbers {
             let name = format!("{}{group}-{number}", if shared { "shared" } else { "data" });
             let handle = self.session.file(&self.dir, &name)?;
-            if empty || self.verify {
+            if (empty || self.verify) && prepares {
                 self.session.truncate(&handle, &name)?;
             }
             let id = (group as u64) << 32 | u64::from(number);
@@ -113,7 +121,8 @@ impl Setup {
     /// A phase that fills those of the files that do not have their size yet; `None` where all have.
     pub(crate) fn fill(&mut self, set: &FileSet, unit: u32) -> Result<Option<Phase>> {
         let mut parts: Vec<(Box<dyn Workload>, u16)> = Vec::new();
-        for file in &set.files {
+        let ours: &[Arc<DataFile>] = if set.per_client > 0 || self.part.leads() { &set.files } else { &[] };
+        for file in ours {
             if self.session.size(&file.handle, &file.name)? == file.size {
                 continue;
             }
@@ -153,7 +162,8 @@ impl Setup {
         let own_records = options.size.0 / u64::from(record);
         let whole = own_records * if options.shared.is_some() { u64::from(options.clients) } else { 1 };
         let mut parts: Vec<(Box<dyn Workload>, u16)> = Vec::new();
-        for client in 0..options.clients {
+        let clients = self.part.clients(options.clients);
+        for client in clients.clone() {
             let sequential = match options.shared {
                 Some(Layout::Strided) => {
                     Access::Sequential { first: client.into(), stride: options.clients.into() }
@@ -181,7 +191,7 @@ impl Setup {
             let files = match options.shared {
                 Some(_) => set.files.clone(),
                 None => {
-                    let first = client as usize * set.per_client;
+                    let first = (client - clients.start) as usize * set.per_client;
                     set.files[first..first + set.per_client].to_vec()
                 }
             };
@@ -197,7 +207,7 @@ impl Setup {
                 records: if pattern.is_sequential() { own_records } else { whole },
                 limit: options.count.or(one_pass),
                 at_rest: false,
-                seed: self.seed,
+                seed: u64::from(self.part.index) << 32 | self.seed,
             };
             parts.push((Box::new(Data::new(plan, options.depth)), options.depth));
         }
@@ -214,7 +224,8 @@ impl Setup {
         let count = if pattern == Pattern::Meta { needed.max(options.items) } else { needed };
         let fresh = || -> Arc<[OnceLock<FileHandle>]> { (0..count).map(|_| OnceLock::new()).collect() };
         let shared = options.shared_dirs.then(fresh);
-        (0..options.clients)
+        self.part
+            .clients(options.clients)
             .map(|client| {
                 let base = if shared.is_some() {
                     base
@@ -226,6 +237,19 @@ impl Setup {
                 Ok(Arc::new(Tree::new(client, base, dirs, shared.is_none() || client == 0, options, stable)))
             })
             .collect()
+    }
+
+    /// Finds the directories that another host has made for all.
+    pub(crate) fn adopt_dirs(&mut self, trees: &[Arc<Tree>]) -> Result<()> {
+        let Some(tree) = trees.first() else { return Ok(()) };
+        for (number, dir) in tree.dirs.iter().enumerate().filter(|(_, dir)| dir.get().is_none()) {
+            let name = tree.dir_name(number as u32).to_string();
+            let found = self.session.lookup(&tree.base, name.as_bytes())?;
+            let found = found.with_context(|| format!("the directory {name} is not there"))?;
+            // Only this thread sets it.
+            let _ = dir.set(found.object);
+        }
+        Ok(())
     }
 
     /// One phase over trees.
@@ -263,7 +287,7 @@ impl Setup {
         let part = |_| -> (Box<dyn Workload>, u16) {
             (Box::new(Listing::new(dir, entries, count, options.count, options.depth)), options.depth)
         };
-        (0..options.clients).map(part).collect()
+        self.part.clients(options.clients).map(part).collect()
     }
 
     /// What each client does that makes small files, each in a directory of its own.

@@ -2,12 +2,14 @@
 
 use forebay_wire::nfs3::Procedure;
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 /// Longest latency that is told apart, in nanoseconds: above an hour it counts as an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// Latencies in nanoseconds, to three significant digits.
-#[derive(Debug, Clone)]
+/// Latencies in nanoseconds, to three significant digits. Elsewhere they are pairs of latency and count.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub(crate) struct Latencies(pub(crate) Histogram<u64>);
 
 impl Latencies {
@@ -28,8 +30,25 @@ impl Latencies {
     }
 }
 
+impl From<Vec<(u64, u64)>> for Latencies {
+    fn from(pairs: Vec<(u64, u64)>) -> Self {
+        let mut latencies = Self::new();
+        for (nanoseconds, count) in pairs {
+            latencies.0.saturating_record_n(nanoseconds.min(LONGEST), count);
+        }
+        latencies
+    }
+}
+
+impl From<Latencies> for Vec<(u64, u64)> {
+    fn from(latencies: Latencies) -> Self {
+        let recorded = latencies.0.iter_recorded();
+        recorded.map(|value| (value.value_iterated_to(), value.count_since_last_iteration())).collect()
+    }
+}
+
 /// What happened in one second of a phase.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Second {
     pub(crate) operations: u64,
     pub(crate) bytes: u64,
@@ -38,7 +57,7 @@ pub(crate) struct Second {
 }
 
 /// What one thread has seen in a phase.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Stats {
     /// From the first request of an operation to its last reply.
     pub(crate) operations: Latencies,
@@ -118,9 +137,46 @@ impl Stats {
     }
 }
 
+/// A phase that was measured, on one host or on several.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) stats: Stats,
+    /// When it began, in seconds since 1970.
+    pub(crate) began: f64,
+    /// From the first request to the last reply.
+    pub(crate) seconds: f64,
+    /// CPU seconds of the clients.
+    pub(crate) client_cpu: Option<f64>,
+    /// CPU seconds of the server, where it is seen from here.
+    pub(crate) server_cpu: Option<f64>,
+}
+
+impl Measured {
+    /// Adds what another host has measured at the same time.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.stats.merge(&other.stats);
+        self.began = self.began.min(other.began);
+        self.seconds = self.seconds.max(other.seconds);
+        self.client_cpu = self.client_cpu.zip(other.client_cpu).map(|(mine, theirs)| mine + theirs);
+        // Whoever sees the server sees the same one.
+        self.server_cpu = self.server_cpu.or(other.server_cpu);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_histogram_travels_without_loss() {
+        let mut latencies = Latencies::new();
+        for nanoseconds in [900, 1000, 1001, 54_321, 54_321, 7_654_321, LONGEST] {
+            latencies.record(nanoseconds);
+        }
+        let text = serde_json::to_string(&latencies).unwrap();
+        let back: Latencies = serde_json::from_str(&text).unwrap();
+        assert_eq!(back.0, latencies.0);
+    }
 
     #[test]
     fn merging_is_adding() {

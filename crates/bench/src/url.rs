@@ -5,9 +5,11 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
 
 /// An export of an NFS server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Target {
     /// Name or address; an IPv6 address without its brackets.
     pub host: String,
@@ -17,6 +19,20 @@ pub struct Target {
     pub mount_port: Option<u16>,
     /// Path of the export, with its leading slash.
     pub export: String,
+}
+
+impl TryFrom<String> for Target {
+    type Error = anyhow::Error;
+
+    fn try_from(url: String) -> Result<Self> {
+        url.parse()
+    }
+}
+
+impl From<Target> for String {
+    fn from(target: Target) -> String {
+        target.to_string()
+    }
 }
 
 impl FromStr for Target {

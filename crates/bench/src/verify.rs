@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow};
 use forebay_wire::nfs3::StableHow;
 
 use crate::options::Options;
+use crate::part::{Alone, Part};
 use crate::runner::{Runner, Settings};
 use crate::setup::Phase;
 use crate::state;
@@ -19,7 +20,8 @@ pub fn verify(settings: Settings, state: &Path) -> Result<(usize, u64)> {
     const DEPTH: u16 = 4;
     const RECORD: u64 = 1 << 20;
     let options = Options { uid: settings.uid, ..Options::default() };
-    let mut runner = Runner::new(settings)?;
+    let mut gate = Alone;
+    let mut runner = Runner::new(settings, Part::WHOLE, &mut gate)?;
     let setup = &mut runner.setup;
     let files = state::load(state, |name| {
         let found = setup.session.lookup(&setup.dir, name.as_bytes())?;

@@ -2,50 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is the assertion, in helpers too")]
 
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+mod common;
 
+use std::process::{Command, Stdio};
+
+use common::{NullServer, PROGRAM};
 use forebay_bench::result::Report;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-bench");
-
-struct NullServer {
-    process: Child,
-    url: String,
-}
-
-impl NullServer {
-    fn start() -> Self {
-        Self::start_with(&[])
-    }
-
-    fn start_with(arguments: &[&str]) -> Self {
-        let mut command = Command::new(PROGRAM);
-        let mut process = command.arg("null-server").args(arguments).stdout(Stdio::piped()).spawn().unwrap();
-        let mut url = String::new();
-        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
-        Self { process, url: url.trim().to_owned() }
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(PROGRAM).args(["run", "--url", &self.url]).args(arguments).output().unwrap()
-    }
-
-    fn report(&self, arguments: &[&str]) -> Report {
-        let output = self.run(&[arguments, &["-o", "-"]].concat());
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {errors}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-}
-
-impl Drop for NullServer {
-    fn drop(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
 
 #[test]
 fn every_data_pattern_runs_to_its_count() {
@@ -189,7 +151,7 @@ fn a_server_that_dies_ends_the_run_with_one_sentence_and_the_state() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_for_load(server.process.id());
+    common::wait_for_load(server.process.id());
     server.process.kill().unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(1));
     let errors = std::io::read_to_string(run.stderr.take().unwrap()).unwrap();
@@ -198,19 +160,6 @@ fn a_server_that_dies_ends_the_run_with_one_sentence_and_the_state() {
         "{errors}"
     );
     assert!(std::fs::metadata(&state).unwrap().len() > 8 * 256, "the state covers every unit");
-}
-
-/// Waits until the process has worked for 100 ms of CPU time: the run is under way then.
-fn wait_for_load(pid: u32) {
-    let stat = format!("/proc/{pid}/stat");
-    loop {
-        let text = std::fs::read_to_string(Path::new(&stat)).unwrap();
-        let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();
-        if fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap() >= 10 {
-            return;
-        }
-        std::thread::yield_now();
-    }
 }
 
 #[test]

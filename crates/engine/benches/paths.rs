@@ -1,5 +1,7 @@
 //! What the engine itself costs: devices and backing store are memory, so nothing is waited for.
 
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+
 use std::future::ready;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -192,7 +194,6 @@ fn log(criterion: &mut Criterion) {
     block_on(engine.close()).unwrap();
 }
 
-#[expect(missing_docs, reason = "the macro's")]
 mod group {
     use super::{checksums, index_and_memory, log};
     criterion::criterion_group!(benches, checksums, index_and_memory, log);

@@ -3,14 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::{Engine, Mode};
-use crate::format::{Facts, Record, content_hash};
+use crate::format::{Facts, Record};
 use crate::io::{BackingError, Time};
 use crate::leaf::Page;
-use crate::object::{Busy, Object, State, blocks};
+use crate::object::{Object, State, blocks};
 use crate::{Error, Result, Seq};
 
 /// A direct write under way; ended by [`Engine::end_direct`].
@@ -145,7 +143,7 @@ impl Engine {
     }
 
     /// Drops what is cached of `range`. True if a copy on an SSD was among it, or may still be found there.
-    fn forget_range(&self, state: &mut State, range: Range<u64>) -> bool {
+    pub(crate) fn forget_range(&self, state: &mut State, range: Range<u64>) -> bool {
         let (pages, copies) = state.drop_range(range, &self.segments);
         self.ram.removed(pages);
         copies > 0
@@ -210,146 +208,6 @@ impl Engine {
         frame
     }
 
-    /// Cuts or grows an object to `size` bytes; durable when this returns.
-    pub async fn truncate(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
-        self.occupy(object).await?;
-        let result = self.cut(object, size, now).await;
-        let mut state = object.lock();
-        if state.busy == Busy::Truncate {
-            state.busy = Busy::No;
-        }
-        drop(state);
-        object.changed.wake();
-        result
-    }
-
-    /// Waits until nobody else works on the object's backing file, and keeps others from it.
-    async fn occupy(&self, object: &Object) -> Result<()> {
-        let ready = || {
-            let mut state = object.lock();
-            if state.gone {
-                return Some(Err(Error::Backing(BackingError::Gone)));
-            }
-            let free = state.busy == Busy::No && state.directs == 0 && state.truncating.is_none();
-            free.then(|| {
-                state.busy = Busy::Truncate;
-                Ok(())
-            })
-        };
-        object.changed.until(ready).await
-    }
-
-    async fn cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
-        let old = object.lock().size;
-        let unlogged = self.active() == 0;
-        if size < old && !unlogged {
-            self.log_cut(object, size, now).await?;
-        } else {
-            let mut state = object.lock();
-            let last = size.min(old) / BLOCK as u64;
-            let pages = if size < old { self.forget_range(&mut state, last..u64::MAX) } else { false };
-            debug_assert!(!pages || unlogged);
-            state.outdate(&(last..u64::MAX));
-        }
-        let result = self.carry_out(object, size, Some(now)).await;
-        if result.is_ok() && size >= old {
-            object.lock().size = size;
-            self.set_mtime(object, now).await?;
-        }
-        result
-    }
-
-    /// Logs a cut and lets nothing beyond it count. A last block that only the cache has is written again without what
-    /// was cut off.
-    async fn log_cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
-        let partial = size / BLOCK as u64;
-        let keep = (size % BLOCK as u64) as usize;
-        let dirty_partial = keep > 0 && object.lock().entry(partial).is_some_and(|entry| entry.dirty);
-        let last =
-            if dirty_partial { Some(cut_page(&self.load(object, partial).await?, keep)) } else { None };
-        let mtime = Some(now);
-        let facts = Facts { key: object.key.clone(), size, mtime };
-        let frame = loop {
-            // Both in one frame: the record must not be seen without the rewritten block.
-            let appended = self.log.append_cut(object, &facts, size, last.as_ref(), &self.segments)?;
-            let Some((appended, placed)) = appended else {
-                self.log.changed.until(|| self.log.has_room(1).then_some(())).await;
-                continue;
-            };
-            let mut state = object.lock();
-            state.truncating = Some(appended.segment);
-            state.size = size;
-            state.mtime = mtime;
-            state.logged = true;
-            state.last_frame = appended.seq;
-            self.forget_range(&mut state, partial..u64::MAX);
-            if let Some((placed, page)) = placed.zip(last.clone()) {
-                let pages = SmallVec::from_iter([page]);
-                self.install(&mut state, object, partial, pages, &placed);
-            }
-            break appended.seq;
-        };
-        self.commit(frame).await
-    }
-
-    /// Carries out a cut found in the log.
-    pub(crate) async fn finish_cut(
-        &self,
-        object: &Arc<Object>,
-        size: u64,
-        mtime: Option<Time>,
-    ) -> Result<()> {
-        self.carry_out(object, size, mtime).await.or_else(|error| match error {
-            Error::Backing(BackingError::Gone) => {
-                self.drop_object(object);
-                Ok(())
-            }
-            error => Err(error),
-        })
-    }
-
-    /// Does to the backing store what was logged, for as long as it takes.
-    async fn carry_out(&self, object: &Arc<Object>, size: u64, mtime: Option<Time>) -> Result<()> {
-        let backing = &self.env.backing;
-        loop {
-            let mut result = backing.truncate(&object.key, size).await;
-            if let Some(mtime) = mtime.filter(|_| result.is_ok()) {
-                result = backing.set_mtime(&object.key, mtime).await;
-            }
-            if result.is_ok() {
-                result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()));
-            }
-            let logged = object.lock().truncating.is_some();
-            match (result, logged) {
-                (Ok(()) | Err(BackingError::Gone), true) => {
-                    self.log_carried_out(object).await?;
-                    return Ok(result?);
-                }
-                (result, false) => return Ok(result?),
-                (Err(error), true) => {
-                    self.backing_failed(error);
-                    if self.closing() {
-                        return Err(Error::Closing);
-                    }
-                    self.env.clock.sleep(std::time::Duration::from_secs(1)).await;
-                }
-            }
-        }
-    }
-
-    /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on.
-    pub(crate) async fn log_carried_out(&self, object: &Object) -> Result<()> {
-        let facts = self.facts(object);
-        let (frame, _) =
-            self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
-        self.commit(frame).await?;
-        // Unless the object was forgotten meanwhile.
-        if let Some(segment) = object.lock().truncating.take() {
-            self.segments.release(segment);
-        }
-        Ok(())
-    }
-
     /// Sets the modification time that destage has to leave behind. No effect on an object that never was in the log.
     pub async fn set_mtime(&self, object: &Arc<Object>, mtime: Time) -> Result<()> {
         {
@@ -390,12 +248,4 @@ impl Engine {
         object.changed.wake();
         self.space.wake();
     }
-}
-
-/// The first `keep` bytes of a page, with its content hash; the rest is zero.
-fn cut_page(page: &[u8], keep: usize) -> (Page, u64) {
-    let mut contents = page.to_vec();
-    contents[keep..].fill(0);
-    let hash = content_hash(&contents);
-    (Page::from(contents), hash)
 }

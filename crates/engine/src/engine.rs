@@ -10,6 +10,7 @@ use crate::clean::Clean;
 use crate::counters::Totals;
 use crate::destage::Destager;
 use crate::event::Event;
+use crate::ghost::Ghosts;
 use crate::io::{Backing, Clock, Device, Key, Spawn};
 use crate::log::Log;
 use crate::members::Members;
@@ -37,6 +38,9 @@ impl Mode {
     const ALL: [Mode; 4] = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough];
 }
 
+/// Runs a batch of completions, in which the replies sent may be gathered.
+pub type Deliver = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
+
 /// The world around the engine.
 #[derive(Clone)]
 pub struct Env {
@@ -47,7 +51,7 @@ pub struct Env {
     /// The slow store below.
     pub backing: Arc<dyn Backing>,
     /// Runs a batch of completions: whoever sends replies may gather them.
-    pub deliver: Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>,
+    pub deliver: Deliver,
     /// Told what an administrator should know.
     pub events: Arc<dyn Fn(Event) + Send + Sync>,
 }
@@ -81,6 +85,7 @@ pub struct Engine {
     pub(crate) log: Log,
     pub(crate) objects: Objects,
     pub(crate) ram: Ram,
+    pub(crate) ghosts: Ghosts,
     pub(crate) clean: Clean,
     pub(crate) destager: Destager,
     pub(crate) totals: Totals,
@@ -111,6 +116,7 @@ impl Engine {
         let Parts { env, pool, segments, objects, next_seq, settings } = parts;
         let segment_size = u64::from(pool.segment_size);
         let slots = (segment_size / crate::buffer::BLOCK as u64) as usize;
+        let pages = (settings.ram / crate::buffer::BLOCK as u64) as usize;
         let engine = Engine {
             pool_id: pool.uuid,
             segment_size,
@@ -119,7 +125,8 @@ impl Engine {
             members: Members::new(pool),
             segments,
             objects,
-            ram: Ram::new((settings.ram / crate::buffer::BLOCK as u64) as usize),
+            ram: Ram::new(pages),
+            ghosts: Ghosts::new(pages * 2),
             clean: Clean::default(),
             destager: Destager::default(),
             totals: Totals::default(),

@@ -36,6 +36,11 @@ impl Engine {
         !active.is_empty() && self.segments.least_free(&active, true) < self.spare_segments()
     }
 
+    /// Whether clean blocks can be written without letting others go.
+    pub(crate) fn has_room(&self) -> bool {
+        self.segments.least_free(&self.active_devices(), true) > self.spare_segments() + 1
+    }
+
     async fn evict(&self, id: SegmentId, segment: &Segment) {
         match self.read_footer(segment).await {
             Some(body) => {

@@ -147,3 +147,59 @@ fn bits(mut map: u64) -> impl Iterator<Item = u32> {
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(slot: u16) -> Entry {
+        Entry { segment: 3, checksum: 7, slot, dirty: false, hit: false }
+    }
+
+    proptest! {
+        #[test]
+        fn a_leaf_is_a_map(steps in proptest::collection::vec((0..64_u32, any::<u16>(), 0..4_u8), 0..300)) {
+            let mut leaf = Leaf::default();
+            let (mut entries, mut pages) = (BTreeMap::new(), BTreeMap::new());
+            for (index, value, what) in steps {
+                match what {
+                    0 => prop_assert_eq!(leaf.set_entry(index, entry(value)), entries.insert(index, entry(value))),
+                    1 => prop_assert_eq!(leaf.remove_entry(index), entries.remove(&index)),
+                    2 => {
+                        let page = Page::from(value.to_le_bytes().as_slice());
+                        let new = pages.insert(index, page.clone()).is_none();
+                        prop_assert_eq!(leaf.set_page(index, page), new);
+                    }
+                    _ => prop_assert_eq!(leaf.remove_page(index), pages.remove(&index)),
+                }
+                prop_assert_eq!(leaf.on_ssd().collect::<Vec<_>>(), entries.keys().copied().collect::<Vec<_>>());
+                prop_assert_eq!(leaf.in_ram().collect::<Vec<_>>(), pages.keys().copied().collect::<Vec<_>>());
+                prop_assert!((0..64).all(|index| leaf.entry(index) == entries.get(&index)));
+                prop_assert!((0..64).all(|index| leaf.page(index) == pages.get(&index)));
+                prop_assert_eq!(leaf.is_empty(), entries.is_empty() && pages.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_leaf_takes_less_than_16_bytes_a_block() {
+        let mut leaf = Leaf::default();
+        (0..64).for_each(|index| {
+            leaf.set_entry(index, entry(1));
+        });
+        assert!(leaf.index_bytes() <= 14 * 64, "{}", leaf.index_bytes());
+    }
+
+    #[test]
+    fn a_page_is_hit_once_it_was_used() {
+        let mut leaf = Leaf::default();
+        leaf.set_page(5, Page::from(&[1][..]));
+        assert!(!leaf.take_hit(5));
+        leaf.use_page(5);
+        assert!(leaf.take_hit(5) && !leaf.take_hit(5));
+    }
+}

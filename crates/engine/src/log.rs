@@ -3,18 +3,16 @@
 //! Requests append to the open frame; the writer task closes it, writes it to both legs at once, and opens the next
 //! one meanwhile. One frame is in flight at a time: that a frame exists proves that the one before it was durable.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldhash::fast::FixedState;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{
-    BODY_BASE, Body, Facts, Footer, FrameHead, Record, bind, content_hash, facts_len, footer, frame,
-    record_len,
+    Facts, Footer, FrameHead, Record, bind, content_hash, facts_len, footer, frame, record_len,
 };
+use crate::gathered::Gathered;
 use crate::leaf::{Page, SegmentId};
 use crate::object::Object;
 use crate::segments::{Opened, Reach, Segments};
@@ -25,67 +23,6 @@ use crate::{Completion, Error, Seq};
 const FRAME_DATA: usize = 512;
 /// Bytes of records of a frame at most.
 const FRAME_BODY: usize = 64 * 1024;
-
-/// Records being gathered, with each object's place among them.
-#[derive(Debug)]
-pub(crate) struct Gathered {
-    body: Body,
-    objects: HashMap<u32, u16, FixedState>,
-    /// Encoded size of `body`.
-    pub(crate) len: usize,
-}
-
-impl Default for Gathered {
-    fn default() -> Self {
-        Gathered { body: Body::default(), objects: HashMap::default(), len: BODY_BASE }
-    }
-}
-
-impl Gathered {
-    /// The object's index; its facts are as of now.
-    pub(crate) fn object(&mut self, number: u32, facts: Facts) -> u16 {
-        if let Some(index) = self.objects.get(&number) {
-            let old = &mut self.body.objects[usize::from(*index)];
-            self.len = self.len - facts_len(old) + facts_len(&facts);
-            *old = facts;
-            return *index;
-        }
-        let index = self.body.objects.len() as u16;
-        self.len += facts_len(&facts);
-        self.body.objects.push(facts);
-        self.objects.insert(number, index);
-        index
-    }
-
-    pub(crate) fn record(&mut self, record: Record) {
-        self.len += record_len(&record);
-        self.body.records.push(record);
-    }
-
-    /// Takes over what a closed frame gathered.
-    fn absorb(&mut self, frame: Gathered) {
-        let mut numbers = vec![0; frame.body.objects.len()];
-        frame.objects.iter().for_each(|(number, index)| numbers[usize::from(*index)] = *number);
-        let mut numbers = numbers.into_iter();
-        self.absorb_body(frame.body, |_| numbers.next().unwrap_or_default());
-    }
-
-    /// Takes over a body; `number` says which object is which.
-    pub(crate) fn absorb_body(&mut self, body: Body, mut number: impl FnMut(&Facts) -> u32) {
-        let take = |facts| (number(&facts), facts);
-        let indexes: Vec<u16> =
-            body.objects.into_iter().map(take).map(|(n, facts)| self.object(n, facts)).collect();
-        for mut record in body.records {
-            let object = record.object_mut();
-            *object = indexes[usize::from(*object)];
-            self.record(record);
-        }
-    }
-
-    pub(crate) fn into_body(self) -> Body {
-        self.body
-    }
-}
 
 /// The frame that requests append to.
 #[derive(Debug)]
@@ -201,7 +138,7 @@ impl Log {
     /// The frame that is being gathered or would be next: once it is durable, so is everything appended so far.
     pub(crate) fn last_appended(&self) -> Seq {
         let state = self.state.lock();
-        let empty = state.open.as_ref().is_none_or(|open| open.gathered.body == Body::default());
+        let empty = state.open.as_ref().is_none_or(|open| open.gathered.is_empty());
         if empty { state.next_seq - 1 } else { state.next_seq }
     }
 
@@ -232,7 +169,7 @@ impl Log {
         }
         let (Some(current), Some(open)) = (&state.current, &mut state.open) else { return Ok(None) };
         if self.fits(current, open, data, len) {
-            let first = open.gathered.body == Body::default();
+            let first = open.gathered.is_empty();
             let value = append(current, open);
             drop(guard);
             if first {
@@ -240,7 +177,7 @@ impl Log {
             }
             return Ok(Some(value));
         }
-        if open.gathered.body == Body::default() {
+        if open.gathered.is_empty() {
             self.end_segment(guard);
         }
         Ok(None)
@@ -361,7 +298,7 @@ impl Log {
         if state.broken.is_some() || self.fits(current, open, data.min(self.frame_data()), 4096) {
             return true;
         }
-        if open.gathered.body == Body::default() {
+        if open.gathered.is_empty() {
             self.end_segment(guard);
         }
         false
@@ -412,7 +349,7 @@ impl Log {
     /// The segment being written, if anything was written to it.
     pub(crate) fn used_segment(&self) -> Option<SegmentId> {
         let state = self.state.lock();
-        let used = |current: &&Current| current.gathered.body != Body::default();
+        let used = |current: &&Current| !current.gathered.is_empty();
         state.current.as_ref().filter(used).map(|current| current.opened.id)
     }
 
@@ -460,7 +397,7 @@ impl Log {
     pub(crate) fn next_step(&self, advance: impl FnOnce() -> Reach) -> Option<Step> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let wanted = |open: &Open| state.kick || open.gathered.body != Body::default();
+        let wanted = |open: &Open| state.kick || !open.gathered.is_empty();
         if state.open.as_ref().is_some_and(wanted) {
             state.kick = false;
             return self.close_frame(state, advance()).map(Step::Write);

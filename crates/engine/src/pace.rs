@@ -63,3 +63,36 @@ impl Pace {
         self.changed.until(ready).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_with_room_takes_everything() {
+        let pace = Pace::default();
+        assert!((0..1000).all(|_| pace.admits(0.49, 1000)));
+    }
+
+    #[test]
+    fn a_fuller_log_takes_less_for_each_block_destaged() {
+        let mut taken = Vec::new();
+        for fill in [0.5, 0.7, 0.9, 1.1] {
+            let pace = Pace::default();
+            while pace.admits(fill, 1) {}
+            pace.destaged(1000);
+            taken.push((0..).take_while(|_| pace.admits(fill, 1)).count());
+        }
+        assert!(taken.is_sorted_by(|a, b| a >= b), "{taken:?}");
+        assert!(taken[0] > 2000 && taken[3] == 1000, "{taken:?}");
+    }
+
+    #[test]
+    fn a_write_larger_than_what_is_allowed_gets_through_in_the_end() {
+        let pace = Pace::default();
+        assert!(pace.admits(0.95, 4096));
+        assert!(!pace.admits(0.95, 4096));
+        pace.destaged(8192);
+        assert!(pace.admits(0.95, 4096));
+    }
+}

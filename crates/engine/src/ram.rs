@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::object::Object;
+use crate::engine::Engine;
+use crate::object::{Object, Source};
 
 /// Which blocks are in memory, oldest first, and how many may be.
 #[derive(Debug)]
@@ -46,5 +47,39 @@ impl Ram {
     /// Sends a block round again.
     pub(crate) fn spare(&self, object: &Arc<Object>, block: u64) {
         self.queue.lock().push_back((Arc::downgrade(object), block));
+    }
+}
+
+impl Engine {
+    /// Whether a block that leaves memory and is on no SSD is written to one: if there is room, or if it is used again
+    /// and again.
+    fn is_worth_a_place(&self, object: &Object, block: u64) -> bool {
+        let known = self.ghosts.knows(object.key_hash, block);
+        self.ghosts.note(object.key_hash, block);
+        known || self.has_room()
+    }
+
+    /// Lets the oldest blocks leave memory until the rest fits.
+    pub(crate) fn trim_ram(&self) {
+        while let Some((object, block)) = self.ram.next_victim() {
+            let Some(object) = object.upgrade() else { continue };
+            let mut state = object.lock();
+            let Some(page) = state.page(block).cloned() else { continue };
+            if state.take_hit(block) {
+                drop(state);
+                self.ghosts.note(object.key_hash, block);
+                self.ram.spare(&object, block);
+                continue;
+            }
+            let elsewhere = state.entry(block).is_some();
+            state.remove_page(block);
+            self.ram.removed(1);
+            let wanted = !elsewhere && self.is_worth_a_place(&object, block);
+            let fetch = wanted.then(|| state.begin_fetch(block..block + 1, Source::Cache));
+            drop(state);
+            if let Some(fetch) = fetch {
+                self.clean.offer(self, &object, block, page, fetch);
+            }
+        }
     }
 }

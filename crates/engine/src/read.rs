@@ -65,9 +65,7 @@ impl Engine {
             if let Some(page) = state.use_page(block) {
                 copy(page, block, offset, &mut buf[..len]);
                 found += 1;
-            } else if found > 0 {
-                return TriedRead::Wait;
-            } else if state.entry(block).is_some() {
+            } else if found > 0 || state.entry(block).is_some() {
                 return TriedRead::Wait;
             }
         }
@@ -341,30 +339,6 @@ impl Engine {
         }
         self.totals.read_backing.add(count as u64);
         Ok(buffer.chunks_exact(BLOCK).map(Page::from).collect())
-    }
-
-    /// Lets the oldest blocks leave memory until the rest fits.
-    pub(crate) fn trim_ram(&self) {
-        while let Some((object, block)) = self.ram.next_victim() {
-            let Some(object) = object.upgrade() else { continue };
-            let mut state = object.lock();
-            let Some(page) = state.page(block).cloned() else { continue };
-            if state.take_hit(block) {
-                drop(state);
-                self.ram.spare(&object, block);
-                continue;
-            }
-            let elsewhere = state.entry(block).is_some();
-            state.remove_page(block);
-            self.ram.removed(1);
-            // What is on no SSD yet is worth a place there.
-            let fetch =
-                (!elsewhere && state.size > 0).then(|| state.begin_fetch(block..block + 1, Origin::Cache));
-            drop(state);
-            if let Some(fetch) = fetch {
-                self.clean.offer(self, &object, block, page, fetch);
-            }
-        }
     }
 }
 

@@ -91,7 +91,7 @@ impl Tree {
         Name::new('f', self.client, item.into())
     }
 
-    fn dir_name(&self, dir: u32) -> Name {
+    pub(crate) fn dir_name(&self, dir: u32) -> Name {
         Name::new('d', if self.owns_dirs { self.client } else { 0 }, dir.into())
     }
 

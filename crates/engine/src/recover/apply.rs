@@ -195,7 +195,7 @@ fn apply_record(
 
 /// The records of several frames as one body.
 fn merged(bodies: Vec<Body>) -> Body {
-    let mut merged = crate::log::Gathered::default();
+    let mut merged = crate::gathered::Gathered::default();
     let objects = Objects::new();
     for body in bodies {
         merged.absorb_body(body, |facts| objects.get(&facts.key).number);

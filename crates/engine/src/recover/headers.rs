@@ -81,8 +81,7 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
 pub(super) fn live(found: Vec<Found>, reach: Reach, doubtful: u64) -> Vec<Found> {
     let counts = |found: &Found| {
         let in_log = super::is_log(found) && found.seq >= reach.tail;
-        in_log
-            || (found.order() >= reach.oldest && (super::is_log(found) || found.epoch >= doubtful))
+        in_log || (found.order() >= reach.oldest && (super::is_log(found) || found.epoch >= doubtful))
     };
     let mut live: Vec<_> = found.into_iter().filter(counts).collect();
     live.sort_unstable_by_key(Found::order);

@@ -1,0 +1,148 @@
+//! The slow storage: an emulated array made for this, or a directory on a real one.
+
+use std::fs;
+use std::os::linux::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use forebay_array::model::Model;
+use forebay_array::{Fault, FileSystem, power};
+use serde::{Deserialize, Serialize};
+
+const STATES: &str = "/run/forebay-array";
+const NAME: &str = "paper";
+/// Bytes of the emulated block device.
+const SIZE: u64 = 8 << 30;
+const SAMPLE: Duration = Duration::from_millis(250);
+
+/// Where the data is.
+pub(crate) struct Storage {
+    root: PathBuf,
+    emulated: bool,
+    /// What the report says about it.
+    pub(crate) description: String,
+}
+
+impl Storage {
+    /// Takes a directory on a real array.
+    pub(crate) fn directory(dir: &Path) -> Result<Self> {
+        let what = || format!("the directory {} cannot be used", dir.display());
+        let root = dir.join("forebay-paper");
+        fs::create_dir_all(&root).with_context(what)?;
+        let root = root.canonicalize().with_context(what)?;
+        Ok(Self { description: format!("the directory {}", dir.display()), root, emulated: false })
+    }
+
+    /// Makes an emulated array, or takes the one that an interrupted run has left.
+    /// It is mounted at `mount`, not below /run: nfs-ganesha gets a /run of its own.
+    pub(crate) fn emulated(model: &str, mount: PathBuf, daemon: &[&str]) -> Result<Self> {
+        let model = Model::load(model)?;
+        let description = format!("emulated array {}: {}", model.name, model.description);
+        let plan = power::Plan {
+            base: STATES.into(),
+            name: NAME.to_owned(),
+            model,
+            size: SIZE,
+            image_dir: "/dev/shm".into(),
+            fs: FileSystem::Xfs,
+            mount: Some(mount),
+        };
+        let state = power::up(&plan, daemon)?;
+        Ok(Self { root: state.mount, emulated: true, description })
+    }
+
+    /// A directory on it, made where it is missing.
+    pub(crate) fn dir(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.root.join(name);
+        fs::create_dir_all(&dir).with_context(|| format!("{} cannot be made", dir.display()))?;
+        Ok(dir)
+    }
+
+    /// Removes a directory on it; one that is not there is fine.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        let dir = self.root.join(name);
+        match fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("{} cannot be removed", dir.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Does something that is not measured without the pace of the disks, where they are emulated.
+    pub(crate) fn without_pace<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.emulated {
+            return work();
+        }
+        power::inject(Path::new(STATES), NAME, Fault::Instant)?;
+        let result = work();
+        // What is still on its way to the disks would be in the way of what is measured next.
+        rustix::fs::sync();
+        power::inject(Path::new(STATES), NAME, Fault::Clear)?;
+        result
+    }
+
+    /// Takes everything away again.
+    pub(crate) fn down(self) -> Result<()> {
+        if self.emulated {
+            power::down(Path::new(STATES), NAME, true)?;
+            return Ok(());
+        }
+        let root = self.root;
+        fs::remove_dir_all(&root).with_context(|| format!("{} cannot be removed", root.display()))
+    }
+
+    /// Watches the block device below until it is asked for.
+    pub(crate) fn watch(&self) -> Watch {
+        let device = fs::metadata(&self.root).map(|found| found.st_dev()).unwrap_or_default();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let path = format!("/sys/dev/block/{major}:{minor}/stat");
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut samples = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                samples.extend(sample(&path));
+                thread::sleep(SAMPLE);
+            }
+            samples.extend(sample(&path));
+            samples
+        });
+        Watch { stop, thread }
+    }
+}
+
+/// What a block device has done until one moment.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct DiskSample {
+    /// Seconds since 1970.
+    pub(crate) time: f64,
+    /// Reads and writes completed since the device was made.
+    pub(crate) requests: u64,
+}
+
+/// The fields of Documentation/block/stat.rst: reads are the first, writes the fifth.
+fn sample(path: &str) -> Option<DiskSample> {
+    let text = fs::read_to_string(path).ok()?;
+    let fields: Vec<u64> = text.split_ascii_whitespace().filter_map(|field| field.parse().ok()).collect();
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
+    Some(DiskSample { time, requests: fields.first()? + fields.get(4)? })
+}
+
+/// A thread that looks at a block device now and then.
+pub(crate) struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<DiskSample>>,
+}
+
+impl Watch {
+    /// What it has seen; nothing where there is no such device.
+    pub(crate) fn samples(self) -> Vec<DiskSample> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}

@@ -1,0 +1,261 @@
+//! The servers that are compared, and how each is started, used and stopped.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal};
+use serde::{Deserialize, Serialize};
+
+use crate::job::Job;
+use crate::result::Report;
+use crate::runner::{self, Settings};
+use crate::session::{Identity, Session};
+use crate::url::Target;
+
+/// A server that is to be mounted within this time: a cache replays its log first.
+const START: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_secs(60);
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum System {
+    /// nfs-ganesha with its VFS back end, on the array alone: the baseline.
+    Ganesha,
+    /// Forebay without a cache.
+    PassThrough,
+    /// Forebay, acknowledging from two SSDs.
+    WriteBack,
+    /// Forebay, acknowledging from the array.
+    WriteThrough,
+}
+
+impl System {
+    pub(crate) const ALL: [Self; 4] = [Self::Ganesha, Self::PassThrough, Self::WriteBack, Self::WriteThrough];
+
+    /// What reports call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Ganesha => "nfs-ganesha",
+            Self::PassThrough => "pass-through",
+            Self::WriteBack => "write-back",
+            Self::WriteThrough => "write-through",
+        }
+    }
+
+    /// Whether it has caches of its own on SSDs.
+    pub(crate) const fn is_cached(self) -> bool {
+        matches!(self, Self::WriteBack | Self::WriteThrough)
+    }
+}
+
+/// Where servers keep what is theirs.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// State directories, logs, jobs.
+    pub(crate) work: PathBuf,
+    /// Cache files.
+    pub(crate) caches: PathBuf,
+    /// Bytes of each of two cache files.
+    pub(crate) cache_size: u64,
+}
+
+/// A server on one directory.
+pub(crate) enum Server {
+    /// Started anew for each job, by this program in namespaces of its own.
+    Ganesha {
+        dir: PathBuf,
+        work: PathBuf,
+    },
+    Forebay(Forebay),
+}
+
+/// A running `forebay serve`, started with an empty cache; it ends when this is dropped.
+pub(crate) struct Forebay {
+    child: Child,
+    target: Target,
+    state: PathBuf,
+    caches: [PathBuf; 2],
+}
+
+impl Server {
+    /// Starts a server with nothing in its caches.
+    pub(crate) fn start(system: System, dir: &Path, place: &Place) -> Result<Self> {
+        match system {
+            System::Ganesha => Ok(Self::Ganesha { dir: dir.to_owned(), work: place.work.clone() }),
+            _ => Ok(Self::Forebay(Forebay::start(system, dir, place)?)),
+        }
+    }
+
+    /// Runs a job on it; the page cache is dropped before each phase where `cold`.
+    pub(crate) fn run(&self, job: &Job, cold: bool, keep: bool) -> Result<Report> {
+        match self {
+            Self::Ganesha { dir, work } => run_ganesha(dir, work, job, cold, keep),
+            Self::Forebay(server) => runner::run(settings(&server.target, cold, keep), job),
+        }
+    }
+
+    /// Lets the server write everything to its backing store.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let Self::Forebay(server) = self else { return Ok(()) };
+        let output = program()?.args(["flush", "--wait", "--state-dir"]).arg(&server.state).output()?;
+        if !output.status.success() {
+            bail!("forebay flush failed: {}", first_line(&String::from_utf8_lossy(&output.stderr)));
+        }
+        Ok(())
+    }
+
+    /// Stops it, and waits for it.
+    pub(crate) fn stop(self) -> Result<()> {
+        match self {
+            Self::Ganesha { .. } => Ok(()),
+            Self::Forebay(mut server) => server.stop(),
+        }
+    }
+}
+
+/// This program again.
+fn program() -> Result<Command> {
+    Ok(Command::new(std::env::current_exe().context("the path of this program cannot be found")?))
+}
+
+fn settings(target: &Target, drop_caches: bool, keep: bool) -> Settings {
+    Settings {
+        target: target.clone(),
+        repeat: 1,
+        threads: 1,
+        verify: false,
+        state: None,
+        keep,
+        drop_caches,
+        server_pid: None,
+        uid: 0,
+        label: None,
+        command: Vec::new(),
+    }
+}
+
+fn run_ganesha(dir: &Path, work: &Path, job: &Job, cold: bool, keep: bool) -> Result<Report> {
+    let (job_file, result) = (work.join("job.json"), work.join("result.json"));
+    fs::write(&job_file, serde_json::to_vec(job)?).context("the job file cannot be written")?;
+    let mut command = program()?;
+    command.args(["bench", "run", "--ganesha"]).arg(dir).arg("--job").arg(&job_file).arg("-o").arg(&result);
+    command.args(cold.then_some("--drop-caches")).args(keep.then_some("--keep"));
+    let output = command.stdin(Stdio::null()).output().context("nfs-ganesha cannot be measured")?;
+    if !output.status.success() {
+        bail!("{}", first_line(&String::from_utf8_lossy(&output.stderr)));
+    }
+    Report::load(&result)
+}
+
+/// The first line, without the name of the program.
+fn first_line(errors: &str) -> String {
+    let line = errors.lines().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    line.trim_start_matches("forebay: ").trim_start_matches("error: ").to_owned()
+}
+
+impl Forebay {
+    fn start(system: System, dir: &Path, place: &Place) -> Result<Self> {
+        let state = place.work.join("state");
+        let caches = ["cache-a", "cache-b"].map(|name| place.caches.join(name));
+        discard(&state, &caches)?;
+        // The port is free again when the server wants it, as good as always.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let log_path = place.work.join("server.log");
+        let log = File::create(&log_path).with_context(|| format!("cannot make {}", log_path.display()))?;
+        let mut arguments: Vec<OsString> = ["serve".into(), dir.into()].into();
+        arguments.extend(["--listen", &format!("127.0.0.1:{port}"), "--squash", "none"].map(OsString::from));
+        arguments.extend(["--mode".into(), system.name().into(), "--state-dir".into(), state.clone().into()]);
+        if system.is_cached() {
+            for cache in &caches {
+                arguments.extend(["--cache".into(), cache.into()]);
+            }
+            arguments.extend(["--cache-size".into(), place.cache_size.to_string().into()]);
+        }
+        let mut command = program()?;
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        // Whoever interrupts this program does not want to be left with a server.
+        // SAFETY: between fork and exec only prctl(2) is called, which is safe there (signal-safety(7)).
+        unsafe {
+            command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?));
+        }
+        let child = command.spawn().context("forebay serve cannot be started")?;
+        let target =
+            Target { host: "127.0.0.1".into(), port: Some(port), mount_port: None, export: "/".into() };
+        let mut server = Self { child, target, state, caches };
+        server.wait(&log_path)?;
+        Ok(server)
+    }
+
+    /// Mounts until it works.
+    fn wait(&mut self, log: &Path) -> Result<()> {
+        let identity = Identity { uid: 0, machine_name: "bench".to_owned() };
+        let start = Instant::now();
+        loop {
+            match Session::open(&self.target, &identity) {
+                Ok(_) => return Ok(()),
+                Err(error) if start.elapsed() > START => return Err(error),
+                Err(_) => {}
+            }
+            if self.child.try_wait()?.is_some() {
+                let said = fs::read_to_string(log).unwrap_or_default();
+                return Err(anyhow!("{}", first_line(&said)));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        let pid = Pid::from_child(&self.child);
+        if self.child.try_wait()?.is_none() {
+            rustix::process::kill_process(pid, Signal::TERM)?;
+        }
+        let start = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if start.elapsed() > STOP {
+                bail!("forebay serve did not stop within {} seconds", STOP.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        discard(&self.state, &self.caches)
+    }
+}
+
+impl Drop for Forebay {
+    fn drop(&mut self) {
+        // One that was stopped already needs nothing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Removes what a server has kept: the next one is to know nothing.
+fn discard(state: &Path, caches: &[PathBuf; 2]) -> Result<()> {
+    let gone = |result: std::io::Result<()>, path: &Path| match result {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("{} cannot be removed", path.display()))
+        }
+        _ => Ok(()),
+    };
+    gone(fs::remove_dir_all(state), state)?;
+    caches.iter().try_for_each(|cache| gone(fs::remove_file(cache), cache))
+}
+
+/// The version of nfs-ganesha, or why it cannot be used here.
+pub(crate) fn ganesha_version() -> Result<String> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("it needs root");
+    }
+    let output = Command::new("ganesha.nfsd").arg("-v").output();
+    let output = output.context("install nfs-ganesha, nfs-ganesha-vfs and rpcbind")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.lines().find_map(|line| line.split_once("V").map(|(_, version)| version.trim()));
+    Ok(version.unwrap_or("of unknown version").to_owned())
+}

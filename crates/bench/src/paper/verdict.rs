@@ -1,0 +1,147 @@
+//! Who is ahead, and by how much.
+
+use maud::{Markup, html};
+
+use super::system::System;
+use crate::report::topic::Topic;
+
+/// Closer than this to the baseline counts as even: with repeats, and without.
+const EVEN: (f64, f64) = (0.05, 0.1);
+
+/// A mode of Forebay against the baseline.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Verdict {
+    Win(System, f64),
+    Even(System, f64),
+    Lose(System, f64),
+    /// One of the two is not there.
+    Unknown,
+}
+
+/// The rate of a system with `clients`, the median of its repeats.
+pub(crate) fn rate_at(topic: &Topic<'_>, system: System, clients: u32) -> Option<f64> {
+    let unit = topic.unit();
+    let series = topic.series.iter().find(|series| series.label == system.name())?;
+    let cell = series.cells.iter().find(|cell| cell.clients == clients)?;
+    Some(cell.spread(|run| unit.rate(run)).0)
+}
+
+/// The highest rate of a system over all numbers of clients.
+pub(crate) fn peak(topic: &Topic<'_>, system: System) -> Option<f64> {
+    topic.clients().into_iter().filter_map(|clients| rate_at(topic, system, clients)).reduce(f64::max)
+}
+
+/// The peak of a system divided by that of the baseline.
+pub(crate) fn ratio(topic: &Topic<'_>, system: System) -> Option<f64> {
+    let baseline = peak(topic, System::Ganesha).filter(|rate| *rate > 0.0)?;
+    Some(peak(topic, system)? / baseline)
+}
+
+/// Judges write-back; pass-through where there is no cache.
+pub(crate) fn verdict(topic: &Topic<'_>) -> Verdict {
+    let judged = [System::WriteBack, System::PassThrough];
+    let found = judged.into_iter().find_map(|system| Some((system, ratio(topic, system)?)));
+    let repeated = topic.cells().all(|(_, cell)| cell.phase.runs.len() > 1);
+    let even = if repeated { EVEN.0 } else { EVEN.1 };
+    match found {
+        None => Verdict::Unknown,
+        Some((system, ratio)) if ratio > 1.0 + even => Verdict::Win(system, ratio),
+        Some((system, ratio)) if ratio < 1.0 - even => Verdict::Lose(system, ratio),
+        Some((system, ratio)) => Verdict::Even(system, ratio),
+    }
+}
+
+/// A ratio, with as many digits as mean something.
+pub(crate) fn shown(ratio: f64) -> String {
+    let digits = match ratio {
+        large if large >= 20.0 => 0,
+        middle if middle >= 0.1 => 2,
+        _ => 4,
+    };
+    format!("{ratio:.digits$}\u{a0}×")
+}
+
+impl Verdict {
+    /// In a few words.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Self::Win(system, ratio) | Self::Even(system, ratio) | Self::Lose(system, ratio) => {
+                format!("{} {}", system.name(), shown(*ratio))
+            }
+            Self::Unknown => "not known".to_owned(),
+        }
+    }
+
+    /// For a table.
+    pub(crate) fn show(&self) -> Markup {
+        match self {
+            Self::Win(..) => html! { span.win { "win" } },
+            Self::Even(..) => html! { span.even { "even" } },
+            Self::Lose(..) => html! { span.lose { "lose" } },
+            Self::Unknown => html! { span.even { "-" } },
+        }
+    }
+
+    /// In a sentence, beside the published ratio.
+    pub(crate) fn sentence(&self, published: Option<f64>) -> Markup {
+        let (Self::Win(system, ratio) | Self::Even(system, ratio) | Self::Lose(system, ratio)) = self else {
+            return html! { "not known: the baseline or Forebay was not measured." };
+        };
+        let beside = published.map(|published| {
+            let word = if *ratio >= published { "better than" } else { "short of" };
+            format!(", {word} the published {}", shown(published))
+        });
+        html! { (system.name()) " has " b { (shown(*ratio)) } " the baseline" (beside.unwrap_or_default()) ": " (self.show()) "." }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::topic::{Labelled, topics};
+    use crate::result::Report;
+
+    /// A result of one phase with one client: a rate for each repeat.
+    fn result(system: System, rates: &[f64]) -> Labelled {
+        let run = |rate: &f64| {
+            let none =
+                serde_json::json!({"mean": 0, "p50": 0, "p90": 0, "p99": 0, "p999": 0, "p9999": 0, "max": 0});
+            serde_json::json!({
+                "seconds": 1, "operations": 1, "operations_per_second": rate, "bytes": 0, "bytes_per_second": 0,
+                "entries_per_second": 0, "put_off": 0, "latency": none, "procedures": [], "series": [],
+                "client_cpu": null, "server_cpu": null,
+            })
+        };
+        let runs: Vec<_> = rates.iter().map(run).collect();
+        let report: Report = serde_json::from_value(serde_json::json!({
+            "schema": 1, "command": [], "version": "", "started": 0, "target": "", "threads": 1, "verified": false,
+            "caches_dropped": false,
+            "machine": {"hostname": "", "kernel": "", "cpu": "", "cpus": 1, "memory": 0},
+            "phases": [{"name": "x", "groups": [{"pattern": "randread", "options": {}}], "runs": runs}],
+        }))
+        .unwrap();
+        Labelled { label: system.name().to_owned(), report }
+    }
+
+    fn judged(results: &[Labelled]) -> Verdict {
+        verdict(&topics(results)[0])
+    }
+
+    #[test]
+    fn write_back_is_judged_or_else_pass_through() {
+        let baseline = result(System::Ganesha, &[100.0, 100.0]);
+        let pass = result(System::PassThrough, &[90.0, 90.0]);
+        let back = result(System::WriteBack, &[630.0, 650.0]);
+        let both = [baseline.clone(), pass.clone(), back];
+        assert_eq!(judged(&both), Verdict::Win(System::WriteBack, 6.4));
+        assert_eq!(judged(&[baseline.clone(), pass.clone()]), Verdict::Lose(System::PassThrough, 0.9));
+        assert_eq!(judged(&[pass]), Verdict::Unknown);
+        let once = [result(System::Ganesha, &[100.0]), result(System::PassThrough, &[92.0])];
+        assert_eq!(judged(&once), Verdict::Even(System::PassThrough, 0.92), "one repeat proves less");
+    }
+
+    #[test]
+    fn ratios_have_the_digits_that_mean_something() {
+        assert_eq!([76.5, 6.4, 0.0238].map(shown), ["76\u{a0}×", "6.40\u{a0}×", "0.0238\u{a0}×"]);
+    }
+}

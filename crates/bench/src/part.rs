@@ -1,0 +1,79 @@
+//! Which of the clients are run here, and how the places that run the others are waited for.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::stats::Measured;
+
+/// One of several hosts that share the clients of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    /// Number of the host, from 0. The first one prepares and removes what all share.
+    pub(crate) index: u32,
+    /// How many there are, at least 1.
+    pub(crate) count: u32,
+}
+
+impl Part {
+    /// All clients on one host.
+    pub(crate) const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// Which of `total` clients this host has: as many as the others, or one more.
+    pub(crate) fn clients(self, total: u32) -> Range<u32> {
+        let border = |index: u32| (u64::from(total) * u64::from(index) / u64::from(self.count)) as u32;
+        border(self.index)..border(self.index + 1)
+    }
+
+    /// Whether this host prepares what all share.
+    pub(crate) const fn leads(self) -> bool {
+        self.index == 0
+    }
+}
+
+/// Where hosts wait for each other.
+pub(crate) trait Gate {
+    /// Waits until every host has come to `place`.
+    fn wait(&mut self, place: &str) -> Result<()>;
+
+    /// Hands in what a phase has brought and waits until every host has done so.
+    fn hand_in(&mut self, step: usize, phase: &str, measured: &Measured) -> Result<()>;
+
+    /// Whether there is nobody any more to do it for.
+    fn is_over(&self) -> bool;
+}
+
+/// The gate where there is one host only.
+pub(crate) struct Alone;
+
+impl Gate for Alone {
+    fn wait(&mut self, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn hand_in(&mut self, _: usize, _: &str, _: &Measured) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_is_somewhere() {
+        for total in [0, 1, 2, 3, 7, 64] {
+            for count in 1..6 {
+                let all: Vec<u32> =
+                    (0..count).flat_map(|index| Part { index, count }.clients(total)).collect();
+                assert_eq!(all, (0..total).collect::<Vec<_>>());
+            }
+        }
+        assert_eq!(Part { index: 2, count: 3 }.clients(3), 2..3);
+    }
+}

@@ -1,0 +1,223 @@
+//! The load generator against the real server: every pattern with verification, several agents, the report, the published
+//! tests in small. No figure is judged.
+
+// In tests a panic is the assertion, in their helpers too.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use common::{Serving, forebay, text};
+use serde_json::Value;
+
+const PATTERNS: [&str; 11] = [
+    "seqwrite",
+    "seqread",
+    "randwrite",
+    "randread",
+    "mixed",
+    "getattr",
+    "lookup",
+    "access",
+    "meta",
+    "smallfile",
+    "readdirplus",
+];
+
+fn succeeds(arguments: &[&str]) -> Output {
+    let output = forebay(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    output
+}
+
+fn url(server: &Serving) -> String {
+    format!("nfs://{}/", server.address())
+}
+
+fn phases(result: &Path) -> Vec<(String, u64)> {
+    let report: Value = serde_json::from_slice(&std::fs::read(result).unwrap()).unwrap();
+    let phases = report["phases"].as_array().unwrap();
+    let one = |phase: &Value| {
+        let operations = phase["runs"][0]["operations"].as_u64().unwrap();
+        (phase["name"].as_str().unwrap().to_owned(), operations)
+    };
+    phases.iter().map(one).collect()
+}
+
+#[test]
+fn every_pattern_runs_verified_and_is_reported() {
+    let server = Serving::start(&["--squash", "none"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (result, page) = (folder.path().join("result.json"), folder.path().join("page.html"));
+    let (result_name, page_name) = (result.to_str().unwrap(), page.to_str().unwrap());
+    let options = [
+        "--verify",
+        "-n",
+        "4",
+        "-d",
+        "4",
+        "-t",
+        "0.3",
+        "--size",
+        "2M",
+        "--record",
+        "64K",
+        "--items",
+        "100",
+        "--items-per-dir",
+        "40",
+        "--item-size",
+        "5000",
+        "-o",
+        result_name,
+    ];
+    succeeds(&[&["bench", "run", "--url", &url(&server)][..], &PATTERNS, &options].concat());
+    let phases = phases(&result);
+    assert_eq!(phases.len(), PATTERNS.len() - 1 + 6);
+    assert!(phases.iter().all(|(_, operations)| *operations > 0), "{phases:?}");
+    assert_eq!(std::fs::read_dir(server.data()).unwrap().count(), 0, "everything was removed");
+
+    succeeds(&["bench", "report", result_name, "-o", page_name]);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(phases.iter().all(|(name, _)| page.contains(&format!(">{name}</h2>"))));
+    let compared = text(&succeeds(&["bench", "compare", result_name, result_name]).stdout);
+    assert!(phases.iter().all(|(name, _)| compared.contains(name.as_str())), "{compared}");
+}
+
+/// An agent on a port of its own; it ends with the test.
+struct Agent {
+    child: Child,
+    address: String,
+}
+
+impl Agent {
+    fn start(token: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(["bench", "agent", "--listen", "127.0.0.1:0", "--token-file"]).arg(token);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut address = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut address).unwrap();
+        Self { child, address: address.trim().to_owned() }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn agents_share_files_and_directories() {
+    let server = Serving::start(&["--squash", "none"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (token, result) = (folder.path().join("token"), folder.path().join("result.json"));
+    std::fs::write(&token, "a secret of this test").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let agents = [Agent::start(&token), Agent::start(&token), Agent::start(&token)];
+    let addresses = agents.iter().map(|agent| agent.address.as_str()).collect::<Vec<_>>().join(",");
+    let url = url(&server);
+    let run = |arguments: &[&str]| {
+        let common = ["bench", "run", "--url", &url, "--agents", &addresses, "--token-file"];
+        let end = ["-n", "8", "-d", "2", "-o", result.to_str().unwrap()];
+        succeeds(&[&common[..], &[token.to_str().unwrap()], arguments, &end].concat());
+        let phases = phases(&result);
+        assert!(phases.iter().all(|(_, operations)| *operations > 0), "{phases:?}");
+        assert_eq!(std::fs::read_dir(server.data()).unwrap().count(), 0, "everything was removed");
+        phases
+    };
+    run(&[&PATTERNS[..], &["--verify", "-t", "0.3", "--size", "1M", "--record", "64K", "--items", "20"]]
+        .concat());
+    for layout in ["segmented", "strided"] {
+        let shared =
+            ["seqwrite", "seqread", "randread", "--record", "64K", "--size", "1M", "--shared", layout];
+        assert_eq!(run(&shared)[0], ("seqwrite".to_owned(), 8 * 16));
+    }
+    let phases = run(&["meta", "--shared-dirs", "--items", "30", "--items-per-dir", "10"]);
+    assert_eq!(phases[0], ("meta/mkdir".to_owned(), 30));
+    assert_eq!(phases[1], ("meta/create".to_owned(), 240));
+}
+
+#[test]
+fn the_published_tests_run_in_small_and_go_on_where_they_were() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: dropping caches needs root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (page, work, array) = (path("page.html"), path("work"), path("array"));
+    std::fs::create_dir(&array).unwrap();
+    let paper = [
+        "bench",
+        "paper",
+        "--quick",
+        "--systems",
+        "pass-through",
+        "--clients",
+        "1,2",
+        "--seconds",
+        "0.2",
+        "--data",
+        "4M",
+        "--array",
+        &array,
+        "--dir",
+        &work,
+        "-o",
+        &page,
+    ];
+    succeeds(&paper);
+    let text_of_page = std::fs::read_to_string(&page).unwrap();
+    for part in ["Figure 5: sequential write", "Figure 13", "Method, machine, versions", "durable on both"] {
+        assert!(text_of_page.contains(part), "{part}");
+    }
+    let cells = || {
+        let entries = std::fs::read_dir(Path::new(&work).join("cells")).unwrap().flatten();
+        let mut cells: Vec<_> =
+            entries.map(|entry| (entry.path(), entry.metadata().unwrap().modified().unwrap())).collect();
+        cells.sort();
+        cells
+    };
+    let before = cells();
+    assert_eq!(before.len(), 4 * 2 + 3);
+    assert_eq!(std::fs::read_dir(&array).unwrap().count(), 0, "everything was removed");
+
+    let again = forebay(&paper);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
+    let lock = std::fs::File::open(Path::new(&work).join("lock")).unwrap();
+    lock.lock().unwrap();
+    let beside = forebay(&[&paper[..], &["--resume"]].concat());
+    assert!(text(&beside.stderr).contains("another run"), "{}", text(&beside.stderr));
+    drop(lock);
+    std::fs::remove_file(&before[0].0).unwrap();
+    succeeds(&[&paper[..], &["--resume"]].concat());
+    let after = cells();
+    assert_eq!(after[1..], before[1..], "what was there is not measured again");
+    assert!(after[0].0 == before[0].0 && after[0].1 > before[0].1);
+}
+
+#[test]
+fn a_recommendation_is_made_from_measurements_and_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (disks, ssd, figures) = (path("disks"), path("ssd"), path("figures.json"));
+    for dir in [&disks, &ssd] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    std::fs::write(Path::new(&disks).join("data"), vec![1; 1 << 20]).unwrap();
+    let measure = ["bench", "recommend", &disks, "--cache", &ssd, "--seconds", "0.1", "--save", &figures];
+    let said = text(&succeeds(&measure).stdout);
+    assert!(said.contains("random reads/s where 90 % hit") && said.contains("Buy 2 devices"), "{said}");
+    assert_eq!(std::fs::read_dir(&ssd).unwrap().count(), 0, "the file is gone");
+    let read = ["bench", "recommend", "--figures", &figures, "--working-set", "1T", "--json"];
+    let said: Value = serde_json::from_slice(&succeeds(&read).stdout).unwrap();
+    assert_eq!(said["advice"]["working_set"], 1u64 << 40);
+    assert_eq!(said["advice"]["buy_gb"], 960);
+}
