@@ -22,6 +22,7 @@ pub(super) struct Found {
     pub(super) kind: SegmentKind,
     pub(super) epoch: u64,
     pub(super) first_frame: u64,
+    pub(super) previous: u64,
     pub(super) legs: SmallVec<[Place; 2]>,
 }
 
@@ -65,6 +66,7 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
         kind: header.kind,
         epoch: header.epoch,
         first_frame: header.first_frame,
+        previous: header.previous,
         legs: SmallVec::from_slice(&[header.here]),
     };
     let known = found.entry(header.seq).or_insert_with(|| Found { legs: SmallVec::new(), ..new.clone() });
@@ -85,5 +87,24 @@ pub(super) fn live(found: Vec<Found>, reach: Reach, doubtful: u64) -> Vec<Found>
     };
     let mut live: Vec<_> = found.into_iter().filter(counts).collect();
     live.sort_unstable_by_key(Found::order);
+    if let Some(missing) = missing_log(&live, reach) {
+        live.retain(|found| found.order() > missing || (super::is_log(found) && found.seq >= reach.tail));
+    }
     live
+}
+
+/// The newest segment that was in the log, should still be there and is not. What it said of older copies is not known.
+fn missing_log(live: &[Found], reach: Reach) -> Option<Order> {
+    let mut logs = live.iter().filter(|found| super::is_log(found)).rev().peekable();
+    while let Some(log) = logs.next() {
+        let expected = (log.previous, true, log.previous);
+        let there = logs.peek().is_some_and(|next| next.seq == log.previous);
+        if log.previous == 0 || expected < reach.oldest {
+            return None;
+        }
+        if !there {
+            return Some(expected);
+        }
+    }
+    None
 }
