@@ -7,12 +7,18 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
 use forebay_config::{Access, ClientRule, Export, Settings, Squash, state_base};
 use forebay_control::HandleMode;
+use forebay_server::Ready;
 
 use crate::output;
 
 /// Tells the person on stderr, and systemd if it waits for it.
-pub(crate) fn ready(settings: &Settings, listen: &[SocketAddr], handles: HandleMode) {
-    let mut lines = vec![format!("forebay {}, mode {}", env!("CARGO_PKG_VERSION"), settings.mode)];
+pub(crate) fn ready(settings: &Settings, ready: &Ready) {
+    let (listen, handles) = (&ready.listen, ready.handles);
+    let mut lines = vec![format!("forebay {}, mode {}", env!("CARGO_PKG_VERSION"), ready.mode)];
+    if !ready.cache.devices.is_empty() {
+        lines.push(format!("Caching on {}", ready.cache.devices.join(" and ")));
+    }
+    lines.extend(ready.cache.notices.iter().map(|notice| format!("Note: {notice}.")));
     for export in &settings.exports {
         let names: Vec<&str> = export.names().collect();
         lines.push(format!("Serving {} as {}", export.path.display(), names.join(" and ")));

@@ -92,9 +92,12 @@ pub(crate) enum PoolCommand {
     },
     /// Add a device in service
     Add {
-        /// Block device or file
+        /// Block device or file; what does not exist is made as a file of `--cache-size`
         #[arg(value_hint = ValueHint::AnyPath)]
         path: PathBuf,
+        /// Whatever is on it
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         target: Target,
     },

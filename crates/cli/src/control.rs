@@ -51,11 +51,14 @@ pub(crate) fn running(base: &Path) -> Vec<(Client, Status)> {
 
 /// `forebay mode`.
 pub(crate) fn mode(args: &ModeArgs) -> anyhow::Result<Exit> {
-    let mode = find(&args.target)?.mode(args.mode)?;
+    let (mode, effective) = find(&args.target)?.mode(args.mode)?;
     if args.json {
-        output::json(&json!({ "mode": mode }))?;
+        output::json(&json!({ "mode": mode, "effective_mode": effective.unwrap_or(mode) }))?;
     } else {
         output::result(&format!("{mode}\n"))?;
+        if let Some(effective) = effective {
+            output::note(&format!("{effective} is in force: `forebay status` says why."));
+        }
     }
     Ok(Exit::Done)
 }
@@ -114,9 +117,9 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<Exit> {
             let pool = find(&target)?.pool(PoolRequest::Status)?;
             if json { output::json(&pool)? } else { show_pool(&pool)? }
         }
-        PoolCommand::Add { path, target } => {
+        PoolCommand::Add { path, force, target } => {
             let path = std::path::absolute(path)?;
-            let pool = find(&target)?.pool(PoolRequest::Add { path })?;
+            let pool = find(&target)?.pool(PoolRequest::Add { path, force })?;
             show_pool(&pool)?;
         }
         PoolCommand::Remove { path, wait, target } => {

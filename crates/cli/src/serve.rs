@@ -24,7 +24,7 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
     logging::start(&settings.log);
     make_directories(&settings)?;
     let shown = settings.clone();
-    forebay_server::run(settings, move |listen, handles| announce::ready(&shown, listen, handles))?;
+    forebay_server::run(settings, move |ready| announce::ready(&shown, &ready))?;
     Ok(Exit::Done)
 }
 
@@ -53,6 +53,10 @@ fn describe(settings: &Settings) -> String {
     let _ = writeln!(text, "listen = [{}]", listen.join(", "));
     let _ = writeln!(text, "state_dir = {:?}", settings.state_dir);
     let _ = writeln!(text, "mode = \"{}\"", settings.mode);
+    if !settings.cache.devices.is_empty() {
+        let _ = writeln!(text, "cache = {:?}", settings.cache.devices);
+    }
+    let _ = writeln!(text, "cache_size = {}\nram = {}", settings.cache.size, settings.cache.ram);
     let _ = writeln!(text, "portmap = \"{}\"", settings.portmap);
     let _ = writeln!(text, "\n[limits]");
     for limit in LIMITS {

@@ -15,7 +15,10 @@ DIR is served as `/`; if only its last component is missing, it is made. A direc
 the exports of the file; any other flag overrides what the file says.
 
 Examples:
-  forebay serve ./data
+  forebay serve ./data                                      # two cache files are made for it
+  forebay serve /srv/data --cache /dev/nvme0n1p4 --cache /dev/nvme1n1p4
+  forebay serve ./data --cache /ssd1/cache --cache /ssd2/cache --cache-size 100GiB
+  forebay serve ./data --mode pass-through                  # no cache
   forebay serve ./data --listen 127.0.0.1:12049            # without root
   forebay serve /srv/data --export /data --listen 0.0.0.0 --allow 192.168.0.0/24,fd00::/8
   forebay serve /srv/data --read-only --squash all --anonuid 1000 --anongid 1000
@@ -41,15 +44,22 @@ pub(crate) struct ServeArgs {
     /// root, else ~/.local/state/forebay]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     state_dir: Option<PathBuf>,
-    /// How writes reach the backing store; this version implements pass-through only [default: pass-through]
+    /// How writes reach the backing store; write-back needs two cache devices [default: write-back]
     #[arg(long, value_name = "MODE", value_parser = one_of(Mode::ALL))]
     mode: Option<Mode>,
-    /// Cache device or file; may be repeated (not in this version)
+    /// Block device or file on an SSD to cache on; may be repeated. What does not exist is made as a file. [default: two
+    /// files in the state directory; none in mode pass-through]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     cache: Vec<PathBuf>,
-    /// Size of cache files that have to be made (not in this version)
+    /// Size of cache files that have to be made [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_size: Option<u64>,
+    /// Memory for cached blocks [default: an eighth of the memory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    ram: Option<u64>,
+    /// Make a new cache of the devices, WHATEVER IS ON THEM: also data that no other place has
+    #[arg(long)]
+    format_cache: bool,
     /// What answers clients that ask port 111 where NFS is: off, register with the running rpcbind, or answer from the
     /// server itself; `--portmap` alone means answer [default: off]
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "answer",
@@ -142,6 +152,8 @@ impl ServeArgs {
             mode: self.mode,
             cache: self.cache,
             cache_size: self.cache_size,
+            ram: self.ram,
+            format_cache: self.format_cache,
             portmap: self.portmap,
             allow: self.access.allow,
             read_only: self.access.read_only,

@@ -158,7 +158,7 @@ fn the_service_manager_is_told_when_clients_are_accepted() {
     let mut permissions = dir.path().metadata().unwrap().permissions();
     permissions.set_mode(0o711);
     std::fs::set_permissions(dir.path(), permissions).unwrap();
-    let mut command = user.command(&["serve", "data", "--listen", "127.0.0.1:0"]);
+    let mut command = user.command(&["serve", "data", "--listen", "127.0.0.1:0", "--mode", "pass-through"]);
     let server = Running::start(command.env("NOTIFY_SOCKET", dir.path().join("notify")));
     let mut message = [0; 64];
     let length = socket.recv(&mut message).unwrap();

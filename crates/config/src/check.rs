@@ -8,26 +8,22 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
+use crate::cache;
 use crate::export::{ClientRule, Export, loopback};
 use crate::file::{Draft, DraftClient, DraftExport};
 use crate::hash::{fnv1a, fold32};
 use crate::listen::{default_listen, is_loopback, overlap};
 use crate::problem::{Collector, Origin};
-use crate::settings::{Limits, Mode, Portmap, Settings};
+use crate::settings::{Limits, Portmap, Settings};
 use crate::state::{instance_name, resolved, state_base};
 use crate::table::Located;
 
 /// Completes the draft; what it returns is good only when no problem was noted.
-pub(crate) fn settings(draft: Draft, problems: &mut Collector<'_>) -> Settings {
+pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settings {
     let default = || default_listen().into_iter().map(|address| Located::flag(address, "--listen")).collect();
-    let listen = draft.listen.unwrap_or_else(default);
+    let listen = draft.listen.take().unwrap_or_else(default);
     check_listen(&listen, problems);
     check_limits(&draft.limits, draft.connection_memory.as_ref(), problems);
-    if let Some(mode) = draft.mode.as_ref().filter(|mode| mode.value != Mode::PassThrough) {
-        let message =
-            format!("this version implements pass-through only; mode {} needs the cache", mode.value);
-        problems.add(&mode.origin, message);
-    }
     if draft.exports.is_empty() {
         problems.add(
             &Origin::flag("DIR"),
@@ -36,12 +32,14 @@ pub(crate) fn settings(draft: Draft, problems: &mut Collector<'_>) -> Settings {
     }
     check_names(&draft.exports, problems);
     let outside = listen.iter().find(|address| !is_loopback(&address.value));
-    let exports = complete_exports(draft.exports, outside, problems);
-    let state_dir = state_dir(draft.state_dir, &exports, problems);
+    let exports = complete_exports(std::mem::take(&mut draft.exports), outside, problems);
+    let state_dir = state_dir(draft.state_dir.take(), &exports, problems);
+    let (mode, cache) = cache::complete(&mut draft, &exports, problems);
     Settings {
         listen: listen.into_iter().map(|address| address.value).collect(),
         state_dir,
-        mode: Mode::PassThrough,
+        mode,
+        cache,
         exports,
         portmap: draft.portmap.map_or(Portmap::Off, |portmap| portmap.value),
         limits: draft.limits,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use toml::de::DeTable;
 
+use crate::cache::{CacheDraft, parse_device_size, parse_ram};
 use crate::export::{Access, Squash, parse_networks};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
@@ -19,6 +20,7 @@ pub(crate) struct Draft {
     pub(crate) listen: Option<Vec<Located<SocketAddr>>>,
     pub(crate) state_dir: Option<Located<PathBuf>>,
     pub(crate) mode: Option<Located<Mode>>,
+    pub(crate) cache: CacheDraft,
     pub(crate) portmap: Option<Located<Portmap>>,
     pub(crate) limits: Limits,
     /// Place of `connection_memory`, for the check against `memory`.
@@ -64,6 +66,9 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
     draft.listen = root.list("listen", problems, parse_listen).map(|list| list.value);
     draft.state_dir = root.parsed("state_dir", problems, absolute_path);
     draft.mode = root.parsed("mode", problems, str::parse);
+    draft.cache.devices = root.list("cache", problems, absolute_path).map_or(Vec::new(), |list| list.value);
+    draft.cache.size = root.parsed("cache_size", problems, parse_device_size);
+    draft.cache.ram = root.parsed("ram", problems, parse_ram);
     draft.portmap = root.parsed("portmap", problems, str::parse);
     if let Some(mut table) = root.table("limits", "[limits]", problems) {
         for limit in LIMITS {

@@ -3,6 +3,7 @@
 //! [`resolve`] reads the file (the only I/O besides looking at the exported directories), and answers with
 //! [`Resolved`] or with every mistake there is, each with its place and what is allowed instead.
 
+mod cache;
 mod check;
 mod export;
 mod file;
@@ -16,6 +17,7 @@ mod state;
 mod table;
 mod units;
 
+pub use cache::CacheSettings;
 pub use export::{Access, ClientRule, Export, Squash, anyone, loopback, parse_networks};
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cache::{device_size, ram_size};
 use crate::check;
 use crate::export::{Access, Squash, parse_networks};
 use crate::file::{self, Draft, DraftClient, DraftExport, check_name};
@@ -31,6 +32,10 @@ pub struct Flags {
     pub cache: Vec<PathBuf>,
     /// Size in bytes of cache devices that have to be made.
     pub cache_size: Option<u64>,
+    /// Bytes of memory for cached blocks.
+    pub ram: Option<u64>,
+    /// Make a new pool of the cache devices, whatever is on them.
+    pub format_cache: bool,
     /// Portmapper.
     pub portmap: Option<Portmap>,
     /// Networks that may use the export of `dir`.
@@ -115,15 +120,7 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     if let Some(portmap) = flags.portmap {
         draft.portmap = Some(Located::flag(portmap, "--portmap"));
     }
-    for (given, flag) in [(!flags.cache.is_empty(), "--cache"), (flags.cache_size.is_some(), "--cache-size")]
-    {
-        if given {
-            problems.add(
-                &Origin::flag(flag),
-                "this version has no cache yet; leave the flag out to serve in mode pass-through",
-            );
-        }
-    }
+    apply_cache(flags, draft, problems);
     for (key, text) in &flags.limits {
         let flag = Origin::Flag(format!("--{}", key.replace('_', "-")));
         match LIMITS.iter().find(|limit| limit.key == *key) {
@@ -137,6 +134,22 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     }
     draft.log.level = flags.log_level.unwrap_or(draft.log.level);
     draft.log.format = flags.log_format.unwrap_or(draft.log.format);
+}
+
+/// Flags about the cache.
+fn apply_cache(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) {
+    if !flags.cache.is_empty() {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        draft.cache.devices =
+            flags.cache.iter().map(|path| Located::flag(absolute(path), "--cache")).collect();
+    }
+    let mut sized = |flag: &str, given: Option<u64>, check: fn(u64) -> Result<u64, String>| {
+        let checked = given.map(check)?;
+        checked.map(|size| Located::flag(size, flag)).map_err(|error| problems.add(&Origin::flag(flag), error)).ok()
+    };
+    draft.cache.size = sized("--cache-size", flags.cache_size, device_size).or(draft.cache.size.take());
+    draft.cache.ram = sized("--ram", flags.ram, ram_size).or(draft.cache.ram.take());
+    draft.cache.format = flags.format_cache;
 }
 
 /// `DIR` and the flags that describe its export.

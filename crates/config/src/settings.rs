@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cache::CacheSettings;
 use crate::export::Export;
 
 /// Everything a server needs to know before it starts.
@@ -20,6 +21,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// How writes reach the backing store.
     pub mode: Mode,
+    /// The cache.
+    pub cache: CacheSettings,
     /// What is served; never empty. Names, aliases and ids are unique; paths are absolute and without symlinks.
     pub exports: Vec<Export>,
     /// What answers a client that asks port 111 where NFS is.

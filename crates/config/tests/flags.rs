@@ -91,9 +91,9 @@ fn every_wrong_flag_is_named() {
     let dir = TempDir::new().unwrap();
     let flags = Flags {
         listen: vec!["localhost".into(), "127.0.0.1:99999".into()],
-        cache: vec!["/dev/x".into()],
+        cache: vec![dir.path().join("cache")],
+        ram: Some(1),
         cache_size: Some(1),
-        mode: Some(forebay_config::Mode::WriteBack),
         allow: vec!["here".into()],
         export: Some("data".into()),
         state_dir: Some(dir.path().join("state")),
@@ -110,7 +110,7 @@ fn every_wrong_flag_is_named() {
         "--export",
         "--listen",
         "--listen",
-        "--mode",
+        "--ram",
         "--state-dir",
         "--threads",
     ];
@@ -176,4 +176,26 @@ fn listen_addresses_have_a_default_port() {
     for bad in ["", "2049", ":2049", "*", "host:1", "10.0.0.1:", "[10.0.0.1", "1.2.3.4:70000"] {
         assert!(parse_listen(bad).is_err(), "{bad}");
     }
+}
+
+#[test]
+fn cache_devices_are_absolute_told_apart_and_outside_of_what_is_served() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    fs::create_dir(&data).unwrap();
+    symlink(dir.path(), dir.path().join("again")).unwrap();
+    let with = |cache: &[&str]| Flags {
+        cache: cache.iter().map(|name| dir.path().join(name)).collect(),
+        ..serving(&data)
+    };
+    let settings = resolve(&with(&["a", "b"])).unwrap().settings;
+    assert_eq!(settings.mode, forebay_config::Mode::WriteBack);
+    assert_eq!(settings.cache.devices, [dir.path().join("a"), dir.path().join("b")]);
+    assert_eq!((settings.cache.size, settings.cache.format), (1 << 30, false));
+    assert!((64 << 20..=16 << 30).contains(&settings.cache.ram));
+    for (wrong, why) in [(["a", "again/a"], "twice"), (["a", "data/b"], "lies inside the exported")] {
+        let told = mistakes(&with(&wrong));
+        assert!(told.len() == 1 && told[0].0 == "--cache" && told[0].1.contains(why), "{told:?}");
+    }
+    assert_eq!(mistakes(&Flags { format_cache: true, ..serving(&data) })[0].0, "--format-cache");
 }

@@ -75,7 +75,9 @@ fn mistakes_of_top_level_keys() {
     assert_one("listen = [\"127.0.0.1:1\",\n  \"127.0.0.2:1\", true]", 2, 18, &["a boolean"]);
     assert_one("state_dir = \"state\"", 1, 13, &["not an absolute path"]);
     assert_one("mode = \"writeback\"", 1, 8, &["write-back, write-through, write-around, pass-through"]);
-    assert_one("mode = \"write-back\"", 1, 8, &["pass-through only"]);
+    assert_one("cache = [\"relative\"]", 1, 10, &["absolute"]);
+    assert_one("cache_size = \"1MiB\"", 1, 14, &["64 MiB and 16 TiB"]);
+    assert_one("ram = \"lots\"", 1, 7, &["is not a size"]);
     assert_one("portmap = true", 1, 11, &["a boolean"]);
     assert_one("portmap = \"on\"", 1, 11, &["off, register, answer"]);
 }

@@ -82,14 +82,14 @@ impl Client {
         }
     }
 
-    /// Its mode, after changing it if `change` names one.
+    /// Its mode, after changing it if `change` names one, and the mode in force if that is another.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn mode(&self, change: Option<Mode>) -> Result<Mode, ClientError> {
+    pub fn mode(&self, change: Option<Mode>) -> Result<(Mode, Option<Mode>), ClientError> {
         let request = change.map_or(Request::Mode, |mode| Request::SetMode { mode });
         match self.last_answer(request, |_| ControlFlow::Continue(()))? {
-            Response::Mode { mode } => Ok(mode),
+            Response::Mode { mode, effective_mode } => Ok((mode, effective_mode)),
             other => Err(unexpected(&other)),
         }
     }

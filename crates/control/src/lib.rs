@@ -17,10 +17,10 @@ pub use client::{Client, ClientError};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_metrics::{LatencySummary, Recorder, Snapshot};
 pub use protocol::{
-    Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest, PoolStatus, Request,
-    Response,
+    Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest, PoolStatus,
+    Request, Response,
 };
-pub use sample::{OperationSample, StatSample};
+pub use sample::{CacheCounters, OperationSample, StatSample};
 pub use server::{Handler, Server, ServerError};
 pub use socket::{SOCKET_NAME, socket_path};
 pub use status::{

@@ -6,7 +6,7 @@ use forebay_config::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
-use crate::sample::StatSample;
+use crate::sample::{CacheCounters, StatSample};
 use crate::status::Status;
 
 /// Version of the protocol. Raised when old clients or servers would misunderstand new ones.
@@ -66,6 +66,9 @@ pub enum PoolRequest {
     Add {
         /// Block device or file, absolute.
         path: PathBuf,
+        /// Whatever is on it.
+        #[serde(default)]
+        force: bool,
     },
     /// Take a device away, after what only it holds has been copied.
     Remove {
@@ -94,6 +97,9 @@ pub enum Response {
     Mode {
         /// The mode.
         mode: Mode,
+        /// The mode in force, where it is another for want of devices.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        effective_mode: Option<Mode>,
     },
     /// The pool, after the change if one was asked for.
     Pool(PoolStatus),
@@ -138,7 +144,7 @@ pub struct FlushReport {
 }
 
 /// The pool of cache devices.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolStatus {
     /// Whether there is a cache; without one the rest is empty.
     pub configured: bool,
@@ -148,6 +154,27 @@ pub struct PoolStatus {
     pub clean_bytes: u64,
     /// Bytes of dirty data, counted once.
     pub dirty_bytes: u64,
+    /// How long the oldest dirty data has waited, in nanoseconds.
+    #[serde(default)]
+    pub dirty_age_ns: u64,
+    /// Bytes cached in memory.
+    #[serde(default)]
+    pub ram_bytes: u64,
+    /// Bytes that may be cached in memory.
+    #[serde(default)]
+    pub ram_limit_bytes: u64,
+    /// Files the cache knows something of.
+    #[serde(default)]
+    pub objects: u64,
+    /// Bytes of memory that the index of the devices takes, some seconds ago at most.
+    #[serde(default)]
+    pub index_bytes: u64,
+    /// The same for each block of 4 KiB on the devices.
+    #[serde(default)]
+    pub index_bytes_per_block: f64,
+    /// What was done since the start.
+    #[serde(default)]
+    pub counters: CacheCounters,
 }
 
 /// A device of the pool.
@@ -157,6 +184,22 @@ pub struct PoolDevice {
     pub path: PathBuf,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// State in a word, such as `healthy`.
+    /// State in a word: `healthy` or `lost`.
     pub state: String,
+    /// What the SSD says about its health, where it does and the server may ask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wear: Option<DeviceWear>,
+}
+
+/// What an SSD says about its health; absent is what it does not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceWear {
+    /// Percent of the rated life used; may go past 100.
+    pub life_used_percent: Option<u8>,
+    /// Percent of the spare blocks left.
+    pub spare_percent: Option<u8>,
+    /// Times that the device could not give back what was stored on it.
+    pub media_errors: Option<u64>,
+    /// What it warns of, one bit each (NVM Express Base Specification 2.0, figure 207); 0 is nothing.
+    pub warnings: Option<u8>,
 }

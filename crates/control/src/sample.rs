@@ -39,6 +39,82 @@ pub struct StatSample {
     pub workers_queued: u64,
     /// CPU time of the process, in nanoseconds.
     pub cpu_ns: u64,
+    /// What the cache did; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheCounters>,
+    /// Bytes that only the cache has now.
+    #[serde(default)]
+    pub dirty_bytes: u64,
+}
+
+/// Gives the counters of the cache their names once.
+macro_rules! cache_counters {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// What the cache did since the start. Blocks are of 4 KiB.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct CacheCounters {
+            $($(#[$doc])* #[serde(default)] pub $name: u64),+
+        }
+
+        impl CacheCounters {
+            /// What came since an earlier moment.
+            pub fn since(&self, earlier: &Self) -> Self {
+                Self { $($name: self.$name.saturating_sub(earlier.$name)),+ }
+            }
+
+            /// Name and value of each.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),+].into_iter()
+            }
+        }
+    };
+}
+
+cache_counters! {
+    /// Read from memory.
+    blocks_read_ram,
+    /// Read from the cache devices.
+    blocks_read_ssd,
+    /// Read from the backing store through the cache.
+    blocks_read_backing,
+    /// Written to the log by clients.
+    blocks_written,
+    /// Bytes written straight to the backing store.
+    direct_bytes,
+    /// Destaged.
+    blocks_destaged,
+    /// Writes to the backing store that destaging took.
+    destage_writes,
+    /// Clean blocks written to the cache devices.
+    blocks_admitted,
+    /// Left the cache devices to make room.
+    blocks_evicted,
+    /// In use when their place was needed, and written again.
+    blocks_reinserted,
+    /// Bytes written to the cache devices, all copies, headers and records.
+    ssd_bytes_written,
+    /// Frames of the log.
+    frames,
+    /// Times the log waited for room.
+    log_waits,
+    /// Bad copies rewritten from good ones.
+    repaired,
+    /// Failures of the backing store while destaging.
+    backing_errors,
+}
+
+impl CacheCounters {
+    /// Bytes written to the cache devices for each byte that clients wrote to the log or that was admitted.
+    pub fn write_amplification(&self) -> f64 {
+        let asked = (self.blocks_written + self.blocks_admitted) * 4096;
+        if asked == 0 { 0.0 } else { self.ssd_bytes_written as f64 / asked as f64 }
+    }
+
+    /// Parts of all blocks read that came from memory, and from the cache devices; 0 to 1.
+    pub fn hit_rates(&self) -> (f64, f64) {
+        let all = (self.blocks_read_ram + self.blocks_read_ssd + self.blocks_read_backing).max(1) as f64;
+        (self.blocks_read_ram as f64 / all, self.blocks_read_ssd as f64 / all)
+    }
 }
 
 /// Counters of a kind of operation.
@@ -86,6 +162,7 @@ impl StatSample {
             sync_failures: self.sync_failures.saturating_sub(earlier.sync_failures),
             reply_cache_hits: self.reply_cache_hits.saturating_sub(earlier.reply_cache_hits),
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            cache: self.cache.map(|now| earlier.cache.map_or(now, |earlier| now.since(&earlier))),
             ..self.clone()
         }
     }

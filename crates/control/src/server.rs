@@ -41,6 +41,8 @@ pub trait Handler: Send + Sync + 'static {
     fn events(&self) -> &EventLog;
     /// Its mode.
     fn mode(&self) -> Mode;
+    /// The mode in force, where devices are missing for the other.
+    fn effective_mode(&self) -> Mode;
     /// Changes the mode; returns when the new one holds for every write acknowledged from now on.
     ///
     /// # Errors
@@ -231,9 +233,9 @@ fn answer(stream: &UnixStream, request: Request, handler: &dyn Handler, clients:
     let response = match request {
         Request::Status => Response::Status(Box::new(handler.status())),
         Request::Sample => Response::Sample(Box::new(handler.sample())),
-        Request::Mode => Response::Mode { mode: handler.mode() },
+        Request::Mode => mode_of(handler),
         Request::SetMode { mode } => match handler.set_mode(mode) {
-            Ok(()) => Response::Mode { mode: handler.mode() },
+            Ok(()) => mode_of(handler),
             Err(message) => Response::Error { message },
         },
         Request::Flush { wait: false } => {
@@ -264,6 +266,11 @@ fn answer(stream: &UnixStream, request: Request, handler: &dyn Handler, clients:
         }
     };
     send(stream, &response)
+}
+
+fn mode_of(handler: &dyn Handler) -> Response {
+    let (mode, effective) = (handler.mode(), handler.effective_mode());
+    Response::Mode { mode, effective_mode: (effective != mode).then_some(effective) }
 }
 
 fn send_events(

@@ -20,8 +20,11 @@ pub struct Status {
     pub started_ns: u64,
     /// How long it has been running, in nanoseconds.
     pub uptime_ns: u64,
-    /// How writes reach the backing store.
+    /// How writes reach the backing store, as chosen.
     pub mode: Mode,
+    /// The mode in force: write-back needs two cache devices.
+    #[serde(default = "pass_through")]
+    pub effective_mode: Mode,
     /// Whether all is well.
     pub health: Health,
     /// The write verifier (RFC 1813 section 3.3.7) as 16 hexadecimal digits.
@@ -59,6 +62,10 @@ pub struct Status {
     /// The cache pool; absent when no cache is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolStatus>,
+}
+
+fn pass_through() -> Mode {
+    Mode::PassThrough
 }
 
 /// Whether all is well.

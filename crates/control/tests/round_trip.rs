@@ -55,6 +55,10 @@ impl Handler for Plain {
         Mode::PassThrough
     }
 
+    fn effective_mode(&self) -> Mode {
+        self.mode()
+    }
+
     fn set_mode(&self, mode: Mode) -> Result<(), String> {
         if mode == Mode::PassThrough { Ok(()) } else { Err(format!("mode {mode} needs a cache")) }
     }
@@ -69,7 +73,7 @@ impl Handler for Plain {
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String> {
         match request {
             PoolRequest::Status => Ok(PoolStatus::default()),
-            PoolRequest::Add { path } | PoolRequest::Remove { path, .. } => {
+            PoolRequest::Add { path, .. } | PoolRequest::Remove { path, .. } => {
                 Err(format!("{} cannot be used: no cache is configured", path.display()))
             }
         }
@@ -103,6 +107,7 @@ fn status() -> Status {
         started_ns: 3,
         uptime_ns: 4,
         mode: Mode::PassThrough,
+        effective_mode: Mode::PassThrough,
         health: Health::Degraded { reasons: vec!["a sync failed".into()] },
         write_verifier: "0123456789abcdef".into(),
         listen: vec!["127.0.0.1:2049".parse().unwrap()],
@@ -160,8 +165,8 @@ fn every_request_is_answered() {
     let client = site.client();
     assert_eq!(client.status().unwrap(), status());
     assert_eq!(client.sample().unwrap(), site.handler.sample);
-    assert_eq!(client.mode(None).unwrap(), Mode::PassThrough);
-    assert_eq!(client.mode(Some(Mode::PassThrough)).unwrap(), Mode::PassThrough);
+    assert_eq!(client.mode(None).unwrap(), (Mode::PassThrough, None));
+    assert_eq!(client.mode(Some(Mode::PassThrough)).unwrap(), (Mode::PassThrough, None));
     let refused = client.mode(Some(Mode::WriteBack)).unwrap_err();
     assert_eq!(refused.to_string(), "mode write-back needs a cache");
     assert_eq!(client.pool(PoolRequest::Status).unwrap(), PoolStatus::default());

@@ -26,6 +26,7 @@ mod log;
 mod members;
 mod object;
 mod objects;
+mod outside;
 mod pace;
 pub mod pool;
 mod ram;

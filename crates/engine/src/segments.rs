@@ -91,6 +91,9 @@ struct Inner {
     free: Vec<Vec<u32>>,
     /// All segments, by device in use.
     totals: Vec<u32>,
+    /// Blocks the index has on the devices, and how many of them are dirty.
+    live: u64,
+    dirty: u64,
     pending: Vec<(Place, Until)>,
 }
 
@@ -208,17 +211,23 @@ impl Segments {
 
     /// The index refers to one more block of the segment.
     pub(crate) fn place(&self, id: SegmentId, dirty: bool) {
-        if let Some(segment) = self.0.lock().get(id) {
+        let mut inner = self.0.lock();
+        if let Some(segment) = inner.get(id) {
             segment.live += 1;
             segment.dirty += u32::from(dirty);
+            inner.live += 1;
+            inner.dirty += u64::from(dirty);
         }
     }
 
     /// The index refers to one block less.
     pub(crate) fn unplace(&self, id: SegmentId, dirty: bool) {
-        if let Some(segment) = self.0.lock().get(id) {
+        let mut inner = self.0.lock();
+        if let Some(segment) = inner.get(id) {
             segment.live -= 1;
             segment.dirty -= u32::from(dirty);
+            inner.live -= 1;
+            inner.dirty -= u64::from(dirty);
         }
     }
 
@@ -231,8 +240,10 @@ impl Segments {
 
     /// A block became clean.
     pub(crate) fn clean(&self, id: SegmentId) {
-        if let Some(segment) = self.0.lock().get(id) {
+        let mut inner = self.0.lock();
+        if let Some(segment) = inner.get(id) {
             segment.dirty -= 1;
+            inner.dirty -= 1;
         }
     }
 
@@ -304,6 +315,8 @@ impl Segments {
     pub(crate) fn let_go(&self, id: SegmentId) {
         let mut inner = self.0.lock();
         if let Some(segment) = inner.table.remove(&id) {
+            inner.live -= u64::from(segment.live);
+            inner.dirty -= u64::from(segment.dirty);
             let order = order(&segment);
             inner.fifo.remove(&order);
             inner.pending.extend(segment.legs.iter().map(|place| (*place, Until::Oldest(order))));
@@ -390,9 +403,7 @@ impl Segments {
     /// Blocks the index has on the devices, and how many of them are dirty.
     pub(crate) fn blocks(&self) -> (u64, u64) {
         let inner = self.0.lock();
-        let count =
-            |(live, dirty): (u64, u64), s: &Segment| (live + u64::from(s.live), dirty + u64::from(s.dirty));
-        inner.table.values().fold((0, 0), count)
+        (inner.live, inner.dirty)
     }
 
     /// Every segment in use.

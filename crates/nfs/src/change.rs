@@ -49,32 +49,37 @@ struct Answering {
 }
 
 impl Shared {
-    /// Executes a change unless it is a retransmission, and answers when it is durable.
+    /// Executes a change unless it is a retransmission, and answers when it is durable. With [`Wait::No`] the ticket
+    /// comes back if something has to be waited for; then the change has to be tried again, as `begun`.
     pub(crate) fn change(
         self: &Arc<Self>,
         procedure: Procedure,
         call: &Call<'_>,
-        ticket: Ticket,
-        arrived: Instant,
-    ) {
+        (ticket, arrived, begun): (Ticket, Instant, bool),
+        wait: Wait,
+    ) -> Option<Ticket> {
         let client = client_address(call.peer);
-        // COMMIT may be repeated at will: it is not kept.
-        let key = (procedure != Procedure::Commit).then(|| RequestKey::of(call));
-        let ticket = match key {
+        let key = kept_under(procedure, call);
+        let ticket = match key.filter(|_| !begun) {
             None => ticket,
             Some(key) => match self.cache.begin(client, key, ticket) {
                 Begin::Execute(ticket) => ticket,
-                Begin::Joined => return self.done(),
+                Begin::Joined => {
+                    self.done();
+                    return None;
+                }
                 Begin::Again(ticket, kept) => {
                     let mut reply = ticket.reply();
                     reply.head().extend_from_slice(&kept);
-                    return self.send(ticket, reply);
+                    self.send(ticket, reply);
+                    return None;
                 }
             },
         };
         let mut reply = ticket.reply();
         success(reply.head(), call.xid());
-        match self.execute(procedure, call, reply.head()) {
+        match self.execute(procedure, call, reply.head(), wait) {
+            Err(Stop::Later) if wait == Wait::No => return Some(ticket),
             Ok(Executed { status, durable, commit }) => {
                 let answering = Answering {
                     shared: self.clone(),
@@ -112,11 +117,25 @@ impl Shared {
                 self.send(ticket, reply);
             }
         }
+        None
     }
 
-    fn execute(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+    /// A change that was begun is given up: who asked again meanwhile gets `reply`, too.
+    pub(crate) fn give_up(&self, procedure: Procedure, call: &Call<'_>, reply: &mut OwnedReply) {
+        if let Some(key) = kept_under(procedure, call) {
+            answer_waiting(self.cache.abandon(client_address(call.peer), key), reply);
+        }
+    }
+
+    fn execute(
+        &self,
+        procedure: Procedure,
+        call: &Call<'_>,
+        out: &mut Vec<u8>,
+        wait: Wait,
+    ) -> Result<Executed, Stop> {
         match procedure {
-            Procedure::Write => self.write(call, out),
+            Procedure::Write => self.write(call, out, wait),
             Procedure::Commit => self.commit(call, out),
             Procedure::Setattr => self.setattr(call, out),
             Procedure::Create => self.create(call, out),
@@ -130,18 +149,25 @@ impl Shared {
 
     /// Like [`Shared::at`], for a caller about to change something.
     fn at_to_change(&self, call: &Call<'_>, handle: &FileHandle) -> Result<At, Stop> {
-        let at = self.at(call, handle, Wait::Yes)?;
+        self.at_to_write(call, handle, Wait::Yes)
+    }
+
+    fn at_to_write(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
+        let at = self.at(call, handle, wait)?;
         if at.caller.read_only { Err(Stop::Fail(Nfsstat3::Rofs)) } else { Ok(at) }
     }
 
-    fn write(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
+    fn write(&self, call: &Call<'_>, out: &mut Vec<u8>, wait: Wait) -> Result<Executed, Stop> {
         let args: WriteArgs<'_> = call.args()?;
         if args.count as usize != args.data.len() {
             return Err(Stop::Garbage);
         }
-        let at = self.at_to_change(call, &args.file)?;
+        let at = self.at_to_write(call, &args.file, wait)?;
         let stable = args.stable != StableHow::Unstable;
-        let changed = self.vfs.write(&at.target, &at.caller.cred, args.offset, args.data, stable);
+        let changed = self.vfs.write(&at.target, &at.caller.cred, args.offset, args.data, stable, wait);
+        if matches!(changed.result, Err(Error::WouldBlock)) {
+            return Err(Stop::Later);
+        }
         let file_wcc = wcc(&changed.wcc, at.fsid());
         let result = changed.result.map(|wrote| {
             let bytes = wrote.len as u64;
@@ -273,6 +299,11 @@ impl Shared {
         let around = LinkWcc { file_attributes, linkdir_wcc };
         Ok(put(out, &file, changed.result.map(|_| around), around, changed.intent))
     }
+}
+
+/// What the reply to a change is kept under. COMMIT may be repeated at will: it is not kept.
+fn kept_under(procedure: Procedure, call: &Call<'_>) -> Option<RequestKey> {
+    (procedure != Procedure::Commit).then(|| RequestKey::of(call))
 }
 
 /// Appends the result of a change; it counts once `intent` is durable.

@@ -38,6 +38,8 @@ pub struct Job {
     record: Record,
     ticket: Ticket,
     arrived: Instant,
+    /// The reply cache knows it: it was tried on the event loop.
+    begun: bool,
 }
 
 /// NFSv3 and MOUNT v3 for a set of exports.
@@ -112,15 +114,23 @@ impl Nfs {
 impl Service for Nfs {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
         let arrived = Instant::now();
-        let workers = match self.shared.first_try(&message, reply, arrived) {
+        let (workers, now) = match self.shared.first_try(&message, reply, arrived) {
             Tried::Done(outcome) => return outcome,
-            Tried::Data => &self.data,
-            Tried::Names => &self.names,
+            Tried::Write => (&self.data, self.shared.vfs.writes_in_memory()),
+            Tried::Data => (&self.data, false),
+            Tried::Names => (&self.names, false),
         };
         reply.clear();
         let (record, ticket) = message.defer();
         self.shared.stats.deferred.fetch_add(1, Ordering::Relaxed);
-        if let Err(job) = workers.submit(Job { record, ticket, arrived }) {
+        let mut job = Job { record, ticket, arrived, begun: false };
+        if now {
+            job = match self.shared.write_now(job) {
+                Some(job) => job,
+                None => return Outcome::Deferred,
+            };
+        }
+        if let Err(job) = workers.submit(job) {
             self.shared.turn_away(job);
         }
         Outcome::Deferred
@@ -141,6 +151,8 @@ enum Tried {
     Done(Outcome),
     /// It has to wait for file data.
     Data,
+    /// The same, unless the cache takes it at once.
+    Write,
     /// It has to wait for anything else.
     Names,
 }
@@ -172,9 +184,8 @@ impl Shared {
                         garbage(reply, call.xid());
                         Tried::Done(Outcome::Reply)
                     }
-                    Err(_) if matches!(procedure, Procedure::Read | Procedure::Write | Procedure::Commit) => {
-                        Tried::Data
-                    }
+                    Err(_) if procedure == Procedure::Write => Tried::Write,
+                    Err(_) if matches!(procedure, Procedure::Read | Procedure::Commit) => Tried::Data,
                     Err(_) => Tried::Names,
                 }
             }
@@ -191,13 +202,25 @@ impl Shared {
         }
     }
 
+    /// Tries a WRITE on the event loop; gives it back if it would have to wait.
+    fn write_now(self: &Arc<Self>, job: Job) -> Option<Job> {
+        let Job { record, ticket, arrived, begun } = job;
+        let peer = ticket.peer().clone();
+        let back = match route(&record, &peer) {
+            Route::Nfs(procedure, call) => self.change(procedure, &call, (ticket, arrived, begun), Wait::No),
+            // The event loop has found a WRITE in it.
+            Route::Mount(..) | Route::Answer(_) | Route::Close => Some(ticket),
+        };
+        back.map(|ticket| Job { record, ticket, arrived, begun: true })
+    }
+
     /// Answers on a worker, taking as long as it takes.
     fn run(self: &Arc<Self>, job: Job) {
-        let Job { record, ticket, arrived } = job;
+        let Job { record, ticket, arrived, begun } = job;
         let peer = ticket.peer().clone();
         match route(&record, &peer) {
             Route::Nfs(procedure, call) if is_change(procedure) => {
-                self.change(procedure, &call, ticket, arrived)
+                self.change(procedure, &call, (ticket, arrived, begun), Wait::Yes);
             }
             Route::Nfs(procedure, call) => {
                 let mut reply = ticket.reply();
@@ -236,7 +259,12 @@ impl Shared {
         self.stats.rejected.fetch_add(1, Ordering::Relaxed);
         let mut reply = job.ticket.reply();
         match route(&job.record, job.ticket.peer()) {
-            Route::Nfs(procedure, call) => failure(reply.head(), call.xid(), procedure, Nfsstat3::Jukebox),
+            Route::Nfs(procedure, call) => {
+                failure(reply.head(), call.xid(), procedure, Nfsstat3::Jukebox);
+                if job.begun {
+                    self.give_up(procedure, &call, &mut reply);
+                }
+            }
             Route::Mount(_, call) => {
                 ReplyHeader { xid: call.xid(), status: ReplyStatus::SystemErr }.encode(reply.head());
             }

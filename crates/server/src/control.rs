@@ -4,18 +4,21 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_config::{Mode, Portmap, Settings};
 use forebay_control::{
     ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
     Health, MemoryStatus, OperationSample, PoolRequest, PoolStatus, ProcedureStatus, ReplyCacheStatus,
-    Snapshot, StatSample, Status, WorkerStatus,
+    Severity, Snapshot, StatSample, Status, WorkerStatus,
 };
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
 use forebay_vfs::Vfs;
 use forebay_wire::nfs3::Procedure;
+
+use crate::cache::{Cache, config_mode, engine_mode};
+use crate::pool::{counters, destage, health, pool_status};
 
 /// The server as its control socket sees it.
 pub(crate) struct Control {
@@ -24,8 +27,17 @@ pub(crate) struct Control {
     listen: Vec<SocketAddr>,
     nfs: Arc<Nfs>,
     vfs: Arc<Vfs>,
+    cache: Option<Cache>,
     transport: Counters,
     events: Arc<EventLog>,
+}
+
+/// What the control socket watches over.
+pub(crate) struct Serving {
+    pub(crate) nfs: Arc<Nfs>,
+    pub(crate) vfs: Arc<Vfs>,
+    pub(crate) cache: Option<Cache>,
+    pub(crate) events: Arc<EventLog>,
 }
 
 /// Most clients in a status.
@@ -36,12 +48,20 @@ impl Control {
         settings: Settings,
         started: Instant,
         listen: Vec<SocketAddr>,
-        nfs: Arc<Nfs>,
-        vfs: Arc<Vfs>,
+        serving: Serving,
         running: &Running,
-        events: Arc<EventLog>,
     ) -> Self {
-        Control { settings, started, listen, nfs, vfs, transport: running.counters().clone(), events }
+        let Serving { nfs, vfs, cache, events } = serving;
+        Control { settings, started, listen, nfs, vfs, cache, transport: running.counters().clone(), events }
+    }
+
+    pub(crate) fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
+    /// The mode in force: write-back needs two devices.
+    pub(crate) fn effective_mode(&self) -> Mode {
+        self.cache.as_ref().map_or(Mode::PassThrough, |cache| config_mode(cache.engine.effective_mode()))
     }
 
     pub(crate) fn state_dir(&self) -> &Path {
@@ -50,10 +70,6 @@ impl Control {
 
     pub(crate) fn registered(&self) -> bool {
         self.settings.portmap == Portmap::Register
-    }
-
-    pub(crate) fn drain_timeout(&self) -> Duration {
-        self.settings.limits.drain_timeout
     }
 
     /// Sums a counter over the backing file systems; exports of one file system share theirs.
@@ -119,14 +135,14 @@ impl Control {
     }
 
     fn health(&self, durability: &DurabilityStatus) -> Health {
-        if durability.failures == 0 {
-            return Health::Ok;
+        let mut reasons = self.cache.as_ref().map(health).unwrap_or_default();
+        if durability.failures > 0 {
+            reasons.push(format!(
+                "{} requests failed to become durable on the backing file system; see the kernel's log",
+                durability.failures
+            ));
         }
-        let reason = format!(
-            "{} requests failed to become durable on the backing file system; see the kernel's log",
-            durability.failures
-        );
-        Health::Degraded { reasons: vec![reason] }
+        if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
     }
 
     /// Counters of a group of procedures.
@@ -180,7 +196,8 @@ impl Handler for Control {
             pid: std::process::id(),
             started_ns: now.saturating_sub(uptime).as_nanos() as u64,
             uptime_ns: uptime.as_nanos() as u64,
-            mode: self.settings.mode,
+            mode: self.mode(),
+            effective_mode: self.effective_mode(),
             health: self.health(&durability),
             write_verifier: format!("{:016x}", u64::from_be_bytes(verifier)),
             listen: self.listen.clone(),
@@ -213,7 +230,7 @@ impl Handler for Control {
                 hits: cache.hits.load(Relaxed),
                 in_progress_hits: cache.in_progress.load(Relaxed),
             },
-            pool: None,
+            pool: self.cache.as_ref().map(pool_status),
         }
     }
 
@@ -238,6 +255,8 @@ impl Handler for Control {
             workers_busy: stats.busy.load(Relaxed),
             workers_queued: self.nfs.queued() as u64,
             cpu_ns: cpu_ns(),
+            cache: self.cache.as_ref().map(counters),
+            dirty_bytes: self.cache.as_ref().map_or(0, |cache| cache.engine.dirty_bytes()),
         }
     }
 
@@ -246,18 +265,32 @@ impl Handler for Control {
     }
 
     fn mode(&self) -> Mode {
-        self.settings.mode
+        self.cache.as_ref().map_or(Mode::PassThrough, |cache| config_mode(cache.engine.mode()))
+    }
+
+    fn effective_mode(&self) -> Mode {
+        self.effective_mode()
     }
 
     fn set_mode(&self, mode: Mode) -> Result<(), String> {
-        if mode == self.settings.mode {
-            return Ok(());
+        match &self.cache {
+            Some(cache) => {
+                let before = self.mode();
+                cache.engine.set_mode(engine_mode(mode));
+                if before != mode {
+                    let message = format!("the mode is {mode} now, before it was {before}");
+                    self.events.add(Severity::Info, "mode", message, &[("mode", &mode)]);
+                }
+                Ok(())
+            }
+            None if mode == Mode::PassThrough => Ok(()),
+            None => Err(format!("mode {mode} needs a cache, and this server has none")),
         }
-        Err(format!("mode {mode} needs a cache, and this server has none"))
     }
 
     fn flush(&self, progress: &mut dyn FnMut(FlushProgress)) -> Result<FlushReport, String> {
         let begun = Instant::now();
+        let destaged_bytes = self.cache.as_ref().map_or(Ok(0), |cache| destage(cache, progress))?;
         let total = self.vfs.exports().len() as u64;
         for (done, export) in self.vfs.exports().iter().enumerate() {
             progress(FlushProgress { done: done as u64, total, bytes: false });
@@ -267,16 +300,26 @@ impl Handler for Control {
         }
         progress(FlushProgress { done: total, total, bytes: false });
         let elapsed_ns = begun.elapsed().as_nanos() as u64;
-        Ok(FlushReport { filesystems: total, destaged_bytes: 0, dirty_bytes: 0, elapsed_ns })
+        let dirty_bytes = self.cache.as_ref().map_or(0, |cache| cache.engine.dirty_bytes());
+        Ok(FlushReport { filesystems: total, destaged_bytes, dirty_bytes, elapsed_ns })
     }
 
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String> {
+        let Some(cache) = &self.cache else {
+            return match request {
+                PoolRequest::Status => Ok(PoolStatus::default()),
+                PoolRequest::Add { .. } | PoolRequest::Remove { .. } => {
+                    Err("this server has no cache: it was started in mode pass-through".into())
+                }
+            };
+        };
         match request {
-            PoolRequest::Status => Ok(PoolStatus::default()),
-            PoolRequest::Add { .. } | PoolRequest::Remove { .. } => {
-                Err("this server has no cache pool: it runs in mode pass-through".into())
-            }
+            PoolRequest::Status => {}
+            PoolRequest::Add { path, force } => cache.add(&path, force)?,
+            PoolRequest::Remove { path, wait: true } => cache.remove(&path)?,
+            PoolRequest::Remove { path, wait: false } => cache.start_remove(path, &self.events)?,
         }
+        Ok(pool_status(cache))
     }
 }
 

@@ -56,6 +56,24 @@ pub enum Error {
     /// The control socket cannot be served.
     #[error("cannot serve the control socket: {0}")]
     Control(#[from] forebay_control::ServerError),
+    /// The cache cannot be had.
+    #[error("no cache: {0}")]
+    Cache(String),
+    /// A pool that may hold data of the served directories is not there.
+    #[error(
+        "the cache on {devices} may hold data that the directory lacks; name it with --cache, or to give that data up \
+         remove {}",
+        note.display()
+    )]
+    CacheLeftBehind {
+        /// Its devices.
+        devices: String,
+        /// The file that says so.
+        note: PathBuf,
+    },
+    /// The cache could not be stopped well.
+    #[error("the cache did not stop well: {0}; what was acknowledged as stable is on its devices")]
+    CacheStop(forebay_engine::Error),
     /// The system refuses a thread, a signal handler or memory.
     #[error("the system refuses what the server needs: {0}")]
     System(#[from] io::Error),

@@ -3,12 +3,16 @@
 //! [`run`] does it all in the order that makes each failure harmless: nothing is served before everything is ready,
 //! and what a stop leaves behind is written before the process ends.
 
+mod cache;
 mod control;
 mod error;
+mod in_use;
+mod pool;
 mod portmap;
 mod privileges;
 mod serve;
 mod state_dir;
 
 pub use error::Error;
-pub use serve::run;
+pub use cache::CacheReady;
+pub use serve::{Ready, run};

@@ -4,27 +4,40 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use forebay_config::{Access, Export, Portmap, Settings};
+use forebay_config::{Access, Export, Mode, Portmap, Settings, format_size};
 use forebay_control::{EventLog, HandleMode, Severity};
 use forebay_nfs::{CacheLimits, Nfs, NfsConfig, Ports};
-use forebay_rpc::{Config, Running, Server, StartError};
+use forebay_rpc::{Config, Server, StartError};
 use forebay_vfs::{Budget, ExportSpec, HandleKey, Ownership, Verifier, Vfs};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
-use crate::control::Control;
+use crate::cache::{self, Cache, CacheReady};
+use crate::control::{Control, Serving};
 use crate::error::Error;
 use crate::{portmap, privileges, state_dir};
 
-/// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted, with the addresses listened on and
-/// what file handles are made of.
+/// What there is to say once clients are accepted.
+#[derive(Debug)]
+pub struct Ready {
+    /// The addresses listened on.
+    pub listen: Vec<SocketAddr>,
+    /// What file handles are made of.
+    pub handles: HandleMode,
+    /// The cache.
+    pub cache: CacheReady,
+    /// The mode in force.
+    pub mode: Mode,
+}
+
+/// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted.
 ///
 /// # Errors
 /// [`Error`]: nothing was served, unless it is [`Error::Unstable`].
 pub fn run(
     settings: Settings,
-    ready: impl FnOnce(&[SocketAddr], HandleMode) + Send + 'static,
+    ready: impl FnOnce(Ready) + Send + 'static,
 ) -> Result<(), Error> {
     let started = Instant::now();
     let open_files = privileges::raise_open_files();
@@ -43,25 +56,26 @@ pub fn run(
         Portmap::Register => portmap::register(ports).map(|()| None)?,
         Portmap::Off => None,
     };
+    // Whatever can fail for other reasons has not: from here on there is something to stop well.
+    let (cache, said) = cache::open(&settings, &vfs, &events)?.unzip();
     // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     // Registered before anything is said: a signal from here on stops the server cleanly.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
     let running = server.spawn().map_err(start_error)?;
-    let control = Arc::new(Control::new(
-        settings,
-        started,
-        listen.clone(),
-        nfs.clone(),
-        vfs.clone(),
-        &running,
-        events.clone(),
-    ));
+    let drain = settings.limits.drain_timeout;
+    let serving = Serving { nfs: nfs.clone(), vfs: vfs.clone(), cache, events: events.clone() };
+    let control = Arc::new(Control::new(settings, started, listen.clone(), serving, &running));
     let control_server = forebay_control::Server::start(control.state_dir(), control.clone())?;
     let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();
     events.add(Severity::Info, "started", format!("serving {}", names.join(", ")), &[]);
     let kernel_handles = vfs.exports().iter().all(|export| export.kernel_handles());
-    ready(&listen, if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback });
+    ready(Ready {
+        listen,
+        handles: if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback },
+        cache: said.unwrap_or_default(),
+        mode: control.effective_mode(),
+    });
     signals.forever().next();
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
     if let Some(answering) = answering {
@@ -70,19 +84,28 @@ pub fn run(
     if control.registered() {
         portmap::unregister(ports);
     }
-    stop(running, &nfs, &vfs, control.drain_timeout())?;
-    drop(control_server);
-    Ok(())
-}
-
-/// Requests in flight are answered, then what clients were told is unstable is made durable.
-fn stop(running: Running, nfs: &Nfs, vfs: &Vfs, drain: Duration) -> Result<(), Error> {
     running.shutdown(drain);
     nfs.stop();
-    match vfs.stop()? {
-        0 => Ok(()),
-        failed => Err(Error::Unstable(failed)),
+    // Nobody may ask for a flush or a device any more.
+    drop(control_server);
+    stop(&vfs, control.cache(), &events)
+}
+
+/// What clients were told is unstable is made durable, and the cache is stopped.
+fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error> {
+    let stopped = vfs.stop()?;
+    let dirty = stopped.dirty.map_err(Error::CacheStop)?;
+    if let Some(cache) = cache {
+        cache.stopped(dirty)?;
     }
+    if dirty > 0 {
+        let message = format!(
+            "{} stay on the cache devices until the next start; `forebay flush --wait` before a stop empties them",
+            format_size(dirty)
+        );
+        events.add(Severity::Warning, "dirty", message, &[("bytes", &dirty)]);
+    }
+    if stopped.unstable == 0 { Ok(()) } else { Err(Error::Unstable(stopped.unstable)) }
 }
 
 fn own(export: &Export) -> Result<Ownership, Error> {

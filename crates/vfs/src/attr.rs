@@ -38,6 +38,8 @@ pub struct Attr {
     pub mtime: Time,
     /// Last change of the contents or attributes.
     pub ctime: Time,
+    /// The same as the backing file system has it: without what only the cache knows.
+    pub(crate) backing_ctime: Time,
 }
 
 impl From<&Stat> for Attr {
@@ -56,6 +58,7 @@ impl From<&Stat> for Attr {
             atime: time(st.st_atime, st.st_atime_nsec),
             mtime: time(st.st_mtime, st.st_mtime_nsec),
             ctime: time(st.st_ctime, st.st_ctime_nsec),
+            backing_ctime: time(st.st_ctime, st.st_ctime_nsec),
         }
     }
 }

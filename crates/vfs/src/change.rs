@@ -1,5 +1,7 @@
 //! SETATTR, REMOVE, RMDIR, RENAME and LINK.
 
+use std::sync::Arc;
+
 use parking_lot::RwLockWriteGuard;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
@@ -78,7 +80,7 @@ impl Vfs {
         let change = target.object.begin_change();
         let result = self.attr_of(target).and_then(|attr| match guard {
             Some(ctime) if ctime != attr.ctime => Err(Error::NotSync),
-            _ => self.apply(&target.object, &attr, cred, set),
+            _ => self.apply(target, &attr, cred, set),
         });
         let wcc = change.end();
         // Even a failure may have changed something: several attributes are several system calls.
@@ -87,7 +89,8 @@ impl Vfs {
     }
 
     /// Applies `set` as the caller; the kernel decides.
-    pub(crate) fn apply(&self, object: &Object, attr: &Attr, cred: &Cred, set: &SetAttr) -> Result<()> {
+    pub(crate) fn apply(&self, target: &Target, attr: &Attr, cred: &Cred, set: &SetAttr) -> Result<()> {
+        let (object, fs) = (&target.object, &target.export.fs);
         if let Some(size) = set.size {
             match attr.kind {
                 FileType::RegularFile if size > i64::MAX as u64 => return Err(Error::Os(Errno::FBIG)),
@@ -105,26 +108,31 @@ impl Vfs {
         }
         let writer =
             set.size.map(|size| Ok::<_, Error>((object.writer(&self.budget, true)?, size))).transpose()?;
-        let mut path = [0; 32];
-        let path = proc_path(&mut path, object.path());
-        let acting = self.act_as(cred)?;
-        if set.uid.is_some() || set.gid.is_some() {
-            let (uid, gid) = (set.uid.map(rustix::fs::Uid::from_raw), set.gid.map(rustix::fs::Gid::from_raw));
-            rustix::fs::chownat(object.path(), c"", uid, gid, AtFlags::EMPTY_PATH)?;
-        }
-        if let Some(mode) = set.mode {
-            rustix::fs::chmodat(CWD, path, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
-        }
+        let mtime = match set.mtime {
+            SetTime::To(mtime) => Some(mtime),
+            _ => None,
+        };
+        let mut acting = self.act_as(cred)?;
+        change_owner_and_mode(object, set)?;
         if let Some((fd, size)) = writer {
+            // The cache works on the backing file as the server.
+            drop(acting);
+            self.resize_cached(fs, object, size, mtime)?;
+            acting = self.act_as(cred)?;
+            // Of the caller's own: the kernel takes set-id bits away.
             rustix::fs::ftruncate(fd, size)?;
         }
         if touch {
-            drop(acting);
+            drop(acting.take());
         }
         if set.atime != SetTime::Keep || set.mtime != SetTime::Keep {
             let times =
                 Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
             rustix::fs::utimensat(object.path(), c"", &times, AtFlags::EMPTY_PATH)?;
+        }
+        drop(acting);
+        if set.mtime != SetTime::Keep {
+            self.touch_cached(fs, object, mtime)?;
         }
         Ok(())
     }
@@ -161,8 +169,9 @@ impl Vfs {
         });
         drop(changing);
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
-        self.forget_if_gone(dir, victim);
-        Changed { result, wcc, intent: result.is_ok().then(|| metadata(&[dir])) }
+        let removed = self.forget_if_gone(dir, victim);
+        let intent = result.is_ok().then(|| Intent { removed, ..metadata(&[dir]) });
+        Changed { result, wcc, intent }
     }
 
     /// Renames within one export (RFC 1813 section 3.3.14).
@@ -228,8 +237,9 @@ impl Vfs {
                 (wcc, wcc)
             }
         };
-        self.forget_if_gone(to, victim);
-        Renamed { result, from: from_wcc, to: to_wcc, intent: done.then(|| metadata(&[from, to])) }
+        let removed = self.forget_if_gone(to, victim);
+        let intent = done.then(|| Intent { removed, ..metadata(&[from, to]) });
+        Renamed { result, from: from_wcc, to: to_wcc, intent }
     }
 
     /// Gives the target another name; returns its attributes after that, if it still has any.
@@ -273,21 +283,53 @@ impl Vfs {
         Wcc { before: attr, after: attr }
     }
 
-    /// Lets go of an object whose last link is gone, so that its space is freed and its handle is stale.
-    fn forget_if_gone(&self, dir: &Target, victim: Option<KernelHandle>) {
-        if let Some(object) = victim.and_then(|kernel| dir.export.fs.table.get(&kernel))
-            && object.attr() == Err(Error::Stale)
-        {
-            dir.export.fs.table.forget(&object);
-        }
+    /// Lets go of an object whose last link is gone, so that its space is freed and its handle is stale. Returns what
+    /// the cache knows of it, to be forgotten when that is durable.
+    fn forget_if_gone(
+        &self,
+        dir: &Target,
+        victim: Option<KernelHandle>,
+    ) -> Option<Arc<forebay_engine::Object>> {
+        let (kernel, fs) = (victim?, &dir.export.fs);
+        let known = match fs.table.get(&kernel) {
+            Some(object) => Some(object),
+            // Nobody has it open, but the cache may hold some of it. Without kernel handles it would have to be looked
+            // for in the whole tree: what is cached of it is left to age.
+            None if matches!(fs.scheme, Scheme::Names(_)) => return None,
+            None => {
+                let linked = fs.linked()?;
+                let cached = linked.cache.engine.known(&linked.key(&kernel))?;
+                match fs.resolve(&kernel, true) {
+                    Err(Error::Stale) => return Some(cached),
+                    found => found.ok(),
+                }
+            }
+        };
+        let object = known.filter(|object| object.raw_attr() == Err(Error::Stale))?;
+        fs.table.forget(&object);
+        object.link.get().cloned()
     }
+}
+
+/// As whoever the thread acts as.
+fn change_owner_and_mode(object: &Object, set: &SetAttr) -> Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        let (uid, gid) = (set.uid.map(rustix::fs::Uid::from_raw), set.gid.map(rustix::fs::Gid::from_raw));
+        rustix::fs::chownat(object.path(), c"", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    if let Some(mode) = set.mode {
+        let mut path = [0; 32];
+        let path = proc_path(&mut path, object.path());
+        rustix::fs::chmodat(CWD, path, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+    }
+    Ok(())
 }
 
 /// The intent of a change to names or attributes of these objects.
 pub(crate) fn metadata(targets: &[&Target]) -> Intent {
     let mut metadata: SmallVec<[_; 3]> = smallvec![];
     metadata.extend(targets.iter().map(|target| target.object.clone()));
-    Intent { data: None, metadata }
+    Intent { metadata, ..Intent::default() }
 }
 
 /// A checked name for a system call that takes C strings.

@@ -74,7 +74,6 @@ impl Vfs {
             let _acting = self.act_as(cred)?;
             rustix::fs::openat(dir.object.path(), name, flags, mode)?
         };
-        std::thread::sleep(std::time::Duration::from_micros(300));
         // By its descriptor, not its name: others may have given that to another file already.
         let (object, attr) =
             dir.export.fs.adopt_named(sys::reopen(&file, OFlags::PATH)?, &dir.object, name)?;
@@ -161,7 +160,7 @@ impl Vfs {
             return Ok((target, attr));
         }
         let change = target.object.begin_change();
-        let applied = self.apply(&target.object, &attr, cred, &set);
+        let applied = self.apply(&target, &attr, cred, &set);
         drop(change);
         applied?;
         let attr = target.object.attr()?;

@@ -7,11 +7,13 @@ use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::attr::{Attr, Wcc};
+use crate::cache::refresh;
+use crate::cached::{Writing, read_plain};
 use crate::change::Changed;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
-use crate::journal::{Data, Intent};
+use crate::journal::{Data, Intent, Logged};
 use crate::verdicts::want;
 
 /// What READ found.
@@ -74,9 +76,16 @@ impl Vfs {
         if there == 0 {
             return Ok(ReadOut { len: 0, eof: true, attr });
         }
-        let fd = target.object.reader(&self.budget, wait.allowed())?;
+        let linked = target.export.fs.linked();
+        if linked.is_none() {
+            target.object.reader(&self.budget, wait.allowed())?;
+        }
         let buf = buffer(count.min(usize::try_from(there).unwrap_or(usize::MAX)));
-        let len = read_full(fd, buf, offset, wait)?;
+        let cached = match linked {
+            Some(linked) => self.read_cached(linked, target, offset, buf, wait)?,
+            None => None,
+        };
+        let len = cached.map_or_else(|| read_plain(self, target, offset, buf, wait), Ok)?;
         if len < buf.len() {
             if !wait.allowed() {
                 return Err(Error::WouldBlock);
@@ -88,7 +97,8 @@ impl Vfs {
         Ok(ReadOut { len, eof, attr })
     }
 
-    /// Writes `data` at `offset`. With `stable`, the intent must be made durable before the reply.
+    /// Writes `data` at `offset`. With `stable`, the intent must be made durable before the reply. With [`Wait::No`] it
+    /// succeeds only if the cache takes the data without waiting for a disk, and has no effect otherwise.
     pub fn write(
         &self,
         target: &Target,
@@ -96,38 +106,58 @@ impl Vfs {
         offset: u64,
         data: &[u8],
         stable: bool,
+        wait: Wait,
     ) -> Changed<Wrote> {
-        let _side_by_side = target.object.changing.read();
+        let would_block = || Changed { result: Err(Error::WouldBlock), wcc: Wcc::default(), intent: None };
+        if let Err(error) = self.refresh(target, wait) {
+            return Changed { result: Err(error), wcc: self.wcc_of(target), intent: None };
+        }
+        let side_by_side = match wait {
+            Wait::Yes => Some(target.object.changing.read()),
+            Wait::No => target.object.changing.try_read(),
+        };
+        let Some(_side_by_side) = side_by_side else { return would_block() };
         let change = target.object.begin_change();
         let errors = target.object.uncommitted.errors();
-        let result = self.write_inner(target, cred, offset, data, stable, change.before);
+        let attr = change.before.map_or_else(|| self.attr_of(target), Ok);
+        let result = attr.and_then(|attr| {
+            self.write_inner(Writing { target, cred, offset, data, stable, attr, errors }, wait)
+        });
+        if matches!(result, Err(Error::WouldBlock)) {
+            return would_block();
+        }
         let wcc = change.end();
-        let intent = match &result {
-            Ok(wrote) if wrote.stable && wrote.len > 0 => Some(Intent {
-                data: Some(Data { object: target.object.clone(), offset, len: wrote.len as u64, errors }),
-                ..Intent::default()
-            }),
-            _ => None,
-        };
-        Changed { result, wcc, intent }
+        match result {
+            Ok((wrote, intent)) => Changed { result: Ok(wrote), wcc, intent },
+            Err(error) => Changed { result: Err(error), wcc, intent: None },
+        }
     }
 
-    fn write_inner(
-        &self,
-        target: &Target,
-        cred: &Cred,
-        offset: u64,
-        data: &[u8],
-        stable: bool,
-        attr: Option<Attr>,
-    ) -> Result<Wrote> {
-        let attr = attr.map_or_else(|| self.attr_of(target), Ok)?;
-        permitted(self, target, cred, &attr, want::WRITE, Wait::Yes)?;
-        if offset.checked_add(data.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
+    /// Drops what is cached of a file that was changed while the server was down.
+    fn refresh(&self, target: &Target, wait: Wait) -> Result<()> {
+        let (link, linked) = (&target.object.link, target.export.fs.linked());
+        match linked.zip(link.get()).filter(|_| link.is_suspect()) {
+            None => Ok(()),
+            Some(_) if !wait.allowed() => Err(Error::WouldBlock),
+            Some((linked, cached)) => refresh(linked, target, cached),
+        }
+    }
+
+    fn write_inner(&self, write: Writing<'_>, wait: Wait) -> Result<(Wrote, Option<Intent>)> {
+        let Writing { target, cred, offset, data, stable, attr, errors } = write;
+        permitted(self, target, cred, &attr, want::WRITE, wait)?;
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > target.export.fs.largest_file) {
             return Err(Error::Os(Errno::FBIG));
         }
-        let fd = target.object.writer(&self.budget, true)?;
         let verifier = self.verifier.get();
+        if let Some(linked) = target.export.fs.linked().filter(|_| !data.is_empty()) {
+            let (len, stable, intent) = self.write_cached(linked, &write, wait)?;
+            return Ok((Wrote { len, stable, verifier }, intent));
+        }
+        if !wait.allowed() {
+            return Err(Error::WouldBlock);
+        }
+        let fd = target.object.writer(&self.budget, true)?;
         let len = {
             // As the caller, so that quotas, reserved blocks and set-uid bits are treated as its own.
             let _acting = self.act_as(cred)?;
@@ -138,7 +168,10 @@ impl Vfs {
         if !stable {
             target.export.fs.writeback.wrote(&target.object, offset, len as u64);
         }
-        Ok(Wrote { len, stable, verifier })
+        let object = target.object.clone();
+        let data = Data { object, offset, len: len as u64, errors };
+        let intent = (stable && len > 0).then(|| Intent { data: Some(data), ..Intent::default() });
+        Ok((Wrote { len, stable, verifier }, intent))
     }
 
     /// What must become durable for COMMIT: nothing if the file has no unstable data. The count is to be
@@ -151,10 +184,11 @@ impl Vfs {
             Ok(attr) => permitted(self, target, cred, attr, want::WRITE, Wait::Yes),
             Err(error) => Err(*error),
         };
-        let intent = (result.is_ok() && seen != 0).then(|| Intent {
-            data: Some(Data { object: target.object.clone(), offset, len: count, errors }),
-            ..Intent::default()
-        });
+        let linked = target.export.fs.linked().filter(|_| target.object.link.get().is_some());
+        let logged = linked.map(|linked| Logged::Commit(linked.cache.engine.last()));
+        let data = (seen != 0).then(|| Data { object: target.object.clone(), offset, len: count, errors });
+        let intent = (result.is_ok() && (data.is_some() || logged.is_some()))
+            .then(|| Intent { data, logged, ..Intent::default() });
         let wcc = Wcc { before: attr.ok(), after: attr.ok() };
         let whole = offset == 0 && count == 0;
         (Changed { result, wcc, intent }, if whole { seen } else { 0 })
@@ -166,7 +200,7 @@ impl Vfs {
     }
 }
 
-fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64, wait: Wait) -> Result<usize> {
+pub(crate) fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64, wait: Wait) -> Result<usize> {
     let flags = if wait.allowed() { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
     let mut done = 0;
     while done < buf.len() {
@@ -183,7 +217,7 @@ fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64, wait: Wait) -> Res
     Ok(done)
 }
 
-fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize> {
+pub(crate) fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize> {
     let mut done = 0;
     while done < data.len() {
         match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {

@@ -1,10 +1,15 @@
 //! Exports and the table of them; how a handle from the wire becomes an object.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use forebay_engine::Engine;
 
 use crate::attr::Attr;
+use crate::backing::Store;
+use crate::cache::{Cache, Linked};
 use crate::cred::{Acting, Cred, Creds, privileged};
+use crate::downtime::Downtime;
 use crate::error::{Error, Result};
 use crate::fs::{self, Filesystem, Scheme};
 use crate::handle::{Handle, HandleKey};
@@ -90,6 +95,15 @@ pub struct Target {
     pub object: Arc<Object>,
 }
 
+/// How a stop went.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped {
+    /// Files whose unstable data could not be made durable.
+    pub unstable: usize,
+    /// Bytes that only the cache devices have, or why the cache could not be stopped well.
+    pub dirty: std::result::Result<u64, forebay_engine::Error>,
+}
+
 /// Free space as FSSTAT reports it (RFC 1813 section 3.3.18).
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
@@ -107,6 +121,24 @@ pub struct Space {
     pub max_links: u32,
 }
 
+/// What happens between the file system's part of an intent and `done`: the log's part, and what is forgotten.
+fn after_journal(cache: &Arc<Cache>, intent: &mut Intent, done: Done) -> Done {
+    let (logged, removed) = (intent.logged.take(), intent.removed.take());
+    if logged.is_none() && removed.is_none() {
+        return done;
+    }
+    let cache = cache.clone();
+    Box::new(move |result: Result<()>| {
+        if let Some(object) = removed.filter(|_| result.is_ok()) {
+            cache.forget(object);
+        }
+        match logged.filter(|_| result.is_ok()) {
+            Some(logged) => cache.when_durable(logged, done),
+            None => done(result),
+        }
+    })
+}
+
 /// Everything served.
 pub struct Vfs {
     exports: Vec<Arc<Export>>,
@@ -117,6 +149,7 @@ pub struct Vfs {
     pub verifier: Arc<Verifier>,
     /// Descriptors held by known objects.
     pub budget: Budget,
+    pub(crate) cache: OnceLock<Arc<Cache>>,
     pub(crate) privileged: bool,
     server_uid: u32,
 }
@@ -141,7 +174,8 @@ impl Vfs {
         }
         let server_uid = rustix::process::geteuid().as_raw();
         let privileged = privileged();
-        Ok(Vfs { exports, key, creds: Creds::default(), verifier, budget, privileged, server_uid })
+        let (creds, cache) = (Creds::default(), OnceLock::new());
+        Ok(Vfs { exports, key, creds, verifier, budget, cache, privileged, server_uid })
     }
 
     fn open_one(
@@ -214,26 +248,76 @@ impl Vfs {
         self.key.seal(export.id, kernel)
     }
 
-    /// Free space of the file system behind an export.
+    /// Every file system served, for the cache engine. Their numbers in its keys are kept in `state_dir`.
+    pub fn store(&self, state_dir: &Path) -> std::io::Result<Store> {
+        let mut groups: Vec<(Arc<Filesystem>, Vec<u32>)> = Vec::new();
+        for export in &self.exports {
+            match groups.iter_mut().find(|(fs, _)| Arc::ptr_eq(fs, &export.fs)) {
+                Some((_, ids)) => ids.push(export.id),
+                None => groups.push((export.fs.clone(), vec![export.id])),
+            }
+        }
+        let (filesystems, ids): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
+        let numbers = crate::state::filesystem_numbers(state_dir, &ids)?;
+        Ok(Store::new(numbers.into_iter().zip(filesystems).collect(), self.budget.clone()))
+    }
+
+    /// Puts the engine in front of everything served, which is its backing `store`. Nobody may be served yet.
+    pub fn set_cache(&self, engine: Arc<Engine>, store: &Store, downtime: Downtime) -> std::io::Result<()> {
+        let cache = Cache::new(engine, self.verifier.clone(), downtime)?;
+        for (number, fs) in store.filesystems() {
+            let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number));
+            // What recovery looked at is in the table already.
+            for object in fs.table.all() {
+                if let Ok(attr) = object.raw_attr() {
+                    linked.meet(&object, &attr);
+                }
+            }
+        }
+        let _ = self.cache.set(cache);
+        Ok(())
+    }
+
+    /// The engine, if there is a cache.
+    pub fn engine(&self) -> Option<&Arc<Engine>> {
+        self.cache.get().map(|cache| &cache.engine)
+    }
+
+    /// The cache's log broke: what it has accepted and not made durable may be lost.
+    pub fn log_broke(&self) {
+        if let Some(cache) = self.cache.get() {
+            cache.log_broke();
+        }
+    }
+
+    /// Free space of the file system behind an export, without what is promised to data that only the cache has.
     pub fn space(&self, export: &Export) -> Result<Space> {
         let stat = rustix::fs::fstatvfs(export.root.path())?;
+        let dirty = self.cache.get().map_or(0, |cache| cache.engine.dirty_bytes());
         Ok(Space {
             bytes: (
                 stat.f_blocks * stat.f_frsize,
-                stat.f_bfree * stat.f_frsize,
-                stat.f_bavail * stat.f_frsize,
+                (stat.f_bfree * stat.f_frsize).saturating_sub(dirty),
+                (stat.f_bavail * stat.f_frsize).saturating_sub(dirty),
             ),
             files: (stat.f_files, stat.f_ffree, stat.f_favail),
             name_max: stat.f_namemax as u32,
             block: stat.f_bsize,
-            max_file_size: export.fs.max_file_size(stat.f_bsize),
+            max_file_size: export.fs.largest_file,
             max_links: export.fs.max_links(),
         })
     }
 
     /// Makes an intent durable, then calls `done` from some thread.
-    pub fn commit(&self, export: &Export, intent: Intent, done: Done) {
-        export.fs.journal.submit(intent, done);
+    pub fn commit(&self, export: &Export, mut intent: Intent, done: Done) {
+        let done = match self.cache.get() {
+            Some(cache) => after_journal(cache, &mut intent, done),
+            None => done,
+        };
+        match intent.is_empty() {
+            true => done(Ok(())),
+            false => export.fs.journal.submit(intent, done),
+        }
     }
 
     /// Which of `want` the caller has on the object, whose attributes were just read.
@@ -279,17 +363,17 @@ impl Vfs {
         self.privileged
     }
 
-    /// Makes all unstable data durable; returns how many files could not be, and records a clean stop
-    /// if none.
-    pub fn stop(&self) -> std::io::Result<usize> {
-        let failed = self.sync_unstable();
-        if failed == 0 {
+    /// Makes all unstable data durable, stops the cache, and records a clean stop if nothing failed.
+    pub fn stop(&self) -> std::io::Result<Stopped> {
+        let unstable = self.sync_unstable();
+        let dirty = self.cache.get().map_or(Ok(0), |cache| cache.close());
+        if unstable == 0 && dirty.is_ok() {
             self.verifier.stopped_clean()?;
         }
         for export in &self.exports {
             export.fs.journal.close();
         }
-        Ok(failed)
+        Ok(Stopped { unstable, dirty })
     }
 
     /// Makes everything written to the file system behind an export durable (syncfs(2)).

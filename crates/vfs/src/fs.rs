@@ -1,12 +1,13 @@
 //! A backing file system: what it promises, the objects known on it, how handles become objects.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::attr::Attr;
+use crate::cache::Linked;
 use crate::error::{Error, Result};
 use crate::journal::{Deliver, Journal, Order};
 use crate::locate::{self, Locator};
@@ -41,7 +42,11 @@ pub(crate) struct Filesystem {
     pub(crate) journal: Arc<Journal>,
     pub(crate) writeback: Writeback,
     pub(crate) budget: Budget,
+    /// The largest file it can hold and this process may write, in bytes.
+    pub(crate) largest_file: u64,
     pub(crate) versions: Versions,
+    /// The cache in front of it.
+    pub(crate) linked: OnceLock<Linked>,
     /// Whether two changes of an object always show different ctimes if it was looked at in between.
     pub(crate) fine_times: bool,
 }
@@ -76,9 +81,11 @@ impl Filesystem {
             table: Table::new(budget.clone()),
             journal: Journal::open(again()?, order, budget.clone(), verifier, deliver)?,
             writeback: Writeback::start(budget.clone()).map_err(|_| Error::Busy)?,
+            largest_file: largest_file(root, magic)?,
             budget,
             fine_times: fine_times(root),
             versions: Versions::new(),
+            linked: OnceLock::new(),
         })
     }
 
@@ -107,8 +114,16 @@ impl Filesystem {
         let (kernel, attr) = self.identify(&fd)?;
         let object = match self.table.get(&kernel) {
             Some(object) => object,
-            None => self.table.insert(Object::new(fd, kernel, attr.kind, &self.budget, &self.versions)),
+            None => {
+                let object = Object::new(fd, kernel, attr.kind, &self.budget, &self.versions);
+                if let Some(linked) = self.linked.get() {
+                    linked.meet(&object, &attr);
+                }
+                self.table.insert(object)
+            }
         };
+        // Asked for after the backing file's: taken again if the engine knows more.
+        let attr = if object.link.get().is_some() { object.attr()? } else { attr };
         Ok((object, attr))
     }
 
@@ -201,14 +216,6 @@ impl Filesystem {
         }
     }
 
-    /// The largest file the file system can hold, in bytes.
-    pub(crate) fn max_file_size(&self, block: u64) -> u64 {
-        match self.magic {
-            EXT4 => block.saturating_mul(u64::from(u32::MAX)),
-            _ => i64::MAX as u64,
-        }
-    }
-
     /// The most hard links a file may have.
     pub(crate) fn max_links(&self) -> u32 {
         match self.magic {
@@ -217,6 +224,16 @@ impl Filesystem {
             _ => 65_535,
         }
     }
+}
+
+/// The largest file that the file system can hold and this process may write, in bytes.
+fn largest_file(root: &OwnedFd, magic: i64) -> Result<u64> {
+    let holds = match magic {
+        EXT4 => rustix::fs::fstatvfs(root)?.f_bsize.saturating_mul(u64::from(u32::MAX)),
+        _ => i64::MAX as u64,
+    };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    Ok(limit.map_or(holds, |limit| holds.min(limit)))
 }
 
 /// The name of a file system type for people.

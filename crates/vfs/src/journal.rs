@@ -37,6 +37,26 @@ pub struct Intent {
     pub(crate) data: Option<Data>,
     /// Objects whose names or attributes changed.
     pub(crate) metadata: SmallVec<[Arc<Object>; 3]>,
+    /// What the cache's log has of it.
+    pub(crate) logged: Option<Logged>,
+    /// What the cache is to forget once the rest is durable: a file that was removed.
+    pub(crate) removed: Option<Arc<forebay_engine::Object>>,
+}
+
+/// A part of an intent that the cache's log makes durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Logged {
+    /// A frame that a change waits for.
+    Change(forebay_engine::Seq),
+    /// A frame that COMMIT waits for: when it is lost, the verifier says so, and that is the answer.
+    Commit(forebay_engine::Seq),
+}
+
+impl Intent {
+    /// Whether nothing of it is the file system's business.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.data.is_none() && self.metadata.is_empty()
+    }
 }
 
 /// Bytes of a file that were written.
@@ -193,6 +213,46 @@ impl Journal {
             }),
         );
         receive.recv().unwrap_or(Err(Error::Os(rustix::io::Errno::IO)))
+    }
+
+    /// Makes everything done to these files durable; one result each. `errors` of each are
+    /// [`Uncommitted::errors`](crate::uncommitted::Uncommitted::errors) from before the first change that counts.
+    pub(crate) fn sync_files(&self, files: &[(Arc<Object>, u64)]) -> Vec<Result<()>> {
+        let data = |(object, errors): &(Arc<Object>, u64)| Data {
+            object: object.clone(),
+            offset: 0,
+            len: 0,
+            errors: *errors,
+        };
+        if self.order == Order::PerObject {
+            let wait = |file| self.wait(Intent { data: Some(data(file)), ..Intent::default() });
+            return files.iter().map(wait).collect();
+        }
+        for file in files {
+            // The error, if any, is reported by the pass that waits.
+            let _ = self.write_back(&data(file), false);
+        }
+        let wait = |file: &(Arc<Object>, u64)| {
+            let uncommitted = &file.0.uncommitted;
+            uncommitted.synced(file.1, || {
+                let result = self.write_back(&data(file), true);
+                // Whoever calls this still has the data; clients with unstable data of the same file may not.
+                if uncommitted.writes() > 0 { self.or_lost(result) } else { result }
+            })
+        };
+        let mut results: Vec<_> = files.iter().map(wait).collect();
+        if let Err(error) = self.wait(Intent::default()) {
+            results.fill(Err(error));
+        }
+        results
+    }
+
+    /// Makes every change of names made so far durable.
+    pub(crate) fn barrier(&self) -> Result<()> {
+        match self.order {
+            Order::Journal => self.wait(Intent::default()),
+            Order::PerObject => Ok(rustix::fs::syncfs(self.mount.as_fd())?),
+        }
     }
 
     /// Ends the helper thread; batches under way complete.

@@ -8,10 +8,14 @@
 //! This crate knows nothing of NFS, sockets or threads but those that lead group commits and let go of removed files.
 
 mod attr;
+mod backing;
+mod cache;
+mod cached;
 mod change;
 mod create;
 mod cred;
 mod data;
+mod downtime;
 mod error;
 mod export;
 mod fs;
@@ -23,6 +27,7 @@ mod lookup;
 mod names;
 mod object;
 mod owner;
+mod reserve;
 mod state;
 mod sweep;
 mod sys;
@@ -33,13 +38,15 @@ mod verifier;
 mod versions;
 mod writeback;
 
+pub use backing::Store;
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
 pub use change::{Changed, Renamed};
 pub use create::{Create, Special};
 pub use cred::{Cred, Creds, Identity};
 pub use data::{ReadOut, Wrote};
+pub use downtime::Downtime;
 pub use error::{Error, Result};
-pub use export::{Export, ExportSpec, Space, Target, Vfs, Wait};
+pub use export::{Export, ExportSpec, Space, Stopped, Target, Vfs, Wait};
 pub use handle::{HANDLE_MAX, Handle, HandleKey};
 pub use journal::{Deliver, Done, Intent, Journal, JournalStats, Order};
 pub use list::{Entry, EntryPlus, ListEnd};

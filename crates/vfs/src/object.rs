@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::{FileType, OFlags};
 
 use crate::attr::{Attr, Wcc};
+use crate::cache::Link;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::names::Names;
@@ -41,6 +42,7 @@ pub struct Object {
     /// A directory opened for listing, with its current position.
     pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
     pub(crate) uncommitted: Uncommitted,
+    pub(crate) link: Link,
     pub(crate) stream: Stream,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,
@@ -74,6 +76,7 @@ impl Object {
             names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
             listing: Mutex::new(None),
             uncommitted: Uncommitted::new(budget.clone()),
+            link: Link::default(),
             stream: Stream::default(),
             used: AtomicBool::new(true),
         }
@@ -95,6 +98,13 @@ impl Object {
 
     /// The attributes now. Does not wait for a disk. Fails with `Stale` once the last link is gone.
     pub fn attr(&self) -> Result<Attr> {
+        let unsettled = self.link.unsettled();
+        let attr = self.raw_attr()?;
+        Ok(unsettled.map_or(attr, |unsettled| unsettled.over(attr)))
+    }
+
+    /// The attributes of the backing file.
+    pub(crate) fn raw_attr(&self) -> Result<Attr> {
         let attr = Attr::from(&rustix::fs::fstat(&self.path)?);
         if attr.nlink == 0 { Err(Error::Stale) } else { Ok(attr) }
     }
@@ -159,21 +169,21 @@ impl Object {
     ) -> Result<u8> {
         {
             let mut verdicts = self.verdicts.lock();
-            if verdicts.ctime == attr.ctime {
+            if verdicts.ctime == attr.backing_ctime {
                 if let Some(known) = verdicts.find(cred.id, want) {
                     return Ok(known.granted & want);
                 }
             } else {
-                *verdicts = Verdicts::under(attr.ctime);
+                *verdicts = Verdicts::under(attr.backing_ctime);
             }
         }
         if !may_ask {
             return Err(Error::WouldBlock);
         }
         let granted = ask(want)?;
-        if settled(attr.ctime) {
+        if settled(attr.backing_ctime) {
             let mut verdicts = self.verdicts.lock();
-            if verdicts.ctime == attr.ctime {
+            if verdicts.ctime == attr.backing_ctime {
                 verdicts.learn(cred.id, want, granted);
             }
         }
@@ -254,12 +264,12 @@ mod tests {
             groups: Default::default(),
         });
         let mut attr = object.attr().unwrap();
-        attr.ctime.sec -= 3600;
+        attr.backing_ctime.sec -= 3600;
         let ask = |granted| move |_| Ok(granted);
         assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(want::READ)), Ok(want::READ));
         assert_eq!(object.permits(&cred, &attr, want::READ, false, ask(0)), Ok(want::READ));
         assert_eq!(object.permits(&cred, &attr, want::WRITE, false, ask(0)), Err(Error::WouldBlock));
-        attr.ctime.nsec ^= 1;
+        attr.backing_ctime.nsec ^= 1;
         assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(0)), Ok(0));
     }
 

@@ -72,7 +72,7 @@ impl Serving {
 
     fn command(dir: &TempDir) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        command.arg("serve").arg(dir.path().join("data"));
+        command.arg("serve").arg(dir.path().join("data")).args(["--mode", "pass-through"]);
         command.args(["--listen", "127.0.0.1:0", "--state-dir"]).arg(dir.path().join("state"));
         command
     }
@@ -147,7 +147,7 @@ impl Unprivileged {
 
     /// Serves a directory of its home.
     pub fn serve(&self, name: &str) -> Running {
-        Running::start(&mut self.command(&["serve", name, "--listen", "127.0.0.1:0"]))
+        Running::start(&mut self.command(&["serve", name, "--listen", "127.0.0.1:0", "--mode", "pass-through"]))
     }
 }
 

@@ -27,7 +27,8 @@ fn refused(output: &Output, code: i32, says: &[&str]) {
 /// `forebay serve` with these words and a state directory, expected to fail.
 fn serve(state: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--state-dir"]).arg(state).args(args).output().unwrap()
+    command.args(["serve", "--listen", "127.0.0.1:0", "--mode", "pass-through", "--state-dir"]);
+    command.arg(state).args(args).output().unwrap()
 }
 
 #[test]
@@ -36,7 +37,8 @@ fn the_port_is_in_use() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    let output = command.args(["serve", "--listen", &address]).arg(home.path()).output().unwrap();
+    command.args(["serve", "--mode", "pass-through", "--listen", &address]);
+    let output = command.arg(home.path()).output().unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     refused(&output, 1, &["in use", &port, "--listen"]);
 }

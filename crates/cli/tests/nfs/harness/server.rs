@@ -134,11 +134,30 @@ impl Server {
             None => command.arg(&self.data),
         };
         command.args(&self.flags);
+        if !self.flags.iter().any(|flag| flag == "--mode") {
+            self.add_mode(&mut command);
+        }
         if let Some(uid) = self.uid {
             command.uid(uid).gid(uid);
         }
         command.stdin(Stdio::null());
         command
+    }
+
+    /// The mode of tests that do not care: pass-through, or with a cache of two small files, what
+    /// `FOREBAY_TEST_MODE` says.
+    fn add_mode(&self, command: &mut Command) {
+        let mode = std::env::var("FOREBAY_TEST_MODE").unwrap_or_else(|_| "pass-through".to_owned());
+        command.args(["--mode", &mode]);
+        if mode != "pass-through" {
+            let caches = self.home.path().join("caches");
+            std::fs::create_dir_all(&caches).unwrap();
+            if let Some(uid) = self.uid {
+                std::os::unix::fs::chown(&caches, Some(uid), Some(uid)).unwrap();
+            }
+            command.args(["--cache-size", "64MiB", "--cache"]).arg(caches.join("a"));
+            command.arg("--cache").arg(caches.join("b"));
+        }
     }
 
     /// Starts the server (again) on the same directories.

@@ -1,0 +1,127 @@
+//! The settings of the cache.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use crate::export::Export;
+use crate::file::Draft;
+use crate::problem::{Collector, Origin};
+use crate::settings::Mode;
+use crate::table::Located;
+use crate::units::{format_size, parse_size};
+
+/// The cache in front of the exports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheSettings {
+    /// Cache devices: block devices, files, or paths where files are to be made. Absolute, no two the same. Empty: files in
+    /// the state directory, or no cache in mode pass-through.
+    pub devices: Vec<PathBuf>,
+    /// Bytes of cache files that have to be made.
+    pub size: u64,
+    /// Bytes of memory for cached blocks.
+    pub ram: u64,
+    /// Make a new pool of the devices, whatever is on them.
+    pub format: bool,
+}
+
+/// Sizes of cache devices: 64 MiB to 16 TiB.
+const DEVICE_SIZES: RangeInclusive<u64> = 64 << 20..=16 << 40;
+const DEFAULT_SIZE: u64 = 1 << 30;
+/// Memory for cached blocks: 16 MiB to 64 TiB.
+const RAM_SIZES: RangeInclusive<u64> = 16 << 20..=64 << 40;
+
+/// What was said about the cache; what was not said is absent.
+#[derive(Default)]
+pub(crate) struct CacheDraft {
+    pub(crate) devices: Vec<Located<PathBuf>>,
+    pub(crate) size: Option<Located<u64>>,
+    pub(crate) ram: Option<Located<u64>>,
+    pub(crate) format: bool,
+}
+
+/// A size of a cache device.
+pub(crate) fn parse_device_size(text: &str) -> Result<u64, String> {
+    within(parse_size(text)?, DEVICE_SIZES)
+}
+
+/// A size of memory.
+pub(crate) fn parse_ram(text: &str) -> Result<u64, String> {
+    within(parse_size(text)?, RAM_SIZES)
+}
+
+pub(crate) fn within(size: u64, range: RangeInclusive<u64>) -> Result<u64, String> {
+    if range.contains(&size) {
+        return Ok(size);
+    }
+    let (least, most) = (format_size(*range.start()), format_size(*range.end()));
+    Err(format!("{} is not within {least} and {most}", format_size(size)))
+}
+
+/// The size of a device given as a flag.
+pub(crate) fn device_size(size: u64) -> Result<u64, String> {
+    within(size, DEVICE_SIZES)
+}
+
+/// The size of memory given as a flag.
+pub(crate) fn ram_size(size: u64) -> Result<u64, String> {
+    within(size, RAM_SIZES)
+}
+
+/// The mode and the cache that result.
+pub(crate) fn complete(
+    draft: &mut Draft,
+    exports: &[Export],
+    problems: &mut Collector<'_>,
+) -> (Mode, CacheSettings) {
+    let mode = draft.mode.as_ref().map_or(Mode::WriteBack, |mode| mode.value);
+    let CacheDraft { devices, size, ram, format } = std::mem::take(&mut draft.cache);
+    for (index, device) in devices.iter().enumerate() {
+        check_device(device, &devices[..index], exports, problems);
+    }
+    if devices.len() > 16 {
+        let message = format!("{} cache devices are more than a pool can have; name at most 16", devices.len());
+        problems.add(&devices[16].origin, message);
+    }
+    if format && devices.is_empty() {
+        problems.add(&Origin::flag("--format-cache"), "it needs the devices; name them with --cache");
+    }
+    let cache = CacheSettings {
+        devices: devices.into_iter().map(|device| device.value).collect(),
+        size: size.map_or(DEFAULT_SIZE, |size| size.value),
+        ram: ram.map_or_else(default_ram, |ram| ram.value),
+        format,
+    };
+    (mode, cache)
+}
+
+fn check_device(
+    device: &Located<PathBuf>,
+    earlier: &[Located<PathBuf>],
+    exports: &[Export],
+    problems: &mut Collector<'_>,
+) {
+    let real = |path: &Path| match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Ok(real), ..) => real,
+        (_, Some(parent), Some(name)) => parent.canonicalize().map_or(path.to_owned(), |real| real.join(name)),
+        _ => path.to_owned(),
+    };
+    let (shown, path) = (device.value.display(), real(&device.value));
+    if earlier.iter().any(|other| real(&other.value) == path) {
+        problems.add(&device.origin, format!("{shown} is named twice; name each cache device once"));
+    }
+    if let Some(export) = exports.iter().find(|export| path.starts_with(&export.path)) {
+        let message = format!(
+            "the cache device {shown} lies inside the exported {}; name one outside, clients must not reach it",
+            export.path.display()
+        );
+        problems.add(&device.origin, message);
+    }
+}
+
+/// An eighth of the memory, from 64 MiB to 16 GiB: the kernel's own cache needs some, too.
+fn default_ram() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    let total: u64 = total.and_then(|kib| kib.trim().parse().ok()).unwrap_or(0);
+    (total * 1024 / 8).clamp(64 << 20, 16 << 30)
+}

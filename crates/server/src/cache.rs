@@ -1,0 +1,410 @@
+//! The cache: its devices, its pool, its engine, from the settings to service and back.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forebay_config::{Mode, Settings, format_size};
+use forebay_control::{EventLog, Severity};
+use forebay_disk::{FileDevice, SystemClock, Threads, block_on};
+use forebay_engine::buffer::BLOCK;
+use forebay_engine::io::Device;
+use forebay_engine::pool::{Pool, PoolError, Uuid};
+use forebay_engine::{ChangeError, Engine, Env, Event, Recovered, Usage};
+use forebay_vfs::{Downtime, Vfs};
+use parking_lot::Mutex;
+
+use crate::error::Error;
+use crate::in_use::InUse;
+
+/// Names of the cache files made where none are named.
+const DEFAULT_FILES: [&str; 2] = ["cache-a", "cache-b"];
+/// Recovery that takes longer says so, again and again.
+const SAY_SO: Duration = Duration::from_secs(2);
+/// A look at everything that is cached is not repeated for so long.
+const SCAN: Duration = Duration::from_secs(10);
+
+/// The cache of a running server.
+pub(crate) struct Cache {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) watch: Arc<Watch>,
+    /// Bytes of memory for cached blocks, at most.
+    pub(crate) ram: u64,
+    threads: Arc<Threads>,
+    in_use: InUse,
+    size: u64,
+    /// The last look at everything, which takes a while.
+    scan: Mutex<Option<(Instant, Usage)>>,
+    /// Devices being removed in the background.
+    removing: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the engine's events tell about the devices and the backing store.
+#[derive(Default)]
+pub(crate) struct Watch {
+    devices: Mutex<Vec<Arc<FileDevice>>>,
+    /// Devices that failed, by name.
+    pub(crate) lost: Mutex<Vec<String>>,
+    /// Why destaging fails, while it does.
+    pub(crate) backing: Mutex<Option<String>>,
+    /// Blocks found damaged on every device.
+    pub(crate) damaged: AtomicU64,
+}
+
+impl Watch {
+    fn add(&self, device: Arc<FileDevice>) {
+        self.lost.lock().retain(|name| name != device.name());
+        self.devices.lock().push(device);
+    }
+
+    fn remove(&self, name: &str) {
+        self.devices.lock().retain(|device| device.name() != name);
+    }
+
+    fn lose(&self, name: &str) {
+        self.remove(name);
+        self.lost.lock().push(name.to_owned());
+    }
+}
+
+/// What is said about the cache when the server is ready.
+#[derive(Debug, Clone, Default)]
+pub struct CacheReady {
+    /// The devices, as they are called; empty without a cache.
+    pub devices: Vec<String>,
+    /// What to know about them, one sentence each.
+    pub notices: Vec<String>,
+}
+
+/// Puts the cache into service in front of `vfs`, if there is to be one.
+pub(crate) fn open(
+    settings: &Settings,
+    vfs: &Arc<Vfs>,
+    events: &Arc<EventLog>,
+) -> Result<Option<(Cache, CacheReady)>, Error> {
+    let in_use = InUse::new(&settings.state_dir);
+    let Some((paths, mut notices)) = paths(settings) else {
+        in_use.require_none()?;
+        return Ok(None);
+    };
+    let size = settings.cache.size;
+    let there: Vec<_> = paths.iter().filter(|path| path.exists()).cloned().collect();
+    let opened = there.iter().map(|path| device(path, size)).collect::<Result<Vec<_>, _>>()?;
+    let (pool, opened, missing) = open_pool(settings, &paths, opened, &in_use)?;
+    notices.extend(pool.notices.iter().map(|notice| format!("{notice}")));
+    in_use.require(pool.uuid, settings.cache.format)?;
+    let watch = Arc::new(Watch::default());
+    for device in opened {
+        match pool.present().any(|(_, member)| member.name() == device.name()) {
+            true => watch.add(device),
+            // It is named, but not used: see the notices.
+            false => watch.lose(device.name()),
+        }
+    }
+    let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    in_use.set(pool.uuid, &names)?;
+    let (engine, threads) = start_engine(settings, vfs, events, &watch, pool)?;
+    let (scan, removing) = (Mutex::new(None), Mutex::default());
+    let ram = settings.cache.ram;
+    let cache = Cache { engine, watch, ram, threads, in_use, size, scan, removing };
+    for path in missing {
+        notices.push(format!("{} was not there: made anew and added to the cache", path.display()));
+        cache.add(&path, false).map_err(Error::Cache)?;
+    }
+    notices.extend(cache.placement(settings.mode));
+    for notice in &notices {
+        events.add(Severity::Warning, "cache", notice.clone(), &[]);
+    }
+    let devices = cache.devices().iter().map(|device| device.name().to_owned()).collect();
+    Ok(Some((cache, CacheReady { devices, notices })))
+}
+
+/// The devices to use, and what to say about that; `None` for no cache.
+fn paths(settings: &Settings) -> Option<(Vec<PathBuf>, Vec<String>)> {
+    if !settings.cache.devices.is_empty() {
+        return Some((settings.cache.devices.clone(), Vec::new()));
+    }
+    let files = DEFAULT_FILES.map(|name| settings.state_dir.join(name));
+    if settings.mode == Mode::PassThrough {
+        // They may hold what no other place does.
+        let used = files.iter().any(|path| path.exists());
+        let notice = "the cache files of earlier runs are in use; remove them after `forebay flush --wait` and a stop \
+                      to serve without a cache";
+        return used.then(|| (files.to_vec(), vec![notice.to_owned()]));
+    }
+    let notice = format!(
+        "no --cache is given: two files of {} in {} are the cache; name devices on two SSDs for speed and safety",
+        format_size(settings.cache.size),
+        settings.state_dir.display()
+    );
+    Some((files.to_vec(), vec![notice]))
+}
+
+fn device(path: &Path, size: u64) -> Result<Arc<FileDevice>, Error> {
+    let opened = FileDevice::open_or_create(path, size);
+    opened.map(Arc::new).map_err(|error| Error::Cache(error.to_string()))
+}
+
+type Opened = (Pool, Vec<Arc<FileDevice>>, Vec<PathBuf>);
+
+/// Opens the pool on the devices that are there, or makes one of all. Returns what is still missing, to be added.
+fn open_pool(
+    settings: &Settings,
+    paths: &[PathBuf],
+    mut opened: Vec<Arc<FileDevice>>,
+    in_use: &InUse,
+) -> Result<Opened, Error> {
+    let refused = |error: PoolError| Error::Cache(error.to_string());
+    let dynamic = |opened: &[Arc<FileDevice>]| -> Vec<Arc<dyn Device>> {
+        opened.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
+    };
+    let missing: Vec<_> = paths.iter().filter(|path| !path.exists()).cloned().collect();
+    if !settings.cache.format && !opened.is_empty() {
+        match block_on(Pool::open(dynamic(&opened))) {
+            Ok(pool) => return Ok((pool, opened, missing)),
+            Err(PoolError::NoPool | PoolError::Unfinished(_)) => {}
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    if !settings.cache.format {
+        in_use.require_none()?;
+    }
+    for path in &missing {
+        opened.push(device(path, settings.cache.size)?);
+    }
+    let force = settings.cache.format;
+    let pool = block_on(Pool::format(dynamic(&opened), &mut random, force)).map_err(refused)?;
+    Ok((pool, opened, Vec::new()))
+}
+
+fn random() -> u128 {
+    let mut bytes = [0; 16];
+    // From the kernel's generator, which never gives less than was asked for up to 256 bytes.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u128::from_le_bytes(bytes)
+}
+
+fn start_engine(
+    settings: &Settings,
+    vfs: &Arc<Vfs>,
+    events: &Arc<EventLog>,
+    watch: &Arc<Watch>,
+    pool: Pool,
+) -> Result<(Arc<Engine>, Arc<Threads>), Error> {
+    let failed = |source| Error::StateDir { path: settings.state_dir.clone(), source };
+    let store = vfs.store(&settings.state_dir).map_err(failed)?;
+    let downtime = Downtime::end(&settings.state_dir).map_err(failed)?;
+    let threads = Arc::new(Threads::new());
+    let (log, watch, weak) = (events.clone(), watch.clone(), Arc::downgrade(vfs));
+    let env = Env {
+        clock: Arc::new(SystemClock::new()),
+        spawn: threads.clone(),
+        backing: Arc::new(store.clone()),
+        deliver: Arc::new(|run: &mut dyn FnMut()| forebay_rpc::batch(run)),
+        events: Arc::new(move |event| tell(&log, &watch, &weak, &event)),
+    };
+    let chosen = forebay_engine::Settings {
+        mode: engine_mode(settings.mode),
+        ram: settings.cache.ram,
+        ..forebay_engine::Settings::default()
+    };
+    let begun = Instant::now();
+    let (done, waiting) = channel::<()>();
+    let watching = std::thread::Builder::new().name("forebay-recovery".into()).spawn(move || {
+        while waiting.recv_timeout(SAY_SO) == Err(RecvTimeoutError::Timeout) {
+            tracing::info!("recovering the cache: {} s so far", begun.elapsed().as_secs());
+        }
+    })?;
+    let result = block_on(Engine::open(pool, env, chosen));
+    drop(done);
+    let _ = watching.join();
+    let (engine, recovered) = result.map_err(|error| Error::Cache(error.to_string()))?;
+    tell_recovered(events, &recovered, begun.elapsed());
+    vfs.set_cache(engine.clone(), &store, downtime)?;
+    Ok((engine, threads))
+}
+
+fn tell_recovered(events: &EventLog, recovered: &Recovered, took: Duration) {
+    let bytes = |blocks: u64| format_size(blocks * BLOCK as u64);
+    let (dirty, clean) = (bytes(recovered.dirty_blocks), bytes(recovered.clean_blocks));
+    if recovered.dirty_blocks + recovered.clean_blocks > 0 {
+        let message = format!("the cache is back after {:.1} s: {dirty} dirty, {clean} clean", took.as_secs_f64());
+        events.add(Severity::Info, "recovered", message, &[("dirty", &dirty), ("clean", &clean)]);
+    }
+}
+
+pub(crate) fn engine_mode(mode: Mode) -> forebay_engine::Mode {
+    match mode {
+        Mode::WriteBack => forebay_engine::Mode::WriteBack,
+        Mode::WriteThrough => forebay_engine::Mode::WriteThrough,
+        Mode::WriteAround => forebay_engine::Mode::WriteAround,
+        Mode::PassThrough => forebay_engine::Mode::PassThrough,
+    }
+}
+
+/// The mode as it is called in settings.
+pub(crate) fn config_mode(mode: forebay_engine::Mode) -> Mode {
+    match mode {
+        forebay_engine::Mode::WriteBack => Mode::WriteBack,
+        forebay_engine::Mode::WriteThrough => Mode::WriteThrough,
+        forebay_engine::Mode::WriteAround => Mode::WriteAround,
+        forebay_engine::Mode::PassThrough => Mode::PassThrough,
+    }
+}
+
+impl Cache {
+    /// The devices in use.
+    pub(crate) fn devices(&self) -> Vec<Arc<FileDevice>> {
+        self.watch.devices.lock().clone()
+    }
+
+    /// A full look at what is cached, at most some seconds old.
+    pub(crate) fn index(&self) -> Usage {
+        let mut scan = self.scan.lock();
+        match &*scan {
+            Some((at, usage)) if at.elapsed() < SCAN => *usage,
+            _ => scan.insert((Instant::now(), self.engine.scan())).1,
+        }
+    }
+
+    /// Adds a device, which is made if it is not there.
+    pub(crate) fn add(&self, path: &Path, force: bool) -> Result<(), String> {
+        let device = FileDevice::open_or_create(path, self.size).map_err(|error| error.to_string())?;
+        let device = Arc::new(device);
+        let added = block_on(self.engine.add_device(device.clone(), force));
+        added.map_err(|error| match error {
+            ChangeError::Pool(PoolError::InUse { device, what }) => {
+                format!("{device} holds {what}; name another device, or overwrite this one with --force")
+            }
+            error => error.to_string(),
+        })?;
+        self.watch.add(device);
+        Ok(())
+    }
+
+    /// Takes a device out of use, after what only it and its twin have is destaged.
+    pub(crate) fn remove(&self, path: &Path) -> Result<(), String> {
+        let name = path.display().to_string();
+        block_on(self.engine.remove_device(&name)).map_err(|error| error.to_string())
+    }
+
+    /// The same in the background; how it ends is an event.
+    pub(crate) fn start_remove(&self, path: PathBuf, events: &Arc<EventLog>) -> Result<(), String> {
+        let (engine, events) = (self.engine.clone(), events.clone());
+        let thread = std::thread::Builder::new().name("forebay-remove".into()).spawn(move || {
+            if let Err(error) = block_on(engine.remove_device(&path.display().to_string())) {
+                events.add(Severity::Error, "remove-failed", format!("{}: {error}", path.display()), &[]);
+            }
+        });
+        self.removing.lock().push(thread.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// What to know about where the devices are.
+    fn placement(&self, mode: Mode) -> Vec<String> {
+        let devices = self.devices();
+        let mut notices = Vec::new();
+        if devices.len() < 2 && mode == Mode::WriteBack {
+            notices.push(
+                "there is one cache device only: the mode in force is write-through, because write-back keeps every \
+                 change on two devices; name a second one with --cache, or add it with `forebay pool add`"
+                    .to_owned(),
+            );
+        }
+        let place = |device: &Arc<FileDevice>| {
+            let meta = std::fs::metadata(device.name()).ok()?;
+            Some(if meta.rdev() == 0 { meta.dev() } else { meta.rdev() })
+        };
+        let places: Vec<_> = devices.iter().filter_map(place).collect();
+        if (1..places.len()).any(|at| places[..at].contains(&places[at])) {
+            notices.push(
+                "cache files share a device: they survive the loss of one file, not of the device, and each write \
+                 goes to it twice"
+                    .to_owned(),
+            );
+        }
+        notices
+    }
+
+    /// After the engine was closed: waits for its threads, and notes what stays on the devices.
+    pub(crate) fn stopped(&self, dirty: u64) -> Result<(), Error> {
+        for thread in std::mem::take(&mut *self.removing.lock()) {
+            // A panic there has said so itself.
+            let _ = thread.join();
+        }
+        self.threads.join();
+        if dirty == 0 { self.in_use.clear() } else { Ok(()) }
+    }
+}
+
+/// Tells the administrator, and whoever else has to know.
+fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event) {
+    let (severity, kind, message) = match event {
+        Event::DeviceLost { device, left } => {
+            watch.lose(device);
+            if let (0, Some(vfs)) = (left, vfs.upgrade()) {
+                vfs.log_broke();
+            }
+            let message = format!(
+                "cache device {device} failed and is not used any more; {left} left. Replace it, then run `forebay pool add`"
+            );
+            (Severity::Error, "device-lost", message)
+        }
+        Event::DeviceAdded { device } => {
+            (Severity::Info, "device-added", format!("cache device {device} is in use"))
+        }
+        Event::DeviceRemoved { device } => {
+            watch.remove(device);
+            (Severity::Info, "device-removed", format!("cache device {device} is not used any more"))
+        }
+        Event::Repaired { device } => {
+            let message = format!("a damaged block on cache device {device} was rewritten from its other copy");
+            (Severity::Warning, "repaired", message)
+        }
+        Event::Dropped { device } => {
+            let message =
+                format!("a damaged block on cache device {device} was dropped; the backing store has its contents");
+            (Severity::Warning, "dropped", message)
+        }
+        Event::Damaged { object, offset } => {
+            watch.damaged.fetch_add(1, Ordering::Relaxed);
+            let message = format!(
+                "every copy of a block that only the cache had is damaged: file {object}, byte {offset}; reading it fails"
+            );
+            (Severity::Error, "damaged", message)
+        }
+        Event::BackingFailed { error } => {
+            *watch.backing.lock() = Some(error.to_string());
+            let message = format!("writing to the backing store fails ({error}); the data stays cached and is retried");
+            (Severity::Error, "backing-failed", message)
+        }
+        Event::BackingHealed => {
+            *watch.backing.lock() = None;
+            (Severity::Info, "backing-healed", "writing to the backing store works again".to_owned())
+        }
+        Event::Degraded => {
+            let message = "one cache device is left: writes go through to the backing store; add a device with \
+                           `forebay pool add`";
+            (Severity::Error, "degraded", message.to_owned())
+        }
+        Event::Restored => {
+            (Severity::Info, "restored", "two cache devices again: writes are cached again".to_owned())
+        }
+    };
+    log.add(severity, kind, message, &[]);
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").finish_non_exhaustive()
+    }
+}
+
+/// A pool's UUID as it is written down.
+pub(crate) fn written(uuid: u128) -> String {
+    Uuid(uuid).to_string()
+}

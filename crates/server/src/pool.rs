@@ -1,0 +1,127 @@
+//! The cache as its control verbs show it.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use forebay_control::{CacheCounters, DeviceWear, FlushProgress, PoolDevice, PoolStatus};
+use forebay_disk::block_on;
+use forebay_engine::buffer::BLOCK;
+use forebay_engine::io::Device;
+
+use crate::cache::Cache;
+
+/// Between two reports of a flush.
+const REPORT: Duration = Duration::from_millis(200);
+
+/// Devices, contents and counters.
+pub(crate) fn pool_status(cache: &Cache) -> PoolStatus {
+    let usage = cache.engine.usage();
+    let index = cache.index();
+    let bytes = |blocks: u64| blocks * BLOCK as u64;
+    let present = cache.devices().into_iter().map(|device| PoolDevice {
+        path: device.name().into(),
+        size_bytes: device.size(),
+        state: "healthy".into(),
+        wear: device.health().map(|health| DeviceWear {
+            life_used_percent: health.life_used,
+            spare_percent: health.spare,
+            media_errors: health.media_errors,
+            warnings: health.warnings,
+        }),
+    });
+    let lost = cache.watch.lost.lock().clone().into_iter().map(|name| PoolDevice {
+        path: name.into(),
+        size_bytes: 0,
+        state: "lost".into(),
+        wear: None,
+    });
+    PoolStatus {
+        configured: true,
+        devices: present.chain(lost).collect(),
+        clean_bytes: bytes(usage.ssd_blocks - usage.dirty_blocks.min(usage.ssd_blocks)),
+        dirty_bytes: bytes(usage.dirty_blocks),
+        dirty_age_ns: cache.engine.dirty_age().as_nanos() as u64,
+        ram_bytes: bytes(usage.ram_blocks),
+        ram_limit_bytes: cache.ram,
+        objects: usage.objects,
+        index_bytes: index.index_bytes,
+        index_bytes_per_block: index.index_bytes as f64 / index.ssd_blocks.max(1) as f64,
+        counters: counters(cache),
+    }
+}
+
+/// What was done since the start.
+pub(crate) fn counters(cache: &Cache) -> CacheCounters {
+    let now = cache.engine.counters();
+    CacheCounters {
+        blocks_read_ram: now.read_ram,
+        blocks_read_ssd: now.read_ssd,
+        blocks_read_backing: now.read_backing,
+        blocks_written: now.written,
+        direct_bytes: now.direct,
+        blocks_destaged: now.destaged,
+        destage_writes: now.destage_writes,
+        blocks_admitted: now.admitted,
+        blocks_evicted: now.evicted,
+        blocks_reinserted: now.reinserted,
+        ssd_bytes_written: now.ssd_written,
+        frames: now.frames,
+        log_waits: now.log_waits,
+        repaired: now.repaired,
+        backing_errors: now.backing_errors,
+    }
+}
+
+/// What is not as it should be, and what to do.
+pub(crate) fn health(cache: &Cache) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let (mode, active) = (cache.engine.mode(), cache.engine.active());
+    if mode == forebay_engine::Mode::WriteBack && active < 2 {
+        let left = if active == 0 { "no cache device is left" } else { "one cache device is left" };
+        reasons.push(format!(
+            "{left}: writes go through to the backing store; add a device with `forebay pool add PATH`"
+        ));
+    } else if !cache.watch.lost.lock().is_empty() {
+        reasons.push(
+            "a cache device was lost; replace it and add the new one with `forebay pool add PATH`".to_owned(),
+        );
+    }
+    if let Some(error) = &*cache.watch.backing.lock() {
+        reasons.push(format!(
+            "writing to the backing store fails ({error}); nothing is lost, and it is tried again: mend the store"
+        ));
+    }
+    let damaged = cache.watch.damaged.load(Relaxed);
+    if damaged > 0 {
+        reasons.push(format!(
+            "{damaged} blocks that only the cache had are damaged; `forebay events` names the files: restore them"
+        ));
+    }
+    reasons
+}
+
+/// Destages everything that is dirty; returns the bytes destaged meanwhile.
+pub(crate) fn destage(cache: &Cache, progress: &mut dyn FnMut(FlushProgress)) -> Result<u64, String> {
+    let engine = &cache.engine;
+    let destaged = || engine.counters().destaged * BLOCK as u64;
+    let before = destaged();
+    let (send, done) = channel();
+    let flushed = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // The receiver waits for exactly this.
+            let _ = send.send(block_on(engine.flush()));
+        });
+        loop {
+            let done_bytes = destaged() - before;
+            progress(FlushProgress { done: done_bytes, total: done_bytes + engine.dirty_bytes(), bytes: true });
+            match done.recv_timeout(REPORT) {
+                Ok(result) => return result.map_err(|error| error.to_string()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err("the flush ended by a fault".into()),
+            }
+        }
+    });
+    flushed.map_err(|error| format!("not everything could be destaged: {error}; what is left stays in the cache"))?;
+    Ok(destaged() - before)
+}

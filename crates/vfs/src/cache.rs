@@ -1,0 +1,340 @@
+//! The cache engine as the file system layer sees it: which engine object belongs to which file, and what of a file's
+//! attributes only the engine knows.
+//!
+//! Invariants:
+//! - An object of the table whose file the engine knows refers to the engine's object: nobody has to look there for what
+//!   the backing store does not know yet.
+//! - Before a file's contents or size change through this server, the engine is told, whatever the mode: it may hold
+//!   copies, or be about to.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use forebay_disk::block_on;
+use forebay_engine::io::{BackingError, Key};
+use forebay_engine::{Engine, Error as CacheError, Mode, Object as Cached};
+use parking_lot::Mutex;
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use crate::attr::{Attr, Time};
+use crate::downtime::Downtime;
+use crate::error::{Error, Result};
+use crate::export::Target;
+use crate::fs::Filesystem;
+use crate::journal::{Done, Logged};
+use crate::object::Object;
+use crate::reserve::Reserve;
+use crate::sys::KernelHandle;
+use crate::verifier::Verifier;
+
+/// The engine in front of everything served.
+pub(crate) struct Cache {
+    pub(crate) engine: Arc<Engine>,
+    verifier: Arc<Verifier>,
+    downtime: Downtime,
+    /// Objects whose removal is durable, for the engine to forget: it may wait for room in its log, as whoever answers
+    /// clients must not.
+    removed: Mutex<Option<(Sender<Arc<Cached>>, JoinHandle<()>)>>,
+    /// The log broke: what was accepted into it may be lost, and the verifier has said so.
+    broken: AtomicBool,
+}
+
+/// A file system's part in the cache.
+pub(crate) struct Linked {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) reserve: Reserve,
+    /// What tells its files from those of other file systems in keys.
+    number: u32,
+}
+
+/// What of an object belongs to the cache.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    cached: OnceLock<Arc<Cached>>,
+    /// Clean copies of an earlier run may be older than the file.
+    suspect: AtomicBool,
+    pub(crate) reads: Reads,
+}
+
+/// The key of a file: file system, handle type, kernel handle.
+pub(crate) fn key(number: u32, kernel: &KernelHandle) -> Key {
+    let mut bytes = smallvec::SmallVec::<[u8; 64]>::new();
+    bytes.extend_from_slice(&number.to_le_bytes());
+    bytes.extend_from_slice(&(kernel.kind as i16).to_le_bytes());
+    bytes.extend_from_slice(kernel.as_slice());
+    Key::new(&bytes).unwrap_or_else(|| unreachable!("at most 6 + 40 bytes"))
+}
+
+/// The file system's number and the kernel handle in a key; `None` if it is not one of ours.
+pub(crate) fn parse_key(key: &Key) -> Option<(u32, KernelHandle)> {
+    let (number, rest) = key.as_bytes().split_first_chunk::<4>()?;
+    let (kind, handle) = rest.split_first_chunk::<2>()?;
+    let mut bytes = [0; crate::sys::KERNEL_HANDLE_MAX];
+    bytes.get_mut(..handle.len())?.copy_from_slice(handle);
+    let kernel =
+        KernelHandle { kind: i16::from_le_bytes(*kind).into(), len: handle.len() as u8, bytes };
+    Some((u32::from_le_bytes(*number), kernel))
+}
+
+impl Cache {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        verifier: Arc<Verifier>,
+        downtime: Downtime,
+    ) -> std::io::Result<Arc<Self>> {
+        let (send, receive) = channel::<Arc<Cached>>();
+        let forgetting = engine.clone();
+        let thread = std::thread::Builder::new().name("forebay-forget".into()).spawn(move || {
+            for object in receive {
+                block_on(forgetting.forget(&object));
+            }
+        })?;
+        let removed = Mutex::new(Some((send, thread)));
+        let broken = AtomicBool::new(false);
+        Ok(Arc::new(Cache { engine, verifier, downtime, removed, broken }))
+    }
+
+    /// The file is gone, durably.
+    pub(crate) fn forget(&self, object: Arc<Cached>) {
+        if let Some((send, _)) = &*self.removed.lock() {
+            // The receiver ends only after this sender.
+            let _ = send.send(object);
+        }
+    }
+
+    /// Stops the engine; returns the dirty bytes that stay on the cache devices. Nothing may be asked afterwards.
+    pub(crate) fn close(&self) -> std::result::Result<u64, CacheError> {
+        if let Some((send, thread)) = self.removed.lock().take() {
+            drop(send);
+            // A panic there has said so itself.
+            let _ = thread.join();
+        }
+        let closed = block_on(self.engine.close());
+        self.alive();
+        closed
+    }
+
+    /// Calls `done` when the frame is durable, or has failed.
+    pub(crate) fn when_durable(self: &Arc<Self>, logged: Logged, done: Done) {
+        let cache = self.clone();
+        let (seq, commit) = match logged {
+            Logged::Change(seq) => (seq, false),
+            Logged::Commit(seq) => (seq, true),
+        };
+        self.engine.when_durable(
+            seq,
+            Box::new(move |result| match result {
+                Ok(()) => done(Ok(())),
+                Err(error) => {
+                    cache.log_broke();
+                    done(if commit { Ok(()) } else { Err(from_cache(error)) });
+                }
+            }),
+        );
+    }
+
+    /// Everything done to the backing store until now was done through this server.
+    pub(crate) fn alive(&self) {
+        self.downtime.sign();
+    }
+
+    /// What was accepted into the log and is not durable may be lost: clients have to hear of it, once.
+    pub(crate) fn log_broke(&self) {
+        if !self.broken.swap(true, Ordering::AcqRel) {
+            self.verifier.lost();
+        }
+    }
+
+    /// Whether reads are to be kept in the cache.
+    pub(crate) fn keeps_reads(&self) -> bool {
+        self.engine.mode() != Mode::PassThrough
+    }
+}
+
+impl Linked {
+    pub(crate) fn new(cache: Arc<Cache>, number: u32) -> Self {
+        Linked { cache, reserve: Reserve::default(), number }
+    }
+
+    pub(crate) fn key(&self, kernel: &KernelHandle) -> Key {
+        key(self.number, kernel)
+    }
+
+    /// Lets an object that is about to enter the table refer to what the engine knows of it; `attr` is the backing
+    /// file's.
+    pub(crate) fn meet(&self, object: &Object, attr: &Attr) {
+        if attr.kind != FileType::RegularFile {
+            return;
+        }
+        if let Some((known, first)) = self.cache.engine.meet(&self.key(&object.kernel), attr.size) {
+            let changed = first && self.cache.downtime.covers(attr.backing_ctime);
+            object.link.suspect.store(changed, Ordering::Relaxed);
+            let _ = object.link.cached.set(known);
+        }
+    }
+
+    /// The engine's object of a file.
+    pub(crate) fn object<'a>(&self, object: &'a Object) -> Result<&'a Arc<Cached>> {
+        if let Some(cached) = object.link.cached.get() {
+            return Ok(cached);
+        }
+        let size = object.attr()?.size;
+        let cached = self.cache.engine.object(&self.key(&object.kernel), size);
+        Ok(object.link.cached.get_or_init(|| cached))
+    }
+}
+
+impl Link {
+    /// The engine's object, if there is one.
+    pub(crate) fn get(&self) -> Option<&Arc<Cached>> {
+        self.cached.get()
+    }
+
+    /// Whether [`refresh`] has to be called before contents are read or written.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
+    }
+
+    /// What the backing store does not know yet; to be asked for before the backing file's attributes, so that the two
+    /// together are never older than now.
+    pub(crate) fn unsettled(&self) -> Option<Unsettled> {
+        Unsettled::of(self.cached.get()?)
+    }
+}
+
+/// Size and times of a file as the engine knows them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unsettled {
+    size: u64,
+    mtime: Option<Time>,
+    dirty: u64,
+}
+
+impl Unsettled {
+    pub(crate) fn of(cached: &Cached) -> Option<Self> {
+        let (size, mtime) = cached.unsettled()?;
+        let mtime = mtime.map(|mtime| Time { sec: mtime.sec, nsec: mtime.nsec });
+        let dirty = cached.dirty_blocks() * forebay_engine::buffer::BLOCK as u64;
+        Some(Unsettled { size, mtime, dirty })
+    }
+
+    /// The attributes clients are to see instead of the backing file's.
+    pub(crate) fn over(self, attr: Attr) -> Attr {
+        let mtime = self.mtime.unwrap_or(attr.mtime);
+        Attr {
+            size: self.size,
+            // Programs take a file with less than its size allocated for one with holes.
+            used: attr.used.max((attr.used + self.dirty).min(self.size.next_multiple_of(4096))),
+            mtime,
+            ctime: attr.ctime.max(mtime),
+            ..attr
+        }
+    }
+}
+
+/// Drops what the engine knows of a file that was changed behind its back, if it was: while the server was down, or to
+/// another size while it runs.
+pub(crate) fn refresh(linked: &Linked, target: &Target, cached: &Arc<Cached>) -> Result<()> {
+    // Nobody changes it through this server meanwhile.
+    let _alone = target.object.changing.write();
+    let attr = target.object.attr()?;
+    if target.object.link.is_suspect() || Unsettled::of(cached).is_none() && cached.size() != attr.size {
+        block_on(linked.cache.engine.changed_outside(cached, attr.size)).map_err(from_cache)?;
+        target.object.link.suspect.store(false, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+impl Filesystem {
+    /// The cache in front of this file system.
+    pub(crate) fn linked(&self) -> Option<&Linked> {
+        self.linked.get()
+    }
+
+    /// What of a file's attributes only the engine knows, also if nobody has it open.
+    pub(crate) fn unsettled(&self, kernel: &KernelHandle) -> Option<Unsettled> {
+        let linked = self.linked.get()?;
+        Unsettled::of(&*linked.cache.engine.known(&linked.key(kernel))?)
+    }
+}
+
+/// Detects streams: reads of one file that go on, more or less, where others ended.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    next: AtomicU64,
+    run: AtomicU64,
+}
+
+/// So many bytes in a row are a stream, which the backing store's own read-ahead serves better than the cache.
+const STREAM: u64 = 1 << 20;
+/// Requests under way together arrive this much out of order.
+const SPREAD: u64 = 2 << 20;
+
+impl Reads {
+    /// Counts a read of what is not cached; true if it belongs to a stream.
+    pub(crate) fn streams(&self, offset: u64, len: u64) -> bool {
+        let (next, end) = (self.next.load(Ordering::Relaxed), offset + len);
+        if offset.abs_diff(next) > SPREAD {
+            self.run.store(len, Ordering::Relaxed);
+            self.next.store(end, Ordering::Relaxed);
+            return len >= STREAM;
+        }
+        // Only what is read counts, not what is skipped.
+        let more = end.saturating_sub(next).min(len);
+        self.next.store(next.max(end), Ordering::Relaxed);
+        self.run.fetch_add(more, Ordering::Relaxed) + more >= STREAM
+    }
+}
+
+/// An error of the engine as clients are told.
+pub(crate) fn from_cache(error: CacheError) -> Error {
+    match error {
+        CacheError::Backing(BackingError::Gone) => Error::Stale,
+        CacheError::Backing(BackingError::NoSpace) => Error::Os(Errno::NOSPC),
+        CacheError::Backing(BackingError::Quota) => Error::Os(Errno::DQUOT),
+        CacheError::Backing(BackingError::Io(errno)) => Error::Os(Errno::from_raw_os_error(errno)),
+        CacheError::Damaged => Error::Os(Errno::IO),
+        // Sent again, it takes another way.
+        CacheError::NoDevice | CacheError::Closing => Error::Busy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_holds_what_it_was_made_of() {
+        for len in [8, 12, 40] {
+            let mut kernel = KernelHandle { kind: -1, len, bytes: [0; crate::sys::KERNEL_HANDLE_MAX] };
+            kernel.bytes[..usize::from(len)].fill(len);
+            assert_eq!(parse_key(&key(0x1234_5678, &kernel)), Some((0x1234_5678, kernel)));
+        }
+        assert_eq!(parse_key(&Key::new(b"short").unwrap()), None);
+    }
+
+    #[test]
+    fn a_stream_is_noticed_after_a_mebibyte_and_out_of_order_after_two() {
+        const K: u64 = 1 << 10;
+        for (swap, after) in [(0, 31), (1, 62)] {
+            let reads = Reads::default();
+            let seen: Vec<_> = (0..100u64).map(|n| reads.streams((n ^ swap) * 32 * K, 32 * K)).collect();
+            assert_eq!(seen.iter().position(|stream| *stream), Some(after));
+            assert!(seen[after..].iter().all(|stream| *stream));
+            assert!(!reads.streams(500 << 20, 4 * K), "it goes on elsewhere");
+        }
+    }
+
+    #[test]
+    fn random_reads_of_a_small_file_are_no_stream() {
+        let reads = Reads::default();
+        let mut at = 1u64;
+        for _ in 0..10_000 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            assert!(!reads.streams((at >> 40) % 256 * 4096, 4096));
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! READ, WRITE and changes of size with the cache in between.
+
+use forebay_disk::block_on;
+use forebay_engine::io::Time as CacheTime;
+use forebay_engine::{Tried, TriedRead};
+
+use crate::attr::{Attr, Time};
+use crate::cache::{Linked, Unsettled, from_cache, refresh};
+use crate::cred::Cred;
+use crate::data::{read_full, write_full};
+use crate::error::{Error, Result};
+use crate::export::{Target, Vfs, Wait};
+use crate::fs::Filesystem;
+use crate::journal::{Data, Intent, Logged};
+use crate::object::Object;
+
+/// Set-uid and set-gid: a write by others than root takes them away.
+const SET_ID: u32 = 0o6000;
+
+/// A checked WRITE.
+pub(crate) struct Writing<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) cred: &'a Cred,
+    pub(crate) offset: u64,
+    pub(crate) data: &'a [u8],
+    pub(crate) stable: bool,
+    pub(crate) attr: Attr,
+    /// [`Uncommitted::errors`](crate::uncommitted::Uncommitted::errors) from before it.
+    pub(crate) errors: u64,
+}
+
+impl Vfs {
+    /// Reads into `buf`, from wherever it is fastest. `None`: nothing stands between the caller and the backing file.
+    pub(crate) fn read_cached(
+        &self,
+        linked: &Linked,
+        target: &Target,
+        offset: u64,
+        buf: &mut [u8],
+        wait: Wait,
+    ) -> Result<Option<usize>> {
+        let link = &target.object.link;
+        let keeps = linked.cache.keeps_reads();
+        let Some(cached) = link.get() else {
+            // Nothing is known of it. In memory already, it needs no cache; and only a worker makes it known.
+            if !wait.allowed() || !keeps || link.reads.streams(offset, buf.len() as u64) {
+                return Ok(None);
+            }
+            let read = linked.cache.engine.read(linked.object(&target.object)?, offset, buf);
+            return block_on(read).map(Some).map_err(from_cache);
+        };
+        if link.is_suspect() {
+            if !wait.allowed() {
+                return Err(Error::WouldBlock);
+            }
+            refresh(linked, target, cached)?;
+        }
+        match linked.cache.engine.try_read(cached, offset, buf) {
+            TriedRead::Read(len) if len == buf.len() => return Ok(Some(len)),
+            TriedRead::Uncached => {
+                let streams = wait.allowed() && link.reads.streams(offset, buf.len() as u64);
+                if !wait.allowed() || !keeps || streams {
+                    return Ok(None);
+                }
+            }
+            _ if !wait.allowed() => return Err(Error::WouldBlock),
+            _ => {}
+        }
+        let read = |buf: &mut [u8]| block_on(linked.cache.engine.read(cached, offset, buf)).map_err(from_cache);
+        let len = read(buf)?;
+        if len < buf.len() && Unsettled::of(cached).is_none() {
+            // It grew behind the server's back.
+            refresh(linked, target, cached)?;
+            return read(buf).map(Some);
+        }
+        Ok(Some(len))
+    }
+
+    /// Writes into the cache's log or to the backing file, as the mode and the room there is say. Returns the bytes
+    /// written, whether more than what was asked for is stable, and what has to become durable before the reply.
+    pub(crate) fn write_cached(
+        &self,
+        linked: &Linked,
+        write: &Writing<'_>,
+        wait: Wait,
+    ) -> Result<(usize, bool, Option<Intent>)> {
+        let object = &write.target.object;
+        if !wait.allowed() && (object.link.get().is_none() || object.link.is_suspect()) {
+            return Err(Error::WouldBlock);
+        }
+        // What cannot be opened cannot be destaged either.
+        object.writer(&self.budget, wait.allowed())?;
+        let cached = linked.object(object)?;
+        if object.link.is_suspect() {
+            // The caller shares the lock that this takes alone.
+            return Err(Error::Busy);
+        }
+        let engine = &linked.cache.engine;
+        let len = write.data.len() as u64;
+        // The kernel takes the set-id bits away when the write is the caller's own.
+        let by_kernel = write.attr.mode & SET_ID != 0 && write.cred.uid() != 0;
+        let fs = &write.target.export.fs;
+        if by_kernel || !linked.reserve.take(engine, fs.mount(), len) {
+            return self.write_direct(linked, write, wait);
+        }
+        let now = now();
+        let accepted = match engine.try_write(cached, write.offset, write.data, now) {
+            Ok(Tried::Accepted(frame)) => Ok(frame),
+            Ok(Tried::Wait) if wait.allowed() => {
+                block_on(engine.write(cached, write.offset, write.data, now)).map_err(from_cache)
+            }
+            Ok(Tried::Wait) => Err(Error::WouldBlock),
+            Ok(Tried::Direct) => {
+                linked.reserve.give_back(len);
+                return self.write_direct(linked, write, wait);
+            }
+            Err(error) => Err(from_cache(error)),
+        };
+        let frame = accepted.inspect_err(|_| linked.reserve.give_back(len))?;
+        let logged = write.stable.then_some(Logged::Change(frame));
+        let intent = logged.map(|logged| Intent { logged: Some(logged), ..Intent::default() });
+        Ok((write.data.len(), write.stable, intent))
+    }
+
+    fn write_direct(
+        &self,
+        linked: &Linked,
+        write: &Writing<'_>,
+        wait: Wait,
+    ) -> Result<(usize, bool, Option<Intent>)> {
+        if !wait.allowed() {
+            return Err(Error::WouldBlock);
+        }
+        let (target, len) = (write.target, write.data.len() as u64);
+        let engine = &linked.cache.engine;
+        let cached = linked.object(&target.object)?;
+        if engine.dirty_bytes() > 0 && !linked.reserve.take(engine, target.export.fs.mount(), len) {
+            // What was acknowledged before has the first claim to what space is left.
+            block_on(engine.flush()).map_err(from_cache)?;
+        }
+        let fd = target.object.writer(&self.budget, true)?;
+        let direct = block_on(engine.begin_direct(cached, write.offset, len)).map_err(from_cache)?;
+        let written = self.act_as(write.cred).and_then(|_acting| write_full(fd, write.data, write.offset));
+        let done = written.as_ref().ok().map(|len| (write.offset, &write.data[..*len]));
+        let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);
+        let ended = block_on(engine.end_direct(cached, direct, done, end, now())).map_err(from_cache);
+        let (len, frame) = (written?, ended?);
+        // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
+        let stable = write.stable || !target.object.uncommitted.wrote();
+        if !stable {
+            target.export.fs.writeback.wrote(&target.object, write.offset, len as u64);
+        }
+        let data = stable.then(|| Data {
+            object: target.object.clone(),
+            offset: write.offset,
+            len: len as u64,
+            errors: write.errors,
+        });
+        let logged = (frame > 0).then_some(Logged::Change(frame));
+        let intent = (data.is_some() || logged.is_some())
+            .then(|| Intent { data, logged, ..Intent::default() });
+        Ok((len, stable, intent))
+    }
+
+    /// Whether a WRITE has a chance not to wait for a disk.
+    pub fn writes_in_memory(&self) -> bool {
+        let cache = self.cache.get();
+        cache.is_some_and(|cache| cache.engine.effective_mode() == forebay_engine::Mode::WriteBack)
+    }
+
+    /// Changes the size of a file on behalf of a caller who may; the caller's own call follows.
+    pub(crate) fn resize_cached(&self, fs: &Filesystem, object: &Object, size: u64, mtime: Option<Time>) -> Result<()> {
+        let Some(linked) = fs.linked() else { return Ok(()) };
+        let cached = linked.object(object)?;
+        // Nothing to cut off, nothing to keep in order.
+        if cached.size() == size && cached.dirty_blocks() == 0 && object.raw_attr()?.size == size {
+            return Ok(());
+        }
+        let now = mtime.map_or_else(now, cache_time);
+        block_on(linked.cache.engine.truncate(cached, size, now)).map_err(from_cache)
+    }
+
+    /// Tells the engine of a modification time that was set.
+    pub(crate) fn touch_cached(&self, fs: &Filesystem, object: &Object, mtime: Option<Time>) -> Result<()> {
+        let Some((linked, cached)) = fs.linked().zip(object.link.get()) else { return Ok(()) };
+        let mtime = mtime.map_or_else(now, cache_time);
+        block_on(linked.cache.engine.set_mtime(cached, mtime)).map_err(from_cache)
+    }
+}
+
+fn cache_time(time: Time) -> CacheTime {
+    CacheTime { sec: time.sec, nsec: time.nsec }
+}
+
+/// The clock that file times come from.
+fn now() -> CacheTime {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    CacheTime { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
+}
+
+/// Reads from the backing file.
+pub(crate) fn read_plain(
+    vfs: &Vfs,
+    target: &Target,
+    offset: u64,
+    buf: &mut [u8],
+    wait: Wait,
+) -> Result<usize> {
+    read_full(target.object.reader(&vfs.budget, wait.allowed())?, buf, offset, wait)
+}
