@@ -257,7 +257,8 @@ fn tell_recovered(events: &EventLog, recovered: &Recovered, took: Duration) {
     let bytes = |blocks: u64| format_size(blocks * BLOCK as u64);
     let (dirty, clean) = (bytes(recovered.dirty_blocks), bytes(recovered.clean_blocks));
     if recovered.dirty_blocks + recovered.clean_blocks > 0 {
-        let message = format!("the cache is back after {:.1} s: {dirty} dirty, {clean} clean", took.as_secs_f64());
+        let message =
+            format!("the cache is back after {:.1} s: {dirty} dirty, {clean} clean", took.as_secs_f64());
         events.add(Severity::Info, "recovered", message, &[("dirty", &dirty), ("clean", &clean)]);
     }
 }
@@ -386,12 +387,14 @@ fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event) {
             (Severity::Info, "device-removed", format!("cache device {device} is not used any more"))
         }
         Event::Repaired { device } => {
-            let message = format!("a damaged block on cache device {device} was rewritten from its other copy");
+            let message =
+                format!("a damaged block on cache device {device} was rewritten from its other copy");
             (Severity::Warning, "repaired", message)
         }
         Event::Dropped { device } => {
-            let message =
-                format!("a damaged block on cache device {device} was dropped; the backing store has its contents");
+            let message = format!(
+                "a damaged block on cache device {device} was dropped; the backing store has its contents"
+            );
             (Severity::Warning, "dropped", message)
         }
         Event::Damaged { object, offset } => {
@@ -403,7 +406,8 @@ fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event) {
         }
         Event::BackingFailed { error } => {
             *watch.backing.lock() = Some(error.to_string());
-            let message = format!("writing to the backing store fails ({error}); the data stays cached and is retried");
+            let message =
+                format!("writing to the backing store fails ({error}); the data stays cached and is retried");
             (Severity::Error, "backing-failed", message)
         }
         Event::BackingHealed => {

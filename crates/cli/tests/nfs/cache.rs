@@ -195,7 +195,8 @@ fn modes_change_in_service_and_nobody_notices() {
     let server = cached();
     let mut copies = Copies::new(11);
     let mut c = server.connect();
-    for mode in ["write-through", "write-around", "write-back", "pass-through", "write-back", "write-through"] {
+    for mode in ["write-through", "write-around", "write-back", "pass-through", "write-back", "write-through"]
+    {
         copies.change(&mut c, 60);
         assert_eq!(server.ask(&["mode", mode]), format!("{mode}\n"));
         copies.change(&mut c, 60);

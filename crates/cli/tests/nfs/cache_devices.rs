@@ -38,7 +38,10 @@ fn a_single_device_is_write_through_and_says_why() {
     let flags = ["--mode", "write-back", "--cache", one.to_str().unwrap(), "--cache-size", "64MiB"];
     let server = Serve::unsquashed().flags(&flags).start();
     let status = server.status();
-    assert_eq!((status["mode"].as_str(), status["effective_mode"].as_str()), (Some("write-back"), Some("write-through")));
+    assert_eq!(
+        (status["mode"].as_str(), status["effective_mode"].as_str()),
+        (Some("write-back"), Some("write-through"))
+    );
     assert!(events(&server).contains("one cache device only"), "{}", events(&server));
     let (mut c, mut copies) = (server.connect(), Copies::new(1));
     copies.change(&mut c, 100);
@@ -139,8 +142,14 @@ fn a_pool_belongs_to_one_server() {
     std::fs::create_dir(home.path().join("data")).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.arg("serve").arg(home.path().join("data")).args(["--listen", "127.0.0.1:0", "--state-dir"]);
-    let output =
-        command.arg(home.path().join("state")).arg("--cache").arg(first).arg("--cache").arg(second).output().unwrap();
+    let output = command
+        .arg(home.path().join("state"))
+        .arg("--cache")
+        .arg(first)
+        .arg("--cache")
+        .arg(second)
+        .output()
+        .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("in use"), "{said}");
@@ -186,7 +195,11 @@ fn a_device_that_missed_something_is_not_used() {
     std::fs::rename(&aside, &second).unwrap();
     server.start();
     copies.check(&mut server.connect());
-    assert!(events(&server).contains("no member") || events(&server).contains("out of date"), "{}", events(&server));
+    assert!(
+        events(&server).contains("no member") || events(&server).contains("out of date"),
+        "{}",
+        events(&server)
+    );
     server.flush();
     copies.check_directory(&server.data);
     assert!(first.exists());

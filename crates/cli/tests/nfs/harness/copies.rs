@@ -22,7 +22,8 @@ impl Copies {
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) % below
     }
 
@@ -135,15 +136,21 @@ impl Copies {
     /// The plain directory holds these files, and no others.
     #[track_caller]
     pub(crate) fn check_directory(&self, directory: &Path) {
-        let mut names: Vec<_> =
-            std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         let mut expected: Vec<_> = self.files.iter().map(|(name, ..)| name.clone()).collect();
         names.retain(|name| name != "lost+found");
         names.sort();
         expected.sort();
         assert_eq!(names, expected);
         for (name, _, contents) in &self.files {
-            assert!(std::fs::read(directory.join(name)).unwrap() == *contents, "{name} in {}", directory.display());
+            assert!(
+                std::fs::read(directory.join(name)).unwrap() == *contents,
+                "{name} in {}",
+                directory.display()
+            );
         }
     }
 }
