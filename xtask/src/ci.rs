@@ -66,7 +66,7 @@ pub(crate) fn all() -> Vec<Step> {
     ]);
     steps.extend(SUITES.iter().map(|suite| {
         step(suite.name, move || {
-            suites::run(suite, Kind::Forebay, Target::Own(Server::start(Kind::Forebay, None, suite.cached)?))
+            suites::run(suite, Kind::Forebay, Target::Own(Server::start(Kind::Forebay, None)?))
         })
     }));
     steps

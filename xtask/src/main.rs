@@ -143,7 +143,7 @@ fn suite(arguments: SuiteArguments) -> Result<ExitCode> {
         (Some(port), Some(directory)) => {
             Target::Given { port, mount_port: arguments.mount_port.unwrap_or(port), directory }
         }
-        _ => Target::Own(Server::start(arguments.server, arguments.forebay.as_deref(), suite.cached)?),
+        _ => Target::Own(Server::start(arguments.server, arguments.forebay.as_deref())?),
     };
     let counts = suites::run(suite, arguments.server, target)?;
     Ok(if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

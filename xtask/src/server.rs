@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     net::{Ipv4Addr, TcpListener, TcpStream},
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -13,8 +14,10 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::process::{Guarded, bounded, rigs_dir, target_dir};
+use crate::process::{Guarded, bounded, rigs_dir, run, target_dir};
 
+/// The cache's two files, beside the directory served.
+const LEGS: [&str; 2] = ["cache-a", "cache-b"];
 const READY: Duration = Duration::from_secs(20);
 const STOPPED: Duration = Duration::from_secs(30);
 
@@ -33,16 +36,12 @@ impl Kind {
     }
 }
 
-/// The cache files of a server with a cache.
-const CACHES: [&str; 2] = ["cache-a", "cache-b"];
-
 /// A server on the loopback, killed when dropped; its directory goes with it.
 pub(crate) struct Server {
     kind: Kind,
     binary: PathBuf,
     process: Guarded,
     work: TempDir,
-    cached: bool,
     pub(crate) port: u16,
     pub(crate) mount_port: u16,
 }
@@ -50,8 +49,8 @@ pub(crate) struct Server {
 impl Server {
     /// Serves a new empty directory to the loopback: root is root, source ports need no privilege.
     ///
-    /// `forebay` is the binary to use in place of the release build; `cached` gives it two cache files.
-    pub(crate) fn start(kind: Kind, forebay: Option<&Path>, cached: bool) -> Result<Self> {
+    /// `forebay` is the binary to use in place of the release build.
+    pub(crate) fn start(kind: Kind, forebay: Option<&Path>) -> Result<Self> {
         let work = tempfile::Builder::new().prefix("server-").tempdir_in(rigs_dir()?)?;
         fs::create_dir(work.path().join("export"))?;
         let port = free_port()?;
@@ -61,8 +60,8 @@ impl Server {
             }
             Kind::Ganesha => ("unshare".into(), free_port()?),
         };
-        let process = launch(kind, &binary, work.path(), (port, mount_port), cached)?;
-        Ok(Self { kind, binary, process, work, cached, port, mount_port })
+        let process = launch(kind, &binary, work.path(), port, mount_port)?;
+        Ok(Self { kind, binary, process, work, port, mount_port })
     }
 
     /// The directory served.
@@ -70,28 +69,24 @@ impl Server {
         self.work.path().join("export")
     }
 
-    /// Kills the server as a crash would, removes one of its cache files (the first or the second, by `lost`), and
-    /// starts it again on the same directory and port.
-    pub(crate) fn crash_and_restart(&mut self, lost: usize) -> Result<()> {
-        kill_process(self.pid()?, Signal::KILL)?;
-        self.process.wait(STOPPED)?.context("the server survived SIGKILL")?;
-        if self.cached {
-            fs::remove_file(self.work.path().join(CACHES[lost % 2]))?;
+    /// Makes the directory hold everything that clients have written.
+    pub(crate) fn flush(&self) -> Result<()> {
+        if self.kind == Kind::Forebay {
+            let state = self.work.path().join("state");
+            run(Command::new(&self.binary).args(["flush", "--wait", "--state-dir"]).arg(state))?;
         }
-        let ports = (self.port, self.mount_port);
-        self.process = launch(self.kind, &self.binary, self.work.path(), ports, self.cached)?;
         Ok(())
     }
 
-    /// Lets the served directory have everything that clients wrote.
-    pub(crate) fn flush(&self) -> Result<()> {
-        if self.kind != Kind::Forebay {
-            return Ok(());
+    /// Kills the server as a crash would and starts it again on the same directory and port; with `lose_leg`, without
+    /// what one of its two cache files held.
+    pub(crate) fn crash_and_restart(&mut self, lose_leg: bool) -> Result<()> {
+        kill_process(self.pid()?, Signal::KILL)?;
+        self.process.wait(STOPPED)?.context("the server survived SIGKILL")?;
+        if lose_leg {
+            fs::remove_file(self.work.path().join(LEGS[1]))?;
         }
-        let mut command = std::process::Command::new(&self.binary);
-        let status =
-            command.args(["flush", "--wait", "--state-dir"]).arg(self.work.path().join("state")).status()?;
-        ensure!(status.success(), "forebay flush ended with {status}");
+        self.process = launch(self.kind, &self.binary, self.work.path(), self.port, self.mount_port)?;
         Ok(())
     }
 
@@ -119,13 +114,7 @@ impl Server {
 }
 
 /// Starts the server and waits until it accepts connections.
-fn launch(
-    kind: Kind,
-    binary: &Path,
-    work: &Path,
-    (port, mount_port): (u16, u16),
-    cached: bool,
-) -> Result<Guarded> {
+fn launch(kind: Kind, binary: &Path, work: &Path, port: u16, mount_port: u16) -> Result<Guarded> {
     let arguments: Vec<OsString> = match kind {
         Kind::Forebay => {
             ensure!(
@@ -137,14 +126,10 @@ fn launch(
             let mut arguments = vec!["serve".into(), work.join("export").into_os_string()];
             arguments.extend(["--listen", &listen, "--squash", "none", "--state-dir"].map(OsString::from));
             arguments.push(work.join("state").into());
-            match cached {
-                true => {
-                    arguments.extend(["--cache-size", "256MiB"].map(OsString::from));
-                    arguments
-                        .extend(CACHES.iter().flat_map(|name| ["--cache".into(), work.join(name).into()]));
-                }
-                false => arguments.extend(["--mode", "pass-through"].map(OsString::from)),
+            for leg in LEGS {
+                arguments.extend(["--cache".into(), work.join(leg).into_os_string()]);
             }
+            arguments.extend(["--cache-size", "256MiB"].map(OsString::from));
             arguments
         }
         Kind::Ganesha => {

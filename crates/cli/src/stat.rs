@@ -16,6 +16,9 @@ const LINES_PER_HEADER: u64 = 20;
 /// A column: head, width, and what it shows.
 type Column = (&'static str, usize, fn(&Rates) -> String);
 
+/// The same for what the cache did.
+type CacheColumn = (&'static str, usize, fn(&CacheRates) -> String);
+
 const COLUMNS: &[Column] = &[
     ("READ/s", 8, |r| rate(r.read.operations)),
     ("MiB/s", 7, |r| mebibytes(r.read.bytes)),
@@ -37,7 +40,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// What a server with a cache has besides.
-const CACHE_COLUMNS: &[(&str, usize, fn(&CacheRates) -> String)] =
+const CACHE_COLUMNS: &[CacheColumn] =
     &[
         ("RAM%", 5, |c| format!("{:.1}", c.ram_percent)),
         ("SSD%", 5, |c| format!("{:.1}", c.ssd_percent)),

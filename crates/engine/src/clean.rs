@@ -24,6 +24,8 @@ use crate::wait::Gate;
 const WAITING: usize = 1024;
 /// Blocks of one write.
 const WRITE: usize = 128;
+/// Encoded bytes that one block takes in the footer at most: a record, and its object's facts.
+const RECORD: usize = 160;
 /// Segments of each device that clean blocks leave to the log.
 const SPARE: usize = 2;
 
@@ -138,15 +140,11 @@ impl Engine {
         let start = filling.next;
         while offers.len() < WRITE {
             let Some(offer) = self.clean.queue.lock().pop_front() else { break };
-            let state = offer.object.lock();
-            let facts = Facts { key: offer.object.key.clone(), size: state.size, mtime: None };
-            let current = state.is_current(offer.fetch);
-            drop(state);
-            if !current {
+            if !offer.object.lock().is_current(offer.fetch) {
                 offer.object.lock().end_fetch(offer.fetch);
                 continue;
             }
-            let needed = footer::blocks(filling.gathered.len + 256);
+            let needed = footer::blocks(filling.gathered.len + RECORD * (offers.len() + 1));
             if usize::from(filling.next) + 1 + needed > self.slots() {
                 self.clean.queue.lock().push_front(offer);
                 break;
@@ -161,9 +159,6 @@ impl Engine {
                 slot,
             );
             buffer[offers.len() * BLOCK..][..BLOCK].copy_from_slice(&offer.page);
-            let object = filling.gathered.object(offer.object.number, facts);
-            let checksums = smallvec![checksum];
-            filling.gathered.record(Record::Data { object, block: offer.block, slot, checksums });
             filling.next += 1;
             let copy = Entry { segment: filling.opened.id, checksum, slot, dirty: false, hit: false };
             offers.push((offer, copy));
@@ -177,6 +172,12 @@ impl Engine {
             let mut state = offer.object.lock();
             let current = state.end_fetch(offer.fetch);
             if current && written && state.entry(offer.block).is_none() {
+                // Not earlier: who changes a block that is not in the index yet does not log that copies are void.
+                let facts = Facts { key: offer.object.key.clone(), size: state.size, mtime: None };
+                let object = filling.gathered.object(offer.object.number, facts);
+                let checksums = smallvec![copy.checksum];
+                let record = Record::Data { object, block: offer.block, slot: copy.slot, checksums };
+                filling.gathered.record(record);
                 state.set_entry(offer.block, copy, &self.segments);
                 self.totals.admitted.add(1);
             }

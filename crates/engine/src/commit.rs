@@ -97,6 +97,7 @@ impl Engine {
                 here: *here,
                 peer: opened.legs.iter().find(|place| *place != here).copied(),
                 first_frame,
+                previous: opened.previous,
             };
             let mut block = Buffer::zeroed(1);
             if let Err(invalid) = header.encode(&mut block) {

@@ -62,7 +62,7 @@ impl Engine {
             state.outdate(&(last..u64::MAX));
         }
         let result = self.carry_out(object, size, Some(now)).await;
-        if result.is_ok() && size >= old {
+        if result.is_ok() && (size >= old || unlogged) {
             object.lock().size = size;
             self.set_mtime(object, now).await?;
         }

@@ -83,6 +83,8 @@ struct Inner {
     table: BTreeMap<SegmentId, Segment>,
     next_id: SegmentId,
     next_seq: u64,
+    /// The newest log segment there ever was; 0 for none.
+    last_log: u64,
     log: VecDeque<SegmentId>,
     fifo: BTreeMap<Order, SegmentId>,
     /// Segments not in use, by device; the last is used first.
@@ -105,6 +107,8 @@ pub(crate) struct Opened {
     pub(crate) id: SegmentId,
     pub(crate) seq: u64,
     pub(crate) position: u64,
+    /// Of a log segment: the one before it.
+    pub(crate) previous: u64,
     pub(crate) legs: SmallVec<[Place; 2]>,
 }
 
@@ -117,6 +121,9 @@ impl Inner {
         let id = self.next_id;
         self.next_id += 1;
         self.next_seq = self.next_seq.max(segment.seq + 1);
+        if segment.kind == SegmentKind::Log {
+            self.last_log = self.last_log.max(segment.seq);
+        }
         self.fifo.insert(order(&segment), id);
         self.table.insert(id, segment);
         id
@@ -197,11 +204,12 @@ impl Segments {
             durable: 0,
             sealed: false,
         };
+        let previous = inner.last_log;
         let id = inner.insert(segment);
         if kind == SegmentKind::Log {
             inner.log.push_back(id);
         }
-        Some(Opened { id, seq, position, legs })
+        Some(Opened { id, seq, position, previous, legs })
     }
 
     /// Whether [`Segments::open`] would find `legs` devices with an unused segment; with `given_up`, counting those

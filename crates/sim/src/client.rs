@@ -351,6 +351,7 @@ impl Client {
 
     /// Destages everything.
     pub async fn flush(&mut self) {
+        self.shared.tell(|| "flush".to_owned());
         let result = self.engine.flush().await;
         self.shared.tell(|| format!("flush: {result:?}"));
         if let Err(error) = result

@@ -133,8 +133,10 @@ impl Model {
         if let Some(state) = self.objects.get_mut(&object) {
             for block in blocks(&range) {
                 let register = state.blocks.entry(block).or_insert_with(|| Block::new(Runs::default()));
+                register.lossy = self.lossy;
                 register.begin(id, Overwrite(within(block, &range), id));
             }
+            state.size.lossy = self.lossy;
             state.size.begin(id, Resize::Extend(range.end));
             state.mtime.begin(id, now);
         }

@@ -136,11 +136,16 @@ impl Plan {
         if rng.chance(8000) {
             habits.without(Kind::Drain);
         }
-        let troubles = match rng.below(4) {
+        let mut troubles = match rng.below(4) {
             0 => Vec::new(),
             1 => vec![rng.pick(&TROUBLES)],
             most => (0..rng.within(1, 2 * most)).map(|_| rng.pick(&TROUBLES)).collect(),
         };
+        if count == 1 {
+            // What a service without any device promises is another question.
+            use Trouble::*;
+            troubles.retain(|trouble| ![WriteError, FlushError, Vanish].contains(trouble));
+        }
         let disaster = match rng.below(24) {
             0 => Some(Disaster::Rot),
             1 => Some(Disaster::DropFlushes),

@@ -86,6 +86,8 @@ pub struct Register<V, C> {
     survivors: Option<Survivors<V>>,
     /// What is seen need not stay so: it is in the backing store's page cache and may go with it.
     shaky: bool,
+    /// What is seen before it is answered need not stay: syncs of the page cache it is in fail.
+    pub lossy: bool,
 }
 
 /// Operations that fit in one register at a time.
@@ -94,7 +96,7 @@ pub const OPERATIONS: usize = 16;
 impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     /// A register known to hold `value`.
     pub fn new(value: V) -> Self {
-        Register { base: vec![value], operations: Vec::new(), survivors: None, shaky: false }
+        Register { base: vec![value], operations: Vec::new(), survivors: None, shaky: false, lossy: false }
     }
 
     /// Operations that are not settled (failed ones count twice, as they double what is possible), and how many of
@@ -226,7 +228,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             }
             let common = states.iter().fold(u64::MAX, |common, state| common & state.mask);
             for (bit, operation) in self.operations.iter_mut().enumerate() {
-                operation.visible |= common & 1 << bit != 0 && !self.shaky;
+                operation.visible |= common & 1 << bit != 0 && !self.shaky && !self.lossy;
             }
         }
         if let Some((values, _)) = &mut self.survivors {

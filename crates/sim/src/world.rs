@@ -149,8 +149,7 @@ impl World {
 
     fn allowed(&self) -> Allowed {
         let damage = self.plan.disaster.is_some();
-        // Without any device there is nothing to write to.
-        let no_device = self.plan.devices.len() == 1 && self.plan.device_fails();
+        let no_device = damage;
         Allowed { backing: self.plan.backing_fails() || damage, damage, no_device }
     }
 

@@ -49,6 +49,7 @@ pub fn segment_headers() -> Vec<Vec<u8>> {
                 here,
                 peer,
                 first_frame: 50,
+                previous: 8,
             };
             let mut block = vec![0; BLOCK];
             header.encode(&mut block).unwrap_or_else(|error| unreachable!("{error}"));

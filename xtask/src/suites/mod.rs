@@ -46,8 +46,6 @@ pub(crate) struct Counts {
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Whether Forebay has a cache, of two files; otherwise the served directory has everything at once.
-    pub(crate) cached: bool,
     run: fn(&mut Target) -> Result<Vec<Case>>,
 }
 
@@ -55,31 +53,26 @@ pub(crate) const SUITES: [Suite; 5] = [
     Suite {
         name: "libnfs",
         about: "libnfs's utilities, without root: copy in, list, copy out, compare",
-        cached: false,
         run: libnfs::run,
     },
     Suite {
         name: "posix",
         about: "what applications do to files, through the kernel client and seen from the served directory",
-        cached: false,
         run: posix::run,
     },
     Suite {
         name: "fsx",
         about: "random reads, writes, truncates and mappings of a file, each read verified (crate fsx)",
-        cached: true,
         run: fsx::run,
     },
     Suite {
         name: "pjdfstest",
         about: "POSIX conformance of the file system calls (crate pjdfstest)",
-        cached: true,
         run: pjdfstest::run,
     },
     Suite {
         name: "restart",
         about: "the server is killed under load, loses a cache file, and is started again while the kernel client carries on",
-        cached: true,
         run: restart::run,
     },
 ];
@@ -112,6 +105,14 @@ impl Target {
         match self {
             Target::Own(server) => server.directory(),
             Target::Given { directory, .. } => directory.clone(),
+        }
+    }
+
+    /// Makes the directory hold everything that clients have written, if the server is our own.
+    pub(crate) fn flush(&self) -> Result<()> {
+        match self {
+            Target::Own(server) => server.flush(),
+            Target::Given { .. } => Ok(()),
         }
     }
 

@@ -51,6 +51,8 @@ pub struct SegmentHeader {
     pub peer: Option<Place>,
     /// Of a log segment: the number of its first frame.
     pub first_frame: u64,
+    /// Of a log segment: the `seq` of the log segment before it; 0 if it is the first.
+    pub previous: u64,
 }
 
 #[repr(C)]
@@ -69,6 +71,7 @@ struct Raw {
     seq: U64,
     position: U64,
     first_frame: U64,
+    previous: U64,
 }
 
 const _: () = {
@@ -78,7 +81,8 @@ const _: () = {
     assert!(offset_of!(Raw, pool) == 32);
     assert!(offset_of!(Raw, epoch) == 48);
     assert!(offset_of!(Raw, first_frame) == 72);
-    assert!(size_of::<Raw>() == 80);
+    assert!(offset_of!(Raw, previous) == 80);
+    assert!(size_of::<Raw>() == 88);
 };
 
 impl SegmentHeader {
@@ -107,6 +111,7 @@ impl SegmentHeader {
             seq: self.seq.into(),
             position: self.position.into(),
             first_frame: self.first_frame.into(),
+            previous: self.previous.into(),
         };
         block.fill(0);
         block[..size_of::<Raw>()].copy_from_slice(raw.as_bytes());
@@ -134,6 +139,7 @@ impl SegmentHeader {
             here: Place { device: raw.here_device.get(), segment: raw.here_segment.get() },
             peer,
             first_frame: raw.first_frame.get(),
+            previous: raw.previous.get(),
         };
         let right =
             raw.version.get() == VERSION && header.pool == pool && header.here == here && is_zero(rest);

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Place, SegmentHeader, SegmentKind};
+use crate::io::DeviceError;
 use crate::pool::Pool;
 use crate::segments::{Order, Reach};
 use crate::wait::all;
@@ -21,6 +22,7 @@ pub(super) struct Found {
     pub(super) kind: SegmentKind,
     pub(super) epoch: u64,
     pub(super) first_frame: u64,
+    pub(super) previous: u64,
     pub(super) legs: SmallVec<[Place; 2]>,
 }
 
@@ -40,6 +42,10 @@ pub(super) async fn scan(pool: &Pool) -> (Vec<Found>, bool) {
             let reads = chunk.iter().map(|n| device.read(pool.offset(*n), Buffer::zeroed(1)));
             for (segment, (block, result)) in chunk.iter().zip(all(reads.collect()).await) {
                 let here = Place { device: member.index, segment: *segment };
+                let (block, result) = match result {
+                    Err(DeviceError::Io) => device.read(pool.offset(*segment), block).await,
+                    result => (block, result),
+                };
                 complete &= result.is_ok();
                 let header =
                     result.ok().and_then(|()| SegmentHeader::decode(&block[..BLOCK], pool.uuid, here));
@@ -60,6 +66,7 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
         kind: header.kind,
         epoch: header.epoch,
         first_frame: header.first_frame,
+        previous: header.previous,
         legs: SmallVec::from_slice(&[header.here]),
     };
     let known = found.entry(header.seq).or_insert_with(|| Found { legs: SmallVec::new(), ..new.clone() });
@@ -80,5 +87,24 @@ pub(super) fn live(found: Vec<Found>, reach: Reach, doubtful: u64) -> Vec<Found>
     };
     let mut live: Vec<_> = found.into_iter().filter(counts).collect();
     live.sort_unstable_by_key(Found::order);
+    if let Some(missing) = missing_log(&live, reach) {
+        live.retain(|found| found.order() > missing || (super::is_log(found) && found.seq >= reach.tail));
+    }
     live
+}
+
+/// The newest segment that was in the log, should still be there and is not. What it said of older copies is not known.
+fn missing_log(live: &[Found], reach: Reach) -> Option<Order> {
+    let mut logs = live.iter().filter(|found| super::is_log(found)).rev().peekable();
+    while let Some(log) = logs.next() {
+        let expected = (log.previous, true, log.previous);
+        let there = logs.peek().is_some_and(|next| next.seq == log.previous);
+        if log.previous == 0 || expected < reach.oldest {
+            return None;
+        }
+        if !there {
+            return Some(expected);
+        }
+    }
+    None
 }

@@ -52,6 +52,7 @@ fn header() -> SegmentHeader {
         here: Place { device: 0, segment: 12 },
         peer: Some(Place { device: 1, segment: 9 }),
         first_frame: 990,
+        previous: 61,
     }
 }
 

@@ -228,7 +228,7 @@ fn forged(block: &[u8], magic: [u8; 8], at: usize, bytes: &[u8]) -> Vec<u8> {
 fn sealed_blocks_with_unknown_contents() {
     let mut block = vec![0; BLOCK];
     header().encode(&mut block).unwrap();
-    for (at, bytes) in [(16, [2, 0]), (18, [3, 0]), (80, [1, 0]), (4094, [0, 1])] {
+    for (at, bytes) in [(16, [2, 0]), (18, [3, 0]), (88, [1, 0]), (4094, [0, 1])] {
         let block = forged(&block, *b"FBYSEGMT", at, &bytes);
         assert_eq!(SegmentHeader::decode(&block, SEGMENT.pool, header().here), None, "at {at}");
     }

@@ -24,13 +24,14 @@ proptest! {
 
     #[test]
     fn headers(
-        epoch: u64, seq: u64, position: u64, first_frame: u64, log: bool, device in 0..16_u16, segment in 0..u32::MAX,
+        epoch: u64, seq: u64, position: u64, first_frame: u64, previous: u64, log: bool, device in 0..16_u16, segment in 0..u32::MAX,
         peer in proptest::option::of(0..u32::MAX),
     ) {
         let kind = if log { SegmentKind::Log } else { SegmentKind::Clean };
         let peer = peer.filter(|_| log).map(|segment| Place { device: (device + 1) % 16, segment });
         let here = Place { device, segment };
-        let header = SegmentHeader { pool: SEGMENT.pool, epoch, seq, position, kind, here, peer, first_frame };
+        let header =
+            SegmentHeader { pool: SEGMENT.pool, epoch, seq, position, kind, here, peer, first_frame, previous };
         let mut block = vec![0xdd; BLOCK];
         header.encode(&mut block).unwrap();
         prop_assert_eq!(SegmentHeader::decode(&block, SEGMENT.pool, here), Some(header));
