@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,13 @@ use forebay_disk::{FileDevice, OpenError as DeviceError, SystemClock, Threads, b
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Device;
 use forebay_engine::pool::{Pool, PoolError, Uuid};
-use forebay_engine::{ChangeError, Engine, Env, Event, Recovered, Usage};
+use forebay_engine::{ChangeError, Engine, Env, Recovered, Usage};
 use forebay_vfs::{Downtime, Vfs};
 use parking_lot::Mutex;
 
 use crate::error::Error;
 use crate::in_use::InUse;
+use crate::tell::tell;
 
 /// Names of the cache files made where none are named.
 const DEFAULT_FILES: [&str; 2] = ["cache-a", "cache-b"];
@@ -63,11 +64,11 @@ impl Watch {
         self.devices.lock().push(device);
     }
 
-    fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         self.devices.lock().retain(|device| device.name() != name);
     }
 
-    fn lose(&self, name: &str) {
+    pub(crate) fn lose(&self, name: &str) {
         self.remove(name);
         self.lost.lock().push(name.to_owned());
     }
@@ -365,66 +366,6 @@ impl Cache {
         self.threads.join();
         if dirty == 0 { self.in_use.clear() } else { Ok(()) }
     }
-}
-
-/// Tells the administrator, and whoever else has to know.
-fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event) {
-    let (severity, kind, message) = match event {
-        Event::DeviceLost { device, left } => {
-            watch.lose(device);
-            if let (0, Some(vfs)) = (left, vfs.upgrade()) {
-                vfs.log_broke();
-            }
-            let message = format!(
-                "cache device {device} failed and is not used any more; {left} left. Replace it, then run `forebay pool add`"
-            );
-            (Severity::Error, "device-lost", message)
-        }
-        Event::DeviceAdded { device } => {
-            (Severity::Info, "device-added", format!("cache device {device} is in use"))
-        }
-        Event::DeviceRemoved { device } => {
-            watch.remove(device);
-            (Severity::Info, "device-removed", format!("cache device {device} is not used any more"))
-        }
-        Event::Repaired { device } => {
-            let message =
-                format!("a damaged block on cache device {device} was rewritten from its other copy");
-            (Severity::Warning, "repaired", message)
-        }
-        Event::Dropped { device } => {
-            let message = format!(
-                "a damaged block on cache device {device} was dropped; the backing store has its contents"
-            );
-            (Severity::Warning, "dropped", message)
-        }
-        Event::Damaged { object, offset } => {
-            watch.damaged.fetch_add(1, Ordering::Relaxed);
-            let message = format!(
-                "every copy of a block that only the cache had is damaged: file {object}, byte {offset}; reading it fails"
-            );
-            (Severity::Error, "damaged", message)
-        }
-        Event::BackingFailed { error } => {
-            *watch.backing.lock() = Some(error.to_string());
-            let message =
-                format!("writing to the backing store fails ({error}); the data stays cached and is retried");
-            (Severity::Error, "backing-failed", message)
-        }
-        Event::BackingHealed => {
-            *watch.backing.lock() = None;
-            (Severity::Info, "backing-healed", "writing to the backing store works again".to_owned())
-        }
-        Event::Degraded => {
-            let message = "one cache device is left: writes go through to the backing store; add a device with \
-                           `forebay pool add`";
-            (Severity::Error, "degraded", message.to_owned())
-        }
-        Event::Restored => {
-            (Severity::Info, "restored", "two cache devices again: writes are cached again".to_owned())
-        }
-    };
-    log.add(severity, kind, message, &[]);
 }
 
 impl std::fmt::Debug for Cache {

@@ -12,6 +12,7 @@ mod portmap;
 mod privileges;
 mod serve;
 mod state_dir;
+mod tell;
 
 pub use cache::CacheReady;
 pub use error::Error;

@@ -1,0 +1,70 @@
+//! The engine's events as an administrator reads them.
+
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+
+use forebay_control::{EventLog, Severity};
+use forebay_engine::Event;
+use forebay_vfs::Vfs;
+
+use crate::cache::Watch;
+
+/// Tells the administrator, and whoever else has to know.
+pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event) {
+    let (severity, kind, message) = match event {
+        Event::DeviceLost { device, left } => {
+            watch.lose(device);
+            if let (0, Some(vfs)) = (left, vfs.upgrade()) {
+                vfs.log_broke();
+            }
+            let message = format!(
+                "cache device {device} failed and is not used any more; {left} left. Replace it, then run `forebay pool add`"
+            );
+            (Severity::Error, "device-lost", message)
+        }
+        Event::DeviceAdded { device } => {
+            (Severity::Info, "device-added", format!("cache device {device} is in use"))
+        }
+        Event::DeviceRemoved { device } => {
+            watch.remove(device);
+            (Severity::Info, "device-removed", format!("cache device {device} is not used any more"))
+        }
+        Event::Repaired { device } => {
+            let message =
+                format!("a damaged block on cache device {device} was rewritten from its other copy");
+            (Severity::Warning, "repaired", message)
+        }
+        Event::Dropped { device } => {
+            let message = format!(
+                "a damaged block on cache device {device} was dropped; the backing store has its contents"
+            );
+            (Severity::Warning, "dropped", message)
+        }
+        Event::Damaged { object, offset } => {
+            watch.damaged.fetch_add(1, Ordering::Relaxed);
+            let message = format!(
+                "every copy of a block that only the cache had is damaged: file {object}, byte {offset}; reading it fails"
+            );
+            (Severity::Error, "damaged", message)
+        }
+        Event::BackingFailed { error } => {
+            *watch.backing.lock() = Some(error.to_string());
+            let message =
+                format!("writing to the backing store fails ({error}); the data stays cached and is retried");
+            (Severity::Error, "backing-failed", message)
+        }
+        Event::BackingHealed => {
+            *watch.backing.lock() = None;
+            (Severity::Info, "backing-healed", "writing to the backing store works again".to_owned())
+        }
+        Event::Degraded => {
+            let message = "one cache device is left: writes go through to the backing store; add a device with \
+                           `forebay pool add`";
+            (Severity::Error, "degraded", message.to_owned())
+        }
+        Event::Restored => {
+            (Severity::Info, "restored", "two cache devices again: writes are cached again".to_owned())
+        }
+    };
+    log.add(severity, kind, message, &[]);
+}
