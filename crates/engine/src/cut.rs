@@ -62,6 +62,11 @@ impl Engine {
         if result.is_ok() && (size >= old || unlogged) {
             object.lock().size = size;
             self.set_mtime(object, now).await?;
+        } else if result.is_err() && size > old {
+            // It may have grown all the same.
+            let grown = self.env.backing.size(&object.key).await.unwrap_or(old);
+            let mut state = object.lock();
+            state.size = state.size.max(grown);
         }
         result
     }

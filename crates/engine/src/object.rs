@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub(crate) leaves: BTreeMap<u64, Leaf>,
     /// Dirty blocks.
     pub(crate) dirty: u64,
+    /// The SSDs have or had copies: some that the index let go of may be found again after a crash.
+    pub(crate) copied: bool,
     /// In the destager's queue.
     pub(crate) queued: bool,
     pub(crate) busy: Busy,
@@ -176,6 +178,7 @@ impl State {
         let (leaf, index) = split(block);
         segments.place(entry.segment, entry.dirty);
         self.dirty += u64::from(entry.dirty);
+        self.copied = true;
         if let Some(old) = self.leaves.entry(leaf).or_default().set_entry(index, entry) {
             segments.unplace(old.segment, old.dirty);
             self.dirty -= u64::from(old.dirty);

@@ -21,6 +21,8 @@ pub(super) struct Applied {
     pub(super) unsealed: Vec<(SegmentId, Footer)>,
     /// Objects the backing store may not know everything of.
     pub(super) unsure: Vec<Arc<Object>>,
+    /// The segments that count, by `seq`.
+    pub(super) kept: Vec<u64>,
     pub(super) recovered: Recovered,
 }
 
@@ -37,6 +39,7 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: 
     let loaded = load(pool, live, read).await;
     let segments = Segments::new(next_seq, free(pool, &loaded), totals(pool));
     let objects = Objects::new();
+    let kept = loaded.iter().map(|loaded| loaded.found.seq).collect();
     let mut unsealed = Vec::new();
     let recovered = Recovered { frames: read.frames, torn: read.torn, ..Recovered::default() };
     for Loaded { found, bodies, in_log, sealed } in loaded {
@@ -68,7 +71,7 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: 
         state.dirty > 0 || state.mtime.is_some() || state.truncating.is_some()
     });
     let unsure = unsure.collect();
-    Applied { segments, objects, unsealed, unsure, recovered }
+    Applied { segments, objects, unsealed, unsure, kept, recovered }
 }
 
 /// Reads the records of all segments. One of the log's whose records cannot be read any more (they were needed only to
