@@ -449,7 +449,7 @@ impl World {
         for number in objects.numbers() {
             let Some(key) = objects.key(number) else { continue };
             let content = content(&self.shared, &key);
-            let times = self.plan.logged() && !self.plan.backing_fails();
+            let times = self.plan.logged() && !self.plan.backing_fails() && !self.plan.victim_fails();
             if let Err(error) = self.shared.model.lock().check_backing(number, content.as_ref(), times) {
                 self.shared.fail(error);
             }

@@ -82,11 +82,15 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
 }
 
 /// The segments that count, in the order in which they are let go. What a doubtful one of the log holds does not count,
-/// but what it says of older ones does.
+/// but what it says of older ones does; when that cannot be known for long (`doubtful` is above any epoch), only the log
+/// counts, and the others have to be wiped.
 pub(super) fn live(found: Vec<Found>, reach: Reach, doubtful: u64) -> Vec<Found> {
     let counts = |found: &Found| {
         let in_log = super::is_log(found) && found.seq >= reach.tail;
-        in_log || (found.order() >= reach.oldest && (super::is_log(found) || found.epoch >= doubtful))
+        in_log
+            || (found.order() >= reach.oldest
+                && doubtful < u64::MAX
+                && (super::is_log(found) || found.epoch >= doubtful))
     };
     let mut live: Vec<_> = found.into_iter().filter(counts).collect();
     live.sort_unstable_by_key(Found::order);
@@ -101,7 +105,10 @@ pub(super) fn live(found: Vec<Found>, reach: Reach, doubtful: u64) -> Vec<Found>
 pub(super) fn dropped(found: &[Found], reach: Reach, kept: &[u64], unread: Vec<Place>) -> Vec<Place> {
     let counted = |found: &&Found| super::is_log(found) || found.order() >= reach.oldest;
     let gone = found.iter().filter(counted).filter(|found| !kept.contains(&found.seq));
-    gone.flat_map(|found| found.legs.iter().copied()).chain(unread).collect()
+    let mut gone: Vec<_> = gone.collect();
+    // The oldest first: what says that they are out of date goes after them.
+    gone.sort_unstable_by_key(|found| found.order());
+    gone.into_iter().flat_map(|found| found.legs.iter().copied()).chain(unread).collect()
 }
 
 /// The newest segment that was in the log, should still be there and is not. What it said of older copies is not known.
