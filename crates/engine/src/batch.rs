@@ -36,9 +36,9 @@ impl Engine {
     pub(crate) async fn destage(&self, most: usize) -> bool {
         let parts = self.gather(most);
         if parts.is_empty() {
-            // Those waiting may have had nothing left to be destaged; a flush looks again.
+            // What was queued needs nothing any more; or it is being written directly or cut, which does not take long.
+            self.destager.pace.changed.wake();
             self.space.wake();
-            // The others are being written directly or cut: neither takes long.
             self.rest(BUSY_PAUSE).await;
             return true;
         }

@@ -118,6 +118,7 @@ impl Engine {
 
     async fn open_clean(&self) -> Option<Filling> {
         let opened = self.segments.open(SegmentKind::Clean, 1, SPARE);
+        self.look_for_room();
         self.space.wake();
         let opened = opened?;
         self.write_header(&opened, SegmentKind::Clean, 0).await;

@@ -43,6 +43,7 @@ impl Engine {
         self.segments.durable(segment.id, end);
         let done = self.log.wrote(seq, Arc::into_inner(buffer));
         if self.segments.reached(reach) {
+            self.look_for_room();
             self.space.wake();
         }
         self.deliver(done, Ok(()));
@@ -70,6 +71,7 @@ impl Engine {
         }
         let legs = self.segments.get(opened.id).map_or(0, |segment| segment.legs.len());
         self.mirrored.store(legs > 1, Ordering::Release);
+        self.look_for_room();
         self.log.continue_in(opened);
     }
 

@@ -27,6 +27,9 @@ impl Engine {
         }
         drop(state);
         object.changed.wake();
+        // What was cut off need not be destaged.
+        self.destager.pace.changed.wake();
+        self.space.wake();
         result
     }
 

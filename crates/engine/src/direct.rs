@@ -246,6 +246,7 @@ impl Engine {
         drop(state);
         self.objects.remove(&object.key);
         object.changed.wake();
+        self.destager.pace.changed.wake();
         self.space.wake();
     }
 }

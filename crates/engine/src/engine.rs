@@ -92,6 +92,8 @@ pub struct Engine {
     pub(crate) settings: Settings,
     mode: AtomicU8,
     pub(crate) closing: AtomicBool,
+    /// There is room for clean blocks.
+    pub(crate) roomy: AtomicBool,
     /// The segment being written has two legs.
     pub(crate) mirrored: AtomicBool,
     /// Segments became free or dirty data became clean.
@@ -134,6 +136,7 @@ impl Engine {
             settings,
             closing: AtomicBool::new(false),
             mirrored: AtomicBool::new(false),
+            roomy: AtomicBool::new(false),
             space: Gate::default(),
             running: Mutex::new(0),
             stopped: Gate::default(),

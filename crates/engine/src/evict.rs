@@ -1,6 +1,7 @@
 //! Eviction: whole segments, strictly oldest first; blocks that were read since they were written are written again.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::buffer::BLOCK;
 use crate::engine::Engine;
@@ -36,9 +37,14 @@ impl Engine {
         !active.is_empty() && self.segments.least_free(&active, true) < self.spare_segments()
     }
 
-    /// Whether clean blocks can be written without letting others go.
-    pub(crate) fn has_room(&self) -> bool {
-        self.segments.least_free(&self.active_devices(), true) > self.spare_segments() + 1
+    /// Whether clean blocks can be written without letting others go, as of the last segment that was opened or let go.
+    pub fn has_room(&self) -> bool {
+        self.roomy.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn look_for_room(&self) {
+        let free = self.segments.least_free(&self.active_devices(), true);
+        self.roomy.store(free > self.spare_segments() + 1, Ordering::Relaxed);
     }
 
     async fn evict(&self, id: SegmentId, segment: &Segment) {
@@ -56,6 +62,7 @@ impl Engine {
             None => self.sweep(id),
         }
         self.segments.let_go(id);
+        self.look_for_room();
         if self.segments.least_free(&self.active_devices(), false) < 2 {
             self.log.kick();
         }

@@ -129,6 +129,20 @@ impl Inner {
         id
     }
 
+    /// See [`Segments::advance`].
+    fn advance(&mut self) {
+        while let Some(id) = self.log.front().copied() {
+            let Some(segment) = self.get(id) else { break };
+            if !segment.sealed || segment.dirty > 0 || segment.holds > 0 {
+                break;
+            }
+            let seq = segment.seq;
+            let second = (segment.legs.len() > 1).then(|| segment.legs.pop()).flatten();
+            self.pending.extend(second.map(|place| (place, Until::Tail(seq))));
+            self.log.pop_front();
+        }
+    }
+
     fn free_now(&self, given_up: bool) -> Vec<usize> {
         let reach = self.reach();
         let mut free: Vec<usize> = self.free.iter().map(Vec::len).collect();
@@ -272,16 +286,7 @@ impl Segments {
     /// now reaches.
     pub(crate) fn advance(&self) -> Reach {
         let mut inner = self.0.lock();
-        while let Some(id) = inner.log.front().copied() {
-            let Some(segment) = inner.get(id) else { break };
-            if !segment.sealed || segment.dirty > 0 || segment.holds > 0 {
-                break;
-            }
-            let seq = segment.seq;
-            let second = (segment.legs.len() > 1).then(|| segment.legs.pop()).flatten();
-            inner.pending.extend(second.map(|place| (place, Until::Tail(seq))));
-            inner.log.pop_front();
-        }
+        inner.advance();
         inner.reach()
     }
 
@@ -383,7 +388,8 @@ impl Segments {
 
     /// Segments in the log, and how many there should be at most: the rest is for clean blocks.
     pub(crate) fn log_use(&self) -> (usize, usize) {
-        let inner = self.0.lock();
+        let mut inner = self.0.lock();
+        inner.advance();
         let (sum, largest) = inner.totals.iter().fold((0, 0), |(sum, max), n| (sum + *n, max.max(*n)));
         // Both legs are never on one device, unless there is only one.
         let pairs = if sum == largest { sum } else { (sum / 2).min(sum - largest) };

@@ -100,10 +100,12 @@ impl Inner {
                 written.map_or_else(|| self.find(key), Ok)
             })
             .collect();
-        let mut results: Vec<_> = taken.iter().map(|found| found.as_ref().map(drop).map_err(|e| *e)).collect();
+        let mut results: Vec<_> =
+            taken.iter().map(|found| found.as_ref().map(drop).map_err(|e| *e)).collect();
         for (_, fs) in &self.filesystems {
             let mine = |found: &BackingResult<Written>| found.as_ref().is_ok_and(|w| Arc::ptr_eq(&w.fs, fs));
-            let places: Vec<_> = (0..taken.len()).filter(|at| results[*at].is_ok() && mine(&taken[*at])).collect();
+            let places: Vec<_> =
+                (0..taken.len()).filter(|at| results[*at].is_ok() && mine(&taken[*at])).collect();
             if places.is_empty() {
                 continue;
             }

@@ -74,8 +74,7 @@ pub(crate) fn parse_key(key: &Key) -> Option<(u32, KernelHandle)> {
     let (kind, handle) = rest.split_first_chunk::<2>()?;
     let mut bytes = [0; crate::sys::KERNEL_HANDLE_MAX];
     bytes.get_mut(..handle.len())?.copy_from_slice(handle);
-    let kernel =
-        KernelHandle { kind: i16::from_le_bytes(*kind).into(), len: handle.len() as u8, bytes };
+    let kernel = KernelHandle { kind: i16::from_le_bytes(*kind).into(), len: handle.len() as u8, bytes };
     Some((u32::from_le_bytes(*number), kernel))
 }
 

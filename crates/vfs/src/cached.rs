@@ -41,9 +41,14 @@ impl Vfs {
     ) -> Result<Option<usize>> {
         let link = &target.object.link;
         let keeps = linked.cache.keeps_reads();
+        // While there is room, everything read is worth caching, streams as well.
+        let fills = keeps && linked.cache.engine.has_room();
         let Some(cached) = link.get() else {
             // Nothing is known of it. In memory already, it needs no cache; and only a worker makes it known.
-            if !wait.allowed() || !keeps || link.reads.streams(offset, buf.len() as u64) {
+            if !wait.allowed() {
+                return if fills { Err(Error::WouldBlock) } else { Ok(None) };
+            }
+            if !keeps || (!fills && link.reads.streams(offset, buf.len() as u64)) {
                 return Ok(None);
             }
             let read = linked.cache.engine.read(linked.object(&target.object)?, offset, buf);
@@ -58,15 +63,18 @@ impl Vfs {
         match linked.cache.engine.try_read(cached, offset, buf) {
             TriedRead::Read(len) if len == buf.len() => return Ok(Some(len)),
             TriedRead::Uncached => {
-                let streams = wait.allowed() && link.reads.streams(offset, buf.len() as u64);
-                if !wait.allowed() || !keeps || streams {
+                if !wait.allowed() {
+                    return if fills { Err(Error::WouldBlock) } else { Ok(None) };
+                }
+                if !keeps || (!fills && link.reads.streams(offset, buf.len() as u64)) {
                     return Ok(None);
                 }
             }
             _ if !wait.allowed() => return Err(Error::WouldBlock),
             _ => {}
         }
-        let read = |buf: &mut [u8]| block_on(linked.cache.engine.read(cached, offset, buf)).map_err(from_cache);
+        let read =
+            |buf: &mut [u8]| block_on(linked.cache.engine.read(cached, offset, buf)).map_err(from_cache);
         let len = read(buf)?;
         if len < buf.len() && Unsettled::of(cached).is_none() {
             // It grew behind the server's back.
@@ -157,8 +165,8 @@ impl Vfs {
             errors: write.errors,
         });
         let logged = (frame > 0).then_some(Logged::Change(frame));
-        let intent = (data.is_some() || logged.is_some())
-            .then(|| Intent { data, logged, ..Intent::default() });
+        let intent =
+            (data.is_some() || logged.is_some()).then(|| Intent { data, logged, ..Intent::default() });
         Ok((len, stable, intent))
     }
 
@@ -169,7 +177,13 @@ impl Vfs {
     }
 
     /// Changes the size of a file on behalf of a caller who may; the caller's own call follows.
-    pub(crate) fn resize_cached(&self, fs: &Filesystem, object: &Object, size: u64, mtime: Option<Time>) -> Result<()> {
+    pub(crate) fn resize_cached(
+        &self,
+        fs: &Filesystem,
+        object: &Object,
+        size: u64,
+        mtime: Option<Time>,
+    ) -> Result<()> {
         let Some(linked) = fs.linked() else { return Ok(()) };
         let cached = linked.object(object)?;
         // Nothing to cut off, nothing to keep in order.

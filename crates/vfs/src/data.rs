@@ -187,8 +187,11 @@ impl Vfs {
         let linked = target.export.fs.linked().filter(|_| target.object.link.get().is_some());
         let logged = linked.map(|linked| Logged::Commit(linked.cache.engine.last()));
         let data = (seen != 0).then(|| Data { object: target.object.clone(), offset, len: count, errors });
-        let intent = (result.is_ok() && (data.is_some() || logged.is_some()))
-            .then(|| Intent { data, logged, ..Intent::default() });
+        let intent = (result.is_ok() && (data.is_some() || logged.is_some())).then(|| Intent {
+            data,
+            logged,
+            ..Intent::default()
+        });
         let wcc = Wcc { before: attr.ok(), after: attr.ok() };
         let whole = offset == 0 && count == 0;
         (Changed { result, wcc, intent }, if whole { seen } else { 0 })

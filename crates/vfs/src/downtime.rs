@@ -36,8 +36,13 @@ impl Downtime {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
-        let alive =
-            File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(state_dir.join("alive"))?;
+        let alive = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(state_dir.join("alive"))?;
         let mut last = [0; 8];
         // An empty file: no server has run, and no copy can be older than that.
         let _ = alive.read_at(&mut last, 0)?;

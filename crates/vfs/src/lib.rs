@@ -38,8 +38,8 @@ mod verifier;
 mod versions;
 mod writeback;
 
-pub use backing::Store;
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
+pub use backing::Store;
 pub use change::{Changed, Renamed};
 pub use create::{Create, Special};
 pub use cred::{Cred, Creds, Identity};
