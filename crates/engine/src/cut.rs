@@ -169,7 +169,9 @@ impl Engine {
 /// The first `keep` bytes of a page, with its content hash; the rest is zero.
 fn cut_page(page: &[u8], keep: usize) -> (Page, u64) {
     let mut contents = page.to_vec();
-    contents[keep..].fill(0);
+    if !crate::plant::active("cuts leave the last block as it was") {
+        contents[keep..].fill(0);
+    }
     let hash = content_hash(&contents);
     (Page::from(contents), hash)
 }

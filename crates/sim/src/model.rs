@@ -133,7 +133,7 @@ impl Model {
         if let Some(state) = self.objects.get_mut(&object) {
             for block in blocks(&range) {
                 let register = state.blocks.entry(block).or_insert_with(|| Block::new(Runs::default()));
-                register.lossy = self.lossy;
+                (register.lossy, register.logged) = (self.lossy, self.logged);
                 register.begin(id, Overwrite(within(block, &range), id));
             }
             state.size.lossy = self.lossy;

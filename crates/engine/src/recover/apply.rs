@@ -10,6 +10,7 @@ use crate::format::{Body, Footer, Record};
 use crate::leaf::{Entry, SegmentId};
 use crate::object::Object;
 use crate::objects::Objects;
+use crate::plant;
 use crate::pool::Pool;
 use crate::segments::{Segment, Segments};
 
@@ -36,7 +37,10 @@ struct Loaded {
 
 pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: u64) -> Applied {
     let next_seq = live.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(read.reach.tail);
-    let loaded = load(pool, live, read).await;
+    let mut loaded = load(pool, live, read).await;
+    if plant::active("segments are applied newest first") {
+        loaded.reverse();
+    }
     let segments = Segments::new(next_seq, free(pool, &loaded), totals(pool));
     let objects = Objects::new();
     let kept = loaded.iter().map(|loaded| loaded.found.seq).collect();
@@ -167,6 +171,9 @@ fn apply_record(
         }
         Record::Truncate { object, size } => {
             let mut state = known[usize::from(*object)].lock();
+            if plant::active("cuts are not replayed") {
+                return;
+            }
             state.drop_range(size / BLOCK as u64..u64::MAX, segments);
             if in_log {
                 segments.hold(id);
