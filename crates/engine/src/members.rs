@@ -39,8 +39,7 @@ impl Members {
     pub(crate) async fn lose(&self, index: u16, log: &Log) -> Vec<u16> {
         let mut pool = self.take().await;
         // Where no member is left there is nobody to tell.
-        let silent = crate::plant::active("a lost device is not recorded");
-        let failed = if silent { Default::default() } else { pool.lose(index).await.unwrap_or_default() };
+        let failed = pool.lose(index).await.unwrap_or_default();
         log.set_epoch(pool.epoch);
         self.put(pool);
         failed
