@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     net::{Ipv4Addr, TcpListener, TcpStream},
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -13,8 +14,10 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::process::{Guarded, bounded, rigs_dir, target_dir};
+use crate::process::{Guarded, bounded, rigs_dir, run, target_dir};
 
+/// The cache's two files, beside the directory served.
+const LEGS: [&str; 2] = ["cache-a", "cache-b"];
 const READY: Duration = Duration::from_secs(20);
 const STOPPED: Duration = Duration::from_secs(30);
 
@@ -66,10 +69,23 @@ impl Server {
         self.work.path().join("export")
     }
 
-    /// Kills the server as a crash would and starts it again on the same directory and port.
-    pub(crate) fn crash_and_restart(&mut self) -> Result<()> {
+    /// Makes the directory hold everything that clients have written.
+    pub(crate) fn flush(&self) -> Result<()> {
+        if self.kind == Kind::Forebay {
+            let state = self.work.path().join("state");
+            run(Command::new(&self.binary).args(["flush", "--wait", "--state-dir"]).arg(state))?;
+        }
+        Ok(())
+    }
+
+    /// Kills the server as a crash would and starts it again on the same directory and port; with `lose_leg`, without
+    /// what one of its two cache files held.
+    pub(crate) fn crash_and_restart(&mut self, lose_leg: bool) -> Result<()> {
         kill_process(self.pid()?, Signal::KILL)?;
         self.process.wait(STOPPED)?.context("the server survived SIGKILL")?;
+        if lose_leg {
+            fs::remove_file(self.work.path().join(LEGS[1]))?;
+        }
         self.process = launch(self.kind, &self.binary, self.work.path(), self.port, self.mount_port)?;
         Ok(())
     }
@@ -110,6 +126,10 @@ fn launch(kind: Kind, binary: &Path, work: &Path, port: u16, mount_port: u16) ->
             let mut arguments = vec!["serve".into(), work.join("export").into_os_string()];
             arguments.extend(["--listen", &listen, "--squash", "none", "--state-dir"].map(OsString::from));
             arguments.push(work.join("state").into());
+            for leg in LEGS {
+                arguments.extend(["--cache".into(), work.join(leg).into_os_string()]);
+            }
+            arguments.extend(["--cache-size", "256MiB"].map(OsString::from));
             arguments
         }
         Kind::Ganesha => {

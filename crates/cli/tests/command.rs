@@ -18,16 +18,21 @@ fn usage_mistakes_exit_with_2_and_say_so_on_stderr() {
 }
 
 #[test]
-fn what_this_version_lacks_is_a_usage_mistake_in_one_sentence() {
+fn a_cache_that_cannot_be_is_a_usage_mistake_in_one_sentence() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("data");
     let path = path.to_str().unwrap();
-    for flags in [&["--mode", "write-back"][..], &["--cache", "/dev/x"], &["--cache-size", "1GiB"]] {
+    for (flags, why) in [
+        (&["--cache-size", "1MiB"][..], "64 MiB"),
+        (&["--ram", "1KiB"], "16 MiB"),
+        (&["--cache", "x", "--cache", "./x"], "twice"),
+        (&["--format-cache"], "--cache"),
+    ] {
         let output = forebay(&[&["serve", path], flags].concat());
         assert_eq!(output.status.code(), Some(2), "{flags:?}");
         let told = text(&output.stderr);
         assert!(told.starts_with("error: --") && told.lines().count() == 1, "{told}");
-        assert!(told.contains("pass-through"), "{told}");
+        assert!(told.contains(why), "{told}");
     }
     assert!(!dir.path().join("data").exists(), "nothing is made for a command that is refused");
 }

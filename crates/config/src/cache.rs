@@ -79,7 +79,8 @@ pub(crate) fn complete(
         check_device(device, &devices[..index], exports, problems);
     }
     if devices.len() > 16 {
-        let message = format!("{} cache devices are more than a pool can have; name at most 16", devices.len());
+        let message =
+            format!("{} cache devices are more than a pool can have; name at most 16", devices.len());
         problems.add(&devices[16].origin, message);
     }
     if format && devices.is_empty() {
@@ -102,7 +103,9 @@ fn check_device(
 ) {
     let real = |path: &Path| match (path.canonicalize(), path.parent(), path.file_name()) {
         (Ok(real), ..) => real,
-        (_, Some(parent), Some(name)) => parent.canonicalize().map_or(path.to_owned(), |real| real.join(name)),
+        (_, Some(parent), Some(name)) => {
+            parent.canonicalize().map_or(path.to_owned(), |real| real.join(name))
+        }
         _ => path.to_owned(),
     };
     let (shown, path) = (device.value.display(), real(&device.value));

@@ -145,7 +145,10 @@ fn apply_cache(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) {
     }
     let mut sized = |flag: &str, given: Option<u64>, check: fn(u64) -> Result<u64, String>| {
         let checked = given.map(check)?;
-        checked.map(|size| Located::flag(size, flag)).map_err(|error| problems.add(&Origin::flag(flag), error)).ok()
+        checked
+            .map(|size| Located::flag(size, flag))
+            .map_err(|error| problems.add(&Origin::flag(flag), error))
+            .ok()
     };
     draft.cache.size = sized("--cache-size", flags.cache_size, device_size).or(draft.cache.size.take());
     draft.cache.ram = sized("--ram", flags.ram, ram_size).or(draft.cache.ram.take());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use forebay_config::{Mode, Settings, format_size};
 use forebay_control::{EventLog, Severity};
-use forebay_disk::{FileDevice, SystemClock, Threads, block_on};
+use forebay_disk::{FileDevice, OpenError as DeviceError, SystemClock, Threads, block_on};
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Device;
 use forebay_engine::pool::{Pool, PoolError, Uuid};
@@ -23,6 +23,8 @@ use crate::in_use::InUse;
 
 /// Names of the cache files made where none are named.
 const DEFAULT_FILES: [&str; 2] = ["cache-a", "cache-b"];
+/// How long the devices of a killed process may stay in use.
+const LINGER: Duration = Duration::from_secs(3);
 /// Recovery that takes longer says so, again and again.
 const SAY_SO: Duration = Duration::from_secs(2);
 /// A look at everything that is cached is not repeated for so long.
@@ -92,10 +94,10 @@ pub(crate) fn open(
         return Ok(None);
     };
     let size = settings.cache.size;
-    let there: Vec<_> = paths.iter().filter(|path| path.exists()).cloned().collect();
-    let opened = there.iter().map(|path| device(path, size)).collect::<Result<Vec<_>, _>>()?;
-    let (pool, opened, missing) = open_pool(settings, &paths, opened, &in_use)?;
-    notices.extend(pool.notices.iter().map(|notice| format!("{notice}")));
+    let (opened, unusable) = devices_there(&paths, size)?;
+    let (pool, opened, missing) = open_pool(settings, &paths, (opened, &unusable), &in_use)?;
+    notices.extend(unusable.iter().map(ToString::to_string));
+    notices.extend(pool.notices.iter().map(ToString::to_string));
     in_use.require(pool.uuid, settings.cache.format)?;
     let watch = Arc::new(Watch::default());
     for device in opened {
@@ -144,9 +146,28 @@ fn paths(settings: &Settings) -> Option<(Vec<PathBuf>, Vec<String>)> {
     Some((files.to_vec(), vec![notice]))
 }
 
-fn device(path: &Path, size: u64) -> Result<Arc<FileDevice>, Error> {
-    let opened = FileDevice::open_or_create(path, size);
-    opened.map(Arc::new).map_err(|error| Error::Cache(error.to_string()))
+/// Opens a device. One that is in use may be so by a process that was killed: the kernel ends its I/O a little later.
+fn device(path: &Path, size: u64) -> Result<Arc<FileDevice>, DeviceError> {
+    let begun = Instant::now();
+    loop {
+        match FileDevice::open_or_create(path, size) {
+            Err(DeviceError::InUse { .. }) if begun.elapsed() < LINGER => std::thread::sleep(LINGER / 100),
+            opened => return opened.map(Arc::new),
+        }
+    }
+}
+
+/// Opens what there is of the devices; what cannot be used may be spared if the others are a pool.
+fn devices_there(paths: &[PathBuf], size: u64) -> Result<(Vec<Arc<FileDevice>>, Vec<DeviceError>), Error> {
+    let (mut opened, mut unusable) = (Vec::new(), Vec::new());
+    for path in paths.iter().filter(|path| path.exists()) {
+        match device(path, size) {
+            Ok(device) => opened.push(device),
+            Err(error @ DeviceError::InUse { .. }) => return Err(Error::Cache(error.to_string())),
+            Err(error) => unusable.push(error),
+        }
+    }
+    Ok((opened, unusable))
 }
 
 type Opened = (Pool, Vec<Arc<FileDevice>>, Vec<PathBuf>);
@@ -155,7 +176,7 @@ type Opened = (Pool, Vec<Arc<FileDevice>>, Vec<PathBuf>);
 fn open_pool(
     settings: &Settings,
     paths: &[PathBuf],
-    mut opened: Vec<Arc<FileDevice>>,
+    (mut opened, unusable): (Vec<Arc<FileDevice>>, &[DeviceError]),
     in_use: &InUse,
 ) -> Result<Opened, Error> {
     let refused = |error: PoolError| Error::Cache(error.to_string());
@@ -170,11 +191,15 @@ fn open_pool(
             Err(error) => return Err(refused(error)),
         }
     }
+    if let Some(error) = unusable.first() {
+        return Err(Error::Cache(error.to_string()));
+    }
     if !settings.cache.format {
         in_use.require_none()?;
     }
     for path in &missing {
-        opened.push(device(path, settings.cache.size)?);
+        let made = device(path, settings.cache.size);
+        opened.push(made.map_err(|error| Error::Cache(error.to_string()))?);
     }
     let force = settings.cache.format;
     let pool = block_on(Pool::format(dynamic(&opened), &mut random, force)).map_err(refused)?;
@@ -232,7 +257,8 @@ fn tell_recovered(events: &EventLog, recovered: &Recovered, took: Duration) {
     let bytes = |blocks: u64| format_size(blocks * BLOCK as u64);
     let (dirty, clean) = (bytes(recovered.dirty_blocks), bytes(recovered.clean_blocks));
     if recovered.dirty_blocks + recovered.clean_blocks > 0 {
-        let message = format!("the cache is back after {:.1} s: {dirty} dirty, {clean} clean", took.as_secs_f64());
+        let message =
+            format!("the cache is back after {:.1} s: {dirty} dirty, {clean} clean", took.as_secs_f64());
         events.add(Severity::Info, "recovered", message, &[("dirty", &dirty), ("clean", &clean)]);
     }
 }
@@ -273,8 +299,7 @@ impl Cache {
 
     /// Adds a device, which is made if it is not there.
     pub(crate) fn add(&self, path: &Path, force: bool) -> Result<(), String> {
-        let device = FileDevice::open_or_create(path, self.size).map_err(|error| error.to_string())?;
-        let device = Arc::new(device);
+        let device = device(path, self.size).map_err(|error| error.to_string())?;
         let added = block_on(self.engine.add_device(device.clone(), force));
         added.map_err(|error| match error {
             ChangeError::Pool(PoolError::InUse { device, what }) => {
@@ -362,12 +387,14 @@ fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event) {
             (Severity::Info, "device-removed", format!("cache device {device} is not used any more"))
         }
         Event::Repaired { device } => {
-            let message = format!("a damaged block on cache device {device} was rewritten from its other copy");
+            let message =
+                format!("a damaged block on cache device {device} was rewritten from its other copy");
             (Severity::Warning, "repaired", message)
         }
         Event::Dropped { device } => {
-            let message =
-                format!("a damaged block on cache device {device} was dropped; the backing store has its contents");
+            let message = format!(
+                "a damaged block on cache device {device} was dropped; the backing store has its contents"
+            );
             (Severity::Warning, "dropped", message)
         }
         Event::Damaged { object, offset } => {
@@ -379,7 +406,8 @@ fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event) {
         }
         Event::BackingFailed { error } => {
             *watch.backing.lock() = Some(error.to_string());
-            let message = format!("writing to the backing store fails ({error}); the data stays cached and is retried");
+            let message =
+                format!("writing to the backing store fails ({error}); the data stays cached and is retried");
             (Severity::Error, "backing-failed", message)
         }
         Event::BackingHealed => {

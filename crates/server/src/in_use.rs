@@ -37,7 +37,9 @@ impl InUse {
     /// Fails if another pool than `uuid` may hold something, unless it is to be given up.
     pub(crate) fn require(&self, uuid: u128, give_up: bool) -> Result<(), Error> {
         match self.read()? {
-            Some(text) if !give_up && text.lines().next() != Some(&written(uuid)) => Err(self.left_behind(&text)),
+            Some(text) if !give_up && text.lines().next() != Some(&written(uuid)) => {
+                Err(self.left_behind(&text))
+            }
             _ => Ok(()),
         }
     }

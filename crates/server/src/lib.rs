@@ -13,6 +13,6 @@ mod privileges;
 mod serve;
 mod state_dir;
 
-pub use error::Error;
 pub use cache::CacheReady;
+pub use error::Error;
 pub use serve::{Ready, run};

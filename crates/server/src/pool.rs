@@ -114,7 +114,11 @@ pub(crate) fn destage(cache: &Cache, progress: &mut dyn FnMut(FlushProgress)) ->
         });
         loop {
             let done_bytes = destaged() - before;
-            progress(FlushProgress { done: done_bytes, total: done_bytes + engine.dirty_bytes(), bytes: true });
+            progress(FlushProgress {
+                done: done_bytes,
+                total: done_bytes + engine.dirty_bytes(),
+                bytes: true,
+            });
             match done.recv_timeout(REPORT) {
                 Ok(result) => return result.map_err(|error| error.to_string()),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -122,6 +126,8 @@ pub(crate) fn destage(cache: &Cache, progress: &mut dyn FnMut(FlushProgress)) ->
             }
         }
     });
-    flushed.map_err(|error| format!("not everything could be destaged: {error}; what is left stays in the cache"))?;
+    flushed.map_err(|error| {
+        format!("not everything could be destaged: {error}; what is left stays in the cache")
+    })?;
     Ok(destaged() - before)
 }

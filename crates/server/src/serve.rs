@@ -35,10 +35,7 @@ pub struct Ready {
 ///
 /// # Errors
 /// [`Error`]: nothing was served, unless it is [`Error::Unstable`].
-pub fn run(
-    settings: Settings,
-    ready: impl FnOnce(Ready) + Send + 'static,
-) -> Result<(), Error> {
+pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Result<(), Error> {
     let started = Instant::now();
     let open_files = privileges::raise_open_files();
     privileges::drop_capabilities();

@@ -26,7 +26,7 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     fs::create_dir(served.join("inner"))?;
     fs::set_permissions(served.join("inner"), Permissions::from_mode(0o777))?;
 
-    let check = Check { local, port: target.port(), mount_port: target.mount_port() };
+    let check = Check { local, target };
     let content: Vec<u8> = (0..SIZE).map(|place| (place / 4099 + place) as u8).collect();
     fs::write(check.local.path().join("source"), &content)?;
     let cases: [(&str, &dyn Fn() -> Result<()>); 6] = [
@@ -43,15 +43,14 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     Ok(cases.map(|(name, case)| whole(name, case().err().map(|error| format!("{error:#}")))).into())
 }
 
-struct Check {
+struct Check<'a> {
     local: TempDir,
-    port: u16,
-    mount_port: u16,
+    target: &'a Target,
 }
 
-impl Check {
+impl Check<'_> {
     fn url(&self, path: &str) -> String {
-        let Self { port, mount_port, .. } = self;
+        let (port, mount_port) = (self.target.port(), self.target.mount_port());
         // libnfs mounts all before the last slash, and an empty path confuses it where the export is "/".
         format!("nfs://127.0.0.1//{path}?version=3&nfsport={port}&mountport={mount_port}")
     }
@@ -62,6 +61,7 @@ impl Check {
 
     fn copy_in(&self, to: &str, served: &Path, content: &[u8]) -> Result<()> {
         output(&mut as_user("nfs-cp", &[&self.path("source"), &self.url(to)]))?;
+        self.target.flush()?;
         ensure!(fs::read(served.join(to))? == content, "the file served differs from the one copied");
         Ok(())
     }

@@ -72,7 +72,7 @@ pub(crate) const SUITES: [Suite; 5] = [
     },
     Suite {
         name: "restart",
-        about: "the server is killed under load and started again while the kernel client carries on",
+        about: "the server is killed under load, loses a cache file, and is started again while the kernel client carries on",
         run: restart::run,
     },
 ];
@@ -105,6 +105,14 @@ impl Target {
         match self {
             Target::Own(server) => server.directory(),
             Target::Given { directory, .. } => directory.clone(),
+        }
+    }
+
+    /// Makes the directory hold everything that clients have written, if the server is our own.
+    pub(crate) fn flush(&self) -> Result<()> {
+        match self {
+            Target::Own(server) => server.flush(),
+            Target::Given { .. } => Ok(()),
         }
     }
 

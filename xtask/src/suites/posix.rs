@@ -25,6 +25,7 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     };
     process::lines(&mut on_host("before"), &mut report)?;
     let status = target.guest(LIMIT, ["/usr/bin/python3", &script, "guest", "/mnt"]).run(&mut report)?;
+    target.flush()?;
     process::lines(&mut on_host("after"), &mut report)?;
     cases.push(whole("the run", (status != 0).then(|| format!("the guest ended with {status}"))));
     Ok(cases)

@@ -1,4 +1,5 @@
-//! The server is killed under load and started again; the client must carry on and lose nothing acknowledged.
+//! The server is killed under load and started again, once without one of its cache files; the client must carry on and
+//! lose nothing acknowledged, and after a flush the plain directory holds it all.
 
 use std::{fs, path::Path, process::Command, thread, time::Duration};
 
@@ -9,6 +10,8 @@ use crate::process;
 
 const LIMIT: Duration = Duration::from_secs(300);
 const CRASHES: usize = 3;
+/// One of the two cache files is deleted while the server is down for this time.
+const LOSING: usize = 1;
 
 pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     let script = asset("restart.py");
@@ -36,11 +39,12 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
             if client.is_finished() {
                 break;
             }
-            server.crash_and_restart()?;
+            server.crash_and_restart(crash == LOSING)?;
             fs::write(share.path().join(format!("restarted-{crash}")), "")?;
         }
         client.join().unwrap_or_else(|_| bail!("the client's thread died"))
     })?;
+    server.flush()?;
     let directory = server.directory();
     let verify = verify(&script, &directory, share.path());
     process::lines(&mut { verify }, &mut report)?;

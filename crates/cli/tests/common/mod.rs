@@ -147,7 +147,14 @@ impl Unprivileged {
 
     /// Serves a directory of its home.
     pub fn serve(&self, name: &str) -> Running {
-        Running::start(&mut self.command(&["serve", name, "--listen", "127.0.0.1:0", "--mode", "pass-through"]))
+        Running::start(&mut self.command(&[
+            "serve",
+            name,
+            "--listen",
+            "127.0.0.1:0",
+            "--mode",
+            "pass-through",
+        ]))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::harness::*;
 
 #[test]
 fn contents_and_attributes_changed_directly_show_at_once() {
-    let server = Serve::new().start();
+    let server = Serve::new().plain().start();
     let mut c = server.connect();
     let root = c.root();
     let file = c.new_file(&root, b"f", 0o666);

@@ -23,6 +23,7 @@ fn reads_return_what_was_written_at_every_size() {
         assert!(read.eof);
         assert_eq!(read.attributes.size, end);
     }
+    server.flush();
     assert_eq!(std::fs::metadata(server.data.join("f")).unwrap().len(), end);
 }
 
@@ -175,7 +176,7 @@ fn a_full_file_system_is_told_in_time() {
 #[test]
 fn a_limit_on_file_sizes_does_not_end_the_server() {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
-    let server = Serve::new().start();
+    let server = Serve::new().plain().start();
     let pid = Pid::from_raw(server.pid() as i32);
     let limit = Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
     prlimit(pid, Resource::Fsize, limit).unwrap();
@@ -215,6 +216,7 @@ fn many_connections_write_one_file_side_by_side() {
             });
         }
     });
+    server.flush();
     let on_disk = std::fs::File::open(server.data.join("f")).unwrap();
     assert_eq!(on_disk.metadata().unwrap().len(), WRITERS * BLOCKS * BLOCK);
     for writer in 0..WRITERS {

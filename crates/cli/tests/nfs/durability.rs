@@ -52,7 +52,7 @@ fn creations_at_once_share_trips_to_the_device() {
     needs_root!();
     // As slow as a disk is: on a device that takes no time there is nothing to share.
     let Some(array) = Array::new("ext4") else { return };
-    let server = array.serve().start();
+    let server = array.serve().plain().start();
     let root = server.connect().root();
     let (connections, each) = (64, 5);
     let barrier = Barrier::new(connections);
@@ -147,7 +147,7 @@ fn check_all(root: &Path) {
 /// The power is cut right after the last acknowledgement: what was not flushed from the device's own cache is lost.
 fn power_cut(kind: &'static str) {
     let Some(array) = Array::instant(kind) else { return };
-    let mut server = array.serve().start();
+    let mut server = array.serve().plain().start();
     change_at_once(&server);
     array.cut_power("7");
     server.kill();
@@ -174,7 +174,7 @@ fn what_was_acknowledged_survives_a_power_cut_on_ext2() {
     needs_root!();
     let home = tempfile::tempdir().unwrap();
     let Some(disk) = LoopDisk::new(home.path(), "ext2", 64 << 20) else { return };
-    let server = disk.serve().start();
+    let server = disk.serve().plain().start();
     change_at_once(&server);
     check_all(&disk.after_power_cut(home.path()).at);
 }

@@ -17,7 +17,7 @@ struct Rig {
 /// A server of a file system that can be broken; `None` where that cannot be had.
 fn rig() -> Option<Rig> {
     let array = Array::instant("ext4")?;
-    Some(Rig { server: array.serve().start(), array })
+    Some(Rig { server: array.serve().plain().start(), array })
 }
 
 impl Rig {

@@ -12,6 +12,8 @@ mod harness;
 mod access;
 mod attributes;
 mod behind;
+mod cache;
+mod cache_devices;
 mod concurrency;
 mod connections;
 mod data;

@@ -201,7 +201,7 @@ fn unstable_data_is_durable_after_a_stop() {
     needs_root!();
     let home = tempfile::tempdir().unwrap();
     let Some(disk) = LoopDisk::new(home.path(), "ext4", 64 << 20) else { return };
-    let mut server = disk.serve().start();
+    let mut server = disk.serve().plain().start();
     let mut c = server.connect();
     let root = c.root();
     for n in 0..20u8 {

@@ -2,7 +2,8 @@
 
 use forebay_wire::mount3;
 use forebay_wire::nfs3::*;
-use forebay_wire::xdr::Encode;
+use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
+use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use super::client::{Client, decode};
 use super::{mode, name};
@@ -124,6 +125,19 @@ impl Client {
     ) -> WriteRes {
         let count = data.len() as u32;
         self.nfs(Procedure::Write, &WriteArgs { file: *file, offset, count, stable, data })
+    }
+
+    /// Writes to a server that may be killed at any moment; `None` if there was no answer.
+    pub(crate) fn try_write(&mut self, file: &FileHandle, offset: u64, data: &[u8]) -> Option<()> {
+        let (count, stable) = (data.len() as u32, StableHow::FileSync);
+        let mut args = Vec::new();
+        WriteArgs { file: *file, offset, count, stable, data }.encode(&mut args);
+        let call = self.call_bytes(nfs(Procedure::Write), &args);
+        let reply = self.try_exchange(&call)?;
+        let mut reader = Reader::new(&reply);
+        assert_eq!(ReplyHeader::decode(&mut reader).unwrap().status, ReplyStatus::Success);
+        decode::<WriteRes>(reader.rest()).unwrap();
+        Some(())
     }
 
     pub(crate) fn create(&mut self, dir: &FileHandle, child: &[u8], how: CreateHow) -> CreateRes {

@@ -118,6 +118,13 @@ impl Client {
         self.receive().expect("the server closed the connection")
     }
 
+    /// The same with a server that may be killed at any moment: `None` then.
+    pub(crate) fn try_exchange(&mut self, record: &[u8]) -> Option<Vec<u8>> {
+        let mark = (LAST_FRAGMENT | record.len() as u32).to_be_bytes();
+        self.stream.write_all(&[&mark, record].concat()).ok()?;
+        self.receive()
+    }
+
     /// Calls any procedure with any argument bytes; returns what RPC made of it and the result's bytes.
     pub(crate) fn call(&mut self, procedure: (u32, u32, u32), args: &[u8]) -> (ReplyStatus, Vec<u8>) {
         let call = self.call_bytes(procedure, args);

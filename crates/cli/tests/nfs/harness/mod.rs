@@ -3,12 +3,14 @@
 mod array;
 mod calls;
 mod client;
+mod copies;
 mod disk;
 mod server;
 
 pub(crate) use array::Array;
 pub(crate) use calls::{Listed, Page, Place, START};
 pub(crate) use client::{Client, User, user};
+pub(crate) use copies::Copies;
 pub(crate) use disk::LoopDisk;
 pub(crate) use server::{Serve, Server};
 

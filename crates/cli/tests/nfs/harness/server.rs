@@ -46,6 +46,16 @@ impl Serve {
         self
     }
 
+    /// In mode pass-through whatever the other tests run in: for what looks at, or breaks, the served directory itself.
+    pub(crate) fn plain(self) -> Self {
+        self.flags(&["--mode", "pass-through"])
+    }
+
+    /// In write-back with two small cache files in a directory of their own, [`Server::caches`].
+    pub(crate) fn cached(self) -> Self {
+        self.flags(&["--mode", "write-back"])
+    }
+
     /// The exports of a configuration file instead of one directory; `@` stands for the test's directory.
     pub(crate) fn exports(mut self, toml: &str) -> Self {
         self.exports = Some(toml.to_owned());
@@ -134,9 +144,7 @@ impl Server {
             None => command.arg(&self.data),
         };
         command.args(&self.flags);
-        if !self.flags.iter().any(|flag| flag == "--mode") {
-            self.add_mode(&mut command);
-        }
+        self.add_mode(&mut command);
         if let Some(uid) = self.uid {
             command.uid(uid).gid(uid);
         }
@@ -147,17 +155,48 @@ impl Server {
     /// The mode of tests that do not care: pass-through, or with a cache of two small files, what
     /// `FOREBAY_TEST_MODE` says.
     fn add_mode(&self, command: &mut Command) {
-        let mode = std::env::var("FOREBAY_TEST_MODE").unwrap_or_else(|_| "pass-through".to_owned());
-        command.args(["--mode", &mode]);
-        if mode != "pass-through" {
-            let caches = self.home.path().join("caches");
-            std::fs::create_dir_all(&caches).unwrap();
-            if let Some(uid) = self.uid {
-                std::os::unix::fs::chown(&caches, Some(uid), Some(uid)).unwrap();
-            }
-            command.args(["--cache-size", "64MiB", "--cache"]).arg(caches.join("a"));
-            command.arg("--cache").arg(caches.join("b"));
+        let told = self.flags.iter().position(|flag| flag == "--mode").map(|at| self.flags[at + 1].clone());
+        let mode = told.clone().or_else(|| std::env::var("FOREBAY_TEST_MODE").ok());
+        let mode = mode.unwrap_or_else(|| "pass-through".to_owned());
+        if told.is_none() {
+            command.args(["--mode", &mode]);
         }
+        if mode == "pass-through" || self.flags.iter().any(|flag| flag == "--cache") {
+            return;
+        }
+        let caches = self.caches();
+        std::fs::create_dir_all(caches[0].parent().unwrap()).unwrap();
+        if let Some(uid) = self.uid {
+            std::os::unix::fs::chown(caches[0].parent().unwrap(), Some(uid), Some(uid)).unwrap();
+        }
+        command.args(["--cache-size", "64MiB", "--ram", "16MiB"]);
+        for cache in caches {
+            command.arg("--cache").arg(cache);
+        }
+    }
+
+    /// The two cache files of a server with a cache.
+    pub(crate) fn caches(&self) -> [PathBuf; 2] {
+        ["a", "b"].map(|name| self.home.path().join("caches").join(name))
+    }
+
+    /// Asks it with a verb; returns what it printed.
+    #[track_caller]
+    pub(crate) fn ask(&self, words: &[&str]) -> String {
+        let output = self.try_ask(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The same, whatever comes of it.
+    pub(crate) fn try_ask(&self, words: &[&str]) -> std::process::Output {
+        Command::new(FOREBAY).args(words).arg("--state-dir").arg(&self.state).output().unwrap()
+    }
+
+    /// Lets the served directory have everything.
+    #[track_caller]
+    pub(crate) fn flush(&self) {
+        self.ask(&["flush", "--wait"]);
     }
 
     /// Starts the server (again) on the same directories.
@@ -241,13 +280,7 @@ impl Server {
 
     /// What `forebay status --json` says.
     pub(crate) fn status(&self) -> serde_json::Value {
-        let output = Command::new(FOREBAY)
-            .args(["status", "--json", "--state-dir"])
-            .arg(&self.state)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
+        serde_json::from_str(&self.ask(&["status", "--json"])).unwrap()
     }
 }
 

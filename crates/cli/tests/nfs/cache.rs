@@ -1,0 +1,269 @@
+//! Through the cache: what clients read, what a crash leaves, what the plain directory holds after a flush.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::harness::*;
+
+fn cached() -> Server {
+    Serve::unsquashed().cached().start()
+}
+
+#[test]
+fn what_clients_did_is_what_they_read_and_what_a_flush_leaves_behind() {
+    for seed in 0..4 {
+        let server = cached();
+        let (mut c, mut copies) = (server.connect(), Copies::new(seed));
+        for _ in 0..3 {
+            copies.change(&mut c, 150);
+            copies.check(&mut c);
+        }
+        server.flush();
+        copies.check_directory(&server.data);
+        copies.check(&mut c);
+        assert_eq!(server.status()["pool"]["dirty_bytes"], 0);
+    }
+}
+
+#[test]
+fn times_and_sizes_are_right_before_and_after_they_are_written_down() {
+    let server = cached();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    let before = c.attr(&file);
+    c.write(&file, 0, &[7; 5000], StableHow::FileSync).unwrap();
+    let wrote = c.attr(&file);
+    assert_eq!(wrote.size, 5000);
+    assert!(wrote.mtime > before.mtime && wrote.ctime >= wrote.mtime, "{before:?} {wrote:?}");
+    let listed = c.readdirplus(&root, START, 8192, 32_768).unwrap().entries;
+    let listed = listed.iter().find(|entry| entry.name == b"f").unwrap().attributes.unwrap();
+    assert_eq!((listed.size, listed.mtime), (wrote.size, wrote.mtime));
+    server.flush();
+    let flushed = c.attr(&file);
+    assert_eq!((flushed.size, flushed.mtime), (wrote.size, wrote.mtime));
+    c.setattr(&file, Sattr3 { mtime: at(1234, 5678), ..Sattr3::default() }).unwrap();
+    c.write(&file, 0, &[8; 100], StableHow::FileSync).unwrap();
+    c.setattr(&file, Sattr3 { mtime: at(4321, 8765), ..Sattr3::default() }).unwrap();
+    assert_eq!(c.attr(&file).mtime, Nfstime3 { seconds: 4321, nseconds: 8765 });
+    server.flush();
+    assert_eq!(c.attr(&file).mtime, Nfstime3 { seconds: 4321, nseconds: 8765 });
+    let mtime = std::fs::metadata(server.data.join("f")).unwrap().modified().unwrap();
+    let since = mtime.duration_since(std::time::UNIX_EPOCH).unwrap();
+    assert_eq!((since.as_secs(), since.subsec_nanos()), (4321, 8765));
+}
+
+/// The story of the README.
+#[test]
+fn a_crash_and_the_loss_of_one_cache_file_lose_nothing() {
+    for lost in 0..2 {
+        let mut server = cached();
+        let mut copies = Copies::new(lost);
+        copies.change(&mut server.connect(), 200);
+        server.kill();
+        std::fs::remove_file(&server.caches()[lost as usize]).unwrap();
+        server.start();
+        copies.check(&mut server.connect());
+        copies.change(&mut server.connect(), 50);
+        copies.check(&mut server.connect());
+        server.flush();
+        copies.check_directory(&server.data);
+        server.stop();
+        // The other one, this time.
+        std::fs::remove_file(&server.caches()[1 - lost as usize]).unwrap();
+        server.start();
+        copies.check(&mut server.connect());
+    }
+}
+
+#[test]
+fn crashes_under_load_lose_nothing_that_was_acknowledged() {
+    let mut server = cached();
+    let mut copies: Vec<Copies> = (0..4).map(|client| Copies::new(100 + client)).collect();
+    for round in 0..6 {
+        // Each client works in a directory of its own; the last change of each may or may not have been made.
+        let mut c = server.connect();
+        copies[round % 4].change(&mut c, 80);
+        let root = c.root();
+        let noise = c.create(&root, format!("noise{round}").as_bytes(), CreateHow::Unchecked(mode(0o644)));
+        let noise = noise.unwrap().object.unwrap();
+        let stop = AtomicBool::new(false);
+        let kept = std::thread::scope(|scope| {
+            let (server, stop) = (&server, &stop);
+            let load = scope.spawn(move || {
+                let (mut c, mut acknowledged) = (server.connect(), Vec::new());
+                for n in 0u64.. {
+                    let data = vec![n as u8; 4096];
+                    if stop.load(Ordering::Relaxed) || c.try_write(&noise, n * 4096, &data).is_none() {
+                        return acknowledged;
+                    }
+                    acknowledged.push(n as u8);
+                }
+                acknowledged
+            });
+            std::thread::sleep(std::time::Duration::from_millis(30 * (1 + round as u64)));
+            server.signal(rustix::process::Signal::KILL);
+            stop.store(true, Ordering::Relaxed);
+            load.join().unwrap()
+        });
+        server.wait();
+        server.start();
+        let mut c = server.connect();
+        for (n, byte) in kept.iter().enumerate() {
+            assert_eq!(c.read(&noise, n as u64 * 4096, 4096).unwrap().data, [*byte; 4096], "block {n}");
+        }
+        c.remove(&root, format!("noise{round}").as_bytes()).unwrap();
+        for client in copies.iter().take(round + 1) {
+            client.check(&mut c);
+        }
+    }
+}
+
+#[test]
+fn a_stop_keeps_what_is_dirty_and_says_how_much() {
+    let mut server = cached();
+    let mut copies = Copies::new(7);
+    copies.change(&mut server.connect(), 60);
+    let file = server.connect().root();
+    let dirty = server.connect().new_file(&file, b"dirty", 0o644);
+    server.connect().write(&dirty, 0, &[1; 1000], StableHow::FileSync).unwrap();
+    server.signal(rustix::process::Signal::TERM);
+    let (status, said) = server.wait();
+    assert!(status.success() && said.contains("stay on the cache devices"), "{said}");
+    server.start();
+    copies.check(&mut server.connect());
+    assert_eq!(server.connect().read(&dirty, 0, 1000).unwrap().data, [1; 1000]);
+    server.connect().remove(&file, b"dirty").unwrap();
+    server.flush();
+    copies.check_directory(&server.data);
+    server.signal(rustix::process::Signal::TERM);
+    let (status, said) = server.wait();
+    assert!(status.success() && !said.contains("stay on the cache devices"), "{said}");
+}
+
+#[test]
+fn the_directory_is_not_served_without_a_cache_that_may_hold_some_of_it() {
+    let mut server = cached();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    c.write(&file, 0, b"only in the cache", StableHow::FileSync).unwrap();
+    server.kill();
+    let state = server.state.to_str().unwrap().to_owned();
+    let refused = |flags: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.arg("serve").arg(&server.data).args(["--listen", "127.0.0.1:0", "--state-dir", &state]);
+        let output = command.args(flags).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("may hold data that the directory lacks"), "{said}");
+    };
+    refused(&["--mode", "pass-through"]);
+    let other = server.home().join("other");
+    refused(&["--cache", other.to_str().unwrap(), "--cache-size", "64MiB"]);
+    assert!(!other.exists(), "nothing is made by a refused start");
+    server.start();
+    assert_eq!(server.connect().read(&file, 0, 100).unwrap().data, b"only in the cache");
+    server.flush();
+    server.stop();
+    let served = Serve::new().plain().data_at(&server.data).start();
+    assert_eq!(std::fs::read(served.data.join("f")).unwrap(), b"only in the cache");
+}
+
+#[test]
+fn what_changed_while_the_server_was_down_is_seen() {
+    let mut server = cached();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    let kept = c.new_file(&root, b"kept", 0o644);
+    for file in [&file, &kept] {
+        c.write(file, 0, &[1; 20_000], StableHow::FileSync).unwrap();
+    }
+    server.flush();
+    server.stop();
+    std::fs::write(server.data.join("f"), [2; 20_000]).unwrap();
+    server.start();
+    let mut c = server.connect();
+    assert_eq!(c.read(&file, 0, 20_000).unwrap().data, [2; 20_000]);
+    assert_eq!(c.read(&kept, 0, 20_000).unwrap().data, [1; 20_000]);
+    let counters = &server.status()["pool"]["counters"];
+    assert_eq!(counters["blocks_read_ssd"], 5, "the other one is warm: {counters}");
+}
+
+#[test]
+fn modes_change_in_service_and_nobody_notices() {
+    let server = cached();
+    let mut copies = Copies::new(11);
+    let mut c = server.connect();
+    for mode in ["write-through", "write-around", "write-back", "pass-through", "write-back", "write-through"]
+    {
+        copies.change(&mut c, 60);
+        assert_eq!(server.ask(&["mode", mode]), format!("{mode}\n"));
+        copies.change(&mut c, 60);
+        copies.check(&mut c);
+        assert_eq!(server.status()["effective_mode"], mode);
+    }
+    // In write-through the directory has everything at once, but for what was dirty before.
+    server.flush();
+    copies.change(&mut c, 60);
+    copies.check_directory(&server.data);
+}
+
+#[test]
+fn a_full_directory_is_told_in_time() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "ext4", 32 << 20) else { return };
+    let server = disk.serve().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    let data = vec![7; 64 << 10];
+    let mut written = 0;
+    let failed = loop {
+        assert!(written < 64 << 20, "more than there is was taken");
+        match c.write(&file, written, &data, StableHow::FileSync) {
+            Ok(wrote) => written += u64::from(wrote.count),
+            Err(error) => break error.status,
+        }
+    };
+    assert_eq!(failed, Nfsstat3::Nospc);
+    assert!(written > 20 << 20, "{written}");
+    server.flush();
+    assert_eq!(std::fs::metadata(disk.at.join("f")).unwrap().len(), written);
+    for at in (0..written).step_by(1 << 20) {
+        assert_eq!(c.read(&file, at, 4096).unwrap().data, [7; 4096]);
+    }
+}
+
+#[test]
+fn set_id_bits_go_with_the_first_write_of_another() {
+    needs_root!();
+    let server = cached();
+    let mut root_client = server.connect();
+    let root = root_client.root();
+    let file = root_client.new_file(&root, b"f", 0o644);
+    root_client.write(&file, 0, b"program", StableHow::FileSync).unwrap();
+    root_client.setattr(&file, mode(0o6777)).unwrap();
+    let mut other = server.connect().acting_as(user(1000, 1000, &[]));
+    other.write(&file, 0, b"PRO", StableHow::FileSync).unwrap();
+    assert_eq!(root_client.attr(&file).mode & 0o7000, 0);
+    assert_eq!(root_client.read(&file, 0, 100).unwrap().data, b"PROgram");
+}
+
+#[test]
+fn a_removed_file_is_gone_from_the_cache_and_its_handle_is_stale() {
+    let mut server = cached();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    c.write(&file, 0, &[1; 100_000], StableHow::FileSync).unwrap();
+    c.remove(&root, b"f").unwrap();
+    assert_eq!(c.read(&file, 0, 10).status(), Nfsstat3::Stale);
+    server.kill();
+    server.start();
+    let mut c = server.connect();
+    assert_eq!(c.getattr(&file).status(), Nfsstat3::Stale);
+    server.flush();
+    assert_eq!(server.status()["pool"]["dirty_bytes"], 0);
+}

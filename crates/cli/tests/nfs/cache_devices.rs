@@ -1,0 +1,206 @@
+//! Cache devices that come, go, fail and lie.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::harness::*;
+
+fn cached() -> Server {
+    Serve::unsquashed().cached().start()
+}
+
+fn reasons(server: &Server) -> String {
+    server.status()["health"].to_string()
+}
+
+fn events(server: &Server) -> String {
+    server.ask(&["events"])
+}
+
+/// Writes some more until the server has noticed that a device fails, as it does when it uses it.
+fn change_until(copies: &mut Copies, server: &Server, what: &str) {
+    let mut c = server.connect();
+    for _ in 0..100 {
+        if events(server).contains(what) {
+            return;
+        }
+        copies.change(&mut c, 10);
+        copies.check(&mut c);
+    }
+    panic!("no event `{what}`: {}", events(server));
+}
+
+#[test]
+fn a_single_device_is_write_through_and_says_why() {
+    let home = tempfile::tempdir().unwrap();
+    let one = home.path().join("one");
+    let flags = ["--mode", "write-back", "--cache", one.to_str().unwrap(), "--cache-size", "64MiB"];
+    let server = Serve::unsquashed().flags(&flags).start();
+    let status = server.status();
+    assert_eq!(
+        (status["mode"].as_str(), status["effective_mode"].as_str()),
+        (Some("write-back"), Some("write-through"))
+    );
+    assert!(events(&server).contains("one cache device only"), "{}", events(&server));
+    let (mut c, mut copies) = (server.connect(), Copies::new(1));
+    copies.change(&mut c, 100);
+    copies.check(&mut c);
+    copies.check_directory(&server.data);
+    // A second one makes it write-back.
+    let two = home.path().join("two");
+    let shown = server.ask(&["pool", "add", two.to_str().unwrap()]);
+    assert!(shown.contains("two"), "{shown}");
+    copies.change(&mut c, 20);
+    wait_for(|| server.status()["effective_mode"] == "write-back");
+    copies.change(&mut c, 50);
+    copies.check(&mut c);
+    server.flush();
+    copies.check_directory(&server.data);
+}
+
+#[test]
+fn a_device_leaves_in_service_and_another_takes_its_place() {
+    let server = cached();
+    let (mut c, mut copies) = (server.connect(), Copies::new(2));
+    copies.change(&mut c, 100);
+    let [first, second] = server.caches();
+    let first = first.to_str().unwrap();
+    server.ask(&["pool", "remove", first, "--wait"]);
+    assert_eq!(server.status()["effective_mode"], "write-through");
+    assert!(reasons(&server).contains("forebay pool add"), "{}", reasons(&server));
+    copies.check(&mut c);
+    copies.check_directory(&server.data);
+    copies.change(&mut c, 30);
+    let third = server.home().join("third");
+    server.ask(&["pool", "add", third.to_str().unwrap()]);
+    copies.change(&mut c, 30);
+    wait_for(|| server.status()["effective_mode"] == "write-back");
+    assert_eq!(server.status()["health"]["state"], "OK", "{}", reasons(&server));
+    copies.change(&mut c, 100);
+    copies.check(&mut c);
+    let last = server.try_ask(&["pool", "remove", "/no/such/device", "--wait"]);
+    assert_eq!(last.status.code(), Some(1));
+    server.ask(&["pool", "remove", second.to_str().unwrap(), "--wait"]);
+    copies.check(&mut c);
+    let last = server.try_ask(&["pool", "remove", third.to_str().unwrap(), "--wait"]);
+    assert_eq!(last.status.code(), Some(1), "the last one stays");
+}
+
+fn lose(seed: u64, how: impl Fn(&Path)) {
+    let mut server = cached();
+    let mut copies = Copies::new(seed);
+    copies.change(&mut server.connect(), 100);
+    how(&server.caches()[1]);
+    change_until(&mut copies, &server, "device-lost");
+    assert!(reasons(&server).contains("forebay pool add"), "{}", reasons(&server));
+    copies.check(&mut server.connect());
+    server.kill();
+    server.start();
+    copies.check(&mut server.connect());
+    server.flush();
+    copies.check_directory(&server.data);
+}
+
+#[test]
+fn a_cache_file_removed_in_service_costs_nothing() {
+    lose(3, |path| std::fs::remove_file(path).unwrap());
+}
+
+#[test]
+fn a_cache_file_cut_short_in_service_costs_nothing() {
+    lose(4, |path| File::options().write(true).open(path).unwrap().set_len(1 << 20).unwrap());
+}
+
+#[test]
+fn rot_is_found_and_repaired_from_the_other_copy() {
+    let mut server = cached();
+    let mut copies = Copies::new(5);
+    copies.change(&mut server.connect(), 150);
+    server.kill();
+    // One byte of every block but those of the superblocks.
+    let file = File::options().read(true).write(true).open(&server.caches()[0]).unwrap();
+    for at in (2 << 20..file.metadata().unwrap().len() - (2 << 20)).step_by(4096) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at + 77).unwrap();
+        file.write_all_at(&[byte[0] ^ 0x55], at + 77).unwrap();
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    server.start();
+    copies.check(&mut server.connect());
+    server.flush();
+    copies.check_directory(&server.data);
+    copies.check(&mut server.connect());
+}
+
+#[test]
+fn a_pool_belongs_to_one_server() {
+    let server = cached();
+    let [first, second] = server.caches();
+    let home = tempfile::tempdir().unwrap();
+    std::fs::create_dir(home.path().join("data")).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.arg("serve").arg(home.path().join("data")).args(["--listen", "127.0.0.1:0", "--state-dir"]);
+    let output = command
+        .arg(home.path().join("state"))
+        .arg("--cache")
+        .arg(first)
+        .arg("--cache")
+        .arg(second)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("in use"), "{said}");
+}
+
+#[test]
+fn what_holds_something_else_is_not_overwritten() {
+    let home = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| home.path().join(name));
+    let precious: Vec<u8> = (0..64 << 20).map(|n: u32| (n >> 7) as u8 | 1).collect();
+    for path in [&a, &b] {
+        std::fs::write(path, &precious).unwrap();
+    }
+    std::fs::create_dir(home.path().join("data")).unwrap();
+    let serve = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.arg("serve").arg(home.path().join("data")).args(["--listen", "127.0.0.1:0", "--state-dir"]);
+        command.arg(home.path().join("state")).arg("--cache").arg(&a).arg("--cache").arg(&b).args(more);
+        command.output().unwrap()
+    };
+    let output = serve(&[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("holds"), "{said}");
+    assert!(std::fs::read(&a).unwrap() == precious && std::fs::read(&b).unwrap() == precious);
+}
+
+#[test]
+fn a_device_that_missed_something_is_not_used() {
+    let mut server = cached();
+    let mut copies = Copies::new(6);
+    copies.change(&mut server.connect(), 60);
+    server.flush();
+    server.stop();
+    let [first, second] = server.caches();
+    let aside = server.home().join("aside");
+    std::fs::rename(&second, &aside).unwrap();
+    std::fs::copy(&aside, server.home().join("copy")).unwrap();
+    // A new second one is made and filled.
+    server.start();
+    copies.change(&mut server.connect(), 60);
+    server.kill();
+    std::fs::rename(&aside, &second).unwrap();
+    server.start();
+    copies.check(&mut server.connect());
+    assert!(
+        events(&server).contains("no member") || events(&server).contains("out of date"),
+        "{}",
+        events(&server)
+    );
+    server.flush();
+    copies.check_directory(&server.data);
+    assert!(first.exists());
+}
