@@ -53,6 +53,12 @@ pub(crate) fn all() -> Vec<Step> {
             // Advisories need a database that is not reachable everywhere.
             one(&mut command("cargo", ["deny", "check", "bans", "licenses", "sources"]))
         }),
+        // The tests that do not say which mode they need, once more.
+        step("write-back", || {
+            let mut command =
+                command("cargo", ["test", "-p", "forebay-cli", "--test", "nfs", "--no-fail-fast"]);
+            tests(command.env("FOREBAY_TEST_MODE", "write-back"))
+        }),
         step("fuzz", fuzz),
         step("sim", || one(&mut sim(&["--minutes", "2"]))),
         step("sim: all", || one(&mut sim(&["--exhaustive", "2", "--stride", "40"]))),

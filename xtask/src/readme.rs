@@ -129,7 +129,12 @@ impl Stage {
         let mut words = user.iter().chain(&script);
         let program = words.next().copied().unwrap_or("sh");
         let mut command = bounded(limit, program, words);
-        command.current_dir(self.home()).env("HOME", self.home()).env_remove("XDG_STATE_HOME");
+        let path = format!("{}:{}", self.work.path().display(), std::env::var("PATH").unwrap_or_default());
+        command
+            .current_dir(self.home())
+            .env("HOME", self.home())
+            .env_remove("XDG_STATE_HOME")
+            .env("PATH", path);
         command
     }
 }

@@ -118,7 +118,7 @@ pub(crate) enum PoolCommand {
 #[command(after_help = "\
 Examples:
   forebay mode
-  forebay mode pass-through")]
+  forebay mode write-through            # what is dirty is destaged as before")]
 pub(crate) struct ModeArgs {
     /// The mode to change to; without it the mode is shown
     #[arg(value_name = "MODE", value_parser = one_of(Mode::ALL))]
@@ -133,7 +133,8 @@ pub(crate) struct ModeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  forebay flush --wait && echo 'the directory is complete without forebay'")]
+  forebay flush --wait && echo 'the directory is complete without forebay'
+  forebay flush                         # begin; `forebay status` shows what is left")]
 pub(crate) struct FlushArgs {
     /// Wait for the end and show how far it has come; else it goes on in the background and ends with an event
     #[arg(long)]
@@ -150,6 +151,7 @@ pub(crate) struct FlushArgs {
 Examples:
   forebay status
   forebay status --json
+  forebay status --prometheus > /var/lib/node_exporter/forebay.prom
   forebay status --state-dir /var/lib/forebay/main")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -157,13 +159,18 @@ pub(crate) struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print the text format of Prometheus, for the textfile collector of its node exporter
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) prometheus: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The first line is the mean since the server started, each further one is about its interval. Latencies are means in \
 milliseconds; LOOK is everything that only looks (GETATTR, LOOKUP, READDIR ...), CHANGE what changes names or \
-attributes.
+attributes. With a cache: RAM% and SSD% of what was read through it; DIRTY is what only the cache has; DSTG is destaged \
+and SPARED spared the backing store (what was read and written in the cache less what that cost), in MiB/s; AMPL bytes \
+written to the SSDs for each to be cached.
 
 Examples:
   forebay stat                         # one line since the start

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use forebay_config::{format_size, state_base};
@@ -76,9 +77,11 @@ pub(crate) fn flush(args: &FlushArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     let terminal = std::io::stderr().is_terminal();
+    let begun = std::time::Instant::now();
     let report = client.flush(|progress| {
         if terminal {
-            let _ = write!(std::io::stderr(), "\r\x1b[K{}", describe_progress(progress));
+            let shown = describe_progress(progress, begun.elapsed());
+            let _ = write!(std::io::stderr(), "\r\x1b[K{shown}");
         }
     });
     if terminal {
@@ -101,13 +104,24 @@ pub(crate) fn flush(args: &FlushArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn describe_progress(progress: FlushProgress) -> String {
+fn describe_progress(progress: FlushProgress, elapsed: Duration) -> String {
     let FlushProgress { done, total, bytes } = progress;
     let percent = done.saturating_mul(100).checked_div(total).unwrap_or(0).min(100);
-    match bytes {
-        true => format!("flush: {} of {} ({percent} %)", format_size(done), format_size(total)),
-        false => format!("flush: {done} of {total} file systems ({percent} %)"),
+    if !bytes {
+        return format!("flush: {done} of {total} file systems ({percent} %)");
     }
+    let rate = done as f64 / elapsed.as_secs_f64().max(1e-3);
+    let left = match total.saturating_sub(done) {
+        0 => String::new(),
+        _ if done == 0 => ", estimating".to_owned(),
+        rest => format!(", {} left", output::span(Duration::from_secs_f64((rest as f64 / rate).min(1e9)))),
+    };
+    format!(
+        "flush: {} of {} ({percent} %), {}/s{left}; Ctrl-C lets it go on in the background",
+        format_size(done),
+        format_size(total),
+        format_size(rate as u64)
+    )
 }
 
 /// `forebay pool`.
@@ -136,12 +150,100 @@ fn show_pool(pool: &PoolStatus) -> anyhow::Result<()> {
         output::result("no cache is configured: reads and writes go straight to the backing store\n")?;
         return Ok(());
     }
-    let mut table = Table::new(&[("DEVICE", Align::Left), ("SIZE", Align::Right), ("STATE", Align::Left)]);
-    for device in &pool.devices {
-        let path = printable(&device.path.to_string_lossy());
-        table.row([path, format_size(device.size_bytes), printable(&device.state)]);
+    let mut text = device_table(pool).render(0);
+    for (name, line) in pool_lines(pool) {
+        text.push_str(&format!("{name:<12} {line}\n"));
     }
-    let totals =
-        format!("clean {}, dirty {}\n", format_size(pool.clean_bytes), format_size(pool.dirty_bytes));
-    Ok(output::result(&(table.render(0) + &totals))?)
+    Ok(output::result(&text)?)
+}
+
+/// The cache devices with what they say about their wear.
+pub(crate) fn device_table(pool: &PoolStatus) -> Table {
+    let right = |head| (head, Align::Right);
+    let mut table = Table::new(&[
+        ("CACHE DEVICE", Align::Left),
+        right("SIZE"),
+        ("STATE", Align::Left),
+        right("LIFE USED"),
+        right("SPARE"),
+        right("MEDIA ERRORS"),
+    ]);
+    for device in &pool.devices {
+        let wear = device.wear.unwrap_or_default();
+        let percent = |value: Option<u8>| value.map_or("-".to_owned(), |value| format!("{value} %"));
+        table.row([
+            printable(&device.path.to_string_lossy()),
+            format_size(device.size_bytes),
+            printable(&device.state),
+            percent(wear.life_used_percent),
+            percent(wear.spare_percent),
+            wear.media_errors.map_or("-".to_owned(), output::count),
+        ]);
+    }
+    table
+}
+
+/// What is in the cache and what it did, name and text.
+pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
+    let counters = &pool.counters;
+    let (ram, ssd) = counters.hit_rates();
+    let age = output::span(Duration::from_nanos(pool.dirty_age_ns));
+    let dirty_age = if pool.dirty_bytes > 0 { format!(", the oldest for {age}") } else { String::new() };
+    vec![
+        (
+            "cache",
+            format!(
+                "clean {}, dirty {}{dirty_age}; in memory {} of {}",
+                format_size(pool.clean_bytes),
+                format_size(pool.dirty_bytes),
+                format_size(pool.ram_bytes),
+                format_size(pool.ram_limit_bytes)
+            ),
+        ),
+        (
+            "cache hits",
+            format!(
+                "memory {:.1} %, SSD {:.1} %, backing store {:.1} % of what was read through the cache",
+                ram * 100.0,
+                ssd * 100.0,
+                (1.0 - ram - ssd).max(0.0) * 100.0
+            ),
+        ),
+        (
+            "cache writes",
+            format!(
+                "{} logged, {} direct, {} destaged in {} writes, {:.2} bytes to the SSDs for each",
+                format_size(counters.blocks_written * 4096),
+                format_size(counters.direct_bytes),
+                format_size(counters.blocks_destaged * 4096),
+                output::count(counters.destage_writes),
+                counters.write_amplification()
+            ),
+        ),
+        (
+            "cache index",
+            format!(
+                "{} for {} files, {:.1} bytes for each block",
+                format_size(pool.index_bytes),
+                output::count(pool.objects),
+                pool.index_bytes_per_block
+            ),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_tells_its_rate_and_what_is_left() {
+        let progress =
+            |done: u64, total: u64| FlushProgress { done: done << 20, total: total << 20, bytes: true };
+        let shown = describe_progress(progress(50, 200), Duration::from_secs(5));
+        assert!(shown.starts_with("flush: 50 MiB of 200 MiB (25 %), 10 MiB/s, 15 s left"), "{shown}");
+        let shown = describe_progress(progress(0, 200), Duration::ZERO);
+        assert!(shown.contains("estimating"), "{shown}");
+        assert!(!describe_progress(progress(200, 200), Duration::from_secs(1)).contains("left"));
+    }
 }

@@ -9,6 +9,7 @@ mod events;
 mod generate;
 mod logging;
 mod output;
+mod prometheus;
 mod rates;
 mod serve;
 mod serve_args;

@@ -1,6 +1,6 @@
 //! Counters turned into rates: what `stat` and `top` show.
 
-use forebay_control::{OperationSample, StatSample};
+use forebay_control::{CacheCounters, OperationSample, StatSample};
 use serde::Serialize;
 
 /// What a server did in an interval. Rates are per second; latencies are nanoseconds.
@@ -32,6 +32,42 @@ pub(crate) struct Rates {
     pub(crate) workers_queued: u64,
     /// CPU of the server, 100 for one core.
     pub(crate) cpu_percent: f64,
+    /// What the cache did; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache: Option<CacheRates>,
+}
+
+/// What the cache did in an interval. Bytes are per second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct CacheRates {
+    /// Percent of what was read through the cache that came from memory.
+    pub(crate) ram_percent: f64,
+    /// The same for the cache devices.
+    pub(crate) ssd_percent: f64,
+    /// Bytes that only the cache has, at the end.
+    pub(crate) dirty_bytes: u64,
+    pub(crate) destaged: f64,
+    /// What clients read and wrote in the cache less what that cost the backing store: what the cache spares it.
+    pub(crate) spared: f64,
+    /// Bytes written to the cache devices for each that was to be cached.
+    pub(crate) write_amplification: f64,
+}
+
+impl CacheRates {
+    fn new(counters: &CacheCounters, dirty_bytes: u64, seconds: f64) -> Self {
+        let bytes = |blocks: u64| blocks as f64 * 4096.0 / seconds;
+        let (ram, ssd) = counters.hit_rates();
+        let served = counters.blocks_read_ram + counters.blocks_read_ssd + counters.blocks_read_backing;
+        let cost = counters.blocks_read_backing + counters.blocks_destaged;
+        Self {
+            ram_percent: ram * 100.0,
+            ssd_percent: ssd * 100.0,
+            dirty_bytes,
+            destaged: bytes(counters.blocks_destaged),
+            spared: bytes(served + counters.blocks_written) - bytes(cost),
+            write_amplification: counters.write_amplification(),
+        }
+    }
 }
 
 /// What a server did of one kind in an interval.
@@ -88,6 +124,7 @@ impl Rates {
             workers_busy: sample.workers_busy,
             workers_queued: sample.workers_queued,
             cpu_percent: sample.cpu_ns as f64 / seconds / 1e7,
+            cache: sample.cache.map(|counters| CacheRates::new(&counters, sample.dirty_bytes, seconds)),
         }
     }
 
@@ -125,6 +162,23 @@ mod tests {
         let read = OperationSample { errors: seconds, bytes: 8192 * seconds, latency: recorder.snapshot() };
         let uptime_ns = seconds * 1_000_000_000;
         StatSample { uptime_ns, read, cpu_ns: uptime_ns / 2, sync_batches: seconds, ..StatSample::default() }
+    }
+
+    #[test]
+    fn what_the_cache_spares_the_backing_store() {
+        let block = |n: u64| n as f64 * 4096.0;
+        let counters = CacheCounters {
+            blocks_read_ram: 50,
+            blocks_read_ssd: 30,
+            blocks_read_backing: 20,
+            blocks_written: 100,
+            blocks_destaged: 40,
+            ssd_bytes_written: 210 * 4096,
+            ..CacheCounters::default()
+        };
+        let rates = CacheRates::new(&counters, 60 * 4096, 2.0);
+        assert_eq!((rates.ram_percent, rates.ssd_percent, rates.write_amplification), (50.0, 30.0, 2.1));
+        assert_eq!((rates.destaged, rates.spared), (block(20), block(70)));
     }
 
     #[test]

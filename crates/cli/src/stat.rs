@@ -3,9 +3,11 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use forebay_config::format_size;
+
 use crate::args::StatArgs;
 use crate::output::{self, HEAD};
-use crate::rates::Rates;
+use crate::rates::{CacheRates, Rates};
 use crate::{Exit, control};
 
 /// Lines between two headers where the height of the terminal is unknown.
@@ -13,6 +15,9 @@ const LINES_PER_HEADER: u64 = 20;
 
 /// A column: head, width, and what it shows.
 type Column = (&'static str, usize, fn(&Rates) -> String);
+
+/// The same for what the cache did.
+type CacheColumn = (&'static str, usize, fn(&CacheRates) -> String);
 
 const COLUMNS: &[Column] = &[
     ("READ/s", 8, |r| rate(r.read.operations)),
@@ -34,6 +39,19 @@ const COLUMNS: &[Column] = &[
     ("CPU%", 5, |r| format!("{:.0}", r.cpu_percent)),
 ];
 
+/// What a server with a cache has besides.
+const CACHE_COLUMNS: &[CacheColumn] =
+    &[
+        ("RAM%", 5, |c| format!("{:.1}", c.ram_percent)),
+        ("SSD%", 5, |c| format!("{:.1}", c.ssd_percent)),
+        ("DIRTY", 8, |c| format_size(c.dirty_bytes).replace(' ', "")),
+        ("DSTG", 7, |c| mebibytes(c.destaged)),
+        ("SPARED", 7, |c| {
+            if c.spared < 0.0 { format!("-{}", mebibytes(-c.spared)) } else { mebibytes(c.spared) }
+        }),
+        ("AMPL", 5, |c| format!("{:.2}", c.write_amplification)),
+    ];
+
 /// Shows lines until there are enough.
 pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {
     let client = control::find(&args.target)?;
@@ -52,7 +70,7 @@ pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {
         if args.json {
             output::json_line(&rates)?;
         } else {
-            let header = if line % per_header == 0 { header() } else { String::new() };
+            let header = if line % per_header == 0 { header(&rates) } else { String::new() };
             output::result(&(header + &row(&rates)))?;
         }
         earlier = Some(sample);
@@ -69,14 +87,20 @@ fn lines_per_header() -> u64 {
     if height > 4 { height - 2 } else { LINES_PER_HEADER }
 }
 
-fn header() -> String {
-    let heads: Vec<String> = COLUMNS.iter().map(|(head, width, _)| format!("{head:>width$}")).collect();
+fn header(rates: &Rates) -> String {
+    let mut heads: Vec<String> = COLUMNS.iter().map(|(head, width, _)| format!("{head:>width$}")).collect();
+    if rates.cache.is_some() {
+        heads.extend(CACHE_COLUMNS.iter().map(|(head, width, _)| format!("{head:>width$}")));
+    }
     output::paint(HEAD, &format!("{:<8} {}", "TIME", heads.join(" "))) + "\n"
 }
 
 fn row(rates: &Rates) -> String {
-    let cells: Vec<String> =
+    let mut cells: Vec<String> =
         COLUMNS.iter().map(|(_, width, show)| format!("{:>width$}", show(rates))).collect();
+    if let Some(cache) = &rates.cache {
+        cells.extend(CACHE_COLUMNS.iter().map(|(_, width, show)| format!("{:>width$}", show(cache))));
+    }
     format!("{:<8} {}\n", output::time_of_day(rates.time_ns), cells.join(" "))
 }
 
@@ -102,15 +126,16 @@ fn milliseconds(nanos: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use forebay_control::StatSample;
+    use forebay_control::{CacheCounters, StatSample};
 
     use super::*;
 
     #[test]
     fn header_and_rows_are_aligned() {
         let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
-        let idle = row(&Rates::between(None, &StatSample::default()));
-        let mut busy = Rates::between(None, &StatSample::default());
+        let sample = StatSample { cache: Some(CacheCounters::default()), ..StatSample::default() };
+        let idle = row(&Rates::between(None, &sample));
+        let mut busy = Rates::between(None, &sample);
         busy.read.operations = 709_123.4;
         busy.read.bytes = 5.7e9;
         busy.read.mean_ns = 123_456_789;
@@ -121,7 +146,7 @@ mod tests {
             // The first column, the time, is aligned to the left.
             ends.map(|(at, _)| at).skip(1).collect::<Vec<_>>()
         };
-        assert_eq!(ends(&plain(&header())), ends(&idle));
-        assert_eq!(ends(&plain(&header())), ends(&row(&busy)));
+        assert_eq!(ends(&plain(&header(&busy))), ends(&idle));
+        assert_eq!(ends(&plain(&header(&busy))), ends(&row(&busy)));
     }
 }

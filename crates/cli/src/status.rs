@@ -7,15 +7,18 @@ use forebay_control::{HandleMode, Health, Status};
 
 use crate::args::StatusArgs;
 use crate::output::{self, Align, BAD, GOOD, HEAD, Table, count, latency, paint, printable, span};
-use crate::{Exit, control};
+use crate::{Exit, control, prometheus};
 
 /// Clients listed; `--json` has more.
 const CLIENTS_SHOWN: usize = 20;
 
 /// Shows the server.
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<Exit> {
-    let status = control::find(&args.target)?.status()?;
-    if args.json {
+    let client = control::find(&args.target)?;
+    let status = client.status()?;
+    if args.prometheus {
+        output::result(&prometheus::render(&status, &client.sample()?))?;
+    } else if args.json {
         output::json(&status)?;
     } else {
         output::result(&describe(&status))?;
@@ -25,7 +28,11 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<Exit> {
 
 fn describe(status: &Status) -> String {
     let mut text = head(status);
-    for table in [exports(status), clients(status), procedures(status)] {
+    let devices = status.pool.as_ref().map(control::device_table);
+    for table in [Some(exports(status)), devices, Some(clients(status)), Some(procedures(status))]
+        .into_iter()
+        .flatten()
+    {
         if !table.is_empty() {
             text.push('\n');
             text.push_str(&table.render(0));
@@ -47,7 +54,11 @@ pub(crate) fn head(status: &Status) -> String {
         Health::Degraded { .. } => paint(BAD, "DEGRADED"),
     };
     let name = paint(HEAD, &format!("forebay {}", printable(&status.version)));
-    let mut text = format!("{name}  {health}  mode {}  pid {}  up {up}\n", status.mode, status.pid);
+    let mode = match status.effective_mode == status.mode {
+        true => status.mode.to_string(),
+        false => format!("{} (chosen: {})", status.effective_mode, status.mode),
+    };
+    let mut text = format!("{name}  {health}  mode {mode}  pid {}  up {up}\n", status.pid);
     if let Health::Degraded { reasons } = &status.health {
         for reason in reasons {
             text.push_str(&format!("  {}\n", paint(BAD, &printable(reason))));
@@ -152,12 +163,6 @@ fn counters(status: &Status) -> String {
         0 => String::new(),
         batches => format!(" ({:.1} per sync)", durability.operations as f64 / batches as f64),
     };
-    let pool = match &status.pool {
-        Some(pool) => {
-            format!("clean {}, dirty {}", format_size(pool.clean_bytes), format_size(pool.dirty_bytes))
-        }
-        None => "none configured".to_owned(),
-    };
     let lines = [
         (
             "payload",
@@ -212,7 +217,8 @@ fn counters(status: &Status) -> String {
                 count(reply_cache.in_progress_hits)
             ),
         ),
-        ("cache", pool),
     ];
-    lines.iter().map(|(name, text)| format!("{name:<12} {text}\n")).collect()
+    let cache = status.pool.as_ref().map(control::pool_lines);
+    let cache = cache.unwrap_or_else(|| vec![("cache", "none configured".to_owned())]);
+    lines.iter().chain(&cache).map(|(name, text)| format!("{name:<12} {text}\n")).collect()
 }

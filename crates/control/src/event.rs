@@ -87,12 +87,24 @@ impl EventLog {
         message: impl Into<String>,
         fields: &[(&str, &dyn ToString)],
     ) {
-        let message = cut(message.into());
+        let message = message.into();
         match severity {
             Severity::Info => tracing::info!(kind, "{message}"),
             Severity::Warning => tracing::warn!(kind, "{message}"),
             Severity::Error => tracing::error!(kind, "{message}"),
         }
+        self.keep(severity, kind, message, fields);
+    }
+
+    /// Adds an event that whoever looks at the log is told in another way.
+    pub fn keep(
+        &self,
+        severity: Severity,
+        kind: &str,
+        message: impl Into<String>,
+        fields: &[(&str, &dyn ToString)],
+    ) {
+        let message = cut(message.into());
         let fields =
             fields.iter().take(MOST_FIELDS).map(|(name, value)| ((*name).to_owned(), cut(value.to_string())));
         let fields = fields.collect();

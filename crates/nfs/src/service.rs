@@ -23,7 +23,7 @@ use crate::stats::Stats;
 pub struct NfsConfig {
     /// The exports with their rules; the same ids as those of the file system's exports.
     pub exports: Vec<forebay_config::Export>,
-    /// Threads for requests that wait for a disk: as many for data, as many for names and attributes.
+    /// Threads for requests that wait for a disk: as many for reads, as many for writes, as many for names and attributes.
     pub workers: usize,
     /// Requests of each kind that may wait for one.
     pub worker_queue: usize,
@@ -45,8 +45,10 @@ pub struct Job {
 /// NFSv3 and MOUNT v3 for a set of exports.
 pub struct Nfs {
     shared: Arc<Shared>,
-    /// For READ, WRITE and COMMIT.
+    /// For READ and COMMIT.
     data: Workers<Job>,
+    /// For WRITE, which may wait for room in the cache as nobody else should.
+    writes: Workers<Job>,
     /// For all others: names and attributes do not queue behind slow data.
     names: Workers<Job>,
 }
@@ -80,8 +82,8 @@ impl Nfs {
                 shared.stats.busy.fetch_sub(1, Ordering::Relaxed);
             })
         };
-        let (data, names) = (pool()?, pool()?);
-        Ok(Nfs { shared, data, names })
+        let (data, writes, names) = (pool()?, pool()?, pool()?);
+        Ok(Nfs { shared, data, writes, names })
     }
 
     /// Counters since start.
@@ -101,12 +103,13 @@ impl Nfs {
 
     /// Requests waiting for a worker.
     pub fn queued(&self) -> usize {
-        self.data.queued() + self.names.queued()
+        self.data.queued() + self.writes.queued() + self.names.queued()
     }
 
     /// Finishes queued requests and ends the workers.
     pub fn stop(&self) {
         self.data.stop();
+        self.writes.stop();
         self.names.stop();
     }
 }
@@ -116,7 +119,7 @@ impl Service for Nfs {
         let arrived = Instant::now();
         let (workers, now) = match self.shared.first_try(&message, reply, arrived) {
             Tried::Done(outcome) => return outcome,
-            Tried::Write => (&self.data, self.shared.vfs.writes_in_memory()),
+            Tried::Write => (&self.writes, self.shared.vfs.writes_in_memory()),
             Tried::Data => (&self.data, false),
             Tried::Names => (&self.names, false),
         };

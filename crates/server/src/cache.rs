@@ -119,7 +119,8 @@ pub(crate) fn open(
     }
     notices.extend(cache.placement(settings.mode));
     for notice in &notices {
-        events.add(Severity::Warning, "cache", notice.clone(), &[]);
+        // The person who starts it reads them with what else there is to say.
+        events.keep(Severity::Warning, "cache", notice.clone(), &[]);
     }
     let devices = cache.devices().iter().map(|device| device.name().to_owned()).collect();
     Ok(Some((cache, CacheReady { devices, notices })))

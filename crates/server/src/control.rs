@@ -217,10 +217,10 @@ impl Handler for Control {
                 resident_bytes: resident_bytes(),
             },
             workers: WorkerStatus {
-                threads: 2 * limits.workers as u64,
+                threads: 3 * limits.workers as u64,
                 busy: stats.busy.load(Relaxed),
                 queued: self.nfs.queued() as u64,
-                queue_limit: 2 * limits.worker_queue as u64,
+                queue_limit: 3 * limits.worker_queue as u64,
                 rejected: stats.rejected.load(Relaxed),
             },
             durability,

@@ -100,7 +100,7 @@ fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error
             "{} stay on the cache devices until the next start; `forebay flush --wait` before a stop empties them",
             format_size(dirty)
         );
-        events.add(Severity::Warning, "dirty", message, &[("bytes", &dirty)]);
+        events.add(Severity::Info, "dirty", message, &[("bytes", &dirty)]);
     }
     if stopped.unstable == 0 { Ok(()) } else { Err(Error::Unstable(stopped.unstable)) }
 }

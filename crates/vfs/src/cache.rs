@@ -37,10 +37,13 @@ pub(crate) struct Cache {
     downtime: Downtime,
     /// Objects whose removal is durable, for the engine to forget: it may wait for room in its log, as whoever answers
     /// clients must not.
-    removed: Mutex<Option<(Sender<Arc<Cached>>, JoinHandle<()>)>>,
+    removed: Mutex<Option<Forgetter>>,
     /// The log broke: what was accepted into it may be lost, and the verifier has said so.
     broken: AtomicBool,
 }
+
+/// Takes what is to be forgotten, and the thread that does it.
+type Forgetter = (Sender<Arc<Cached>>, JoinHandle<()>);
 
 /// A file system's part in the cache.
 pub(crate) struct Linked {

@@ -187,7 +187,7 @@ impl Vfs {
         let Some(linked) = fs.linked() else { return Ok(()) };
         let cached = linked.object(object)?;
         // Nothing to cut off, nothing to keep in order.
-        if cached.size() == size && cached.dirty_blocks() == 0 && object.raw_attr()?.size == size {
+        if cached.size() == size && Unsettled::of(cached).is_none() && object.raw_attr()?.size == size {
             return Ok(());
         }
         let now = mtime.map_or_else(now, cache_time);

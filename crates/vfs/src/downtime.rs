@@ -10,6 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
+
 use crate::attr::Time;
 
 /// Between two signs of life. After a crash, copies of files changed since the last one are dropped for nothing.
@@ -23,7 +25,7 @@ const MOST: usize = 1000;
 #[derive(Debug)]
 pub struct Downtime {
     spans: Vec<(u64, u64)>,
-    alive: Arc<File>,
+    alive: Arc<Mutex<File>>,
 }
 
 impl Downtime {
@@ -54,7 +56,7 @@ impl Downtime {
         crate::state::replace(&path, |file: &mut File| {
             spans.iter().try_for_each(|(from, to)| writeln!(file, "{from} {to}"))
         })?;
-        let downtime = Downtime { spans, alive: Arc::new(alive) };
+        let downtime = Downtime { spans, alive: Arc::new(Mutex::new(alive)) };
         downtime.sign();
         let weak = Arc::downgrade(&downtime.alive);
         std::thread::Builder::new().name("forebay-alive".into()).spawn(move || keep_signing(&weak))?;
@@ -83,11 +85,13 @@ fn nanos(time: SystemTime) -> u64 {
 }
 
 /// Not synced: it outlives the process, and after a power cut an older sign makes the downtime longer, nothing worse.
-fn sign(alive: &File) {
+fn sign(alive: &Mutex<File>) {
+    // One after the other, so that no sign is replaced by an older one.
+    let alive = alive.lock();
     let _ = alive.write_at(&nanos(SystemTime::now()).to_le_bytes(), 0);
 }
 
-fn keep_signing(alive: &Weak<File>) {
+fn keep_signing(alive: &Weak<Mutex<File>>) {
     loop {
         std::thread::sleep(SIGN);
         let Some(alive) = alive.upgrade() else { return };

@@ -52,6 +52,33 @@ fn times_and_sizes_are_right_before_and_after_they_are_written_down() {
     assert_eq!((since.as_secs(), since.subsec_nanos()), (4321, 8765));
 }
 
+#[test]
+fn every_verb_shows_the_cache() {
+    let server = cached();
+    let (mut c, mut copies) = (server.connect(), Copies::new(12));
+    copies.change(&mut c, 60);
+    copies.check(&mut c);
+    let shown = server.ask(&["status"]);
+    for word in ["CACHE DEVICE", "healthy", "cache hits", "mode write-back"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    assert!(server.ask(&["pool", "status"]).contains("bytes for each block"));
+    let line: serde_json::Value = serde_json::from_str(&server.ask(&["stat", "--json"])).unwrap();
+    assert!(line["cache"]["spared"].as_f64().unwrap() > 0.0, "{line}");
+    assert!(server.ask(&["stat"]).contains("SPARED"));
+    let metrics = server.ask(&["status", "--prometheus"]);
+    let dirty = metrics.lines().find_map(|line| line.strip_prefix("forebay_cache_dirty_bytes ")).unwrap();
+    assert_eq!(dirty.parse::<u64>().unwrap() % 4096, 0);
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(name.starts_with("forebay_") && value.parse::<f64>().is_ok(), "{line}");
+    }
+    let report: serde_json::Value =
+        serde_json::from_str(&server.ask(&["flush", "--wait", "--json"])).unwrap();
+    assert_eq!(report["dirty_bytes"], 0);
+    assert_eq!(server.status()["pool"]["counters"]["backing_errors"], 0);
+}
+
 /// The story of the README.
 #[test]
 fn a_crash_and_the_loss_of_one_cache_file_lose_nothing() {

@@ -1,0 +1,87 @@
+//! A server's figures in the text format of Prometheus, version 0.0.4: for the textfile collector of the node exporter.
+
+use std::fmt::{Display, Write};
+
+use forebay_control::{Health, OperationSample, StatSample, Status};
+
+/// Every figure; counters are since the start of the server.
+pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
+    let mut text = Text(String::new());
+    text.metric("up", "gauge", "Whether the server answers.", &[("", &1)]);
+    let degraded = u8::from(status.health != Health::Ok);
+    text.metric("degraded", "gauge", "Whether someone has to look.", &[("", &degraded)]);
+    let info = format!("{{version={:?},mode=\"{}\"}}", status.version, status.effective_mode);
+    text.metric("info", "gauge", "Version and mode in force.", &[(&info, &1)]);
+    text.metric("uptime_seconds", "gauge", "Since the start.", &[("", &(status.uptime_ns as f64 / 1e9))]);
+    operations(&mut text, sample);
+    let bytes = [
+        ("{kind=\"read\"}", &status.bytes_read as &dyn Display),
+        ("{kind=\"write\"}", &status.bytes_written),
+    ];
+    text.metric("payload_bytes_total", "counter", "Payload of READ and WRITE.", &bytes);
+    text.metric("connections", "gauge", "Open connections.", &[("", &status.connections)]);
+    text.metric("requests_in_flight", "gauge", "Requests in flight.", &[("", &status.inflight)]);
+    text.metric("syncs_total", "counter", "Syncs of the backing store.", &[("", &sample.sync_batches)]);
+    text.metric("sync_failures_total", "counter", "Syncs that failed.", &[("", &sample.sync_failures)]);
+    text.metric("resident_bytes", "gauge", "Memory of the process.", &[("", &status.memory.resident_bytes)]);
+    if let Some(pool) = &status.pool {
+        let healthy = pool.devices.iter().filter(|device| device.state == "healthy").count();
+        text.metric("cache_devices", "gauge", "Cache devices in use.", &[("", &healthy)]);
+        text.metric(
+            "cache_clean_bytes",
+            "gauge",
+            "Clean data on the cache devices.",
+            &[("", &pool.clean_bytes)],
+        );
+        text.metric(
+            "cache_dirty_bytes",
+            "gauge",
+            "Data that only the cache has.",
+            &[("", &pool.dirty_bytes)],
+        );
+        let age = pool.dirty_age_ns as f64 / 1e9;
+        text.metric(
+            "cache_dirty_age_seconds",
+            "gauge",
+            "How long the oldest of it has waited.",
+            &[("", &age)],
+        );
+        text.metric("cache_ram_bytes", "gauge", "Data in memory.", &[("", &pool.ram_bytes)]);
+        text.metric("cache_index_bytes", "gauge", "Memory of the index.", &[("", &pool.index_bytes)]);
+        for (name, value) in pool.counters.each() {
+            let about = "See the counters of `forebay pool status --json`.";
+            text.metric(&format!("cache_{name}_total"), "counter", about, &[("", &value)]);
+        }
+    }
+    text.0
+}
+
+fn operations(text: &mut Text, sample: &StatSample) {
+    let kinds = [
+        ("read", &sample.read),
+        ("write", &sample.write),
+        ("commit", &sample.commit),
+        ("look", &sample.lookup),
+        ("change", &sample.change),
+    ];
+    let mut of = |name: &str, about: &str, value: fn(&OperationSample) -> f64| {
+        let values = kinds.map(|(kind, sample)| (format!("{{kind=\"{kind}\"}}"), value(sample)));
+        let values: Vec<_> =
+            values.iter().map(|(labels, value)| (labels.as_str(), value as &dyn Display)).collect();
+        text.metric(name, "counter", about, &values);
+    };
+    of("operations_total", "Requests answered.", |sample| sample.latency.count() as f64);
+    of("errors_total", "Requests answered with an error.", |sample| sample.errors as f64);
+    of("seconds_total", "Time that answering took.", |sample| sample.latency.total_ns() as f64 / 1e9);
+}
+
+struct Text(String);
+
+impl Text {
+    fn metric(&mut self, name: &str, kind: &str, about: &str, values: &[(&str, &dyn Display)]) {
+        let _ = writeln!(self.0, "# HELP forebay_{name} {about}\n# TYPE forebay_{name} {kind}");
+        for (labels, value) in values {
+            let _ = writeln!(self.0, "forebay_{name}{labels} {value}");
+        }
+    }
+}
