@@ -201,8 +201,8 @@ impl State {
     /// The backing store has this very copy of the block.
     pub(crate) fn cleaned(&mut self, block: u64, copy: &Entry, segments: &Segments) {
         let Some(entry) = self.entry_mut(block) else { return };
-        let same = entry.same_place(copy)
-            || crate::plant::active("destage cleans what was rewritten meanwhile");
+        let same =
+            entry.same_place(copy) || crate::plant::active("destage cleans what was rewritten meanwhile");
         if entry.dirty && same {
             entry.dirty = false;
             segments.clean(copy.segment);

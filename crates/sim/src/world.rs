@@ -325,12 +325,8 @@ impl World {
             deliver: Arc::new(|batch| batch()),
             events: Arc::new(move |event| shared.tell(|| format!("event {event:?}"))),
         };
-        let settings = Settings {
-            mode: self.plan.mode,
-            ram: self.plan.ram,
-            destage_after: self.plan.destage_after,
-            ..Settings::default()
-        };
+        let settings =
+            Settings { mode: self.plan.mode, ram: self.plan.ram, destage_after: self.plan.destage_after };
         let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
         let opened = opened.map_err(Refused::Stopped)?;
         let (engine, recovered) = opened.map_err(|error| match error {
