@@ -329,7 +329,6 @@ impl World {
             mode: self.plan.mode,
             ram: self.plan.ram,
             destage_after: self.plan.destage_after,
-            ..Settings::default()
         };
         let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
         let opened = opened.map_err(Refused::Stopped)?;
