@@ -61,6 +61,12 @@ pub(crate) fn all() -> Vec<Step> {
         }),
         step("fuzz", fuzz),
         step("sim", || one(&mut sim(&["--minutes", "2"]))),
+        step("sim: all", || one(&mut sim(&["--exhaustive", "2", "--stride", "40"]))),
+        step("sim: bugs", || {
+            let features =
+                ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
+            one(command("cargo", features).args(["--", "--plants", "--seeds", "400"]))
+        }),
         step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
         step("readme", || readme::check(false)),
     ]);

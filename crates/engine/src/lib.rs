@@ -28,6 +28,10 @@ mod object;
 mod objects;
 mod outside;
 mod pace;
+#[cfg(feature = "plant")]
+pub mod plant;
+#[cfg(not(feature = "plant"))]
+mod plant;
 pub mod pool;
 mod ram;
 mod read;

@@ -193,3 +193,18 @@ pub fn all_of(actions: &[Action], stride: u64) -> Result<u64, String> {
     }
     Ok(count)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_are_all_there() {
+        assert_eq!(workloads(3).len(), 9 + 81 + 729);
+    }
+
+    #[test]
+    fn a_write_survives_crashes_anywhere() {
+        assert!(all_of(&[Action::Bytes, Action::Cut], 12).unwrap() > 20);
+    }
+}

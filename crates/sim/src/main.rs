@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use forebay_sim::exhaustive;
 use forebay_sim::hits::{FAULTS, Hits};
 use forebay_sim::world::{self, Outcome};
 
@@ -35,7 +36,17 @@ struct Arguments {
     /// Threads [default: one for each processor]
     #[arg(long)]
     threads: Option<usize>,
-    /// Go on after so many failures
+    /// All workloads of so many operations, with crashes everywhere
+    #[arg(long, value_name = "OPERATIONS", conflicts_with_all = ["minutes", "seed"])]
+    exhaustive: Option<u32>,
+    /// Of exhaustive crashes, only every so manyth
+    #[arg(long, default_value_t = 1)]
+    stride: u64,
+    /// Plant deliberate bugs, one at a time, and show that each is found within the seeds
+    #[cfg(feature = "plant")]
+    #[arg(long, conflicts_with_all = ["minutes", "seed", "exhaustive"])]
+    plants: bool,
+    /// Give up after so many failures
     #[arg(long, default_value_t = 10)]
     failures: u64,
 }
@@ -120,6 +131,15 @@ fn main() -> ExitCode {
     }
     // The message comes with the seed; the default hook would print it without.
     std::panic::set_hook(Box::new(|_| {}));
+    let threads =
+        arguments.threads.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
+    #[cfg(feature = "plant")]
+    if arguments.plants {
+        return plants(arguments.seeds, threads);
+    }
+    if let Some(most) = arguments.exhaustive {
+        return exhaustive_cases(most, arguments.stride.max(1), threads);
+    }
     let start = Instant::now();
     let end = arguments.minutes.map(|minutes| start + Duration::from_secs(60 * minutes));
     let last = end.is_none().then(|| arguments.first + arguments.seeds - 1);
@@ -139,6 +159,63 @@ fn main() -> ExitCode {
         }
     });
     report(&run, start.elapsed())
+}
+
+/// Runs every case of every workload.
+fn exhaustive_cases(most: u32, stride: u64, threads: usize) -> ExitCode {
+    let workloads = exhaustive::workloads(most);
+    let (next, count, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(workload) = workloads.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    let result = catch_unwind(|| exhaustive::all_of(workload, stride));
+                    match result.unwrap_or_else(|_| Err(format!("{workload:?} panicked"))) {
+                        Ok(cases) => count.fetch_add(cases, Ordering::Relaxed),
+                        Err(failure) => {
+                            println!("FAILED {failure}");
+                            failed.fetch_add(1, Ordering::Relaxed)
+                        }
+                    };
+                }
+            });
+        }
+    });
+    let (count, failed) = (count.into_inner(), failed.into_inner());
+    println!("{} workloads, {count} cases, {failed} workloads failed", workloads.len());
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Plants each bug and looks for the first seed that finds it.
+#[cfg(feature = "plant")]
+fn plants(seeds: u64, threads: usize) -> ExitCode {
+    use forebay_engine::plant::{PLANTS, plant};
+    let next = AtomicU64::new(0);
+    let missed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(bug) = PLANTS.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    plant(Some(bug));
+                    let found = (1..=seeds).find_map(|seed| Some((seed, checked(seed).err()?)));
+                    plant(None);
+                    match found {
+                        Some((seed, failure)) => {
+                            let short: String = failure.chars().take(100).collect();
+                            println!("found by seed {seed:>4}: {bug}: {short}");
+                        }
+                        None => {
+                            println!("MISSED: {bug}");
+                            missed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let missed = missed.into_inner();
+    println!("{} of {} planted bugs found", PLANTS.len() as u64 - missed, PLANTS.len());
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn report(run: &Run, time: Duration) -> ExitCode {

@@ -88,6 +88,8 @@ pub struct Register<V, C> {
     shaky: bool,
     /// What is seen before it is answered need not stay: syncs of the page cache it is in fail.
     pub lossy: bool,
+    /// What is seen is in the log, durably.
+    pub logged: bool,
 }
 
 /// Operations that fit in one register at a time.
@@ -96,7 +98,14 @@ pub const OPERATIONS: usize = 16;
 impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     /// A register known to hold `value`.
     pub fn new(value: V) -> Self {
-        Register { base: vec![value], operations: Vec::new(), survivors: None, shaky: false, lossy: false }
+        Register {
+            base: vec![value],
+            operations: Vec::new(),
+            survivors: None,
+            shaky: false,
+            lossy: false,
+            logged: false,
+        }
     }
 
     /// Operations that are not settled (failed ones count twice, as they double what is possible), and how many of
@@ -228,7 +237,9 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             }
             let common = states.iter().fold(u64::MAX, |common, state| common & state.mask);
             for (bit, operation) in self.operations.iter_mut().enumerate() {
-                operation.visible |= common & 1 << bit != 0 && !self.shaky && !self.lossy;
+                let seen = common & 1 << bit != 0;
+                operation.visible |= seen && !self.shaky && !self.lossy;
+                operation.durable |= seen && self.logged;
             }
         }
         if let Some((values, _)) = &mut self.survivors {

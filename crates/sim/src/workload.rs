@@ -92,6 +92,9 @@ impl Habits {
             let weight = rng.pick(&[0, 0, most / 4 + 1, most]);
             weights.push((kind, weight));
         }
+        if rng.chance(800) {
+            return Self::torrent(rng);
+        }
         let longest = rng.pick(&[4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20]);
         let extent = rng.pick(&[16 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20]);
         // Long operations make long runs: fewer of them.
@@ -105,6 +108,25 @@ impl Habits {
             extent,
             hot: rng.pick(&[0, 0, 3000, 8000]),
             rest: rng.pick(&[Duration::from_millis(5), Duration::from_secs(1), Duration::from_secs(20)]),
+            modes: Vec::new(),
+        }
+    }
+
+    /// Writes that fill a small pool several times over.
+    fn torrent(rng: &mut Rng) -> Self {
+        use Kind::*;
+        let weights =
+            vec![(WriteBlocks, 60), (WriteStream, 20), (Read, 4), (Truncate, 1), (Commit, 2), (Sleep, 1)];
+        let longest = rng.pick(&[256 << 10, 1 << 20]);
+        Habits {
+            weights,
+            clients: rng.pick(&[2, 4, 8]),
+            operations: ((200 << 20) / longest) as u32,
+            stable: rng.pick(&[0, 5000, 10_000]),
+            longest,
+            extent: rng.pick(&[4 << 20, 64 << 20]),
+            hot: 0,
+            rest: Duration::from_millis(5),
             modes: Vec::new(),
         }
     }

@@ -325,12 +325,8 @@ impl World {
             deliver: Arc::new(|batch| batch()),
             events: Arc::new(move |event| shared.tell(|| format!("event {event:?}"))),
         };
-        let settings = Settings {
-            mode: self.plan.mode,
-            ram: self.plan.ram,
-            destage_after: self.plan.destage_after,
-            ..Settings::default()
-        };
+        let settings =
+            Settings { mode: self.plan.mode, ram: self.plan.ram, destage_after: self.plan.destage_after };
         let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
         let opened = opened.map_err(Refused::Stopped)?;
         let (engine, recovered) = opened.map_err(|error| match error {
@@ -449,7 +445,7 @@ impl World {
         for number in objects.numbers() {
             let Some(key) = objects.key(number) else { continue };
             let content = content(&self.shared, &key);
-            let times = self.plan.logged() && !self.plan.backing_fails();
+            let times = self.plan.logged() && !self.plan.backing_fails() && !self.plan.victim_fails();
             if let Err(error) = self.shared.model.lock().check_backing(number, content.as_ref(), times) {
                 self.shared.fail(error);
             }
@@ -535,6 +531,25 @@ impl World {
             let fresh = Disk::new(&self.shared.executor, "fresh", size, self.rng.fork(), &self.shared.hits);
             self.shared.spares.lock().push(fresh);
             self.shared.hits.hit(Fault::Wiped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seeds that once found bugs of the engine or of the simulator, and some that never did.
+    const SEEDS: [u64; 16] = [2, 13, 29, 40, 70, 88, 126, 132, 191, 222, 361, 430, 688, 2291, 2664, 2985];
+
+    #[test]
+    fn worlds_end_well_and_the_same_way_each_time() {
+        for seed in SEEDS {
+            let outcome = run(seed, false);
+            assert_eq!(outcome.failure, None, "cargo x sim --seed {seed}");
+            if seed < 100 {
+                assert_eq!(run(seed, false).digest, outcome.digest, "seed {seed}");
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::format::{Body, Footer, Record};
 use crate::leaf::{Entry, SegmentId};
 use crate::object::Object;
 use crate::objects::Objects;
+use crate::plant;
 use crate::pool::Pool;
 use crate::segments::{Segment, Segments};
 
@@ -21,6 +22,8 @@ pub(super) struct Applied {
     pub(super) unsealed: Vec<(SegmentId, Footer)>,
     /// Objects the backing store may not know everything of.
     pub(super) unsure: Vec<Arc<Object>>,
+    /// The segments that count, by `seq`.
+    pub(super) kept: Vec<u64>,
     pub(super) recovered: Recovered,
 }
 
@@ -34,9 +37,13 @@ struct Loaded {
 
 pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: u64) -> Applied {
     let next_seq = live.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(read.reach.tail);
-    let loaded = load(pool, live, read).await;
+    let mut loaded = load(pool, live, read).await;
+    if plant::active("segments are applied newest first") {
+        loaded.reverse();
+    }
     let segments = Segments::new(next_seq, free(pool, &loaded), totals(pool));
     let objects = Objects::new();
+    let kept = loaded.iter().map(|loaded| loaded.found.seq).collect();
     let mut unsealed = Vec::new();
     let recovered = Recovered { frames: read.frames, torn: read.torn, ..Recovered::default() };
     for Loaded { found, bodies, in_log, sealed } in loaded {
@@ -68,7 +75,7 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: 
         state.dirty > 0 || state.mtime.is_some() || state.truncating.is_some()
     });
     let unsure = unsure.collect();
-    Applied { segments, objects, unsealed, unsure, recovered }
+    Applied { segments, objects, unsealed, unsure, kept, recovered }
 }
 
 /// Reads the records of all segments. One of the log's whose records cannot be read any more (they were needed only to
@@ -164,6 +171,9 @@ fn apply_record(
         }
         Record::Truncate { object, size } => {
             let mut state = known[usize::from(*object)].lock();
+            if plant::active("cuts are not replayed") {
+                return;
+            }
             state.drop_range(size / BLOCK as u64..u64::MAX, segments);
             if in_log {
                 segments.hold(id);

@@ -32,10 +32,11 @@ impl Found {
     }
 }
 
-/// Reads the headers of all segments on all present devices. In order of `seq`; and whether all could be read.
-pub(super) async fn scan(pool: &Pool) -> (Vec<Found>, bool) {
+/// Reads the headers of all segments on all present devices. In order of `seq`; and those that could not be
+/// read.
+pub(super) async fn scan(pool: &Pool) -> (Vec<Found>, Vec<Place>) {
     let mut found = BTreeMap::<u64, Found>::new();
-    let mut complete = true;
+    let mut unread = Vec::new();
     for (member, device) in pool.present() {
         let numbers: Vec<u32> = (0..member.segments).collect();
         for chunk in numbers.chunks(DEPTH) {
@@ -46,7 +47,9 @@ pub(super) async fn scan(pool: &Pool) -> (Vec<Found>, bool) {
                     Err(DeviceError::Io) => device.read(pool.offset(*segment), block).await,
                     result => (block, result),
                 };
-                complete &= result.is_ok();
+                if result.is_err() {
+                    unread.push(here);
+                }
                 let header =
                     result.ok().and_then(|()| SegmentHeader::decode(&block[..BLOCK], pool.uuid, here));
                 let Some(header) = header.filter(|header| header.epoch >= member.since_epoch) else {
@@ -56,7 +59,7 @@ pub(super) async fn scan(pool: &Pool) -> (Vec<Found>, bool) {
             }
         }
     }
-    (found.into_values().collect(), complete)
+    (found.into_values().collect(), unread)
 }
 
 fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
@@ -79,11 +82,15 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
 }
 
 /// The segments that count, in the order in which they are let go. What a doubtful one of the log holds does not count,
-/// but what it says of older ones does.
+/// but what it says of older ones does; when that cannot be known for long (`doubtful` is above any epoch), only the log
+/// counts, and the others have to be wiped.
 pub(super) fn live(found: Vec<Found>, reach: Reach, doubtful: u64) -> Vec<Found> {
     let counts = |found: &Found| {
         let in_log = super::is_log(found) && found.seq >= reach.tail;
-        in_log || (found.order() >= reach.oldest && (super::is_log(found) || found.epoch >= doubtful))
+        in_log
+            || (found.order() >= reach.oldest
+                && doubtful < u64::MAX
+                && (super::is_log(found) || found.epoch >= doubtful))
     };
     let mut live: Vec<_> = found.into_iter().filter(counts).collect();
     live.sort_unstable_by_key(Found::order);
@@ -91,6 +98,17 @@ pub(super) fn live(found: Vec<Found>, reach: Reach, doubtful: u64) -> Vec<Found>
         live.retain(|found| found.order() > missing || (super::is_log(found) && found.seq >= reach.tail));
     }
     live
+}
+
+/// Where segments that are not `kept` could be found again by a later recovery, when what makes them out of date is
+/// not there any more.
+pub(super) fn dropped(found: &[Found], reach: Reach, kept: &[u64], unread: Vec<Place>) -> Vec<Place> {
+    let counted = |found: &&Found| super::is_log(found) || found.order() >= reach.oldest;
+    let gone = found.iter().filter(counted).filter(|found| !kept.contains(&found.seq));
+    let mut gone: Vec<_> = gone.collect();
+    // The oldest first: what says that they are out of date goes after them.
+    gone.sort_unstable_by_key(|found| found.order());
+    gone.into_iter().flat_map(|found| found.legs.iter().copied()).chain(unread).collect()
 }
 
 /// The newest segment that was in the log, should still be there and is not. What it said of older copies is not known.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::buffer::Slice;
 use crate::engine::{Engine, Env, Parts, Settings};
 use crate::event::Event;
-use crate::format::{SegmentId as Name, SegmentKind};
+use crate::format::{Place, SegmentId as Name, SegmentKind};
 use crate::io::{BackingError, Durability};
 use crate::object::Object;
 use crate::pool::{Pool, PoolError, State};
@@ -73,11 +73,11 @@ impl Engine {
         env: Env,
         settings: Settings,
     ) -> Result<(Arc<Engine>, Recovered), OpenError> {
-        let (found, complete) = headers::scan(&pool).await;
-        let doubtful = doubtful_before(&pool, complete);
+        let (found, unread) = headers::scan(&pool).await;
+        let doubtful = doubtful_before(&pool, unread.is_empty());
         let read = frames::read_log(&pool, &found).await?;
-        let live = headers::live(found, read.reach, doubtful);
-        let Applied { segments, objects, unsealed, unsure, recovered } =
+        let live = headers::live(found.clone(), read.reach, doubtful);
+        let Applied { segments, objects, unsealed, unsure, kept, recovered } =
             apply::apply(&pool, live, &read, doubtful).await;
         let names = pool.members.iter().map(|m| m.device.as_ref().map(|d| d.name().to_owned()));
         let names: Vec<_> = names.collect();
@@ -89,6 +89,7 @@ impl Engine {
             engine.event(Event::DeviceLost { device, left: engine.active() });
         }
         engine.repair_last(&read).await;
+        engine.wipe(headers::dropped(&found, read.reach, &kept, unread)).await;
         for (id, footer) in unsealed {
             engine.write_footer(id, &footer).await;
         }
@@ -103,6 +104,14 @@ impl Engine {
             ..recovered
         };
         Ok((engine, recovered))
+    }
+
+    /// Makes it durable that segments do not count, where the reach does not say so.
+    async fn wipe(&self, headers: Vec<Place>) {
+        for place in headers {
+            let zeros = Slice::from(crate::buffer::Buffer::zeroed(1));
+            self.write_legs(&[(place, zeros)], 0, Durability::Now).await;
+        }
     }
 
     /// The last frame becomes the same on all legs.
@@ -124,7 +133,8 @@ impl Engine {
                         let mut state = object.lock();
                         // A cut not carried out yet leaves the backing file too large.
                         if state.truncating.is_none() {
-                            state.size = state.size.max(size);
+                            // With nothing dirty the backing store is right.
+                            state.size = if state.dirty == 0 { size } else { state.size.max(size) };
                         }
                         state.sized = true;
                         if !std::mem::replace(&mut state.queued, true) {
