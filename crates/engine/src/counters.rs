@@ -35,6 +35,7 @@ pub(crate) struct Totals {
     pub(crate) log_waits: Total,
     pub(crate) repaired: Total,
     pub(crate) backing_errors: Total,
+    pub(crate) scrubbed: Total,
 }
 
 /// Figures since the engine was opened. Blocks are of 4 KiB.
@@ -70,6 +71,8 @@ pub struct Counters {
     pub repaired: u64,
     /// Failures of the backing store while destaging.
     pub backing_errors: u64,
+    /// Blocks scrubbed.
+    pub scrubbed: u64,
 }
 
 /// What is cached now.
@@ -107,6 +110,7 @@ impl Engine {
             log_waits: totals.log_waits.get(),
             repaired: totals.repaired.get(),
             backing_errors: totals.backing_errors.get(),
+            scrubbed: totals.scrubbed.get(),
         }
     }
 

@@ -1,13 +1,11 @@
-//! Devices come and go, in service; and what is on them is looked at from time to time.
+//! Devices come and go, in service.
 
 use std::sync::Arc;
 
 use crate::Error;
 use crate::engine::Engine;
 use crate::event::Event;
-use crate::format::Record;
 use crate::io::Device;
-use crate::leaf::Entry;
 use crate::pool::PoolError;
 use crate::segments::Segment;
 
@@ -23,15 +21,6 @@ pub enum ChangeError {
     /// No such device.
     #[error("{0} is not a device of this cache; `forebay pool status` lists them")]
     Unknown(String),
-}
-
-/// What a scrub found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scrubbed {
-    /// Blocks looked at.
-    pub blocks: u64,
-    /// Blocks of which no copy could be read.
-    pub damaged: u64,
 }
 
 impl Engine {
@@ -111,31 +100,6 @@ impl Engine {
     fn rolled_off(&self, index: u16) -> Option<()> {
         self.segments.advance();
         (!self.segments.log_is_on(index)).then_some(())
-    }
-
-    /// Reads every copy of every cached block and repairs or drops the bad ones. May be given up at any time.
-    pub async fn scrub(&self) -> Scrubbed {
-        let mut result = Scrubbed::default();
-        for (id, segment) in self.segments.all() {
-            if self.closing() {
-                break;
-            }
-            let Some(body) = self.read_footer(&segment).await else { continue };
-            for record in &body.records {
-                let Record::Data { object, block, checksums, .. } = record else { continue };
-                let Some(facts) = body.objects.get(usize::from(*object)) else { continue };
-                let Some(object) = self.objects.find(&facts.key) else { continue };
-                for block in (*block..).take(checksums.len()) {
-                    let copy: Option<Entry> = object.lock().entry(block).copied();
-                    let Some(copy) = copy.filter(|copy| copy.segment == id) else { continue };
-                    result.blocks += 1;
-                    if self.rescue(&object, block, &copy, true).await == Err(Error::Damaged) {
-                        result.damaged += 1;
-                    }
-                }
-            }
-        }
-        result
     }
 }
 

@@ -21,6 +21,8 @@ use crate::segments::Segments;
 use crate::wait::Gate;
 use crate::{Completion, Result, Seq};
 
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// How writes are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -65,11 +67,18 @@ pub struct Settings {
     pub ram: u64,
     /// Dirty data waits this long for more to be written together with it, if there is room.
     pub destage_after: Duration,
+    /// Every copy on the cache devices is read, and repaired if it is bad, once in so long, and the time that takes.
+    pub scrub_every: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { mode: Mode::WriteBack, ram: 256 << 20, destage_after: Duration::from_secs(5) }
+        Settings {
+            mode: Mode::WriteBack,
+            ram: 256 << 20,
+            destage_after: Duration::from_secs(5),
+            scrub_every: DAY,
+        }
     }
 }
 
@@ -167,6 +176,7 @@ impl Engine {
         self.start("forebay-destage", Engine::run_destage);
         self.start("forebay-clean", Engine::run_clean);
         self.start("forebay-evict", Engine::run_evict);
+        self.start("forebay-scrub", Engine::run_scrub);
     }
 
     pub(crate) fn closing(&self) -> bool {

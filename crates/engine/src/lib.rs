@@ -36,12 +36,13 @@ pub mod pool;
 mod ram;
 mod read;
 mod recover;
+mod scrub;
 mod segments;
 mod wait;
 mod write;
 
 pub use counters::{Counters, Usage};
-pub use devices::{ChangeError, Scrubbed};
+pub use devices::ChangeError;
 pub use direct::Direct;
 pub use engine::{Deliver, Engine, Env, Mode, Settings};
 pub use error::Error;

@@ -325,8 +325,12 @@ impl World {
             deliver: Arc::new(|batch| batch()),
             events: Arc::new(move |event| shared.tell(|| format!("event {event:?}"))),
         };
-        let settings =
-            Settings { mode: self.plan.mode, ram: self.plan.ram, destage_after: self.plan.destage_after };
+        let settings = Settings {
+            mode: self.plan.mode,
+            ram: self.plan.ram,
+            destage_after: self.plan.destage_after,
+            scrub_every: self.plan.destage_after * 3 + Duration::from_millis(50),
+        };
         let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
         let opened = opened.map_err(Refused::Stopped)?;
         let (engine, recovered) = opened.map_err(|error| match error {
