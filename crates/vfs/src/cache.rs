@@ -115,7 +115,7 @@ impl Cache {
             let _ = thread.join();
         }
         let closed = block_on(self.engine.close());
-        self.alive();
+        self.downtime.begin();
         closed
     }
 
@@ -138,7 +138,7 @@ impl Cache {
         );
     }
 
-    /// Everything done to the backing store until now was done through this server.
+    /// Everything done to the backing store until a moment ago was done through this server.
     pub(crate) fn alive(&self) {
         self.downtime.sign();
     }

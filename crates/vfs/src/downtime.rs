@@ -25,7 +25,7 @@ const MOST: usize = 1000;
 #[derive(Debug)]
 pub struct Downtime {
     spans: Vec<(u64, u64)>,
-    alive: Arc<Mutex<File>>,
+    alive: Arc<Mutex<Option<File>>>,
 }
 
 impl Downtime {
@@ -48,7 +48,7 @@ impl Downtime {
         let mut last = [0; 8];
         // An empty file: no server has run, and no copy can be older than that.
         let _ = alive.read_at(&mut last, 0)?;
-        spans.push((u64::from_le_bytes(last), nanos(SystemTime::now() + TICK)));
+        spans.push((u64::from_le_bytes(last), nanos(SystemTime::now())));
         if spans.len() > MOST {
             let (first, second) = (spans[0], spans.remove(1));
             spans[0] = (first.0.min(second.0), first.1.max(second.1));
@@ -56,8 +56,10 @@ impl Downtime {
         crate::state::replace(&path, |file: &mut File| {
             spans.iter().try_for_each(|(from, to)| writeln!(file, "{from} {to}"))
         })?;
-        let downtime = Downtime { spans, alive: Arc::new(Mutex::new(alive)) };
-        downtime.sign();
+        let downtime = Downtime { spans, alive: Arc::new(Mutex::new(Some(alive))) };
+        sign(&downtime.alive);
+        // What is changed through this server must not look as if it was changed before.
+        std::thread::sleep(TICK);
         let weak = Arc::downgrade(&downtime.alive);
         std::thread::Builder::new().name("forebay-alive".into()).spawn(move || keep_signing(&weak))?;
         Ok(downtime)
@@ -69,9 +71,18 @@ impl Downtime {
         self.spans.iter().any(|(from, to)| *from < at && at <= *to)
     }
 
-    /// The server is alive: whatever was changed until now was changed through it.
+    /// The server is alive: whatever was changed until a moment ago was changed through it.
     pub(crate) fn sign(&self) {
         sign(&self.alive);
+    }
+
+    /// The last sign of life: whatever was changed until now was changed through this server, and nothing will be any
+    /// more. What others change once this has returned has a later change time.
+    pub(crate) fn begin(&self) {
+        if let Some(alive) = self.alive.lock().take() {
+            write(&alive, SystemTime::now());
+        }
+        std::thread::sleep(2 * TICK);
     }
 }
 
@@ -84,18 +95,29 @@ fn nanos(time: SystemTime) -> u64 {
     u64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Not synced: it outlives the process, and after a power cut an older sign makes the downtime longer, nothing worse.
-fn sign(alive: &Mutex<File>) {
-    // One after the other, so that no sign is replaced by an older one.
+/// A sign of life, so old that what others change after a crash right now has a later change time. False once there will
+/// be none any more.
+fn sign(alive: &Mutex<Option<File>>) -> bool {
+    // Under the lock, so that no sign is replaced by an older one.
     let alive = alive.lock();
-    let _ = alive.write_at(&nanos(SystemTime::now()).to_le_bytes(), 0);
+    if let Some(alive) = &*alive {
+        write(alive, SystemTime::now() - 2 * TICK);
+    }
+    alive.is_some()
 }
 
-fn keep_signing(alive: &Weak<Mutex<File>>) {
+/// Not synced: it outlives the process, and after a power cut an older sign makes the downtime longer, nothing worse.
+fn write(alive: &File, at: SystemTime) {
+    let _ = alive.write_at(&nanos(at).to_le_bytes(), 0);
+}
+
+fn keep_signing(alive: &Weak<Mutex<Option<File>>>) {
     loop {
         std::thread::sleep(SIGN);
         let Some(alive) = alive.upgrade() else { return };
-        sign(&alive);
+        if !sign(&alive) {
+            return;
+        }
     }
 }
 
