@@ -43,6 +43,7 @@ impl Engine {
         if !written {
             return self.break_down();
         }
+        self.record_lost_legs(&segment).await;
         self.totals.frames.add(1);
         self.segments.durable(segment.id, end);
         let done = self.log.wrote(seq, Arc::into_inner(buffer));
@@ -52,6 +53,18 @@ impl Engine {
         }
         self.deliver(done, Ok(()));
         self.log.changed.wake();
+    }
+
+    /// A leg that another task has found gone may be lost in memory only: nothing is acknowledged without it before the
+    /// others know, durably, that it is out of date.
+    async fn record_lost_legs(&self, opened: &Opened) {
+        for place in &opened.legs {
+            if self.device(place.device).is_none() {
+                for failed in self.members.lose(place.device, &self.log).await {
+                    self.lose(failed).await;
+                }
+            }
+        }
     }
 
     /// Nothing can be made durable any more.
