@@ -16,7 +16,9 @@ pub enum ChangeError {
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// What only this device and its twin have could not be destaged.
-    #[error("the data that only the cache has cannot be destaged ({0}); the device stays in use")]
+    #[error(
+        "the data that only the cache has cannot be destaged ({0}); the device stays in the pool, unused for anything new: mend the backing store and remove it again"
+    )]
     Drain(Error),
     /// No such device.
     #[error("{0} is not a device of this cache; `forebay pool status` lists them")]
