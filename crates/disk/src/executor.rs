@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Once;
 use std::task::{Context, Poll, Waker};
@@ -62,6 +64,26 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
             }
         }
     }
+}
+
+/// Has `bell` rung whenever something completes on the thread's ring.
+pub(crate) fn ring_bell_of(bell: &OwnedFd) -> io::Result<()> {
+    LOCAL.with_borrow_mut(|local| local.ring().ok_or(io::ErrorKind::Unsupported)?.register_bell(bell))
+}
+
+/// Submits what was made on this thread, and tells of what has completed, without waiting.
+pub(crate) fn collect() {
+    LOCAL
+        .with_borrow_mut(|local| {
+            local.submit();
+            local.collect()
+        })
+        .tell();
+}
+
+/// Submits what was made on this thread.
+pub(crate) fn hand_over() {
+    LOCAL.with_borrow_mut(Local::submit);
 }
 
 /// Starts `request` on the thread's ring, or runs it now if there is none or the thread is not inside `block_on`.
@@ -137,6 +159,12 @@ impl Local {
         self.collect()
     }
 
+    fn submit(&mut self) {
+        if let Some(ring) = self.open_ring() {
+            ring.submit();
+        }
+    }
+
     fn collect(&mut self) -> News {
         let mut news = News::default();
         if let Some(ring) = self.open_ring() {
@@ -170,13 +198,13 @@ impl News {
     }
 }
 
-/// The thread is inside `block_on`, also while a panic unwinds through it.
-struct Inside;
+/// The thread is inside `block_on`, also while a panic unwinds through it; or it has a loop of its own (`tasks.rs`).
+pub(crate) struct Inside(());
 
 impl Inside {
-    fn enter() -> Self {
+    pub(crate) fn enter() -> Self {
         DEPTH.set(DEPTH.get() + 1);
-        Inside
+        Inside(())
     }
 }
 

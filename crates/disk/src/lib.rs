@@ -3,13 +3,13 @@
 //!
 //! # Where an operation runs
 //!
-//! - Inside [`block_on`], an operation is put on the ring of the calling thread when it is made. It is handed to the kernel at
-//!   the latest when that thread has nothing else to poll, so operations made one after another start together: up to 127
-//!   of a thread at once.
-//! - Outside [`block_on`], or where the kernel refuses io_uring, it runs to its end while it is made.
+//! - Inside [`block_on`], and on a thread that is [attached](tasks::attach), an operation is put on the ring of the calling
+//!   thread when it is made. It is handed to the kernel at the latest when that thread has nothing else to poll (or at its
+//!   next [turn](tasks::turn)), so operations made one after another start together: up to 127 of a thread at once.
+//! - Elsewhere, or where the kernel refuses io_uring, it runs to its end while it is made.
 //! - The ring owns the memory of an operation until the kernel is done with it, whatever happens to the future.
 //! - A future may be polled on any thread. Its completion arrives at the thread that made it, which stays in [`block_on`]
-//!   until nothing it has made is under way. So a thread inside [`block_on`] must not wait by other means (a channel, a
+//!   (or [`tasks::detach`]) until nothing it has made is under way. So such a thread must not wait by other means (a channel, a
 //!   join) for a thread that polls an operation it has made.
 
 mod clock;
@@ -21,6 +21,7 @@ mod open;
 mod request;
 mod ring;
 mod signal;
+pub mod tasks;
 mod threads;
 mod wear;
 

@@ -81,6 +81,11 @@ impl Ring {
         &self.eventfd
     }
 
+    /// Has `bell` rung whenever a completion may have arrived, for a thread that does not wait in the ring.
+    pub(crate) fn register_bell(&self, bell: &OwnedFd) -> io::Result<()> {
+        self.uring.submitter().register_eventfd(bell.as_raw_fd())
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }

@@ -18,6 +18,8 @@ use crate::{Error, Result};
 pub enum TriedRead {
     /// That many bytes were read.
     Read(usize),
+    /// All of it is cached, some on the cache devices only: [`Engine::read_cached`] needs nothing else.
+    OnSsd,
     /// Some of it has to be waited for.
     Wait,
     /// Nothing of it is cached: the backing store has it all.
@@ -45,6 +47,8 @@ enum Plan {
     Undurable(u64),
     /// Somebody else is fetching some of it.
     Fetching(u64),
+    /// Some of it is not cached, and that was all that was asked for.
+    Uncached,
     /// Contents of blocks in memory, and what has to be read.
     Go(Vec<(u64, Page)>, Vec<Run>),
 }
@@ -60,20 +64,25 @@ impl Engine {
             return TriedRead::Wait;
         }
         let total = range.end - range.start;
-        let mut found = 0;
+        let (mut found, mut on_ssd) = (0, 0);
         for block in range.clone() {
             if let Some(page) = state.use_page(block) {
                 copy(page, block, offset, &mut buf[..len]);
                 found += 1;
-            } else if found > 0 || state.entry(block).is_some() {
+            } else if state.entry(block).is_some() {
+                on_ssd += 1;
+            } else if found + on_ssd > 0 {
                 return TriedRead::Wait;
             }
         }
         if found < total {
             // All of it below what the backing store is known to hold.
-            let plain =
-                found == 0 && state.dirty == 0 && state.truncating.is_none() && state.busy == Busy::No;
-            return if plain { TriedRead::Uncached } else { TriedRead::Wait };
+            let plain = state.dirty == 0 && state.truncating.is_none() && state.busy == Busy::No;
+            return match found + on_ssd {
+                0 if plain => TriedRead::Uncached,
+                cached if cached == total => TriedRead::OnSsd,
+                _ => TriedRead::Wait,
+            };
         }
         drop(state);
         self.totals.read_ram.add(total);
@@ -82,6 +91,27 @@ impl Engine {
 
     /// Reads. Returns the bytes read into the front of `buf`: fewer than it holds only at the end of the object.
     pub async fn read(&self, object: &Arc<Object>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        // With the backing store to ask, there is always an answer.
+        Ok(self.read_from(object, offset, buf, true).await?.unwrap_or_default())
+    }
+
+    /// Reads without asking the backing store; `None` if some of it is not cached, or the copies are not good.
+    pub async fn read_cached(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>> {
+        self.read_from(object, offset, buf, false).await
+    }
+
+    async fn read_from(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        buf: &mut [u8],
+        backing: bool,
+    ) -> Result<Option<usize>> {
         loop {
             let (len, plan) = {
                 let mut state = object.lock();
@@ -89,7 +119,7 @@ impl Engine {
                     return Err(Error::Backing(BackingError::Gone));
                 }
                 let len = clip(&state, offset, buf.len());
-                (len, self.plan(&mut state, blocks(offset, len as u64)))
+                (len, self.plan(&mut state, blocks(offset, len as u64), backing))
             };
             let (pages, runs) = match plan {
                 Plan::Undurable(frame) => {
@@ -100,6 +130,7 @@ impl Engine {
                     object.changed.until(|| (!object.lock().is_fetching(fetch)).then_some(())).await;
                     continue;
                 }
+                Plan::Uncached => return Ok(None),
                 Plan::Go(pages, runs) => (pages, runs),
             };
             self.totals.read_ram.add(pages.len() as u64);
@@ -108,7 +139,7 @@ impl Engine {
             }
             if self.fetch_runs(object, runs, offset, &mut buf[..len]).await? {
                 self.trim_ram();
-                return Ok(len);
+                return Ok(Some(len));
             }
         }
     }
@@ -133,11 +164,14 @@ impl Engine {
         })
     }
 
-    fn plan(&self, state: &mut State, range: Range<u64>) -> Plan {
+    fn plan(&self, state: &mut State, range: Range<u64>, backing: bool) -> Plan {
         if state.last_frame > self.log.durable() && !self.durable(state, &range) {
             return Plan::Undurable(state.last_frame);
         }
         let sources: Vec<_> = range.clone().map(|block| source(state, block)).collect();
+        if !backing && sources.iter().any(|source| matches!(source, Source::Backing)) {
+            return Plan::Uncached;
+        }
         let missing = |block: u64| matches!(sources[(block - range.start) as usize], Source::Backing);
         let common = |fetch: &Fetch| fetch.blocks.start.max(range.start)..fetch.blocks.end.min(range.end);
         let waits =

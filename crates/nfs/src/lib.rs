@@ -1,8 +1,8 @@
 //! NFSv3 and MOUNT v3 (RFC 1813) and the portmapper's GETPORT (RFC 1833): from RPC records to operations of the
 //! virtual file system and back.
 //!
-//! A request is first tried on the event loop without waiting: what is in memory is answered there and then.
-//! What may wait for a disk, and every change, goes to a worker. A change is answered when it is durable.
+//! A request is first tried on the event loop without waiting: what is in memory is answered there and then,
+//! and small READs of what is on the cache devices go on there. What may wait for a disk, and every change, goes to a worker. A change is answered when it is durable.
 
 mod caller;
 mod change;
@@ -13,6 +13,7 @@ mod list;
 mod look;
 mod mount;
 mod portmap;
+mod read;
 mod reply_cache;
 mod service;
 mod stats;

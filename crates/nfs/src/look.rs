@@ -1,22 +1,21 @@
-//! The procedures that change nothing: GETATTR, LOOKUP, ACCESS, READLINK, READ, FSSTAT, FSINFO, PATHCONF.
-
-use std::sync::atomic::Ordering;
+//! The procedures that change nothing: GETATTR, LOOKUP, ACCESS, READLINK, FSSTAT, FSINFO, PATHCONF; READ is in `read.rs`.
 
 use forebay_rpc::Reply;
 use forebay_vfs::{Access, FileType, Wait};
 use forebay_wire::nfs3::{
     self, AccessArgs, AccessOk, Failed, Fattr3, FsinfoOk, FsstatOk, GetattrArgs, LookupArgs, LookupOk,
-    Nfsstat3, Nfstime3, PathconfOk, PostOpAttr, Procedure, ReadArgs, access, encode_read_header, fsf,
+    Nfsstat3, Nfstime3, PathconfOk, PostOpAttr, Procedure, access, fsf,
 };
 use forebay_wire::xdr::Encode;
 
 use crate::MAX_TRANSFER;
 use crate::convert::{fattr, handle};
 use crate::dispatch::{Answer, Call, Stop, finish, success};
+use crate::read::TriedRead;
 use crate::service::Shared;
 
 /// Appends a result; its status is for the counters.
-fn put<T: Encode, F: Encode>(
+pub(crate) fn put<T: Encode, F: Encode>(
     reply: &mut Reply<'_>,
     xid: u32,
     answer: Answer<T, F>,
@@ -46,7 +45,10 @@ impl Shared {
             Procedure::Getattr => put(reply, xid, self.getattr(call, wait)),
             Procedure::Lookup => put(reply, xid, self.lookup(call, wait)),
             Procedure::Access => put(reply, xid, self.access(call, wait)),
-            Procedure::Read => self.read(call, reply, wait),
+            Procedure::Read => match self.read(call, reply, wait)? {
+                TriedRead::Done(status) => Ok(status),
+                TriedRead::OnSsd(_) => Err(Stop::Later),
+            },
             Procedure::Fsinfo => put(reply, xid, self.fsinfo(call, wait)),
             Procedure::Pathconf => put(reply, xid, self.pathconf(call, wait)),
             _ if wait == Wait::No => Err(Stop::Later),
@@ -107,37 +109,6 @@ impl Shared {
             Err(failed) => Err(*failed),
         };
         put::<_, PostOpAttr>(reply, call.xid(), Ok(result))
-    }
-
-    fn read(&self, call: &Call<'_>, reply: &mut Reply<'_>, wait: Wait) -> Result<Nfsstat3, Stop> {
-        let args: ReadArgs = call.args()?;
-        let count = args.count.min(MAX_TRANSFER) as usize;
-        let found = self.at(call, &args.file, wait).and_then(|at| {
-            let (target, cred) = (&at.target, &at.caller.cred);
-            let mut payload = None;
-            let read = self.vfs.read(target, cred, args.offset, count, wait, |len| {
-                payload.insert(reply.payload(len)).spare_mut()
-            })?;
-            if let Some(payload) = payload {
-                payload.set_len(read.len);
-            }
-            let bytes = read.len as u64;
-            self.stats.bytes_read.fetch_add(bytes, Ordering::Relaxed);
-            at.caller.client.bytes_read.fetch_add(bytes, Ordering::Relaxed);
-            Ok((fattr(&read.attr, at.fsid()), read.len, read.eof))
-        });
-        match finish(found, None::<Fattr3>)? {
-            Ok((attributes, len, eof)) => {
-                let out = reply.head();
-                success(out, call.xid());
-                encode_read_header(out, &Some(attributes), len as u32, eof);
-                Ok(Nfsstat3::Ok)
-            }
-            Err(failed) => {
-                reply.clear();
-                put::<nfs3::ReadOk<'_>, _>(reply, call.xid(), Ok(Err(failed)))
-            }
-        }
     }
 
     fn fsstat(&self, call: &Call<'_>, wait: Wait) -> Answer<FsstatOk, PostOpAttr> {

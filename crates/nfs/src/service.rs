@@ -1,10 +1,12 @@
 //! The service: tries a request on the event loop, else hands it to a worker.
 
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use forebay_disk::tasks;
 use forebay_rpc::{Message, Outcome, Peer, Record, Reply, Service, Ticket, Workers};
 use forebay_vfs::{Target, Vfs, Wait};
 use forebay_wire::mount3;
@@ -16,6 +18,7 @@ use crate::caller::{self, Caller};
 use crate::clients::{ClientStats, Clients};
 use crate::dispatch::{Call, Route, Stop, failure, route, success};
 use crate::mount::Mounts;
+use crate::read::{Pending, TriedRead};
 use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
 use crate::stats::Stats;
 
@@ -36,8 +39,8 @@ pub struct NfsConfig {
 /// A request on its way to a worker.
 pub struct Job {
     record: Record,
-    ticket: Ticket,
-    arrived: Instant,
+    pub(crate) ticket: Ticket,
+    pub(crate) arrived: Instant,
     /// The reply cache knows it: it was tried on the event loop.
     begun: bool,
 }
@@ -46,7 +49,7 @@ pub struct Job {
 pub struct Nfs {
     shared: Arc<Shared>,
     /// For READ and COMMIT.
-    data: Workers<Job>,
+    data: Arc<Workers<Job>>,
     /// For WRITE, which may wait for room in the cache as nobody else should.
     writes: Workers<Job>,
     /// For all others: names and attributes do not queue behind slow data.
@@ -83,7 +86,7 @@ impl Nfs {
             })
         };
         let (data, writes, names) = (pool()?, pool()?, pool()?);
-        Ok(Nfs { shared, data, writes, names })
+        Ok(Nfs { shared, data: Arc::new(data), writes, names })
     }
 
     /// Counters since start.
@@ -117,24 +120,25 @@ impl Nfs {
 impl Service for Nfs {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
         let arrived = Instant::now();
-        let (workers, now) = match self.shared.first_try(&message, reply, arrived) {
-            Tried::Done(outcome) => return outcome,
-            Tried::Write => (&self.writes, self.shared.vfs.writes_in_memory()),
-            Tried::Data => (&self.data, false),
-            Tried::Names => (&self.names, false),
-        };
+        let tried = self.shared.first_try(&message, reply, arrived);
+        if let Tried::Done(outcome) = tried {
+            return outcome;
+        }
         reply.clear();
         let (record, ticket) = message.defer();
         self.shared.stats.deferred.fetch_add(1, Ordering::Relaxed);
-        let mut job = Job { record, ticket, arrived, begun: false };
-        if now {
-            job = match self.shared.write_now(job) {
-                Some(job) => job,
-                None => return Outcome::Deferred,
-            };
-        }
-        if let Err(job) = workers.submit(job) {
-            self.shared.turn_away(job);
+        let job = Job { record, ticket, arrived, begun: false };
+        match tried {
+            Tried::Done(_) => {}
+            Tried::OnSsd(read) if tasks::attached() => self.shared.read_on_loop(read, job, &self.data),
+            Tried::OnSsd(_) | Tried::Data => self.shared.hand_over(job, &self.data),
+            Tried::Write if self.shared.vfs.writes_in_memory() => {
+                if let Some(job) = self.shared.write_now(job) {
+                    self.shared.hand_over(job, &self.writes);
+                }
+            }
+            Tried::Write => self.shared.hand_over(job, &self.writes),
+            Tried::Names => self.shared.hand_over(job, &self.names),
         }
         Outcome::Deferred
     }
@@ -147,11 +151,26 @@ impl Service for Nfs {
     fn disconnected(&self, peer: &Peer) {
         self.shared.clients.disconnected(peer.addr.ip());
     }
+
+    fn attach(&self) -> Option<Arc<OwnedFd>> {
+        // Without io_uring, workers read.
+        tasks::attach().ok()
+    }
+
+    fn turn(&self) {
+        tasks::turn();
+    }
+
+    fn detach(&self) {
+        tasks::detach();
+    }
 }
 
 /// What came of trying a request on the event loop.
 enum Tried {
     Done(Outcome),
+    /// It needs only what is on the cache devices.
+    OnSsd(Pending),
     /// It has to wait for file data.
     Data,
     /// The same, unless the cache takes it at once.
@@ -178,8 +197,13 @@ impl Shared {
         match route(message.bytes(), message.peer()) {
             Route::Nfs(procedure, call) => {
                 self.clients.asked(call.peer);
-                match self.look(procedure, &call, reply, Wait::No) {
-                    Ok(status) => {
+                let looked = match procedure {
+                    Procedure::Read => self.read(&call, reply, Wait::No),
+                    _ => self.look(procedure, &call, reply, Wait::No).map(TriedRead::Done),
+                };
+                match looked {
+                    Ok(TriedRead::OnSsd(pending)) => Tried::OnSsd(pending),
+                    Ok(TriedRead::Done(status)) => {
                         self.stats.answered(procedure, arrived.elapsed(), status != Nfsstat3::Ok);
                         Tried::Done(Outcome::Reply)
                     }
@@ -254,6 +278,13 @@ impl Shared {
             }
             // The event loop has answered these.
             Route::Answer(_) | Route::Close => self.done(),
+        }
+    }
+
+    /// Has a worker answer.
+    pub(crate) fn hand_over(&self, job: Job, workers: &Workers<Job>) {
+        if let Err(job) = workers.submit(job) {
+            self.turn_away(job);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::accept::Acceptor;
 use crate::conn::{Conn, Io, Turn};
 use crate::home::Post;
 use crate::link::Link;
-use crate::service::{Peer, Service};
+use crate::service::{Peer, Service, batch};
 use crate::slab::Slab;
 use crate::spinner::Spinner;
 use crate::stats::CloseReason;
@@ -25,6 +25,8 @@ use crate::stats::CloseReason;
 const WAKE: u64 = u64::MAX;
 /// Token of all listening sockets.
 const LISTEN: u64 = u64::MAX - 1;
+/// Token of the service's descriptor.
+const SERVICE: u64 = u64::MAX - 2;
 /// Pause before a connection that lacks memory has another turn.
 const STARVED_RETRY: Duration = Duration::from_millis(5);
 /// Stalls are tolerated for a so much shorter time while connections wait for memory that others hold.
@@ -69,6 +71,7 @@ impl<S: Service> EventLoop<S> {
 
     /// Runs until shut down.
     pub(crate) fn run(&mut self) {
+        let _attached = self.attach();
         let mut events = Vec::with_capacity(256);
         loop {
             self.wait(&mut events);
@@ -84,6 +87,7 @@ impl<S: Service> EventLoop<S> {
                     self.turn(token);
                 }
             }
+            batch(|| self.io.service.turn());
             self.keep_time();
             if let Some(deadline) = self.deadline
                 && (self.conns.len() == 0 || self.io.now >= deadline)
@@ -92,6 +96,19 @@ impl<S: Service> EventLoop<S> {
                 return;
             }
         }
+    }
+
+    /// Lets the service have something going on here, for as long as what this returns lives.
+    fn attach(&self) -> Attached<S> {
+        let service = Arc::clone(&self.io.service);
+        let fd = service.attach();
+        let flags = EventFlags::IN | EventFlags::ET;
+        let watched = fd.as_ref().map(|fd| epoll::add(&self.epoll, fd, EventData::new_u64(SERVICE), flags));
+        if let Some(Err(_)) = watched {
+            // Nobody would notice when its turn comes.
+            service.detach();
+        }
+        Attached { service, _fd: fd }
     }
 
     /// Does what is due by the clock.
@@ -140,7 +157,7 @@ impl<S: Service> EventLoop<S> {
 
     fn dispatch(&mut self, event: Event) {
         match event.data.u64() {
-            WAKE => {}
+            WAKE | SERVICE => {}
             LISTEN => self.accept(),
             token => {
                 let flags = event.flags;
@@ -298,6 +315,18 @@ impl<S: Service> EventLoop<S> {
             }
         }
         Ok(())
+    }
+}
+
+/// The service may have something going on in this thread.
+struct Attached<S: Service> {
+    service: Arc<S>,
+    _fd: Option<Arc<OwnedFd>>,
+}
+
+impl<S: Service> Drop for Attached<S> {
+    fn drop(&mut self) {
+        self.service.detach();
     }
 }
 

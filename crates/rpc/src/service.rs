@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::assemble::RecordBuf;
@@ -27,6 +28,19 @@ pub trait Service: Send + Sync + 'static {
     fn disconnected(&self, peer: &Peer) {
         let _ = peer;
     }
+
+    /// Called first on each event-loop thread. What the service has going on there of its own gets a
+    /// [`turn`](Self::turn) whenever the loop has been round, and when this descriptor becomes readable; it is watched
+    /// edge-triggered and never read.
+    fn attach(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+
+    /// Goes on with what was begun on this thread, without blocking. Replies of one turn are sent in one [`batch`].
+    fn turn(&self) {}
+
+    /// Called last on each event-loop thread.
+    fn detach(&self) {}
 }
 
 /// What becomes of a record after [`Service::handle`].

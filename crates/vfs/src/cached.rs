@@ -1,8 +1,10 @@
 //! READ, WRITE and changes of size with the cache in between.
 
+use std::sync::Arc;
+
 use forebay_disk::block_on;
 use forebay_engine::io::Time as CacheTime;
-use forebay_engine::{Tried, TriedRead};
+use forebay_engine::{Engine, Object as Cached, Tried, TriedRead};
 
 use crate::attr::{Attr, Time};
 use crate::cache::{Linked, Unsettled, from_cache, refresh};
@@ -29,8 +31,35 @@ pub(crate) struct Writing<'a> {
     pub(crate) errors: u64,
 }
 
+/// Where a READ's data is.
+pub(crate) enum Found {
+    /// That many bytes of it are in the caller's buffer.
+    Read(usize),
+    /// On the cache devices; only for a caller that may not wait.
+    OnSsd(SsdRead),
+    /// Nothing stands between the caller and the backing file.
+    Plain,
+}
+
+/// The largest READ that is to be answered by [`SsdRead`], in bytes: the copying of larger ones keeps others waiting.
+const SSD_READ: usize = 64 << 10;
+
+/// A READ of what is on the cache devices: it can be carried out on a thread that must not block.
+pub struct SsdRead {
+    engine: Arc<Engine>,
+    object: Arc<Cached>,
+    offset: u64,
+}
+
+impl SsdRead {
+    /// Fills `buf`. False: something has changed meanwhile or is wrong, so the READ has to begin again and may wait.
+    pub async fn fill(&self, buf: &mut [u8]) -> bool {
+        self.engine.read_cached(&self.object, self.offset, buf).await == Ok(Some(buf.len()))
+    }
+}
+
 impl Vfs {
-    /// Reads into `buf`, from wherever it is fastest. `None`: nothing stands between the caller and the backing file.
+    /// Reads into `buf`, from wherever it is fastest.
     pub(crate) fn read_cached(
         &self,
         linked: &Linked,
@@ -38,7 +67,7 @@ impl Vfs {
         offset: u64,
         buf: &mut [u8],
         wait: Wait,
-    ) -> Result<Option<usize>> {
+    ) -> Result<Found> {
         let link = &target.object.link;
         let keeps = linked.cache.keeps_reads();
         // While there is room, everything read is worth caching, streams as well.
@@ -46,13 +75,13 @@ impl Vfs {
         let Some(cached) = link.get() else {
             // Nothing is known of it. In memory already, it needs no cache; and only a worker makes it known.
             if !wait.allowed() {
-                return if fills { Err(Error::WouldBlock) } else { Ok(None) };
+                return if fills { Err(Error::WouldBlock) } else { Ok(Found::Plain) };
             }
             if !keeps || (!fills && link.reads.streams(offset, buf.len() as u64)) {
-                return Ok(None);
+                return Ok(Found::Plain);
             }
             let read = linked.cache.engine.read(linked.object(&target.object)?, offset, buf);
-            return block_on(read).map(Some).map_err(from_cache);
+            return block_on(read).map(Found::Read).map_err(from_cache);
         };
         if link.is_suspect() {
             if !wait.allowed() {
@@ -61,14 +90,18 @@ impl Vfs {
             refresh(linked, target, cached)?;
         }
         match linked.cache.engine.try_read(cached, offset, buf) {
-            TriedRead::Read(len) if len == buf.len() => return Ok(Some(len)),
+            TriedRead::Read(len) if len == buf.len() => return Ok(Found::Read(len)),
             TriedRead::Uncached => {
                 if !wait.allowed() {
-                    return if fills { Err(Error::WouldBlock) } else { Ok(None) };
+                    return if fills { Err(Error::WouldBlock) } else { Ok(Found::Plain) };
                 }
                 if !keeps || (!fills && link.reads.streams(offset, buf.len() as u64)) {
-                    return Ok(None);
+                    return Ok(Found::Plain);
                 }
+            }
+            TriedRead::OnSsd if !wait.allowed() && buf.len() <= SSD_READ => {
+                let (engine, object) = (linked.cache.engine.clone(), cached.clone());
+                return Ok(Found::OnSsd(SsdRead { engine, object, offset }));
             }
             _ if !wait.allowed() => return Err(Error::WouldBlock),
             _ => {}
@@ -79,9 +112,9 @@ impl Vfs {
         if len < buf.len() && Unsettled::of(cached).is_none() {
             // It grew behind the server's back.
             refresh(linked, target, cached)?;
-            return read(buf).map(Some);
+            return read(buf).map(Found::Read);
         }
-        Ok(Some(len))
+        Ok(Found::Read(len))
     }
 
     /// Writes into the cache's log or to the backing file, as the mode and the room there is say. Returns the bytes

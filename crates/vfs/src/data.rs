@@ -8,7 +8,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::attr::{Attr, Wcc};
 use crate::cache::refresh;
-use crate::cached::{Writing, read_plain};
+use crate::cached::{Found, SsdRead, Writing, read_plain};
 use crate::change::Changed;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
@@ -25,6 +25,14 @@ pub struct ReadOut {
     pub eof: bool,
     /// The file's attributes.
     pub attr: Attr,
+}
+
+/// What came of a READ.
+pub enum Reading {
+    /// It is done.
+    Done(ReadOut),
+    /// Its data is on the cache devices: [`SsdRead::fill`] gets all that [`ReadOut::len`] says. Only with [`Wait::No`].
+    OnSsd(SsdRead, ReadOut),
 }
 
 /// What WRITE did.
@@ -60,7 +68,7 @@ fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wai
 
 impl Vfs {
     /// Reads up to `count` bytes at `offset` into the front of what `buffer` gives, which is asked for no more
-    /// than the file holds and may give less. With [`Wait::No`] it succeeds only if all of them are in memory.
+    /// than the file holds and may give less. With [`Wait::No`] it is done only if all of them are in memory.
     pub fn read<'b>(
         &self,
         target: &Target,
@@ -69,23 +77,30 @@ impl Vfs {
         count: usize,
         wait: Wait,
         buffer: impl FnOnce(usize) -> &'b mut [u8],
-    ) -> Result<ReadOut> {
+    ) -> Result<Reading> {
         let mut attr = self.attr_of(target)?;
         permitted(self, target, cred, &attr, want::READ, wait)?;
         let there = attr.size.saturating_sub(offset);
         if there == 0 {
-            return Ok(ReadOut { len: 0, eof: true, attr });
+            return Ok(Reading::Done(ReadOut { len: 0, eof: true, attr }));
         }
         let linked = target.export.fs.linked();
         if linked.is_none() {
             target.object.reader(&self.budget, wait.allowed())?;
         }
         let buf = buffer(count.min(usize::try_from(there).unwrap_or(usize::MAX)));
-        let cached = match linked {
+        let found = match linked {
             Some(linked) => self.read_cached(linked, target, offset, buf, wait)?,
-            None => None,
+            None => Found::Plain,
         };
-        let len = cached.map_or_else(|| read_plain(self, target, offset, buf, wait), Ok)?;
+        let len = match found {
+            Found::Read(len) => len,
+            Found::Plain => read_plain(self, target, offset, buf, wait)?,
+            Found::OnSsd(read) => {
+                let (len, eof) = (buf.len(), offset + buf.len() as u64 >= attr.size);
+                return Ok(Reading::OnSsd(read, ReadOut { len, eof, attr }));
+            }
+        };
         if len < buf.len() {
             if !wait.allowed() {
                 return Err(Error::WouldBlock);
@@ -94,7 +109,7 @@ impl Vfs {
             attr = self.attr_of(target)?;
         }
         let eof = len < buf.len() || offset + len as u64 >= attr.size;
-        Ok(ReadOut { len, eof, attr })
+        Ok(Reading::Done(ReadOut { len, eof, attr }))
     }
 
     /// Writes `data` at `offset`. With `stable`, the intent must be made durable before the reply. With [`Wait::No`] it

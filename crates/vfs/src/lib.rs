@@ -40,10 +40,11 @@ mod writeback;
 
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
 pub use backing::Store;
+pub use cached::SsdRead;
 pub use change::{Changed, Renamed};
 pub use create::{Create, Special};
 pub use cred::{Cred, Creds, Identity};
-pub use data::{ReadOut, Wrote};
+pub use data::{ReadOut, Reading, Wrote};
 pub use downtime::Downtime;
 pub use error::{Error, Result};
 pub use export::{Export, ExportSpec, Space, Stopped, Target, Vfs, Wait};

@@ -31,5 +31,6 @@ mod power_cut;
 mod renaming;
 mod retransmit;
 mod rpc_errors;
+mod ssd_reads;
 mod start_stop;
 mod unprivileged;

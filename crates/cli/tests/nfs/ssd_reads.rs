@@ -1,0 +1,118 @@
+//! READs of what is on the cache devices and not in memory: many at once, in order or not, with good copies and bad ones.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use forebay_wire::nfs3;
+use forebay_wire::rpc::ReplyHeader;
+use forebay_wire::xdr::{Decode, Encode, Reader};
+
+use crate::harness::*;
+
+/// More than the 16 MiB of memory that `cached` allows.
+const BLOCKS: u64 = 6 * 1024;
+const BLOCK: u64 = 4096;
+
+fn contents(block: u64) -> [u8; BLOCK as usize] {
+    let mut contents = [0; BLOCK as usize];
+    for (n, word) in contents.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&(block << 16 | n as u64).to_le_bytes());
+    }
+    contents
+}
+
+/// A server whose cache devices hold a file that nothing has in memory, and the backing file has as well.
+fn server_with_file() -> (Server, FileHandle) {
+    let mut server = Serve::unsquashed().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    for block in (0..BLOCKS).step_by(64) {
+        let data: Vec<u8> = (block..block + 64).flat_map(contents).collect();
+        c.write(&file, block * BLOCK, &data, StableHow::FileSync).unwrap();
+    }
+    server.flush();
+    server.stop();
+    server.start();
+    (server, file)
+}
+
+/// Reads with `depth` calls of `len` bytes under way, all over the file, and checks what comes back.
+fn read_all_over(server: &Server, file: &FileHandle, seed: u64, depth: usize, len: u64) {
+    let mut c = server.connect();
+    let call = (nfs3::PROGRAM, nfs3::VERSION, Procedure::Read as u32);
+    let mut waiting = std::collections::HashMap::new();
+    let mut at = seed;
+    for n in 0..1000 + depth {
+        if n < 1000 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let offset = (at >> 30) % (BLOCKS * BLOCK - len);
+            let args = ReadArgs { file: *file, offset, count: len as u32 };
+            let mut bytes = Vec::new();
+            args.encode(&mut bytes);
+            let record = c.call_bytes(call, &bytes);
+            waiting.insert(u32::from_be_bytes(record[..4].try_into().unwrap()), offset);
+            c.send(&record);
+        }
+        if n >= depth {
+            let reply = c.receive().unwrap();
+            let mut reader = Reader::new(&reply);
+            let header = ReplyHeader::decode(&mut reader).unwrap();
+            let offset = waiting.remove(&header.xid).unwrap();
+            let read = ReadRes::decode(&mut reader).unwrap().unwrap();
+            let (first, end) = (offset / BLOCK, (offset + len).div_ceil(BLOCK));
+            let all: Vec<u8> = (first..end).flat_map(contents).collect();
+            let from = (offset - first * BLOCK) as usize;
+            assert!(read.data == &all[from..from + len as usize], "{len} bytes at {offset}");
+            assert_eq!(read.eof, offset + len == BLOCKS * BLOCK);
+        }
+    }
+    assert!(waiting.is_empty());
+}
+
+fn from_ssd(server: &Server) -> u64 {
+    server.status()["pool"]["counters"]["blocks_read_ssd"].as_u64().unwrap()
+}
+
+#[test]
+fn many_reads_of_the_cache_devices_at_once_bring_what_was_written() {
+    let (server, file) = server_with_file();
+    std::thread::scope(|scope| {
+        for (seed, (depth, len)) in
+            [(1, 4096), (40, 4096), (40, 5000), (8, 60_000), (4, 300_000)].iter().enumerate()
+        {
+            let (server, file) = (&server, &file);
+            scope.spawn(move || read_all_over(server, file, seed as u64, *depth, *len));
+        }
+    });
+    assert!(from_ssd(&server) > 0, "they were not answered from memory");
+}
+
+#[test]
+fn copies_that_rot_while_they_are_read_are_read_from_the_directory() {
+    let (server, file) = server_with_file();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Every third block of both devices, behind the superblocks.
+            for cache in server.caches() {
+                let device = File::options().write(true).open(cache).unwrap();
+                for block in (512..15 * 1024).step_by(3) {
+                    device.write_all_at(b"rotten", block * BLOCK + 77).unwrap();
+                }
+            }
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+        for seed in 0..3 {
+            let (server, file, done) = (&server, &file, &done);
+            scope.spawn(move || {
+                let mut rounds = 0;
+                while rounds < 2 || !done.load(std::sync::atomic::Ordering::SeqCst) {
+                    read_all_over(server, file, seed * 100 + rounds, 32, 4096);
+                    rounds += 1;
+                }
+            });
+        }
+    });
+    read_all_over(&server, &file, 7, 32, 4096);
+}
