@@ -6,13 +6,14 @@ use super::frames::{Read, footer_of};
 use super::headers::Found;
 use super::{Recovered, is_log, name};
 use crate::buffer::BLOCK;
-use crate::format::{Body, Footer, Record};
+use crate::format::{Body, Footer, Place, Record};
 use crate::leaf::{Entry, SegmentId};
 use crate::object::Object;
 use crate::objects::Objects;
 use crate::plant;
 use crate::pool::Pool;
 use crate::segments::{Segment, Segments};
+use crate::wait::all;
 
 /// The tables of an engine.
 pub(super) struct Applied {
@@ -26,6 +27,9 @@ pub(super) struct Applied {
     pub(super) kept: Vec<u64>,
     pub(super) recovered: Recovered,
 }
+
+/// Footers read at once.
+const DEPTH: usize = 64;
 
 /// A segment with its records.
 struct Loaded {
@@ -80,34 +84,47 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: 
 
 /// Reads the records of all segments. One of the log's whose records cannot be read any more (they were needed only to
 /// say which older copies do not count) takes all older ones with it.
-async fn load(pool: &Pool, live: Vec<Found>, read: &Read) -> Vec<Loaded> {
+async fn load(pool: &Pool, mut live: Vec<Found>, read: &Read) -> Vec<Loaded> {
     let mut loaded = Vec::<Loaded>::new();
-    for mut found in live {
-        let in_log = is_log(&found) && found.seq >= read.reach.tail;
-        if let Some(contents) = read.contents.get(&found.seq).filter(|_| in_log) {
-            let (bodies, sealed) = (contents.bodies.clone(), contents.sealed);
-            loaded.push(Loaded { found, bodies, in_log, sealed });
-            continue;
-        }
-        let name = name(pool, &found);
-        let mut body = None;
-        for place in &found.legs {
-            if body.is_none() {
-                let footer = footer_of(pool, *place, &name).await;
-                body = footer.filter(|f| f.epoch >= found.epoch).map(|footer| (footer.body, *place));
+    while !live.is_empty() {
+        let rest = live.split_off(live.len().min(DEPTH));
+        let footers = all(live.iter().map(|found| Box::pin(load_one(pool, found, read))).collect()).await;
+        for (mut found, records) in live.into_iter().zip(footers) {
+            let in_log = is_log(&found) && found.seq >= read.reach.tail;
+            match records {
+                Some(Records { bodies, sealed, only }) => {
+                    // The second leg is not in use any more.
+                    found.legs = only.map_or(found.legs, |place| smallvec::smallvec![place]);
+                    loaded.push(Loaded { found, bodies, in_log, sealed });
+                }
+                None if is_log(&found) => loaded.clear(),
+                None => {}
             }
         }
-        match body {
-            Some((body, place)) => {
-                // The second leg is not in use any more.
-                found.legs = smallvec::smallvec![place];
-                loaded.push(Loaded { found, bodies: vec![body], in_log, sealed: true });
-            }
-            None if is_log(&found) => loaded.clear(),
-            None => {}
-        }
+        live = rest;
     }
     loaded
+}
+
+/// What a segment's records say, and the only leg of it that counts.
+struct Records {
+    bodies: Vec<Body>,
+    sealed: bool,
+    only: Option<Place>,
+}
+
+async fn load_one(pool: &Pool, found: &Found, read: &Read) -> Option<Records> {
+    let in_log = is_log(found) && found.seq >= read.reach.tail;
+    if let Some(contents) = read.contents.get(&found.seq).filter(|_| in_log) {
+        return Some(Records { bodies: contents.bodies.clone(), sealed: contents.sealed, only: None });
+    }
+    let name = name(pool, found);
+    for place in &found.legs {
+        if let Some(footer) = footer_of(pool, *place, &name).await.filter(|f| f.epoch >= found.epoch) {
+            return Some(Records { bodies: vec![footer.body], sealed: true, only: Some(*place) });
+        }
+    }
+    None
 }
 
 /// The segments no live one is in; the first is used first.
