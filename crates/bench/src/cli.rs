@@ -248,19 +248,7 @@ fn run_compare(args: &CompareArgs) -> Result<()> {
 
 fn run_verify(args: &VerifyArgs) -> Result<()> {
     let (target, _ganesha) = args.server.start()?;
-    let settings = Settings {
-        target,
-        repeat: 1,
-        threads: 1,
-        verify: true,
-        state: None,
-        keep: true,
-        drop_caches: false,
-        server_pid: None,
-        uid: args.uid,
-        label: None,
-        command: Vec::new(),
-    };
+    let settings = Settings { verify: true, keep: true, uid: args.uid, ..Settings::of(target) };
     let (files, bytes) = verify::verify(settings, &args.state)?;
     eprintln!("{files} files, {bytes} bytes: all that was promised is there, nothing is torn");
     Ok(())

@@ -59,6 +59,25 @@ pub struct Settings {
     pub command: Vec<String>,
 }
 
+impl Settings {
+    /// One run by one thread, as root, that checks nothing and leaves nothing.
+    pub(crate) fn of(target: Target) -> Self {
+        Self {
+            target,
+            repeat: 1,
+            threads: 1,
+            verify: false,
+            state: None,
+            keep: false,
+            drop_caches: false,
+            server_pid: None,
+            uid: 0,
+            label: None,
+            command: Vec::new(),
+        }
+    }
+}
+
 /// A job under way.
 pub(crate) struct Runner<'g> {
     settings: Settings,

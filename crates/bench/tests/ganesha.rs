@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use clap::ValueEnum as _;
+use forebay_bench::options::Pattern;
 use forebay_bench::result::Report;
 
 fn available() -> bool {
@@ -35,19 +37,8 @@ fn all_patterns_run_verified_and_clean_up() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let patterns = [
-        "seqwrite",
-        "seqread",
-        "randwrite",
-        "randread",
-        "mixed",
-        "getattr",
-        "lookup",
-        "access",
-        "meta",
-        "smallfile",
-        "readdirplus",
-    ];
+    let patterns: Vec<String> = Pattern::value_variants().iter().map(ToString::to_string).collect();
+    let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
     let options = [
         "--verify",
         "-n",

@@ -11,22 +11,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use clap::ValueEnum as _;
 use common::{Serving, forebay, text};
+use forebay_bench::options::Pattern;
+use rustix::process::Signal;
 use serde_json::Value;
 
-const PATTERNS: [&str; 11] = [
-    "seqwrite",
-    "seqread",
-    "randwrite",
-    "randread",
-    "mixed",
-    "getattr",
-    "lookup",
-    "access",
-    "meta",
-    "smallfile",
-    "readdirplus",
-];
+/// Every pattern that there is.
+fn patterns() -> Vec<String> {
+    Pattern::value_variants().iter().map(ToString::to_string).collect()
+}
 
 fn succeeds(arguments: &[&str]) -> Output {
     let output = forebay(arguments);
@@ -75,9 +69,11 @@ fn every_pattern_runs_verified_and_is_reported() {
         "-o",
         result_name,
     ];
-    succeeds(&[&["bench", "run", "--url", &url(&server)][..], &PATTERNS, &options].concat());
+    let patterns = patterns();
+    let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+    succeeds(&[&["bench", "run", "--url", &url(&server)], &patterns[..], &options].concat());
     let phases = phases(&result);
-    assert_eq!(phases.len(), PATTERNS.len() - 1 + 6);
+    assert_eq!(phases.len(), patterns.len() - 1 + 6);
     assert!(phases.iter().all(|(_, operations)| *operations > 0), "{phases:?}");
     assert_eq!(std::fs::read_dir(server.data()).unwrap().count(), 0, "everything was removed");
 
@@ -131,7 +127,9 @@ fn agents_share_files_and_directories() {
         assert_eq!(std::fs::read_dir(server.data()).unwrap().count(), 0, "everything was removed");
         phases
     };
-    run(&[&PATTERNS[..], &["--verify", "-t", "0.3", "--size", "1M", "--record", "64K", "--items", "20"]]
+    let patterns = patterns();
+    let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+    run(&[&patterns[..], &["--verify", "-t", "0.3", "--size", "1M", "--record", "64K", "--items", "20"]]
         .concat());
     for layout in ["segmented", "strided"] {
         let shared =
@@ -143,6 +141,30 @@ fn agents_share_files_and_directories() {
     assert_eq!(phases[1], ("meta/create".to_owned(), 240));
 }
 
+/// Load on a write-back cache, `kill -9` in the middle of it, and everything that was promised is there.
+#[test]
+fn what_was_promised_is_there_after_a_crash() {
+    for options in [
+        &["randwrite", "-d", "4", "--zipf", "1.1"][..],
+        &["randwrite", "-d", "4", "--stable", "unstable", "--commit-every", "20"],
+        &["mixed", "--shared", "strided", "-d", "4"],
+        &["seqwrite", "--shared", "segmented", "--record", "64K"],
+    ] {
+        let server = Serving::start(&["--squash", "none", "--mode", "write-back", "--cache-size", "256M"]);
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let state = state.to_str().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(["bench", "run", "--url", &url(&server), "-n", "3", "--size", "1M", "-t", "300"]);
+        let mut load = command.args(options).args(["--state", state]).stderr(Stdio::piped()).spawn().unwrap();
+        server.wait_for_calls("WRITE", 500);
+        let server = server.restart(Signal::KILL);
+        assert_eq!(load.wait().unwrap().code(), Some(1), "{options:?}");
+        let verified = succeeds(&["bench", "verify", "--url", &url(&server), "--state", state]);
+        assert!(text(&verified.stderr).contains("all that was promised is there"), "{options:?}");
+    }
+}
+
 #[test]
 fn the_published_tests_run_in_small_and_go_on_where_they_were() {
     if !rustix::process::geteuid().is_root() {
@@ -151,32 +173,41 @@ fn the_published_tests_run_in_small_and_go_on_where_they_were() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (page, work, array) = (path("page.html"), path("work"), path("array"));
+    let (page, tables, work, array) = (path("page.html"), path("tables.md"), path("work"), path("array"));
     std::fs::create_dir(&array).unwrap();
-    let paper = [
-        "bench",
-        "paper",
-        "--quick",
-        "--systems",
-        "pass-through",
-        "--clients",
-        "1,2",
-        "--seconds",
-        "0.2",
-        "--data",
-        "4M",
-        "--array",
-        &array,
-        "--dir",
-        &work,
-        "-o",
-        &page,
+    let small = ["--quick", "--systems", "pass-through,write-back", "--clients", "1,2", "--seconds", "0.2"];
+    let places = ["--data", "4M", "--array", &array, "--dir", &work, "-o", &page, "-o", &tables];
+    let paper = [&["bench", "paper"], &small[..], &places].concat();
+    let hurried = forebay(&[&paper[..], &["--minutes", "0.00001"]].concat());
+    assert!(text(&hurried.stderr).contains("there was no time"), "{}", text(&hurried.stderr));
+
+    let again = forebay(&paper);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
+    let lock = std::fs::File::open(Path::new(&work).join("lock")).unwrap();
+    lock.lock().unwrap();
+    let resumed = [&paper[..], &["--resume"]].concat();
+    let beside = forebay(&resumed);
+    assert!(text(&beside.stderr).contains("another run"), "{}", text(&beside.stderr));
+    drop(lock);
+
+    succeeds(&resumed);
+    let (text_of_page, tables) =
+        (std::fs::read_to_string(&page).unwrap(), std::fs::read_to_string(&tables).unwrap());
+    let parts = [
+        "Where we win, where we lose",
+        "Figure 5: sequential write",
+        "Figure 13",
+        "Sync against async",
+        "Beside a parallel file system",
+        "The load generator itself",
+        "Method, machine, versions",
+        "durable on both",
     ];
-    succeeds(&paper);
-    let text_of_page = std::fs::read_to_string(&page).unwrap();
-    for part in ["Figure 5: sequential write", "Figure 13", "Method, machine, versions", "durable on both"] {
-        assert!(text_of_page.contains(part), "{part}");
+    for part in parts {
+        assert!(text_of_page.contains(part) && tables.contains(part), "{part}");
     }
+    assert!(!tables.contains("What is missing") && !tables.contains("NaN"), "{tables}");
     let cells = || {
         let entries = std::fs::read_dir(Path::new(&work).join("cells")).unwrap().flatten();
         let mut cells: Vec<_> =
@@ -185,22 +216,17 @@ fn the_published_tests_run_in_small_and_go_on_where_they_were() {
         cells
     };
     let before = cells();
-    assert_eq!(before.len(), 4 * 2 + 3);
+    assert_eq!(before.len(), 2 * (4 * 2 + 4));
     assert_eq!(std::fs::read_dir(&array).unwrap().count(), 0, "everything was removed");
 
-    let again = forebay(&paper);
-    assert_eq!(again.status.code(), Some(1));
-    assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
-    let lock = std::fs::File::open(Path::new(&work).join("lock")).unwrap();
-    lock.lock().unwrap();
-    let beside = forebay(&[&paper[..], &["--resume"]].concat());
-    assert!(text(&beside.stderr).contains("another run"), "{}", text(&beside.stderr));
-    drop(lock);
     std::fs::remove_file(&before[0].0).unwrap();
-    succeeds(&[&paper[..], &["--resume"]].concat());
+    succeeds(&resumed);
     let after = cells();
     assert_eq!(after[1..], before[1..], "what was there is not measured again");
     assert!(after[0].0 == before[0].0 && after[0].1 > before[0].1);
+    // Nothing is left to measure: the storage is not needed any more.
+    std::fs::remove_dir(&array).unwrap();
+    succeeds(&resumed);
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub(crate) struct Key {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Cell {
     pub(crate) key: Key,
+    /// Version of the server.
+    pub(crate) version: String,
     pub(crate) report: Report,
     /// What the disks did meanwhile, where that was watched.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -42,6 +44,11 @@ impl Key {
         let clients =
             if self.clients == 1 { "1 client".to_owned() } else { format!("{} clients", self.clients) };
         format!("{}, {clients}, {}", self.test.name(), self.system.name())
+    }
+
+    /// Whether the measurement was made before.
+    pub(crate) fn is_there(&self, dir: &Path) -> bool {
+        self.file(dir).exists()
     }
 
     /// The measurement, if it was made before.

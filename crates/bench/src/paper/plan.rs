@@ -33,6 +33,8 @@ pub(crate) enum Test {
     Cold,
     /// All clients in one file.
     Shared,
+    /// Files of 4 KiB: create, stat, read, remove.
+    SmallFiles,
     /// Writes that promise nothing against writes that promise all.
     Promise,
     /// Reads and writes for longer, for what reaches the disks second by second.
@@ -40,12 +42,13 @@ pub(crate) enum Test {
 }
 
 impl Test {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Sequential,
         Self::Random,
         Self::Metadata,
         Self::Cold,
         Self::Shared,
+        Self::SmallFiles,
         Self::Promise,
         Self::Trace,
     ];
@@ -58,6 +61,7 @@ impl Test {
             Self::Metadata => "metadata",
             Self::Cold => "cold",
             Self::Shared => "shared",
+            Self::SmallFiles => "small-files",
             Self::Promise => "promise",
             Self::Trace => "trace",
         }
@@ -135,7 +139,7 @@ impl Plan {
             Test::Sequential | Test::Random | Test::Cold => self.clients.clone(),
             Test::Metadata => self.clients.iter().chain(&self.threads).copied().collect(),
             Test::Shared | Test::Trace => vec![middle],
-            Test::Promise => vec![most],
+            Test::SmallFiles | Test::Promise => vec![most],
         }
     }
 
@@ -193,8 +197,13 @@ impl Plan {
         job([step("random read, cold", Pattern::Randread, &options, Some(self.seconds))])
     }
 
+    /// Small files of each of `clients`.
+    fn items(&self, clients: u32) -> u32 {
+        (self.items * 8 / (clients + 7)).max(self.items / 10).max(1)
+    }
+
     pub(crate) fn metadata(&self, clients: u32) -> Job {
-        let items = (self.items * 8 / (clients + 7)).max(self.items / 10).max(1);
+        let items = self.items(clients);
         let made = Options { clients, items, ..Options::default() };
         let asked = Options { clients, items: items.min(32), ..Options::default() };
         let stable = Some(Stable::FileSync);
@@ -204,6 +213,19 @@ impl Plan {
             step("stat", Pattern::Lookup, &asked, Some((self.seconds / 2.0).max(0.1))),
             step("durable small file", Pattern::Smallfile, &durable, Some(self.seconds)),
         ])
+    }
+
+    /// As mdtest with 4 KiB written and synced, 1,024 files in a directory.
+    pub(crate) fn small_files(&self, clients: u32) -> Job {
+        let options = Options {
+            clients,
+            items: self.items(clients),
+            items_per_dir: 1024,
+            item_size: Size(4096),
+            stable: Some(Stable::FileSync),
+            ..Options::default()
+        };
+        job([step("4 KiB files", Pattern::Meta, &options, None)])
     }
 
     pub(crate) fn shared(&self, clients: u32) -> Job {
@@ -242,11 +264,11 @@ impl Plan {
     }
 }
 
-fn job(steps: impl IntoIterator<Item = Step>) -> Job {
+pub(super) fn job(steps: impl IntoIterator<Item = Step>) -> Job {
     Job { steps: steps.into_iter().collect() }
 }
 
-fn step(name: &str, pattern: Pattern, options: &Options, seconds: Option<f64>) -> Step {
+pub(super) fn step(name: &str, pattern: Pattern, options: &Options, seconds: Option<f64>) -> Step {
     Step { name: Some(name.to_owned()), seconds, groups: vec![Group { pattern, options: options.clone() }] }
 }
 
@@ -288,6 +310,7 @@ mod tests {
                             plan.cold_random(clients),
                             plan.metadata(clients),
                             plan.shared(clients),
+                            plan.small_files(clients),
                             plan.promise(clients),
                             plan.trace(clients),
                         ];

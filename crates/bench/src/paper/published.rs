@@ -1,5 +1,7 @@
-//! The published figures that ours are set beside: a white paper on NFS with a host cache on direct-attached storage
-//! (Dell HPC, 2013): 48 disks in RAID 60, two 350 GB PCIe SSDs, 64 clients. Figures are peaks over the numbers of clients.
+//! The published figures that ours are set beside. Figures are peaks over the numbers of clients.
+//!
+//! A white paper on NFS with a host cache on direct-attached storage (Dell HPC, 2013): 48 disks in RAID 60, two 350 GB PCIe
+//! SSDs, 64 clients. A study of a parallel file system, PixStor on eight enclosures of 84 disks (2020).
 
 /// One published figure.
 #[derive(Debug, Clone, Copy)]
@@ -99,4 +101,53 @@ pub(crate) const FIGURES: [Figure; 9] = [
         ratio: Some(8.6),
         note: "The published cache warmed within a long run; a short run here can only begin to.",
     },
+];
+
+/// Phases that are judged against the baseline, too.
+pub(crate) const OTHERS: [&str; 9] = [
+    "durable small file",
+    "N-1 segmented write",
+    "N-1 segmented read",
+    "N-1 strided write",
+    "N-1 strided read",
+    "4 KiB files/create",
+    "4 KiB files/stat",
+    "4 KiB files/read",
+    "4 KiB files/remove",
+];
+
+/// A published peak of a parallel file system.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parallel {
+    pub(crate) name: &'static str,
+    /// Name of our phase.
+    pub(crate) phase: &'static str,
+    pub(crate) published: &'static str,
+    /// Name of the peak that it relates to, and their published ratio.
+    pub(crate) against: Option<(&'static str, f64)>,
+}
+
+const fn parallel(
+    name: &'static str,
+    phase: &'static str,
+    published: &'static str,
+    against: Option<(&'static str, f64)>,
+) -> Parallel {
+    Parallel { name, phase, published, against }
+}
+
+pub(crate) const PARALLEL: [Parallel; 13] = [
+    parallel("sequential write, a file each", "sequential write", "20.4 GB/s", None),
+    parallel("sequential read, a file each", "sequential read, warm", "24.2 GB/s", None),
+    parallel("write of one file (N-1)", "N-1 segmented write", "19.3 GB/s", None),
+    parallel("read of one file (N-1)", "N-1 segmented read", "24.8 GB/s", None),
+    parallel("random write 4 KiB", "random write", "40,000/s (depth 16)", None),
+    parallel("random read 4 KiB", "random read, cold", "25,600/s (depth 16)", None),
+    parallel("create, empty", "metadata/create", "169,400/s", None),
+    parallel("stat, empty", "metadata/stat", "11,000,000/s", None),
+    parallel("remove, empty", "metadata/remove", "170,600/s", None),
+    parallel("create, 4 KiB", "4 KiB files/create", "68,100/s", Some(("create, empty", 0.40))),
+    parallel("stat, 4 KiB", "4 KiB files/stat", "8,200,000/s", Some(("stat, empty", 0.75))),
+    parallel("read, 4 KiB", "4 KiB files/read", "44,800/s", Some(("create, 4 KiB", 0.66))),
+    parallel("remove, 4 KiB", "4 KiB files/remove", "400,000/s", Some(("remove, empty", 2.34))),
 ];

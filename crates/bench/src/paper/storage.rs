@@ -23,36 +23,49 @@ const SAMPLE: Duration = Duration::from_millis(250);
 pub(crate) struct Storage {
     root: PathBuf,
     emulated: bool,
-    /// What the report says about it.
-    pub(crate) description: String,
+}
+
+/// What the report says about a directory, or else about an emulated array.
+pub(crate) fn describe(dir: Option<&Path>, model: &str) -> Result<String> {
+    Ok(match dir {
+        Some(dir) => format!("the directory {}", dir.display()),
+        None => {
+            let model = Model::load(model)?;
+            format!("emulated array {}: {}", model.name, model.description)
+        }
+    })
 }
 
 impl Storage {
-    /// Takes a directory on a real array.
-    pub(crate) fn directory(dir: &Path) -> Result<Self> {
+    /// Takes a directory on a real array, or else makes an emulated one, or takes that which an interrupted run has left.
+    pub(crate) fn prepare(dir: Option<&Path>, model: &str, work: &Path, daemon: &[&str]) -> Result<Self> {
+        match dir {
+            Some(dir) => Self::directory(dir),
+            // Mounted there, not below /run: nfs-ganesha gets a /run of its own.
+            None => Self::emulated(model, work.join("array"), daemon),
+        }
+    }
+
+    fn directory(dir: &Path) -> Result<Self> {
         let what = || format!("the directory {} cannot be used", dir.display());
         let root = dir.join("forebay-paper");
         fs::create_dir_all(&root).with_context(what)?;
         let root = root.canonicalize().with_context(what)?;
-        Ok(Self { description: format!("the directory {}", dir.display()), root, emulated: false })
+        Ok(Self { root, emulated: false })
     }
 
-    /// Makes an emulated array, or takes the one that an interrupted run has left.
-    /// It is mounted at `mount`, not below /run: nfs-ganesha gets a /run of its own.
-    pub(crate) fn emulated(model: &str, mount: PathBuf, daemon: &[&str]) -> Result<Self> {
-        let model = Model::load(model)?;
-        let description = format!("emulated array {}: {}", model.name, model.description);
+    fn emulated(model: &str, mount: PathBuf, daemon: &[&str]) -> Result<Self> {
         let plan = power::Plan {
             base: STATES.into(),
             name: NAME.to_owned(),
-            model,
+            model: Model::load(model)?,
             size: SIZE,
             image_dir: "/dev/shm".into(),
             fs: FileSystem::Xfs,
             mount: Some(mount),
         };
         let state = power::up(&plan, daemon)?;
-        Ok(Self { root: state.mount, emulated: true, description })
+        Ok(Self { root: state.mount, emulated: true })
     }
 
     /// A directory on it, made where it is missing.

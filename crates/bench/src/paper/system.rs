@@ -98,7 +98,10 @@ impl Server {
     pub(crate) fn run(&self, job: &Job, cold: bool, keep: bool) -> Result<Report> {
         match self {
             Self::Ganesha { dir, work } => run_ganesha(dir, work, job, cold, keep),
-            Self::Forebay(server) => runner::run(settings(&server.target, cold, keep), job),
+            Self::Forebay(server) => {
+                let settings = Settings { keep, drop_caches: cold, ..Settings::of(server.target.clone()) };
+                runner::run(settings, job)
+            }
         }
     }
 
@@ -122,24 +125,8 @@ impl Server {
 }
 
 /// This program again.
-fn program() -> Result<Command> {
+pub(super) fn program() -> Result<Command> {
     Ok(Command::new(std::env::current_exe().context("the path of this program cannot be found")?))
-}
-
-fn settings(target: &Target, drop_caches: bool, keep: bool) -> Settings {
-    Settings {
-        target: target.clone(),
-        repeat: 1,
-        threads: 1,
-        verify: false,
-        state: None,
-        keep,
-        drop_caches,
-        server_pid: None,
-        uid: 0,
-        label: None,
-        command: Vec::new(),
-    }
 }
 
 fn run_ganesha(dir: &Path, work: &Path, job: &Job, cold: bool, keep: bool) -> Result<Report> {
@@ -246,6 +233,14 @@ fn discard(state: &Path, caches: &[PathBuf; 2]) -> Result<()> {
     };
     gone(fs::remove_dir_all(state), state)?;
     caches.iter().try_for_each(|cache| gone(fs::remove_file(cache), cache))
+}
+
+/// The version of a system, as reports say it.
+pub(crate) fn version(system: System) -> Result<String> {
+    match system {
+        System::Ganesha => ganesha_version(),
+        _ => Ok(env!("CARGO_PKG_VERSION").to_owned()),
+    }
 }
 
 /// The version of nfs-ganesha, or why it cannot be used here.

@@ -1,13 +1,11 @@
 //! Cache I/O minus disk I/O over time (the published figure 14): what clients asked for that the disks never saw.
 
-use anyhow::Result;
-use maud::{Markup, html};
-
 use super::cell::Cell;
 use super::storage::DiskSample;
 use super::system::System;
 use crate::report::charts::short;
-use crate::report::page::{figures, grouped, table};
+use crate::report::document::{Part, Section, Span, Table, text};
+use crate::report::measured::grouped;
 use crate::report::plot::{Line, Plot, Point};
 use crate::report::scale::Scale;
 use crate::result::Run;
@@ -65,7 +63,7 @@ fn plot(title: &str, seconds: &[(System, Vec<Second>)], value: fn(&Second) -> f6
 }
 
 /// The section, where anything was watched.
-pub(super) fn section(cells: &[Cell]) -> Result<Option<Markup>> {
+pub(super) fn section(cells: &[Cell]) -> Option<Section> {
     let watched = System::ALL.into_iter().filter_map(|system| {
         let cell = cells.iter().find(|cell| cell.key.system == system && !cell.disk.is_empty())?;
         let run = cell.report.phases.first()?.runs.first()?;
@@ -73,34 +71,30 @@ pub(super) fn section(cells: &[Cell]) -> Result<Option<Markup>> {
     });
     let watched: Vec<(System, Vec<Second>)> = watched.collect();
     if watched.is_empty() {
-        return Ok(None);
+        return None;
     }
     let rows = watched.iter().map(|(system, seconds)| {
         let mean = |value: fn(&Second) -> f64| seconds.iter().map(value).sum::<f64>() / seconds.len() as f64;
         let (asked, reached) = (mean(|second| second.clients), mean(|second| second.disks));
         vec![
-            html! { (system.name()) },
-            html! { (grouped(asked)) },
-            html! { (grouped(reached)) },
-            html! { (signed(asked - reached)) },
+            Span::from(system.name()),
+            Span::from(grouped(asked)),
+            Span::from(grouped(reached)),
+            Span::from(signed(asked - reached)),
         ]
     });
-    let rows: Vec<Vec<Markup>> = rows.collect();
-    let drawn = figures(&[
+    let plots = vec![
         plot("requests that no disk saw: clients - disks", &watched, |second| second.clients - second.disks),
         plot("requests to the disks", &watched, |second| second.disks),
-    ])?;
+    ];
     let head = ["mean of the seconds", "clients, requests/s", "disks, requests/s", "clients - disks"];
-    Ok(Some(html! {
-        section {
-            h2 { "Figure 14: cache I/O minus disk I/O over time" }
-            p { "Half reads, half stable writes of 4 KiB at random places, from an empty cache; what the kernel's block device counts is "
-                "subtracted. Where the disks do more than clients asked for (journals, write-back of earlier data), the first plot "
-                "stays at zero and the table tells by how much." }
-            (drawn)
-            (table(&head, &rows))
-        }
-    }))
+    let said = text![
+        "Half reads, half stable writes of 4 KiB at random places, from an empty cache; what the kernel's block device counts is \
+         subtracted. Where the disks do more than clients asked for (journals, write-back of earlier data), the first plot \
+         stays at zero and the table tells by how much."
+    ];
+    let parts = vec![Part::Text(said), Part::Plots(plots), Part::Table(Table::new(&head, rows.collect()))];
+    Some(Section::new("Figure 14: cache I/O minus disk I/O over time", parts))
 }
 
 fn signed(value: f64) -> String {

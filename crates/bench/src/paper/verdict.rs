@@ -1,8 +1,7 @@
 //! Who is ahead, and by how much.
 
-use maud::{Markup, html};
-
 use super::system::System;
+use crate::report::document::{Span, Text, text};
 use crate::report::topic::Topic;
 
 /// Closer than this to the baseline counts as even: with repeats, and without.
@@ -73,25 +72,34 @@ impl Verdict {
     }
 
     /// For a table.
-    pub(crate) fn show(&self) -> Markup {
+    pub(crate) fn show(&self) -> Span {
         match self {
-            Self::Win(..) => html! { span.win { "win" } },
-            Self::Even(..) => html! { span.even { "even" } },
-            Self::Lose(..) => html! { span.lose { "lose" } },
-            Self::Unknown => html! { span.even { "-" } },
+            Self::Win(..) => Span::Win("win".into()),
+            Self::Even(..) => Span::Even("even".into()),
+            Self::Lose(..) => Span::Lose("lose".into()),
+            Self::Unknown => Span::from("-"),
         }
     }
 
     /// In a sentence, beside the published ratio.
-    pub(crate) fn sentence(&self, published: Option<f64>) -> Markup {
+    pub(crate) fn sentence(&self, published: Option<f64>) -> Text {
         let (Self::Win(system, ratio) | Self::Even(system, ratio) | Self::Lose(system, ratio)) = self else {
-            return html! { "not known: the baseline or Forebay was not measured." };
+            return text!["not known: the baseline or Forebay was not measured."];
         };
         let beside = published.map(|published| {
             let word = if *ratio >= published { "better than" } else { "short of" };
             format!(", {word} the published {}", shown(published))
         });
-        html! { (system.name()) " has " b { (shown(*ratio)) } " the baseline" (beside.unwrap_or_default()) ": " (self.show()) "." }
+        let ratio = Span::Strong(shown(*ratio));
+        text![
+            format!("{} has ", system.name()),
+            ratio,
+            " the baseline",
+            beside.unwrap_or_default(),
+            ": ",
+            self.show(),
+            ".",
+        ]
     }
 }
 

@@ -1,4 +1,4 @@
-//! `bench report`: results as a page, or as a picture.
+//! `bench report`: results as a page, as Markdown, or as a picture.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,9 @@ use clap::Args;
 use crate::result::Report;
 
 pub(crate) mod charts;
+pub(crate) mod document;
+pub(crate) mod markdown;
+pub(crate) mod measured;
 pub(crate) mod page;
 pub(crate) mod picture;
 pub(crate) mod plot;
@@ -24,7 +27,7 @@ pub struct ReportArgs {
     /// Results that `bench run -o` has written.
     #[arg(required = true)]
     results: Vec<PathBuf>,
-    /// What to write; the name says the form: .html, .svg or .png.
+    /// What to write; the name says the form: .html, .md (tables only), .svg or .png (plots only).
     #[arg(long, short = 'o', value_name = "FILE")]
     output: PathBuf,
 }
@@ -44,16 +47,15 @@ pub(crate) fn execute(args: &ReportArgs) -> Result<()> {
         })
         .collect();
     let reports = topic::label(reports?);
-    let content = match form {
-        Form::Page => page::report(&reports)?.into_bytes(),
-        Form::Drawing => drawing(&reports)?.into_bytes(),
-        Form::Picture => picture::png(&drawing(&reports)?)?,
-    };
-    write(&args.output, &content)
+    match form {
+        Form::Text(form) => form.write(&args.output, &measured::document(&reports)),
+        Form::Drawing => write(&args.output, drawing(&reports)?.as_bytes()),
+        Form::Picture => write(&args.output, &picture::png(&drawing(&reports)?)?),
+    }
 }
 
 /// Writes a file that a person asked for.
-pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
+fn write(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).with_context(|| format!("the report {} cannot be written", path.display()))
 }
 
@@ -62,9 +64,42 @@ fn drawing(reports: &[topic::Labelled]) -> Result<String> {
     plot::draw(&plots, COLUMNS.min(plots.len()))
 }
 
+/// A form that holds text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TextForm {
+    Page,
+    Markdown,
+}
+
+impl TextForm {
+    /// The form that a file's name stands for.
+    ///
+    /// # Errors
+    /// Where it stands for none.
+    pub(crate) fn of(path: &Path) -> Result<Self> {
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("html" | "htm") => Ok(Self::Page),
+            Some("md") => Ok(Self::Markdown),
+            _ => bail!("the report {} has to end in .html or .md", path.display()),
+        }
+    }
+
+    /// Writes a document in this form.
+    ///
+    /// # Errors
+    /// Where a plot cannot be drawn or the file cannot be written.
+    pub(crate) fn write(self, path: &Path, document: &document::Document) -> Result<()> {
+        let content = match self {
+            Self::Page => page::page(document)?,
+            Self::Markdown => markdown::markdown(document),
+        };
+        write(path, content.as_bytes())
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Form {
-    Page,
+    Text(TextForm),
     Drawing,
     Picture,
 }
@@ -72,10 +107,12 @@ enum Form {
 impl Form {
     fn of(path: &Path) -> Result<Self> {
         match path.extension().and_then(|end| end.to_str()) {
-            Some("html" | "htm") => Ok(Self::Page),
             Some("svg") => Ok(Self::Drawing),
             Some("png") => Ok(Self::Picture),
-            _ => bail!("the report {} has to end in .html, .svg or .png", path.display()),
+            _ => match TextForm::of(path) {
+                Ok(form) => Ok(Self::Text(form)),
+                Err(_) => bail!("the report {} has to end in .html, .md, .svg or .png", path.display()),
+            },
         }
     }
 }

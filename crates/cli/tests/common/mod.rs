@@ -61,27 +61,32 @@ impl Drop for Running {
 pub struct Serving {
     pub running: Running,
     dir: TempDir,
+    flags: Vec<String>,
 }
 
 impl Serving {
-    /// Starts `serve data` with further flags and waits until it accepts clients.
+    /// Starts `serve data` with further flags, without a cache unless they name a mode, and waits until it accepts clients.
     pub fn start(flags: &[&str]) -> Self {
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let dir = TempDir::new().unwrap();
-        Self { running: Running::start(Self::command(&dir).args(flags)), dir }
+        Self { running: Running::start(&mut Self::command(&dir, &flags)), dir, flags }
     }
 
-    fn command(dir: &TempDir) -> Command {
+    fn command(dir: &TempDir, flags: &[String]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        command.arg("serve").arg(dir.path().join("data")).args(["--mode", "pass-through"]);
+        command.arg("serve").arg(dir.path().join("data")).args(flags);
+        if !flags.iter().any(|flag| flag == "--mode") {
+            command.args(["--mode", "pass-through"]);
+        }
         command.args(["--listen", "127.0.0.1:0", "--state-dir"]).arg(dir.path().join("state"));
         command
     }
 
-    /// Ends it with a signal and starts it again on the same directories.
+    /// Ends it with a signal and starts it again on the same directories, with the same flags.
     pub fn restart(self, signal: Signal) -> Self {
-        let Self { running, dir } = self;
+        let Self { running, dir, flags } = self;
         running.end(signal);
-        Self { running: Running::start(&mut Self::command(&dir)), dir }
+        Self { running: Running::start(&mut Self::command(&dir, &flags)), dir, flags }
     }
 
     pub fn data(&self) -> PathBuf {
@@ -95,6 +100,18 @@ impl Serving {
     /// `ADDR:PORT` it listens on.
     pub fn address(&self) -> &str {
         self.running.announced.lines().find_map(|line| line.strip_prefix("Listening on ")).unwrap()
+    }
+
+    /// Waits until clients have had so many replies to a procedure.
+    pub fn wait_for_calls(&self, procedure: &str, count: u64) {
+        let calls = || {
+            let status: serde_json::Value =
+                serde_json::from_slice(&self.ask(&["status", "--json"]).stdout).unwrap();
+            let all = status["procedures"].as_array().unwrap().clone();
+            let one = all.into_iter().find(|one| one["name"] == procedure);
+            one.map_or(0, |one| one["count"].as_u64().unwrap())
+        };
+        while calls() < count {}
     }
 
     /// Asks it with a verb.

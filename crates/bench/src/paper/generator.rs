@@ -1,0 +1,125 @@
+//! What the load generator costs, and what it reaches against a server that answers at once with constants: no figure of
+//! the report can be above that.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::plan::{Plan, job, step};
+use super::system::program;
+use crate::job::Job;
+use crate::options::{Options, Pattern, Size};
+use crate::report::document::{Part, Section, Span, Table, text};
+use crate::report::measured::grouped;
+use crate::result::{PhaseReport, Report, Run, median};
+use crate::runner::{self, Settings};
+use crate::url::Target;
+
+/// Requests per second of which the cost is stated.
+const RATE: f64 = 50_000.0;
+/// What a generator may take of one processor at that rate.
+const AIM: f64 = 0.33;
+
+/// The null server; it ends when this is dropped.
+struct NullServer(Child);
+
+impl NullServer {
+    /// Starts it and says where it is.
+    fn start() -> Result<(Self, Target)> {
+        let mut command = program()?;
+        let command = command.args(["bench", "null-server"]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut server = Self(command.spawn().context("the null server cannot be started")?);
+        let output = server.0.stdout.take().context("the null server has no output")?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        let target = line.trim().parse().context("the null server does not say where it is")?;
+        Ok((server, target))
+    }
+}
+
+impl Drop for NullServer {
+    fn drop(&mut self) {
+        // One that has ended already needs nothing.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn file(work: &Path) -> PathBuf {
+    work.join("generator.json")
+}
+
+/// What was measured before.
+pub(super) fn load(work: &Path) -> Result<Option<Report>> {
+    let path = file(work);
+    path.exists().then(|| Report::load(&path)).transpose()
+}
+
+/// Measures it, and keeps the result.
+pub(super) fn measure(plan: &Plan, work: &Path) -> Result<Report> {
+    let (_server, target) = NullServer::start()?;
+    let settings = Settings { repeat: plan.repeat, ..Settings::of(target) };
+    let report = runner::run(settings, &loads(plan)).context("the load generator cannot be measured")?;
+    let (path, new) = (file(work), work.join("generator.new"));
+    let what = || format!("{} cannot be written", path.display());
+    fs::write(&new, serde_json::to_vec(&report)?).with_context(what)?;
+    fs::rename(&new, &path).with_context(what)?;
+    Ok(report)
+}
+
+fn loads(plan: &Plan) -> Job {
+    let seconds = Some(plan.seconds.min(2.0));
+    let load = |name: &str, pattern: Pattern, rate: Option<f64>| {
+        // The null server says that every file has 64 MiB.
+        let options =
+            Options { clients: 32, depth: 4, size: Size(64 << 20), items: 32, rate, ..Options::default() };
+        step(name, pattern, &options, seconds)
+    };
+    job([
+        load("GETATTR", Pattern::Getattr, None),
+        load("4 KiB reads", Pattern::Randread, None),
+        load("4 KiB writes", Pattern::Randwrite, None),
+        load("4 KiB reads, open loop", Pattern::Randread, Some(RATE)),
+        load("4 KiB writes, open loop", Pattern::Randwrite, Some(RATE)),
+    ])
+}
+
+/// The section of the report.
+pub(super) fn section(report: &Report) -> Section {
+    let of = |phase: &PhaseReport, value: fn(&Run) -> f64| {
+        median(&phase.runs.iter().map(value).collect::<Vec<f64>>())
+    };
+    let share = |run: &Run| run.client_cpu.unwrap_or_default() / run.seconds;
+    let rows = report.phases.iter().map(|phase| {
+        let rate = of(phase, |run| run.operations_per_second);
+        let used = of(phase, share);
+        vec![
+            Span::from(phase.name.as_str()),
+            Span::from(grouped(rate)),
+            Span::from(format!("{used:.2}")),
+            Span::from(format!("{:.2}", used / rate.max(1.0) * RATE)),
+        ]
+    });
+    let paced =
+        report.phases.iter().filter(|phase| phase.groups.iter().any(|group| group.options.rate.is_some()));
+    let dearest = paced.map(|phase| of(phase, share)).fold(0.0, f64::max);
+    let verdict = if dearest < AIM { Span::Win("less".into()) } else { Span::Lose("not less".into()) };
+    let said = text![
+        "Against a server that answers at once with constants (",
+        Span::Code("forebay bench null-server".into()),
+        "), 32 clients with four requests in flight, one thread, on the same processors. No figure of this report can be above these. \
+         The aim is less than a third of a processor at 50,000 requests a second; it takes ",
+        Span::Strong(format!("{dearest:.2}")),
+        ": ",
+        verdict,
+        ".",
+    ];
+    let head = ["load", "operations/s", "processors in use", "processors for 50,000/s"];
+    Section::new(
+        "The load generator itself",
+        vec![Part::Text(said), Part::Table(Table::new(&head, rows.collect()))],
+    )
+}

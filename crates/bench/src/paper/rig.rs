@@ -1,0 +1,141 @@
+//! Carries out one measurement after the other: servers on the slow storage, each started with empty caches.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::cell::{Cell, Key};
+use super::plan::{Plan, Test};
+use super::storage::Storage;
+use super::system::{self, Place, Server, System};
+use crate::job::Job;
+use crate::result::Report;
+
+/// The storage, what is on it, and where servers keep what is theirs.
+pub(super) struct Rig {
+    plan: Plan,
+    place: Place,
+    storage: Storage,
+    /// Directories that hold their data already.
+    prepared: HashSet<String>,
+}
+
+impl Rig {
+    pub(super) fn new(plan: Plan, work: PathBuf, caches: PathBuf, storage: Storage) -> Self {
+        let place = Place { work, caches, cache_size: plan.cache_size() };
+        Self { plan, place, storage, prepared: HashSet::new() }
+    }
+
+    /// Where results are kept.
+    pub(super) fn work(&self) -> &Path {
+        &self.place.work
+    }
+
+    /// Takes the storage away again.
+    pub(super) fn down(self) -> Result<()> {
+        self.storage.down()
+    }
+
+    /// Whether a system can be measured here at all.
+    pub(super) fn probe(&self, system: System) -> Result<()> {
+        if system == System::Ganesha {
+            return system::ganesha_version().map(drop);
+        }
+        Server::start(system, &self.storage.dir("probe")?, &self.place)?.stop()
+    }
+
+    /// Makes one measurement.
+    pub(super) fn measure(&mut self, key: Key) -> Result<Cell> {
+        let Key { test, clients, system, .. } = key;
+        let plan = self.plan.clone();
+        let mut disk = Vec::new();
+        let reports = match test {
+            Test::Sequential => self.alone(system, test, &plan.sequential(clients), true)?,
+            Test::Shared => self.alone(system, test, &plan.shared(clients), true)?,
+            Test::Metadata => self.alone(system, test, &plan.metadata(clients), false)?,
+            Test::SmallFiles => self.alone(system, test, &plan.small_files(clients), false)?,
+            Test::Promise => self.alone(system, test, &plan.promise(clients), false)?,
+            Test::Random => self.random(system, clients)?,
+            Test::Cold => self.cold(system, clients)?,
+            Test::Trace => {
+                self.prepare("random", &plan.prepare_random())?;
+                let server = Server::start(system, &self.storage.dir("random")?, &self.place)?;
+                let watch = self.storage.watch();
+                let report = server.run(&plan.trace(clients), true, true);
+                disk = watch.samples();
+                self.finish(system, server)?;
+                vec![report?]
+            }
+        };
+        let mut reports = reports.into_iter();
+        let mut report = reports.next().context("nothing was measured")?;
+        report.phases.extend(reports.flat_map(|report| report.phases));
+        report.label = Some(system.name().to_owned());
+        let version = system::version(system)?;
+        Ok(Cell { key, version, report, disk })
+    }
+
+    /// A job that makes its files and removes them.
+    fn alone(&self, system: System, test: Test, job: &Job, cold: bool) -> Result<Vec<Report>> {
+        let server = Server::start(system, &self.storage.dir(test.name())?, &self.place)?;
+        let report = server.run(job, cold, false);
+        self.finish(system, server)?;
+        Ok(vec![report?])
+    }
+
+    fn random(&mut self, system: System, clients: u32) -> Result<Vec<Report>> {
+        let plan = self.plan.clone();
+        self.prepare("random", &plan.prepare_random())?;
+        let server = Server::start(system, &self.storage.dir("random")?, &self.place)?;
+        let written = server.run(&plan.random_write(clients), true, true)?;
+        if system.is_cached() {
+            self.storage.without_pace(|| {
+                server.flush()?;
+                server.run(&plan.warm_up(clients), false, true).map(drop)
+            })?;
+        }
+        let read = server.run(&plan.random_read(clients), true, true)?;
+        self.finish(system, server)?;
+        Ok(vec![written, read])
+    }
+
+    /// Each read with a server that has just started, with new cache files.
+    fn cold(&mut self, system: System, clients: u32) -> Result<Vec<Report>> {
+        let name = format!("cold-{clients}");
+        let plan = self.plan.clone();
+        self.prepare(&name, &plan.prepare_cold(clients))?;
+        let jobs = [plan.cold_sequential(clients), plan.cold_random(clients)];
+        let one = |job| {
+            let server = Server::start(system, &self.storage.dir(&name)?, &self.place)?;
+            let report = server.run(&job, true, true)?;
+            self.finish(system, server)?;
+            Ok(report)
+        };
+        jobs.into_iter().map(one).collect()
+    }
+
+    /// Stops a server, after it has written back what it has cached: its cache files are removed.
+    fn finish(&self, system: System, server: Server) -> Result<()> {
+        if system.is_cached() {
+            self.storage.without_pace(|| server.flush())?;
+        }
+        server.stop()
+    }
+
+    /// Fills a directory, without any cache and without the pace of the disks.
+    fn prepare(&mut self, name: &str, job: &Job) -> Result<()> {
+        if self.prepared.contains(name) {
+            return Ok(());
+        }
+        // Only one number of clients is measured at a time; memory is not for all of them.
+        for old in self.prepared.extract_if(|old| old.starts_with("cold-")) {
+            self.storage.remove(&old)?;
+        }
+        let server = Server::start(System::PassThrough, &self.storage.dir(name)?, &self.place)?;
+        self.storage.without_pace(|| server.run(job, false, true))?;
+        server.stop()?;
+        self.prepared.insert(name.to_owned());
+        Ok(())
+    }
+}
