@@ -15,6 +15,7 @@ use crate::report::ReportArgs;
 use crate::result::Report;
 use crate::runner::{self, Settings};
 use crate::url::Target;
+use crate::verify::Checked;
 use crate::{agents, compare, null_server, recommend, report, table, verify};
 
 /// What `forebay bench` can do.
@@ -26,7 +27,7 @@ pub enum BenchCommand {
     Compare(CompareArgs),
     /// Make a page or a picture of results of `run`.
     Report(ReportArgs),
-    /// Check that files hold what a run with --state has left in them, also after a crash.
+    /// Check that files hold, and names are, what a run with --state has left, also after a crash.
     Verify(VerifyArgs),
     /// Measure disks and SSDs, and say what a cache would bring and which size to buy.
     Recommend(RecommendArgs),
@@ -249,7 +250,9 @@ fn run_compare(args: &CompareArgs) -> Result<()> {
 fn run_verify(args: &VerifyArgs) -> Result<()> {
     let (target, _ganesha) = args.server.start()?;
     let settings = Settings { verify: true, keep: true, uid: args.uid, ..Settings::of(target) };
-    let (files, bytes) = verify::verify(settings, &args.state)?;
-    eprintln!("{files} files, {bytes} bytes: all that was promised is there, nothing is torn");
+    let Checked { files, bytes, names } = verify::verify(settings, &args.state)?;
+    eprintln!(
+        "{files} files, {bytes} bytes, {names} names: all that was promised is there, nothing is torn, nothing is back"
+    );
     Ok(())
 }

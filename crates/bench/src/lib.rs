@@ -23,6 +23,7 @@ mod content;
 mod cpu;
 mod engine;
 mod ledger;
+mod names;
 mod part;
 mod phases;
 mod progress;

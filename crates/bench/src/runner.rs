@@ -101,7 +101,7 @@ pub(crate) fn run_part(settings: Settings, job: &Job, part: Part, gate: &mut dyn
     let mut runner = Runner::new(settings, part, gate)?;
     let result = runner.run(job);
     if let Some(path) = &runner.settings.state {
-        state::save(path, runner.setup.files())?;
+        state::save(path, runner.setup.files(), &runner.setup.promises())?;
     }
     let report = result?;
     if !runner.settings.keep && runner.settings.state.is_none() && part.leads() {

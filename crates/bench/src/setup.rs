@@ -8,6 +8,7 @@ use forebay_wire::nfs3::{FileHandle, Procedure, StableHow};
 use rand_distr::Zipf;
 
 use crate::ledger::Ledger;
+use crate::names::{Names, Place, Promise};
 use crate::options::{Layout, Options, Pattern, Size, unit_of};
 use crate::part::Part;
 use crate::session::Session;
@@ -58,6 +59,7 @@ pub(crate) struct Setup {
     part: Part,
     filesets: HashMap<FileSetKey, Arc<FileSet>>,
     trees: u32,
+    names: Vec<Arc<Names>>,
     seed: u64,
 }
 
@@ -65,12 +67,33 @@ impl Setup {
     pub(crate) fn new(mut session: Session, verify: bool, part: Part) -> Result<Self> {
         let root = session.root;
         let dir = session.directory(&root, DIRECTORY)?;
-        Ok(Self { session, dir, verify, part, filesets: HashMap::new(), trees: 0, seed: 1 })
+        Ok(Self {
+            session,
+            dir,
+            verify,
+            part,
+            filesets: HashMap::new(),
+            trees: 0,
+            names: Vec::new(),
+            seed: 1,
+        })
     }
 
     /// Every file whose content is kept track of.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<DataFile>> {
         self.filesets.values().flat_map(|set| &set.files)
+    }
+
+    /// What is promised of every small file and directory.
+    pub(crate) fn promises(&self) -> Vec<Promise> {
+        self.names.iter().flat_map(|names| names.promises()).collect()
+    }
+
+    /// Keeps track of names of a client from now on, where content is kept track of.
+    fn names(&mut self, place: Place, letter: char, client: u32, size: Option<u32>) -> Option<Arc<Names>> {
+        let names = self.verify.then(|| Arc::new(Names::new(place, letter, client, size)))?;
+        self.names.push(names.clone());
+        Some(names)
     }
 
     /// Finds or makes the data files of group number `group`; with `empty` they have no content afterwards.
@@ -224,19 +247,32 @@ impl Setup {
         let count = if pattern == Pattern::Meta { needed.max(options.items) } else { needed };
         let fresh = || -> Arc<[OnceLock<FileHandle>]> { (0..count).map(|_| OnceLock::new()).collect() };
         let shared = options.shared_dirs.then(fresh);
-        self.part
-            .clients(options.clients)
-            .map(|client| {
-                let base = if shared.is_some() {
-                    base
-                } else {
-                    self.session.directory(&base, &format!("client-{client}"))?
-                };
-                let dirs = shared.clone().unwrap_or_else(fresh);
-                let stable = options.stable_for(pattern);
-                Ok(Arc::new(Tree::new(client, base, dirs, shared.is_none() || client == 0, options, stable)))
-            })
-            .collect()
+        let mut trees = Vec::new();
+        for client in self.part.clients(options.clients) {
+            let (base, path) = match shared {
+                Some(_) => (base, name.clone()),
+                None => {
+                    let own = format!("client-{client}");
+                    (self.session.directory(&base, &own)?, format!("{name}/{own}"))
+                }
+            };
+            let dirs = shared.clone().unwrap_or_else(fresh);
+            let owner = if shared.is_some() { 0 } else { client };
+            let stable = options.stable_for(pattern);
+            let place = Place { base: path.clone(), dirs: Some((owner, options.items_per_dir)) };
+            let files = self.names(place, 'f', client, Some(options.item_size.0 as u32));
+            let made = self.names(Place { base: path, dirs: None }, 'd', client, None);
+            trees.push(Arc::new(Tree::new(
+                client,
+                base,
+                dirs,
+                owner == client,
+                options,
+                stable,
+                files.zip(made),
+            )));
+        }
+        Ok(trees)
     }
 
     /// Finds the directories that another host has made for all.
@@ -295,10 +331,15 @@ impl Setup {
         let trees = self.trees(Pattern::Smallfile, options)?;
         let size = if options.item_size.0 == 0 { 4096 } else { options.item_size.0 as u32 };
         let stable = options.stable_for(Pattern::Smallfile);
-        let part = |tree: &Arc<Tree>| -> (Box<dyn Workload>, u16) {
-            let files = Smallfile::new(tree.client, tree.base, size, stable, options.count, options.depth);
-            (Box::new(files), options.depth)
-        };
-        Ok(trees.iter().map(part).collect())
+        let mut parts: Vec<(Box<dyn Workload>, u16)> = Vec::new();
+        for tree in trees {
+            let own = if options.shared_dirs { String::new() } else { format!("/client-{}", tree.client) };
+            let place = Place { base: format!("{TREE}{}{own}", self.trees), dirs: None };
+            let names = self.names(place, 's', tree.client, Some(size));
+            let (count, depth) = (options.count, options.depth);
+            let files = Smallfile::new(tree.client, tree.base, size, stable, count, depth, names);
+            parts.push((Box::new(files), depth));
+        }
+        Ok(parts)
     }
 }

@@ -1,8 +1,8 @@
 //! The state file: which generation of every unit was sent and which is promised, so that another process, after the
 //! server or the machine has died, can tell what has to be there.
 //!
-//! One line of JSON, then for each file of it the generations sent and the generations durable, four bytes each,
-//! little-endian.
+//! One line of JSON, one line for each name that was made or removed, then for each file of the first line the generations
+//! sent and the generations durable, four bytes each, little-endian.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -14,14 +14,17 @@ use forebay_wire::nfs3::FileHandle;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Ledger;
+use crate::names::Promise;
 use crate::workload::DataFile;
 
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Header {
     schema: u32,
     files: Vec<FileHeader>,
+    /// Lines with names that follow.
+    names: usize,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -32,8 +35,12 @@ struct FileHeader {
     unit: u32,
 }
 
-/// Writes what is known of the files that have a ledger.
-pub(crate) fn save<'a>(path: &Path, files: impl Iterator<Item = &'a Arc<DataFile>>) -> Result<()> {
+/// Writes what is known of the files that have a ledger, and of names.
+pub(crate) fn save<'a>(
+    path: &Path,
+    files: impl Iterator<Item = &'a Arc<DataFile>>,
+    names: &[Promise],
+) -> Result<()> {
     let files: Vec<&Arc<DataFile>> = files.filter(|file| file.ledger.is_some()).collect();
     let header = Header {
         schema: SCHEMA,
@@ -46,22 +53,30 @@ pub(crate) fn save<'a>(path: &Path, files: impl Iterator<Item = &'a Arc<DataFile
                 unit: file.ledger.as_ref().map_or(0, Ledger::unit),
             })
             .collect(),
+        names: names.len(),
     };
     let what = || format!("the state file {} cannot be written", path.display());
     let mut out = BufWriter::new(File::create(path).with_context(what)?);
     serde_json::to_writer(&mut out, &header).with_context(what)?;
     out.write_all(b"\n").with_context(what)?;
+    for name in names {
+        serde_json::to_writer(&mut out, name).with_context(what)?;
+        out.write_all(b"\n").with_context(what)?;
+    }
     for ledger in files.iter().filter_map(|file| file.ledger.as_ref()) {
         ledger.save(&mut out)?;
     }
     out.into_inner().with_context(what)?.sync_all().with_context(what)
 }
 
-/// Reads a state file; `find` gives the handle of a file by its name.
+/// A data file and the bytes of its units.
+pub(crate) type UnitFile = (Arc<DataFile>, u32);
+
+/// Reads a state file: data files with their units, and names. `find` gives the handle of a data file by its name.
 pub(crate) fn load(
     path: &Path,
     mut find: impl FnMut(&str) -> Result<FileHandle>,
-) -> Result<Vec<(Arc<DataFile>, u32)>> {
+) -> Result<(Vec<UnitFile>, Vec<Promise>)> {
     let what = || format!("the state file {} cannot be read", path.display());
     let mut input = BufReader::new(File::open(path).with_context(what)?);
     let mut line = String::new();
@@ -69,6 +84,12 @@ pub(crate) fn load(
     let header: Header = serde_json::from_str(&line).with_context(what)?;
     if header.schema != SCHEMA {
         bail!("the state file {} has version {}, known is {SCHEMA}", path.display(), header.schema);
+    }
+    let mut names = Vec::new();
+    for _ in 0..header.names {
+        line.clear();
+        input.read_line(&mut line).with_context(what)?;
+        names.push(serde_json::from_str(&line).with_context(what)?);
     }
     let mut files = Vec::new();
     for FileHeader { id, name, size, unit } in header.files {
@@ -79,5 +100,5 @@ pub(crate) fn load(
         let handle = find(&name)?;
         files.push((Arc::new(DataFile { id, name, handle, size, ledger: Some(ledger) }), unit));
     }
-    Ok(files)
+    Ok((files, names))
 }

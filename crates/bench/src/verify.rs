@@ -1,36 +1,67 @@
-//! Checks, after a crash or at any other time, that files hold what a run has left in them.
+//! Checks, after a crash or at any other time, that files hold what a run has left in them, and that names are there or
+//! gone as was promised.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
-use forebay_wire::nfs3::StableHow;
+use anyhow::{Context, Result, anyhow, bail};
+use forebay_wire::nfs3::{FileHandle, StableHow};
 
+use crate::names::{Fate, Promise};
 use crate::options::Options;
 use crate::part::{Alone, Part};
 use crate::runner::{Runner, Settings};
-use crate::setup::Phase;
-use crate::state;
-use crate::workload::{Access, Data, DataPlan, Workload};
+use crate::setup::{Phase, Setup};
+use crate::state::{self, UnitFile};
+use crate::workload::{Access, Contents, Data, DataPlan, Workload};
 
-/// Reads every unit that the state file tells of. Returns files and bytes checked.
+const DEPTH: u16 = 4;
+/// Clients that read small files.
+const READERS: usize = 16;
+
+/// What was checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checked {
+    /// Data files.
+    pub files: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Small files and directories.
+    pub names: usize,
+}
+
+/// Reads every unit and looks for every name that the state file tells of.
 ///
 /// # Errors
-/// One sentence on the first unit that is older than what was promised, newer than what was sent, torn, or not there.
-pub fn verify(settings: Settings, state: &Path) -> Result<(usize, u64)> {
-    const DEPTH: u16 = 4;
-    const RECORD: u64 = 1 << 20;
+/// One sentence on the first unit that is older than what was promised, newer than what was sent, torn, or not there; or on
+/// the first name that is lost, without its content, or back after its removal.
+pub fn verify(settings: Settings, state: &Path) -> Result<Checked> {
     let options = Options { uid: settings.uid, ..Options::default() };
     let mut gate = Alone;
     let mut runner = Runner::new(settings, Part::WHOLE, &mut gate)?;
     let setup = &mut runner.setup;
-    let files = state::load(state, |name| {
+    let (files, names) = state::load(state, |name| {
         let found = setup.session.lookup(&setup.dir, name.as_bytes())?;
         found.map(|found| found.object).ok_or_else(|| anyhow!("the file {name} is gone"))
     })?;
-    let bytes = files.iter().map(|(file, _)| file.size).sum();
-    let count = files.len();
-    let mut parts: Vec<(Box<dyn Workload>, u16)> = Vec::new();
-    for (file, unit) in files {
+    let checked = Checked {
+        files: files.len(),
+        bytes: files.iter().map(|(file, _)| file.size).sum(),
+        names: names.len(),
+    };
+    let wrong = "the data is not what it has to be";
+    let filled = find_names(setup, names).context(wrong)?;
+    for phase in [units_phase(files), contents_phase(filled)] {
+        runner.in_batches(phase, &options).context(wrong)?;
+    }
+    Ok(checked)
+}
+
+/// Reads all units of the data files.
+fn units_phase(files: Vec<UnitFile>) -> Phase {
+    const RECORD: u64 = 1 << 20;
+    let part = |(file, unit): UnitFile| -> (Box<dyn Workload>, u16) {
         let units = file.size / u64::from(unit);
         let most = (RECORD / u64::from(unit)).max(1);
         let per_record = (1..=most).rev().find(|count| units.is_multiple_of(*count)).unwrap_or(1);
@@ -48,9 +79,56 @@ pub fn verify(settings: Settings, state: &Path) -> Result<(usize, u64)> {
             at_rest: true,
             seed: 0,
         };
-        parts.push((Box::new(Data::new(plan, DEPTH)), DEPTH));
+        (Box::new(Data::new(plan, DEPTH)), DEPTH)
+    };
+    Phase { name: "verify".to_owned(), parts: files.into_iter().map(part).collect() }
+}
+
+/// Reads the small files that have to have their content.
+fn contents_phase(files: Vec<(FileHandle, Promise)>) -> Phase {
+    let files: Arc<[_]> = files.into();
+    let clients = READERS.min(files.len());
+    let part = |first| -> (Box<dyn Workload>, u16) {
+        (Box::new(Contents::new(files.clone(), first, clients, DEPTH)), DEPTH)
+    };
+    Phase { name: "verify".to_owned(), parts: (0..clients).map(part).collect() }
+}
+
+/// Looks for every name; returns the files that have to have their content.
+fn find_names(setup: &mut Setup, names: Vec<Promise>) -> Result<Vec<(FileHandle, Promise)>> {
+    let mut dirs: HashMap<String, Option<FileHandle>> = HashMap::new();
+    let mut filled = Vec::new();
+    for promise in names {
+        let dir = match dirs.get(&promise.dir) {
+            Some(dir) => *dir,
+            None => {
+                let found = walk(setup, &promise.dir)?;
+                dirs.insert(promise.dir.clone(), found);
+                found
+            }
+        };
+        let found = match dir {
+            Some(dir) => setup.session.lookup(&dir, promise.name.as_bytes())?,
+            None => None,
+        };
+        if let Some(what) = promise.broken(found.is_some()) {
+            bail!("{}/{} {what}", promise.dir, promise.name);
+        }
+        if let (Some(found), Fate::Filled) = (found, promise.fate) {
+            filled.push((found.object, promise));
+        }
     }
-    let phase = Phase { name: "verify".to_owned(), parts };
-    runner.in_batches(phase, &options).context("the data is not what it has to be")?;
-    Ok((count, bytes))
+    Ok(filled)
+}
+
+/// The directory of a path below the directory of all runs.
+fn walk(setup: &mut Setup, path: &str) -> Result<Option<FileHandle>> {
+    let mut at = setup.dir;
+    for name in path.split('/') {
+        match setup.session.lookup(&at, name.as_bytes())? {
+            Some(found) => at = found.object,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(at))
 }

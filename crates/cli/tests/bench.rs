@@ -141,27 +141,71 @@ fn agents_share_files_and_directories() {
     assert_eq!(phases[1], ("meta/create".to_owned(), 240));
 }
 
+/// Starts a load that leaves a state file, and does not wait for its end.
+fn load(server: &Serving, state: &str, options: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["bench", "run", "--url", &url(server), "-n", "3", "-d", "4", "--size", "1M"]);
+    command.args(options).args(["--state", state]).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn verify(server: &Serving, state: &str) -> Output {
+    forebay(&["bench", "verify", "--url", &url(server), "--state", state])
+}
+
 /// Load on a write-back cache, `kill -9` in the middle of it, and everything that was promised is there.
 #[test]
 fn what_was_promised_is_there_after_a_crash() {
-    for options in [
-        &["randwrite", "-d", "4", "--zipf", "1.1"][..],
-        &["randwrite", "-d", "4", "--stable", "unstable", "--commit-every", "20"],
-        &["mixed", "--shared", "strided", "-d", "4"],
-        &["seqwrite", "--shared", "segmented", "--record", "64K"],
+    for (options, procedure) in [
+        (&["randwrite", "--zipf", "1.1"][..], "WRITE"),
+        (&["randwrite", "--stable", "unstable", "--commit-every", "20"], "COMMIT"),
+        (&["mixed", "--shared", "strided"], "WRITE"),
+        (&["seqwrite", "--shared", "segmented", "--record", "64K"], "WRITE"),
+        (&["smallfile"], "COMMIT"),
+        (&["meta", "--items", "2000", "--item-size", "4096", "--stable", "file-sync"], "CREATE"),
+        (&["meta", "--items", "60", "--shared-dirs"], "REMOVE"),
     ] {
         let server = Serving::start(&["--squash", "none", "--mode", "write-back", "--cache-size", "256M"]);
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         let state = state.to_str().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        command.args(["bench", "run", "--url", &url(&server), "-n", "3", "--size", "1M", "-t", "300"]);
-        let mut load = command.args(options).args(["--state", state]).stderr(Stdio::piped()).spawn().unwrap();
-        server.wait_for_calls("WRITE", 500);
+        let mut load = load(&server, state, &[options, &["-t", "300"]].concat());
+        server.wait_for_calls(procedure, 50);
         let server = server.restart(Signal::KILL);
-        assert_eq!(load.wait().unwrap().code(), Some(1), "{options:?}");
-        let verified = succeeds(&["bench", "verify", "--url", &url(&server), "--state", state]);
-        assert!(text(&verified.stderr).contains("all that was promised is there"), "{options:?}");
+        // Removing may have been done before the kill.
+        assert!(load.wait().unwrap().code() == Some(1) || procedure == "REMOVE", "{options:?}");
+        let verified = verify(&server, state);
+        let said = text(&verified.stderr);
+        assert!(
+            verified.status.success() && said.contains("all that was promised is there"),
+            "{options:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_small_file_that_is_lost_or_back_is_found() {
+    let mut server = Serving::start(&["--squash", "none"]);
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let state = state.to_str().unwrap();
+    let ran = load(&server, state, &["smallfile", "meta", "--count", "20", "--items", "20"]).wait().unwrap();
+    assert!(ran.success() && verify(&server, state).status.success());
+    let base = server.data().join("forebay-bench");
+    let file = base.join("tree-1/client-1/s1-7");
+    let content = std::fs::read(&file).unwrap();
+    let gone = base.join("tree-2/client-0/d0-3");
+    let changes: [(&dyn Fn(), &str); 4] = [
+        (&|| std::fs::write(&file, &content[..100]).unwrap(), "s1-7 has lost its content"),
+        (&|| std::fs::write(&file, vec![1; content.len()]).unwrap(), "s1-7 is wrong"),
+        (&|| std::fs::remove_file(&file).unwrap(), "s1-7 is lost"),
+        (&|| std::fs::create_dir(&gone).unwrap(), "d0-3 is back"),
+    ];
+    for (change, what) in changes {
+        change();
+        server = server.restart(Signal::TERM);
+        let said = text(&verify(&server, state).stderr);
+        assert!(said.contains(what), "{what}: {said}");
+        std::fs::write(&file, &content).unwrap();
     }
 }
 

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use forebay_wire::nfs3::*;
 use forebay_wire::{Encode as _, Reader};
 
 use super::{Call, Next, Progress, Workload, result};
 use crate::content;
+use crate::names::{Fate, Names, content_id};
 
 /// A name built without allocation: the longest is `cNNNNNNNNNN-NNNNNNNNNN`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -62,6 +63,8 @@ pub(crate) struct Tree {
     /// Bytes in each file.
     pub(crate) item_size: u32,
     pub(crate) stable: StableHow,
+    /// What has become of the files and of the directories, where that is to be checked.
+    pub(crate) names: Option<(Arc<Names>, Arc<Names>)>,
     files: Box<[OnceLock<FileHandle>]>,
 }
 
@@ -73,6 +76,7 @@ impl Tree {
         owns_dirs: bool,
         options: &crate::options::Options,
         stable: StableHow,
+        names: Option<(Arc<Names>, Arc<Names>)>,
     ) -> Self {
         Self {
             client,
@@ -83,6 +87,7 @@ impl Tree {
             items_per_dir: options.items_per_dir,
             item_size: options.item_size.0 as u32,
             stable,
+            names,
             files: (0..options.items).map(|_| OnceLock::new()).collect(),
         }
     }
@@ -107,7 +112,7 @@ impl Tree {
 
     /// Number that the content of an item names.
     fn content_id(&self, item: u32) -> u64 {
-        1 << 47 | u64::from(self.client) << 32 | u64::from(item)
+        content_id(self.client, item.into())
     }
 }
 
@@ -163,6 +168,13 @@ impl Meta {
         Self { tree, phase, issued: 0, total, slots: vec![(0, false); depth.into()] }
     }
 
+    /// Notes what has become of an item of this phase.
+    fn note(&self, item: u32, fate: Fate) {
+        let Some((files, dirs)) = &self.tree.names else { return };
+        let of_dirs = matches!(self.phase, MetaPhase::Mkdir | MetaPhase::Rmdir);
+        if of_dirs { dirs } else { files }.set(item.into(), fate);
+    }
+
     /// Takes the handle of what was just made.
     fn made(
         &self,
@@ -199,15 +211,14 @@ pub(crate) fn append_small(out: &mut Vec<u8>, id: u64, size: u32) {
 }
 
 /// Checks what [`append_small`] wrote.
-fn check_small(bytes: &[u8], id: u64, name: Name) -> Result<()> {
+pub(super) fn check_small(bytes: &[u8], id: u64) -> Result<()> {
     for (number, unit) in bytes.chunks(content::UNIT).enumerate() {
         if unit.len() < content::MIN_UNIT {
             continue;
         }
-        match content::check(unit, id, (number * content::UNIT) as u64) {
-            Ok(1) => {}
-            Ok(generation) => bail!("{name} holds generation {generation}, written was 1"),
-            Err(mismatch) => bail!("{name} is wrong: {mismatch}"),
+        match content::check(unit, id, (number * content::UNIT) as u64)? {
+            1 => {}
+            generation => bail!("it holds generation {generation}, written was 1"),
         }
     }
     Ok(())
@@ -220,6 +231,11 @@ impl Workload for Meta {
         }
         if stopping || self.issued == self.total {
             return Next::Finished;
+        }
+        match self.phase {
+            MetaPhase::Mkdir | MetaPhase::Create => self.note(self.issued, Fate::Making),
+            MetaPhase::Remove | MetaPhase::Rmdir => self.note(self.issued, Fate::Removing),
+            MetaPhase::Stat | MetaPhase::Read => {}
         }
         self.slots[slot].0 = self.issued;
         self.issued += 1;
@@ -269,6 +285,7 @@ impl Workload for Meta {
         match self.phase {
             MetaPhase::Mkdir => {
                 self.made(&tree.dirs[item as usize], body, Procedure::Mkdir, tree.dir_name(item))?;
+                self.note(item, Fate::There);
             }
             MetaPhase::Create if filling => {
                 self.slots[slot].1 = false;
@@ -276,10 +293,14 @@ impl Workload for Meta {
                 if written.count != tree.item_size {
                     bail!("WRITE of {name} took {} of {} bytes", written.count, tree.item_size);
                 }
+                if written.committed != StableHow::Unstable {
+                    self.note(item, Fate::Filled);
+                }
                 return Ok(Progress::COMPLETE.with_bytes(written.count.into()));
             }
             MetaPhase::Create => {
                 self.made(&tree.files[item as usize], body, Procedure::Create, name)?;
+                self.note(item, Fate::There);
                 if tree.item_size > 0 {
                     self.slots[slot].1 = true;
                     return Ok(Progress::CONTINUE);
@@ -296,15 +317,17 @@ impl Workload for Meta {
                 if read.data.len() != tree.item_size as usize {
                     bail!("READ of {name} brought {} of {} bytes", read.data.len(), tree.item_size);
                 }
-                check_small(read.data, tree.content_id(item), name)?;
+                check_small(read.data, tree.content_id(item)).with_context(|| format!("{name} is wrong"))?;
                 return Ok(Progress::COMPLETE.with_bytes(read.data.len() as u64));
             }
             MetaPhase::Remove => {
                 let _: WccData = result::<_, WccData>(body, Procedure::Remove, what)?;
+                self.note(item, Fate::Gone);
             }
             MetaPhase::Rmdir => {
                 let _: WccData =
                     result::<_, WccData>(body, Procedure::Rmdir, || tree.dir_name(item).to_string())?;
+                self.note(item, Fate::Gone);
             }
         }
         Ok(Progress::COMPLETE)
@@ -327,10 +350,10 @@ mod tests {
             append_small(&mut out, 7, size);
             assert_eq!(out.len(), (size as usize).next_multiple_of(4));
             let bytes = &mut out[..size as usize];
-            check_small(bytes, 7, Name::default()).unwrap();
+            check_small(bytes, 7).unwrap();
             if size >= 40 {
                 bytes[33] ^= 1;
-                assert!(check_small(bytes, 7, Name::default()).is_err(), "{size}");
+                assert!(check_small(bytes, 7).is_err(), "{size}");
             }
         }
     }

@@ -1,15 +1,17 @@
 //! What one client does: which request comes next, and what its reply has to be.
 
 mod attributes;
+mod contents;
 mod data;
 mod listing;
 mod meta;
 mod smallfile;
 
 pub(crate) use attributes::Attributes;
+pub(crate) use contents::Contents;
 pub(crate) use data::{Access, Data, DataFile, DataPlan};
 pub(crate) use listing::Listing;
-pub(crate) use meta::{Meta, MetaPhase, Tree};
+pub(crate) use meta::{Meta, MetaPhase, Name, Tree};
 pub(crate) use smallfile::Smallfile;
 
 use anyhow::{Result, anyhow};

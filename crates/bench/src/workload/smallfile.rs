@@ -1,17 +1,21 @@
 //! CREATE, WRITE, COMMIT of one small file after the other: what a client sends for open, write and close.
 
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 use forebay_wire::nfs3::*;
 use forebay_wire::{Encode as _, Reader};
 
 use super::meta::{Name, append_small};
 use super::{Call, Next, Progress, Workload, result};
+use crate::names::{Fate, Names, content_id};
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Create,
     Write(FileHandle),
-    Commit(FileHandle),
+    /// And the verifier of the WRITE.
+    Commit(FileHandle, [u8; 8]),
 }
 
 /// A client that makes small files.
@@ -23,6 +27,8 @@ pub(crate) struct Smallfile {
     issued: u64,
     limit: Option<u64>,
     slots: Vec<(u64, Step)>,
+    /// What has become of the files, where that is to be checked.
+    names: Option<Arc<Names>>,
 }
 
 impl Smallfile {
@@ -34,8 +40,16 @@ impl Smallfile {
         stable: StableHow,
         limit: Option<u64>,
         depth: u16,
+        names: Option<Arc<Names>>,
     ) -> Self {
-        Self { client, dir, size, stable, issued: 0, limit, slots: vec![(0, Step::Create); depth.into()] }
+        let slots = vec![(0, Step::Create); depth.into()];
+        Self { client, dir, size, stable, issued: 0, limit, slots, names }
+    }
+
+    fn note(&self, number: u64, fate: Fate) {
+        if let Some(names) = &self.names {
+            names.set(number, fate);
+        }
     }
 
     fn name(&self, number: u64) -> Name {
@@ -51,6 +65,7 @@ impl Workload for Smallfile {
         if stopping || self.limit.is_some_and(|limit| self.issued >= limit) {
             return Next::Finished;
         }
+        self.note(self.issued, Fate::Making);
         self.slots[slot].0 = self.issued;
         self.issued += 1;
         Next::Begin
@@ -69,10 +84,10 @@ impl Workload for Smallfile {
             Step::Write(file) => {
                 let out = call.start(Procedure::Write);
                 WriteArgs::encode_header(out, &file, 0, self.size, self.stable);
-                append_small(out, number, self.size);
+                append_small(out, content_id(self.client, number), self.size);
                 Procedure::Write
             }
-            Step::Commit(file) => {
+            Step::Commit(file, _) => {
                 CommitArgs { file, offset: 0, count: 0 }.encode(call.start(Procedure::Commit));
                 Procedure::Commit
             }
@@ -89,6 +104,7 @@ impl Workload for Smallfile {
                 let Some(file) = made.object else {
                     bail!("CREATE of {name} brought no handle; this server cannot be measured so");
                 };
+                self.note(number, Fate::There);
                 (Step::Write(file), Progress::CONTINUE)
             }
             Step::Write(file) => {
@@ -97,13 +113,20 @@ impl Workload for Smallfile {
                     bail!("WRITE of {name} took {} of {} bytes", written.count, self.size);
                 }
                 if written.committed == StableHow::Unstable {
-                    (Step::Commit(file), Progress::CONTINUE.with_bytes(self.size.into()))
+                    (Step::Commit(file, written.verf), Progress::CONTINUE.with_bytes(self.size.into()))
                 } else {
+                    self.note(number, Fate::Filled);
                     (Step::Create, Progress::COMPLETE.with_bytes(self.size.into()))
                 }
             }
-            Step::Commit(_) => {
-                let _: CommitOk = result::<_, WccData>(body, Procedure::Commit, what)?;
+            Step::Commit(_, verifier) => {
+                let committed: CommitOk = result::<_, WccData>(body, Procedure::Commit, what)?;
+                if committed.verf != verifier {
+                    bail!(
+                        "the server's write verifier has changed: it was restarted, or unstable data is lost"
+                    );
+                }
+                self.note(number, Fate::Filled);
                 (Step::Create, Progress::COMPLETE)
             }
         };
