@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 
 use crate::{
     documents,
-    process::{command, line, lines, output, root, run},
+    process::{command, line, lines, output, root, run, target_dir},
     readme,
     server::{Kind, Server},
     setup,
@@ -68,6 +68,12 @@ pub(crate) fn all() -> Vec<Step> {
             one(command("cargo", features).args(["--", "--plants", "--seeds", "400"]))
         }),
         step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
+        // Real requests through FUSE and a loop device: the ratios between loads are those of the model.
+        step("array", || {
+            let arguments =
+                ["bench", "array", "calibrate", "--check", "--model", "nl-sas-8", "--seconds", "4"];
+            one(Command::new(target_dir().join("release/forebay")).args(arguments))
+        }),
         step("readme", || readme::check(false)),
     ]);
     steps.extend(SUITES.iter().map(|suite| {

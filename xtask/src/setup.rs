@@ -9,10 +9,11 @@ use crate::{
     vm::Kernel,
 };
 
-const PACKAGES: [&str; 16] = [
+const PACKAGES: [&str; 17] = [
     "acl",
     "busybox-static",
     "e2fsprogs",
+    "fio",
     "g++",
     "gcc",
     "git",

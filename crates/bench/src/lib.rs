@@ -12,6 +12,7 @@ pub mod options;
 pub mod paper;
 pub mod result;
 pub mod runner;
+pub mod settings;
 pub mod table;
 pub mod url;
 pub mod verify;

@@ -2,7 +2,7 @@
 
 use crate::job::{Group, Step};
 use crate::result::{GroupReport, Machine, PhaseReport, Report, Run, SCHEMA};
-use crate::runner::Settings;
+use crate::settings::Settings;
 use crate::stats::Measured;
 
 /// Phases with their repeats, as they come in.

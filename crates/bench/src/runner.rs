@@ -1,7 +1,6 @@
 //! Runs jobs: prepares, starts the threads, draws the progress bar, collects what came out.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -9,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use forebay_wire::nfs3::{FileHandle, PROGRAM, VERSION};
-use serde::{Deserialize, Serialize};
 
 use crate::cleanup::Survey;
 use crate::connection::Connection;
@@ -22,61 +20,15 @@ use crate::phases::Phases;
 use crate::progress;
 use crate::result::Report;
 use crate::session::{Identity, Session};
+use crate::settings::Settings;
 use crate::setup::{DIRECTORY, Phase, Setup, TREE};
 use crate::state;
 use crate::stats::{Measured, Stats};
-use crate::url::Target;
 use crate::workload::{MetaPhase, Tree, Workload};
 
 /// Most connections that fill files at the same time.
 const FILL_CLIENTS: usize = 32;
 const REDRAW: Duration = Duration::from_millis(100);
-
-/// How to run a job.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Settings {
-    /// What to measure.
-    pub target: Target,
-    /// How often each step is repeated.
-    pub repeat: u32,
-    /// Threads that the clients are spread over.
-    pub threads: usize,
-    /// Check the content of every read.
-    pub verify: bool,
-    /// Where to keep what was written, for a later check; implies `verify`.
-    pub state: Option<PathBuf>,
-    /// Leave the files there.
-    pub keep: bool,
-    /// Drop the caches of this machine before each measured phase.
-    pub drop_caches: bool,
-    /// The server's process, where it cannot be found by its port.
-    pub server_pid: Option<u32>,
-    /// User id that prepares and cleans up.
-    pub uid: u32,
-    /// What reports call this measurement, where that is not the target.
-    pub label: Option<String>,
-    /// The command line, for the report.
-    pub command: Vec<String>,
-}
-
-impl Settings {
-    /// One run by one thread, as root, that checks nothing and leaves nothing.
-    pub(crate) fn of(target: Target) -> Self {
-        Self {
-            target,
-            repeat: 1,
-            threads: 1,
-            verify: false,
-            state: None,
-            keep: false,
-            drop_caches: false,
-            server_pid: None,
-            uid: 0,
-            label: None,
-            command: Vec::new(),
-        }
-    }
-}
 
 /// A job under way.
 pub(crate) struct Runner<'g> {

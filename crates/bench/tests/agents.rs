@@ -153,6 +153,31 @@ fn an_agent_that_dies_ends_the_run_for_all() {
     report(&run(&server.url, &[&second], &token, &options));
 }
 
+/// What everybody on the host can see, and what is kept, does not tell the token.
+#[test]
+fn the_token_is_in_no_list_of_processes_no_log_and_no_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = "a secret that nobody may see";
+    let token = token(folder.path(), secret);
+    let server = NullServer::start();
+    let mut command = Command::new(PROGRAM);
+    command.args(["agent", "--once", "--listen", "127.0.0.1:0", "--token-file"]).arg(&token);
+    let mut agent = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(agent.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let process = |file: &str| std::fs::read(format!("/proc/{}/{file}", agent.id())).unwrap();
+    let mut seen = vec![process("cmdline"), process("environ")];
+    let mut command = Command::new(PROGRAM);
+    command.args(["run", "--url", &server.url, "--agents", line.trim(), "--token-file"]).arg(&token);
+    let output = command.args(["randread", "--count", "50", "--size", "1M", "-o", "-"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    seen.extend([output.stdout, output.stderr, agent.wait_with_output().unwrap().stderr]);
+    for text in seen {
+        let text = String::from_utf8_lossy(&text);
+        assert!(!text.contains(secret), "{text}");
+    }
+}
+
 /// Two agents, each in a network of its own, and a third with the server and the controller.
 struct Networks {
     names: [String; 3],

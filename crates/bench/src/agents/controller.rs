@@ -17,7 +17,8 @@ use crate::part::Part;
 use crate::phases::Phases;
 use crate::progress;
 use crate::result::{AgentReport, Report};
-use crate::runner::{self, Settings};
+use crate::runner;
+use crate::settings::Settings;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::Job;
 use crate::part::Part;
 use crate::result::Machine;
-use crate::runner::Settings;
+use crate::settings::Settings;
 use crate::stats::Measured;
 
 /// What the controller says.

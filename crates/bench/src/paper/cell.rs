@@ -27,6 +27,8 @@ pub(crate) struct Cell {
     pub(crate) key: Key,
     /// Version of the server.
     pub(crate) version: String,
+    /// Load average of the machine over a minute when the measurement began: how alone it was.
+    pub(crate) load: f64,
     pub(crate) report: Report,
     /// What the disks did meanwhile, where that was watched.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

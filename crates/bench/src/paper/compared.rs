@@ -5,7 +5,7 @@ use super::published::{PARALLEL, Parallel};
 use super::system::System;
 use super::verdict::{peak, rate_at};
 use crate::report::document::{Part, Section, Span, Table, text};
-use crate::report::measured::grouped;
+use crate::report::measured::{amount, grouped};
 use crate::report::topic::Topic;
 
 /// What an `async` export gives, and what it costs to keep the promise.
@@ -103,7 +103,9 @@ pub(super) fn shared(topics: &[Topic<'_>]) -> Option<Section> {
             "Segmented: each client has one piece. Strided: records of 1 MiB alternate. The published ratio is that of a parallel file system; \
              on one server a shared file may neither gain nor lose."
         ];
-        Section::new("All clients in one file (N-1)", vec![Part::Text(said), Part::Table(Table::new(&head, rows))])
+        let mut table = Table::new(&head, rows);
+        table.words = 2;
+        Section::new("All clients in one file (N-1)", vec![Part::Text(said), Part::Table(table)])
     })
 }
 
@@ -112,7 +114,7 @@ pub(super) fn parallel(topics: &[Topic<'_>]) -> Option<Section> {
     let found = PARALLEL.iter().filter_map(|one| Some((one, find(topics, one.phase)?)));
     let rows = found.map(|(one, topic)| {
         let rate = |system: &System| {
-            let rate = peak(topic, *system).map(|rate| format!("{} {}", grouped(rate), topic.unit().name()));
+            let rate = peak(topic, *system).map(|rate| amount(rate, topic.unit()));
             Span::from(rate.unwrap_or_else(|| "-".to_owned()))
         };
         [Span::from(one.name), Span::from(one.published)]
@@ -127,7 +129,7 @@ pub(super) fn parallel(topics: &[Topic<'_>]) -> Option<Section> {
     let names = || System::ALL.iter().map(|system| system.name());
     let head: Vec<&str> = ["peak", "published"].into_iter().chain(names()).collect();
     let mut rates = Table::new(&head, rows);
-    rates.wordy = true;
+    rates.words = 2;
     let related = PARALLEL.iter().filter_map(|one| {
         let (to, published) = one.against?;
         let (topic, other) =
@@ -135,8 +137,7 @@ pub(super) fn parallel(topics: &[Topic<'_>]) -> Option<Section> {
         Some(relation(one, to, published, topic, other))
     });
     let head: Vec<&str> = ["ratio of peaks", "published"].into_iter().chain(names()).collect();
-    let mut ratios = Table::new(&head, related.collect());
-    ratios.wordy = true;
+    let ratios = Table::new(&head, related.collect());
     let said = text![
         "Published for PixStor: 672 disks behind several servers, metadata on flash of its own, up to 1,024 threads on 16 nodes. One server on a \
          few disks does not compare in rates; they are here for the order of magnitude. How the rates of one system relate to \

@@ -8,6 +8,7 @@ use crate::options::Size;
 use crate::report::document::{Document, Part, Section, Span, text};
 use crate::report::measured::{machines, time};
 use crate::report::topic::topics;
+use crate::result::median;
 
 /// The whole report.
 pub(super) fn document(outcome: &Outcome) -> Document {
@@ -19,10 +20,12 @@ pub(super) fn document(outcome: &Outcome) -> Document {
          the baseline, not the figure: the published hardware was larger."
     ]];
     if outcome.quick {
-        lead.push(text![Span::Note(format!(
-            "A quick run: little data, short phases, {}. It shows directions; for figures to rely on, leave --quick out.",
+        let note = "A quick run: little data, short phases, ";
+        let note = format!(
+            "{note}{}. It shows directions; a full run gives figures to rely on.",
             repeats(outcome.plan.repeat)
-        ))]);
+        );
+        lead.push(text![Span::Note(note)]);
     }
     let mut sections = vec![figures::summary(&topics)];
     sections.extend(absent(outcome));
@@ -105,6 +108,7 @@ fn method(outcome: &Outcome) -> Section {
              brackets and bars are their range.",
             repeats(plan.repeat)
         )],
+        text![loads(&outcome.cells)],
         text![
             "nfs-ganesha answers CREATE and REMOVE before they are on stable storage; Forebay answers after."
         ],
@@ -125,6 +129,17 @@ fn method(outcome: &Outcome) -> Section {
     Section::new(
         "Method, machine, versions",
         vec![Part::List(items), Part::Table(machines), Part::Text(repeat)],
+    )
+}
+
+/// How alone the measurements were.
+fn loads(cells: &[Cell]) -> String {
+    let loads: Vec<f64> = cells.iter().map(|cell| cell.load).collect();
+    let highest = loads.iter().copied().fold(0.0, f64::max);
+    format!(
+        "Load average when measurements began, over a minute: median {:.1}, highest {highest:.1}. They alone make it about 3; \
+         more is other work on the same processors.",
+        median(&loads)
     )
 }
 

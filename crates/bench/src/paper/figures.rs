@@ -5,7 +5,7 @@ use super::system::System;
 use super::verdict::{Verdict, peak, rate_at, shown, verdict};
 use crate::report::charts;
 use crate::report::document::{Part, Section, Span, Table, anchor, text};
-use crate::report::measured::{grouped, numbers};
+use crate::report::measured::{amount, grouped, numbers};
 use crate::report::topic::Topic;
 
 /// The phase of a name, where it was measured.
@@ -19,7 +19,7 @@ pub(super) fn times(ratio: Option<f64>) -> Span {
 }
 
 fn title(figure: &Figure) -> String {
-    format!("Figure {}: {}", figure.number, figure.phase)
+    format!("Figure {}: {}", figure.number, figure.name())
 }
 
 /// All figures in one table, then what was won and what was lost.
@@ -27,7 +27,7 @@ pub(super) fn summary(topics: &[Topic<'_>]) -> Section {
     let ours = |topic: &Topic<'_>| {
         let ratio = |system| times(super::verdict::ratio(topic, system));
         let baseline = peak(topic, System::Ganesha);
-        let baseline = baseline.map(|rate| format!("{} {}", grouped(rate), topic.unit().name()));
+        let baseline = baseline.map(|rate| amount(rate, topic.unit()));
         [
             Span::from(baseline.unwrap_or_else(|| "-".to_owned())),
             ratio(System::PassThrough),
@@ -38,7 +38,7 @@ pub(super) fn summary(topics: &[Topic<'_>]) -> Section {
     };
     let figures = FIGURES.iter().filter_map(|figure| Some((figure, find(topics, figure.phase)?)));
     let rows = figures.map(|(figure, topic)| {
-        let link = Span::Link { to: anchor(&title(figure)), text: figure.phase.to_owned() };
+        let link = Span::Link { to: anchor(&title(figure)), text: figure.name().to_owned() };
         let published = [
             Span::from(figure.number),
             link,
@@ -63,15 +63,14 @@ pub(super) fn summary(topics: &[Topic<'_>]) -> Section {
         ],
         rows.collect(),
     );
-    published.wordy = true;
+    published.words = 4;
     let others = || OTHERS.iter().filter_map(|name| find(topics, name));
     let rows =
         others().map(|topic| std::iter::once(Span::from(topic.name.as_str())).chain(ours(topic)).collect());
-    let mut beside = Table::new(
+    let beside = Table::new(
         &["further tests", "baseline", "pass-through", "write-back", "write-through", "verdict"],
         rows.collect(),
     );
-    beside.wordy = true;
     let judged: Vec<(&str, Verdict)> = FIGURES
         .iter()
         .filter_map(|figure| find(topics, figure.phase))
@@ -84,7 +83,7 @@ pub(super) fn summary(topics: &[Topic<'_>]) -> Section {
             .filter(|(_, verdict)| wanted(verdict))
             .map(|(name, verdict)| format!("{name} ({})", verdict.words()))
             .collect();
-        if names.is_empty() { "nothing.".to_owned() } else { format!("{}.", names.join("; ")) }
+        if names.is_empty() { " nothing.".to_owned() } else { format!(" {}.", names.join("; ")) }
     };
     let parts = vec![
         Part::Text(text![
@@ -100,11 +99,11 @@ pub(super) fn summary(topics: &[Topic<'_>]) -> Section {
         ]),
         Part::List(vec![
             text![
-                Span::Win("Ahead of the baseline: ".into()),
+                Span::Win("Ahead of the baseline:".into()),
                 list(|verdict| matches!(verdict, Verdict::Win(..)))
             ],
-            text![Span::Lose("Behind it: ".into()), list(|verdict| matches!(verdict, Verdict::Lose(..)))],
-            text![Span::Even("Even: ".into()), list(|verdict| matches!(verdict, Verdict::Even(..)))],
+            text![Span::Lose("Behind it:".into()), list(|verdict| matches!(verdict, Verdict::Lose(..)))],
+            text![Span::Even("Even:".into()), list(|verdict| matches!(verdict, Verdict::Even(..)))],
         ]),
     ];
     Section::new("Where we win, where we lose", parts)
@@ -133,7 +132,7 @@ pub(super) fn durable(topics: &[Topic<'_>]) -> Option<Section> {
     let topic = find(topics, "durable small file")?;
     let mut said = text![
         "CREATE, then 4 KiB written FILE_SYNC: here nfs-ganesha, too, has to wait for stable storage, so this is a fairer \
-         comparison than figure 9. It still waits once for each file, Forebay twice: CREATE is durable by itself. "
+         comparison than figure 9. It still waits once for each file, Forebay twice: CREATE is durable by itself. Here: "
     ];
     said.extend(verdict(topic).sentence(None));
     let mut parts = vec![Part::Text(said)];

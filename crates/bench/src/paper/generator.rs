@@ -15,7 +15,8 @@ use crate::options::{Options, Pattern, Size};
 use crate::report::document::{Part, Section, Span, Table, text};
 use crate::report::measured::grouped;
 use crate::result::{PhaseReport, Report, Run, median};
-use crate::runner::{self, Settings};
+use crate::runner;
+use crate::settings::Settings;
 use crate::url::Target;
 
 /// Requests per second of which the cost is stated.

@@ -12,6 +12,13 @@ use super::system::{self, Place, Server, System};
 use crate::job::Job;
 use crate::result::Report;
 
+/// The first figure of proc_loadavg(5).
+fn load_average() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").context("/proc/loadavg cannot be read")?;
+    let first = text.split(' ').next().and_then(|figure| figure.parse().ok());
+    first.context("/proc/loadavg is not understood")
+}
+
 /// The storage, what is on it, and where servers keep what is theirs.
 pub(super) struct Rig {
     plan: Plan,
@@ -49,6 +56,7 @@ impl Rig {
     pub(super) fn measure(&mut self, key: Key) -> Result<Cell> {
         let Key { test, clients, system, .. } = key;
         let plan = self.plan.clone();
+        let load = load_average()?;
         let mut disk = Vec::new();
         let reports = match test {
             Test::Sequential => self.alone(system, test, &plan.sequential(clients), true)?,
@@ -73,7 +81,7 @@ impl Rig {
         report.phases.extend(reports.flat_map(|report| report.phases));
         report.label = Some(system.name().to_owned());
         let version = system::version(system)?;
-        Ok(Cell { key, version, report, disk })
+        Ok(Cell { key, version, load, report, disk })
     }
 
     /// A job that makes its files and removes them.

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::Job;
 use crate::result::Report;
-use crate::runner::{self, Settings};
+use crate::runner;
 use crate::session::{Identity, Session};
+use crate::settings::Settings;
 use crate::url::Target;
 
 /// A server that is to be mounted within this time: a cache replays its log first.

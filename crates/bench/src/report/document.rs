@@ -46,13 +46,13 @@ pub(crate) use text;
 pub(crate) struct Table {
     pub(crate) head: Vec<String>,
     pub(crate) rows: Vec<Vec<Span>>,
-    /// Cells may take several lines: more words than figures.
-    pub(crate) wordy: bool,
+    /// Columns from the left that hold words; where that is more than one, cells may take several lines.
+    pub(crate) words: usize,
 }
 
 impl Table {
     pub(crate) fn new(head: &[&str], rows: Vec<Vec<Span>>) -> Self {
-        Self { head: head.iter().map(|cell| (*cell).to_owned()).collect(), rows, wordy: false }
+        Self { head: head.iter().map(|cell| (*cell).to_owned()).collect(), rows, words: 1 }
     }
 }
 

@@ -63,7 +63,12 @@ fn escaped(text: &str) -> String {
         if matches!(letter, '\\' | '`' | '*' | '_' | '|' | '[' | ']' | '<' | '>') {
             out.push('\\');
         }
-        out.push(if letter == '\n' { ' ' } else { letter });
+        out.push(match letter {
+            '\n' => ' ',
+            // What keeps thousands apart on a page.
+            '\u{202f}' => ',',
+            letter => letter,
+        });
     }
     out
 }
@@ -84,11 +89,11 @@ mod tests {
         ];
         let document = Document {
             title: "T".into(),
-            lead: vec![text!["lead"]],
+            lead: vec![text!["1\u{202f}726 a lead"]],
             listed: true,
             sections: vec![Section::new("S", parts)],
         };
-        let expected = "# T\n\nlead\n\n## S\n\nsee [there](#x)\n\n- \\<b\\>\n- `a|b`\n\n|  | rate |\n|---|---|\n| a\\|b | **1** |\n";
+        let expected = "# T\n\n1,726 a lead\n\n## S\n\nsee [there](#x)\n\n- \\<b\\>\n- `a|b`\n\n|  | rate |\n|---|---|\n| a\\|b | **1** |\n";
         assert_eq!(markdown(&document), expected);
     }
 }

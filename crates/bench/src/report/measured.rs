@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::charts::{self, latency};
 use super::document::{Document, Part, Section, Span, Table, text};
-use super::topic::{Labelled, Topic, topics};
+use super::topic::{Labelled, Topic, Unit, topics};
 use crate::result::{Latency, Machine, Report, Run};
 
 /// The whole report.
@@ -73,6 +73,14 @@ pub(crate) fn numbers(topic: &Topic<'_>) -> Table {
         ]
     });
     Table::new(&head, rows.collect())
+}
+
+/// A rate with its unit, in a table of several units.
+pub(crate) fn amount(rate: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Operations => format!("{}/s", grouped(rate)),
+        _ => format!("{}\u{a0}{}", grouped(rate), unit.name()),
+    }
 }
 
 /// A number with its thousands apart.

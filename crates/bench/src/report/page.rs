@@ -76,12 +76,17 @@ fn span(span: &Span) -> Markup {
 }
 
 fn table(table: &Table) -> Markup {
-    let class = if table.wordy { "table wordy" } else { "table" };
+    let class = if table.words > 1 { "table wordy" } else { "table" };
+    let word = |column: usize| (column < table.words).then_some("word");
     html! {
         div class=(class) {
             table {
-                thead { tr { @for cell in &table.head { th { (cell) } } } }
-                tbody { @for row in &table.rows { tr { @for cell in row { td { (span(cell)) } } } } }
+                thead { tr { @for (column, cell) in table.head.iter().enumerate() { th class=[word(column)] { (cell) } } } }
+                tbody {
+                    @for row in &table.rows {
+                        tr { @for (column, cell) in row.iter().enumerate() { td class=[word(column)] { (span(cell)) } } }
+                    }
+                }
             }
         }
     }
