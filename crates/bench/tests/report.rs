@@ -41,6 +41,8 @@ fn results_become_a_page_without_anything_to_load_and_pictures() {
     for foreign in ["<one>", "<script", "src=", "@import", "url(", "href=\"http", "NaN"] {
         assert!(!page.contains(foreign), "{foreign}");
     }
+    let tables = String::from_utf8(report("r.md")).unwrap();
+    assert!(tables.contains("## randread\n") && tables.contains("| \\<one\\> | 4 |"), "{tables}");
     assert!(String::from_utf8(report("r.svg")).unwrap().contains("<svg"));
     assert!(report("r.png").starts_with(b"\x89PNG"));
 }

@@ -88,25 +88,31 @@ fn loads(plan: &Plan) -> Job {
     ])
 }
 
+/// Operations per second and processors in use, medians of the repeats.
+fn rate_and_cost(phase: &PhaseReport) -> (f64, f64) {
+    let of = |value: fn(&Run) -> f64| median(&phase.runs.iter().map(value).collect::<Vec<f64>>());
+    (of(|run| run.operations_per_second), of(|run| run.client_cpu.unwrap_or_default() / run.seconds))
+}
+
+/// Processors that [`RATE`] takes, by what the rate that was reached took.
+fn scaled((rate, used): (f64, f64)) -> f64 {
+    used / rate.max(1.0) * RATE
+}
+
 /// The section of the report.
 pub(super) fn section(report: &Report) -> Section {
-    let of = |phase: &PhaseReport, value: fn(&Run) -> f64| {
-        median(&phase.runs.iter().map(value).collect::<Vec<f64>>())
-    };
-    let share = |run: &Run| run.client_cpu.unwrap_or_default() / run.seconds;
     let rows = report.phases.iter().map(|phase| {
-        let rate = of(phase, |run| run.operations_per_second);
-        let used = of(phase, share);
+        let (rate, used) = rate_and_cost(phase);
         vec![
             Span::from(phase.name.as_str()),
             Span::from(grouped(rate)),
             Span::from(format!("{used:.2}")),
-            Span::from(format!("{:.2}", used / rate.max(1.0) * RATE)),
+            Span::from(format!("{:.2}", scaled((rate, used)))),
         ]
     });
-    let paced =
-        report.phases.iter().filter(|phase| phase.groups.iter().any(|group| group.options.rate.is_some()));
-    let dearest = paced.map(|phase| of(phase, share)).fold(0.0, f64::max);
+    let is_paced = |phase: &&PhaseReport| phase.groups.iter().any(|group| group.options.rate.is_some());
+    let paced = report.phases.iter().filter(is_paced);
+    let dearest = paced.map(|phase| scaled(rate_and_cost(phase))).fold(0.0, f64::max);
     let verdict = if dearest < AIM { Span::Win("less".into()) } else { Span::Lose("not less".into()) };
     let said = text![
         "Against a server that answers at once with constants (",
@@ -119,8 +125,17 @@ pub(super) fn section(report: &Report) -> Section {
         ".",
     ];
     let head = ["load", "operations/s", "processors in use", "processors for 50,000/s"];
-    Section::new(
-        "The load generator itself",
-        vec![Part::Text(said), Part::Table(Table::new(&head, rows.collect()))],
-    )
+    let table = Table::new(&head, rows.collect());
+    Section::new("The load generator itself", vec![Part::Text(said), Part::Table(table)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cost_is_that_of_the_rate_stated_where_less_was_reached() {
+        assert!((scaled((25_000.0, 0.2)) - 0.4).abs() < 1e-9);
+        assert!((scaled((50_000.0, 0.2)) - 0.2).abs() < 1e-9);
+    }
 }

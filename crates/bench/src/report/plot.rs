@@ -173,10 +173,11 @@ impl Line {
 /// The mark of a line, so that its colour is not all that tells it apart.
 fn mark<'a, C: Clone + 'static>(at: C, number: usize) -> DynElement<'static, SVGBackend<'a>, C> {
     let color = color(number);
-    match number % 3 {
+    match number % 4 {
         0 => Circle::new(at, 4, color.filled()).into_dyn(),
         1 => TriangleMarker::new(at, 5, color.filled()).into_dyn(),
-        _ => Cross::new(at, 4, color.stroke_width(2)).into_dyn(),
+        2 => Cross::new(at, 4, color.stroke_width(2)).into_dyn(),
+        _ => Circle::new(at, 4, color.stroke_width(2)).into_dyn(),
     }
 }
 
