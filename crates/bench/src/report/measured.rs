@@ -11,7 +11,7 @@ use crate::result::{Latency, Machine, Report, Run};
 pub(crate) fn document(reports: &[Labelled]) -> Document {
     let topics = topics(reports);
     let lead = text![
-        format!("{} phases, {} results. ", topics.len(), reports.len()),
+        format!("Phases: {}; results: {}. ", topics.len(), reports.len()),
         "Points are medians of the repeats, bars their range. A plot has one colour and one mark for each thing that was measured.",
     ];
     let mut sections: Vec<Section> = topics
