@@ -6,6 +6,7 @@ use std::{
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::RecvTimeoutError,
     time::{Duration, Instant},
 };
 
@@ -74,12 +75,49 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Runs to the end, handing over each line of stdout as it comes, its newline included where it has one.
-pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&[u8])) -> Result<ExitStatus> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {}", line(command)))?;
+pub(crate) fn lines(command: &mut Command, each: impl FnMut(&[u8])) -> Result<ExitStatus> {
+    let mut child = spawn_piped(command)?;
+    read_lines(&mut child, each)?;
+    Ok(child.wait()?)
+}
+
+/// The same, but ends the program with SIGTERM, and returns `None`, when `begun` is not true within the limit.
+pub(crate) fn lines_once_begun(
+    command: &mut Command,
+    limit: Duration,
+    begun: impl Fn() -> bool + Sync,
+    each: impl FnMut(&[u8]),
+) -> Result<Option<ExitStatus>> {
+    let mut child = spawn_piped(command)?;
+    let pid = child.id().to_string();
+    let (ended, watcher) = std::sync::mpsc::channel::<()>();
+    let in_time = std::thread::scope(|scope| {
+        let watch = scope.spawn(move || {
+            let end = Instant::now() + limit;
+            // A disconnected channel: the program has ended.
+            while watcher.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout)
+                && !begun()
+            {
+                if Instant::now() >= end {
+                    return Command::new("kill").arg(&pid).status().map(|_| false);
+                }
+            }
+            Ok(true)
+        });
+        let read = read_lines(&mut child, each);
+        drop(ended);
+        read.and_then(|()| Ok(watch.join().unwrap_or(Ok(true))?))
+    })?;
+    let status = child.wait()?;
+    Ok(in_time.then_some(status))
+}
+
+fn spawn_piped(command: &mut Command) -> Result<Child> {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    child.with_context(|| format!("cannot start {}", line(command)))
+}
+
+fn read_lines(child: &mut Child, mut each: impl FnMut(&[u8])) -> Result<()> {
     let mut stdout = BufReader::new(child.stdout.take().context("stdout was not piped")?);
     let mut buffer = Vec::new();
     // A line without end must not eat the memory.
@@ -87,7 +125,7 @@ pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&[u8])) -> Resul
         each(&buffer);
         buffer.clear();
     }
-    Ok(child.wait()?)
+    Ok(())
 }
 
 /// The command as a person would type it.

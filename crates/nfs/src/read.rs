@@ -1,12 +1,13 @@
 //! READ: from memory on the event loop; from the cache devices on the event loop as well, many at once on its io_uring;
 //! all else by a worker.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_disk::tasks;
 use forebay_rpc::{Reply, Workers};
-use forebay_vfs::{ReadOut, Reading, SsdRead, Wait};
+use forebay_vfs::{ReadInto, ReadOut, Reading, SsdRead, Wait};
 use forebay_wire::nfs3::{self, Fattr3, Nfsstat3, Procedure, ReadArgs, encode_read_header};
 
 use crate::MAX_TRANSFER;
@@ -31,6 +32,23 @@ pub(crate) struct Pending {
     found: Found,
 }
 
+/// READ's data goes straight into the reply.
+struct IntoReply<'r, 'a>(&'r mut Reply<'a>);
+
+impl ReadInto for IntoReply<'_, '_> {
+    fn buffer(&mut self, len: usize) -> &mut [u8] {
+        self.0.payload(len).spare_mut()
+    }
+
+    fn may_splice(&self, offset: u64, len: usize) -> bool {
+        Reply::may_splice(offset, len)
+    }
+
+    fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
+        self.0.splice(file, offset, len)
+    }
+}
+
 struct Found {
     xid: u32,
     attributes: Fattr3,
@@ -44,19 +62,18 @@ impl Shared {
         let count = args.count.min(MAX_TRANSFER) as usize;
         let read = self.at(call, &args.file, wait).and_then(|at| {
             let (target, cred) = (&at.target, &at.caller.cred);
-            let mut payload = None;
-            let reading = self.vfs.read(target, cred, args.offset, count, wait, |len| {
-                payload.insert(reply.payload(len)).spare_mut()
-            })?;
+            let into = &mut IntoReply(reply);
+            let reading = self.vfs.read(target, cred, args.offset, count, wait, into)?;
             let (ReadOut { len, eof, attr }, read) = match reading {
                 Reading::Done(read) => (read, None),
                 Reading::OnSsd(read, found) => (found, Some(read)),
             };
             let attributes = fattr(&attr, at.fsid());
             let found = Found { xid: call.xid(), attributes, eof, client: at.caller.client };
-            match (read, payload) {
+            match (read, reply.payload_mut()) {
                 (Some(read), _) => return Ok(Err(Pending { read, len, found })),
                 (None, Some(payload)) => payload.set_len(len),
+                // Spliced, or nothing at all.
                 (None, None) => {}
             }
             Ok(Ok((len, found)))

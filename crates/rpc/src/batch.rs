@@ -8,9 +8,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::assemble::single_mark;
-use crate::link::{Chunk, SLICES, send};
+use crate::chunk::{Chunk, SLICES, send};
 use crate::pool::{Pool, PooledBuf, SMALL};
-use crate::reply::PayloadBuf;
+use crate::reply::Payload;
+use crate::splice::Spliced;
 
 const ARENA: usize = 256 << 10;
 /// At most left free before a payload for record mark and head, which are known only after it.
@@ -33,6 +34,8 @@ pub(crate) struct Batch {
     gap: usize,
     pieces: Vec<Piece>,
     pooled: usize,
+    /// The payload behind all pieces.
+    spliced: Option<Spliced>,
 }
 
 impl Batch {
@@ -43,6 +46,7 @@ impl Batch {
             gap: 0,
             pieces: Vec::with_capacity(SLICES),
             pooled: 0,
+            spliced: None,
         }
     }
 
@@ -52,7 +56,10 @@ impl Batch {
 
     /// Whether another reply may be added before the batch has to be sent.
     pub(crate) fn has_room(&self) -> bool {
-        self.used + 2 * GAP + SMALL <= ARENA && self.pieces.len() + 3 <= SLICES && self.pooled < ENOUGH
+        self.used + 2 * GAP + SMALL <= ARENA
+            && self.pieces.len() + 3 <= SLICES
+            && self.pooled < ENOUGH
+            && self.spliced.is_none()
     }
 
     /// Where the next reply's payload may be put, if it is small.
@@ -61,17 +68,21 @@ impl Batch {
         &mut self.arena[from..from + SMALL]
     }
 
-    /// Adds a reply. `payload` is its padded length, and its buffer if it is not in the region.
-    pub(crate) fn push(&mut self, head: &mut Vec<u8>, payload: Option<(usize, Option<PooledBuf>)>) {
-        let mark = single_mark(head.len() + payload.as_ref().map_or(0, |(len, _)| *len));
+    /// Adds a reply.
+    pub(crate) fn push(&mut self, head: &mut Vec<u8>, payload: Payload) {
+        let mark = single_mark(head.len() + payload.len());
         match payload {
-            None => self.push_head(mark, head),
-            Some((len, Some(buf))) => {
+            Payload::None => self.push_head(mark, head),
+            Payload::Pooled(buf, len) => {
                 self.push_head(mark, head);
                 self.pooled += len;
                 self.pieces.push(Piece::Pooled(buf, len));
             }
-            Some((len, None)) => {
+            Payload::Spliced(spliced) => {
+                self.push_head(mark, head);
+                self.spliced = Some(spliced);
+            }
+            Payload::Region(len) => {
                 let start = self.used + self.gap;
                 let head_len = mark.len() + head.len();
                 if head_len <= self.gap {
@@ -126,7 +137,7 @@ impl Batch {
     }
 
     /// Sends what the socket takes: the bytes it took, and whether that was all.
-    pub(crate) fn send(&self, fd: BorrowedFd<'_>) -> Result<(usize, bool), Errno> {
+    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>) -> Result<(usize, bool), Errno> {
         let total: usize = self.pieces.iter().map(|piece| self.bytes(piece).len()).sum();
         let mut sent = 0;
         while sent < total {
@@ -142,7 +153,14 @@ impl Batch {
                     used += 1;
                 }
             }
-            match send(fd, &slices[..used]) {
+            match send(fd, &slices[..used], self.spliced.is_some()) {
+                Ok(n) => sent += n,
+                Err(Errno::AGAIN) => return Ok((sent, false)),
+                Err(error) => return Err(error),
+            }
+        }
+        while let Some(spliced) = self.spliced.as_mut().filter(|spliced| spliced.len() > 0) {
+            match spliced.send(fd) {
                 Ok(n) => sent += n,
                 Err(Errno::AGAIN) => return Ok((sent, false)),
                 Err(error) => return Err(error),
@@ -162,10 +180,15 @@ impl Batch {
                 continue;
             }
             rest.push_back(match piece {
-                Piece::Arena { from, to } => Chunk::new(self.arena[from + cut..to].to_vec(), None, 0, pool),
-                Piece::Heap(bytes) => Chunk::new(bytes, None, cut, pool),
-                Piece::Pooled(buf, len) => Chunk::new(Vec::new(), Some((buf, len)), cut, pool),
+                Piece::Arena { from, to } => {
+                    Chunk::new(self.arena[from + cut..to].to_vec(), Payload::None, 0, pool)
+                }
+                Piece::Heap(bytes) => Chunk::new(bytes, Payload::None, cut, pool),
+                Piece::Pooled(buf, len) => Chunk::new(Vec::new(), Payload::Pooled(buf, len), cut, pool),
             });
+        }
+        if let Some(spliced) = self.spliced.take() {
+            rest.push_back(Chunk::new(Vec::new(), Payload::Spliced(spliced), 0, pool));
         }
         rest
     }
@@ -174,10 +197,6 @@ impl Batch {
         self.pieces.clear();
         self.used = 0;
         self.pooled = 0;
+        self.spliced = None;
     }
-}
-
-/// A payload's padded length, and its buffer if it is one of the pool's.
-pub(crate) fn finish(payload: Option<PayloadBuf<'_>>) -> Option<(usize, Option<PooledBuf>)> {
-    payload.map(PayloadBuf::finish)
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 
 use crate::assemble::{Assembler, EARLY, Next};
-use crate::batch::{Batch, finish};
+use crate::batch::Batch;
 use crate::config::Config;
 use crate::drive::{Wire, drained, offer, resume};
 use crate::home::Home;
@@ -264,7 +264,6 @@ impl Conn {
         let mut reply = Reply::on_loop(head, io.batch.region(), &io.pool);
         let outcome = io.service.handle(message, &mut reply);
         let (mut head, payload) = reply.into_parts();
-        let payload = finish(payload);
         match outcome {
             Outcome::Reply => io.batch.push(&mut head, payload),
             Outcome::Silent => {}

@@ -12,6 +12,7 @@
 mod accept;
 mod assemble;
 mod batch;
+mod chunk;
 mod config;
 mod conn;
 mod drive;
@@ -25,6 +26,7 @@ mod server;
 mod service;
 mod slab;
 mod spinner;
+mod splice;
 mod stall;
 mod stats;
 mod workers;

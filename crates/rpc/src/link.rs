@@ -1,72 +1,21 @@
 //! The part of a connection that event loop and tickets share: its socket, its output, what is in flight.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
+use rustix::net::{Shutdown, shutdown};
 
-use crate::assemble::single_mark;
+use crate::chunk::{Chunk, send_front};
 use crate::drive::{Wire, Wrote, submit, write_out};
 use crate::home::{Home, Post};
-use crate::outlet::{Outlet, Weigh};
-use crate::pool::{Charge, Pool, PooledBuf};
+use crate::outlet::Outlet;
+use crate::pool::Pool;
 use crate::reply::OwnedReply;
 use crate::service::Peer;
-
-/// Slices passed to one sendmsg; enough to fill a socket, few enough for the stack.
-pub(crate) const SLICES: usize = 64;
-
-/// Output that waits: bytes of its own, then a pooled payload.
-pub(crate) struct Chunk {
-    head: Vec<u8>,
-    payload: Option<(PooledBuf, usize)>,
-    done: usize,
-    _charge: Charge,
-}
-
-impl Chunk {
-    /// `done` bytes of `head` and the payload's first bytes were written already.
-    pub(crate) fn new(
-        head: Vec<u8>,
-        payload: Option<(PooledBuf, usize)>,
-        done: usize,
-        pool: &Arc<Pool>,
-    ) -> Self {
-        let charge = pool.charge(head.capacity());
-        Self { head, payload, done, _charge: charge }
-    }
-
-    fn from_reply(reply: OwnedReply, pool: &Arc<Pool>) -> Self {
-        let (mut head, payload) = reply.into_parts();
-        let payload = payload.and_then(|payload| match payload.finish() {
-            (len, Some(buf)) => Some((buf, len)),
-            (_, None) => None,
-        });
-        let mark = single_mark(head.len() + payload.as_ref().map_or(0, |(_, len)| *len));
-        head.splice(0..0, mark);
-        Self::new(head, payload, 0, pool)
-    }
-
-    fn slices(&self) -> [&[u8]; 2] {
-        let head = &self.head[self.done.min(self.head.len())..];
-        let payload = match &self.payload {
-            Some((buf, len)) => &buf[self.done.saturating_sub(self.head.len())..*len],
-            None => &[],
-        };
-        [head, payload]
-    }
-}
-
-impl Weigh for Chunk {
-    fn weight(&self) -> usize {
-        self.head.len() + self.payload.as_ref().map_or(0, |(_, len)| *len) - self.done
-    }
-}
 
 pub(crate) struct Link {
     fd: OwnedFd,
@@ -152,28 +101,19 @@ impl Wire for Link {
 
     fn write(&self, batch: &mut VecDeque<Chunk>) -> Wrote {
         let mut total = 0;
-        while !batch.is_empty() {
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let mut used = 0;
-            for slice in batch.iter().flat_map(Chunk::slices).filter(|slice| !slice.is_empty()).take(SLICES) {
-                slices[used] = IoSlice::new(slice);
-                used += 1;
+        let wrote = loop {
+            if batch.is_empty() {
+                break Wrote::All(total);
             }
             self.home.stats.sends.fetch_add(1, Relaxed);
-            match send(self.fd(), &slices[..used]) {
-                Ok(n) => {
-                    total += n;
-                    advance(batch, n);
-                }
-                Err(Errno::AGAIN) => {
-                    self.home.stats.bytes_out.fetch_add(total as u64, Relaxed);
-                    return Wrote::Full(total);
-                }
+            match send_front(self.fd(), batch) {
+                Ok(n) => total += n,
+                Err(Errno::AGAIN) => break Wrote::Full(total),
                 Err(_) => return Wrote::Failed,
             }
-        }
+        };
         self.home.stats.bytes_out.fetch_add(total as u64, Relaxed);
-        Wrote::All(total)
+        wrote
     }
 
     fn inflight(&self) -> usize {
@@ -184,22 +124,4 @@ impl Wire for Link {
         // Readiness for a hang-up brings the loop here; it may be the caller, so nothing is posted.
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
-}
-
-fn advance(batch: &mut VecDeque<Chunk>, mut n: usize) {
-    while let Some(front) = batch.front_mut() {
-        let weight = front.weight();
-        if n < weight {
-            front.done += n;
-            return;
-        }
-        n -= weight;
-        batch.pop_front();
-    }
-}
-
-/// One vectored send that never blocks; interrupted ones are repeated.
-pub(crate) fn send(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::io::retry_on_intr(|| sendmsg(fd, slices, &mut SendAncillaryBuffer::default(), flags))
 }

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use crate::splice::{Pipe, Pipes};
+
 /// Payloads and partial records up to this many bytes count as small.
 pub(crate) const SMALL: usize = 16 << 10;
 
@@ -47,21 +49,42 @@ impl Drop for Mapping {
 
 struct Class {
     size: usize,
-    free: Mutex<Free>,
+    free: Mutex<Free<Mapping>>,
 }
 
-#[derive(Default)]
-struct Free {
-    maps: Vec<Mapping>,
-    /// Fewest buffers free since the last trim: so many were not needed.
+/// What is kept for reuse.
+pub(crate) struct Free<T> {
+    items: Vec<T>,
+    /// Fewest free since the last trim: so many were not needed.
     unneeded: usize,
 }
 
-impl Free {
-    fn pop(&mut self) -> Option<Mapping> {
-        let map = self.maps.pop();
-        self.unneeded = self.unneeded.min(self.maps.len());
-        map
+impl<T> Default for Free<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), unneeded: 0 }
+    }
+}
+
+impl<T> Free<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let item = self.items.pop();
+        self.unneeded = self.unneeded.min(self.items.len());
+        item
+    }
+
+    pub(crate) fn push(&mut self, item: T) {
+        self.items.push(item);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Takes what was not needed since the last call.
+    pub(crate) fn trim(&mut self) -> Vec<T> {
+        let unneeded = self.items.drain(..self.unneeded).collect();
+        self.unneeded = self.items.len();
+        unneeded
     }
 }
 
@@ -73,6 +96,7 @@ pub(crate) struct Pool {
     /// The one record buffer beyond the limit is on loan.
     extra: AtomicBool,
     classes: [Class; CLASSES],
+    pipes: Pipes,
 }
 
 impl Pool {
@@ -87,6 +111,7 @@ impl Pool {
             cached: AtomicUsize::new(0),
             extra: AtomicBool::new(false),
             classes,
+            pipes: Pipes::default(),
         })
     }
 
@@ -170,28 +195,34 @@ impl Pool {
     /// Gives buffers back to the system that were not needed since the last call.
     pub(crate) fn trim(&self) {
         for class in &self.classes {
-            let mut free = class.free.lock();
-            let spare = free.unneeded;
-            self.cached.fetch_sub(spare * class.size, Relaxed);
-            let unneeded: Vec<_> = free.maps.drain(..spare).collect();
-            free.unneeded = free.maps.len();
-            drop(free);
             // Unmapping takes its time; others may need the lock.
-            drop(unneeded);
+            let unneeded = class.free.lock().trim();
+            self.cached.fetch_sub(unneeded.len() * class.size, Relaxed);
         }
+        self.pipes.trim();
     }
 
     /// Whether buffers are kept for reuse.
     pub(crate) fn has_cached(&self) -> bool {
-        self.cached.load(Relaxed) > 0
+        self.cached.load(Relaxed) > 0 || self.pipes.has_free()
     }
 
     fn give_back(&self, map: Mapping, class: usize) {
         let used = self.used.fetch_sub(map.len, Relaxed) - map.len;
         if used + self.cached.load(Relaxed) + map.len <= self.limit {
             self.cached.fetch_add(map.len, Relaxed);
-            self.classes[class].free.lock().maps.push(map);
+            self.classes[class].free.lock().push(map);
         }
+    }
+
+    /// A pipe for `bytes` of reply payload; none if memory is short or there are no more pipes.
+    pub(crate) fn lease_pipe(&self, bytes: usize) -> Option<Pipe> {
+        if self.used() + bytes > self.limit { None } else { self.pipes.lease() }
+    }
+
+    /// Takes a pipe back, to be used again if it is empty.
+    pub(crate) fn give_back_pipe(&self, pipe: Pipe, empty: bool) {
+        self.pipes.give_back(pipe, empty);
     }
 
     /// Counts `bytes` held outside the pool's own buffers until the charge is dropped.

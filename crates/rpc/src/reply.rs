@@ -1,8 +1,10 @@
 //! One reply, filled by the service, on the loop or on a worker.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::pool::{Pool, PooledBuf, SMALL};
+use crate::splice::{Spliced, suits};
 
 /// The reply to one record: a head that encoders append to and at most one payload, which goes after the head.
 ///
@@ -11,6 +13,8 @@ use crate::pool::{Pool, PooledBuf, SMALL};
 pub struct Reply<'a> {
     head: Vec<u8>,
     payload: Option<PayloadBuf<'a>>,
+    /// A payload instead of one in memory.
+    spliced: Option<Spliced>,
     /// Space in the loop's output where a small payload needs no copy.
     region: Option<&'a mut [u8]>,
     pool: PoolRef<'a>,
@@ -24,12 +28,21 @@ enum PoolRef<'a> {
     Ticket(Arc<Pool>),
 }
 
+impl PoolRef<'_> {
+    fn get(&self) -> &Arc<Pool> {
+        match self {
+            Self::Loop(pool) => pool,
+            Self::Ticket(pool) => pool,
+        }
+    }
+}
+
 impl<'a> Reply<'a> {
     /// A reply whose parts the loop takes back: `head` is its reused vector, `region` a piece of its output.
     #[inline]
     pub(crate) fn on_loop(mut head: Vec<u8>, region: &'a mut [u8], pool: &'a Arc<Pool>) -> Self {
         head.clear();
-        Self { head, payload: None, region: Some(region), pool: PoolRef::Loop(pool) }
+        Self { head, payload: None, spliced: None, region: Some(region), pool: PoolRef::Loop(pool) }
     }
 
     /// The bytes before the payload; starts empty. Append to it.
@@ -45,43 +58,93 @@ impl<'a> Reply<'a> {
     /// call discards the first payload.
     #[inline]
     pub fn payload(&mut self, max: usize) -> &mut PayloadBuf<'a> {
-        if let Some(PayloadBuf { space: Space::Region(region), .. }) = self.payload.take() {
-            self.region = Some(region);
-        }
+        self.forget_payload();
         let space = match self.region.take() {
             Some(region) if max <= SMALL => Space::Region(region),
             unused => {
                 self.region = unused;
-                let pool = match &self.pool {
-                    PoolRef::Loop(pool) => pool,
-                    PoolRef::Ticket(pool) => pool,
-                };
-                pool.lease_payload(max).map_or(Space::None, Space::Pooled)
+                self.pool.get().lease_payload(max).map_or(Space::None, Space::Pooled)
             }
         };
         let max = max.min(space.len());
         self.payload.insert(PayloadBuf { space, max, len: 0 })
     }
 
+    /// The payload in memory that was begun, if there is one.
+    pub fn payload_mut(&mut self) -> Option<&mut PayloadBuf<'a>> {
+        self.payload.as_mut()
+    }
+
+    /// Whether [`splice`](Self::splice) is worth trying for a payload like this.
+    pub fn may_splice(offset: u64, len: usize) -> bool {
+        suits(offset, len)
+    }
+
+    /// Makes `len` bytes of `file` at `offset` the payload without copying them: the pages go to the socket by
+    /// reference, and a later write to the file may show in them until the peer has them. Waits for the disk if they
+    /// are not in memory.
+    ///
+    /// False, and no payload is set, if not all of them are to be had this way: the file ends before, the file system
+    /// or a limit does not allow it, or it is not worth it ([`may_splice`](Self::may_splice)).
+    pub fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
+        self.forget_payload();
+        if suits(offset, len) {
+            self.spliced = Spliced::new(self.pool.get(), file, offset, len);
+        }
+        self.spliced.is_some()
+    }
+
     /// Forgets head and payload, to answer with an error instead.
     pub fn clear(&mut self) {
         self.head.clear();
+        self.forget_payload();
+    }
+
+    fn forget_payload(&mut self) {
+        self.spliced = None;
         if let Some(PayloadBuf { space: Space::Region(region), .. }) = self.payload.take() {
             self.region = Some(region);
         }
     }
 
-    /// The parts: head, and the payload with its length before padding.
+    /// The parts: head, and the payload with its padding.
     #[inline]
-    pub(crate) fn into_parts(self) -> (Vec<u8>, Option<PayloadBuf<'a>>) {
-        (self.head, self.payload.filter(|payload| payload.len > 0))
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Payload) {
+        let payload = match (self.spliced, self.payload) {
+            (Some(spliced), _) => Payload::Spliced(spliced),
+            (None, Some(payload)) if payload.len > 0 => payload.finish(),
+            _ => Payload::None,
+        };
+        (self.head, payload)
+    }
+}
+
+/// A complete payload.
+pub(crate) enum Payload {
+    None,
+    /// So many bytes of the loop's region.
+    Region(usize),
+    /// So many bytes of a buffer.
+    Pooled(PooledBuf, usize),
+    Spliced(Spliced),
+}
+
+impl Payload {
+    /// Bytes, padding included.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Region(len) | Self::Pooled(_, len) => *len,
+            Self::Spliced(spliced) => spliced.len(),
+        }
     }
 }
 
 impl OwnedReply {
     pub(crate) fn on_ticket(pool: Arc<Pool>) -> Self {
         // Room for the record mark and any reply head without a payload but READDIR's.
-        Self { head: Vec::with_capacity(256), payload: None, region: None, pool: PoolRef::Ticket(pool) }
+        let head = Vec::with_capacity(256);
+        Self { head, payload: None, spliced: None, region: None, pool: PoolRef::Ticket(pool) }
     }
 }
 
@@ -153,14 +216,15 @@ impl PayloadBuf<'_> {
         }
     }
 
-    /// Zeroes the padding; the padded length, and the buffer if it is one of the pool's.
+    /// Zeroes the padding.
     #[inline]
-    pub(crate) fn finish(mut self) -> (usize, Option<PooledBuf>) {
+    fn finish(mut self) -> Payload {
         let (len, padded) = (self.len, self.len.next_multiple_of(4));
         self.all()[len..padded].fill(0);
         match self.space {
-            Space::Pooled(buf) => (padded, Some(buf)),
-            Space::Region(_) | Space::None => (padded, None),
+            Space::Pooled(buf) => Payload::Pooled(buf, padded),
+            Space::Region(_) => Payload::Region(padded),
+            Space::None => Payload::None,
         }
     }
 }

@@ -9,7 +9,7 @@ use forebay_engine::{Engine, Object as Cached, Tried, TriedRead};
 use crate::attr::{Attr, Time};
 use crate::cache::{Linked, Unsettled, from_cache, refresh};
 use crate::cred::Cred;
-use crate::data::{read_full, write_full};
+use crate::data::write_full;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::fs::Filesystem;
@@ -243,15 +243,4 @@ fn cache_time(time: Time) -> CacheTime {
 fn now() -> CacheTime {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     CacheTime { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
-}
-
-/// Reads from the backing file.
-pub(crate) fn read_plain(
-    vfs: &Vfs,
-    target: &Target,
-    offset: u64,
-    buf: &mut [u8],
-    wait: Wait,
-) -> Result<usize> {
-    read_full(target.object.reader(&vfs.budget, wait.allowed())?, buf, offset, wait)
 }

@@ -8,18 +8,32 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::attr::{Attr, Wcc};
 use crate::cache::refresh;
-use crate::cached::{Found, SsdRead, Writing, read_plain};
+use crate::cached::{Found, SsdRead, Writing};
 use crate::change::Changed;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::journal::{Data, Intent, Logged};
+use crate::sys::resident;
 use crate::verdicts::want;
+
+/// Where READ puts what it finds.
+pub trait ReadInto {
+    /// A buffer for up to `len` bytes; it may hold less. Takes the place of one given before.
+    fn buffer(&mut self, len: usize) -> &mut [u8];
+
+    /// Whether [`splice`](Self::splice) is worth trying.
+    fn may_splice(&self, offset: u64, len: usize) -> bool;
+
+    /// Takes `len` bytes of `file` at `offset` without copying them, waiting for the disk if need be; false if not all
+    /// of them are to be had this way.
+    fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool;
+}
 
 /// What READ found.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOut {
-    /// Bytes read, at the front of the buffer.
+    /// Bytes read: spliced, or at the front of the buffer.
     pub len: usize,
     /// Whether they reach the end of the file.
     pub eof: bool,
@@ -67,16 +81,16 @@ fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wai
 }
 
 impl Vfs {
-    /// Reads up to `count` bytes at `offset` into the front of what `buffer` gives, which is asked for no more
-    /// than the file holds and may give less. With [`Wait::No`] it is done only if all of them are in memory.
-    pub fn read<'b>(
+    /// Reads up to `count` bytes at `offset`, or fewer if `into` has no room for them. With [`Wait::No`] it is done only
+    /// if all of them are in memory.
+    pub fn read(
         &self,
         target: &Target,
         cred: &Cred,
         offset: u64,
         count: usize,
         wait: Wait,
-        buffer: impl FnOnce(usize) -> &'b mut [u8],
+        into: &mut impl ReadInto,
     ) -> Result<Reading> {
         let mut attr = self.attr_of(target)?;
         permitted(self, target, cred, &attr, want::READ, wait)?;
@@ -84,32 +98,56 @@ impl Vfs {
         if there == 0 {
             return Ok(Reading::Done(ReadOut { len: 0, eof: true, attr }));
         }
-        let linked = target.export.fs.linked();
-        if linked.is_none() {
-            target.object.reader(&self.budget, wait.allowed())?;
-        }
-        let buf = buffer(count.min(usize::try_from(there).unwrap_or(usize::MAX)));
-        let found = match linked {
-            Some(linked) => self.read_cached(linked, target, offset, buf, wait)?,
-            None => Found::Plain,
+        let count = count.min(usize::try_from(there).unwrap_or(usize::MAX));
+        let (found, room) = match target.export.fs.linked() {
+            Some(linked) => {
+                let buf = into.buffer(count);
+                (self.read_cached(linked, target, offset, buf, wait)?, buf.len())
+            }
+            None => (Found::Plain, 0),
         };
-        let len = match found {
-            Found::Read(len) => len,
-            Found::Plain => read_plain(self, target, offset, buf, wait)?,
+        let (len, asked) = match found {
+            Found::Read(len) => (len, room),
+            Found::Plain => self.read_plain(target, &attr, offset, count, wait, into)?,
             Found::OnSsd(read) => {
-                let (len, eof) = (buf.len(), offset + buf.len() as u64 >= attr.size);
-                return Ok(Reading::OnSsd(read, ReadOut { len, eof, attr }));
+                let eof = offset + room as u64 >= attr.size;
+                return Ok(Reading::OnSsd(read, ReadOut { len: room, eof, attr }));
             }
         };
-        if len < buf.len() {
+        if len < asked {
             if !wait.allowed() {
                 return Err(Error::WouldBlock);
             }
             // The file shrank while it was read.
             attr = self.attr_of(target)?;
         }
-        let eof = len < buf.len() || offset + len as u64 >= attr.size;
+        let eof = len < asked || offset + len as u64 >= attr.size;
         Ok(Reading::Done(ReadOut { len, eof, attr }))
+    }
+
+    /// Reads from the backing file. Returns the bytes read and those there was room for.
+    fn read_plain(
+        &self,
+        target: &Target,
+        attr: &Attr,
+        offset: u64,
+        count: usize,
+        wait: Wait,
+        into: &mut impl ReadInto,
+    ) -> Result<(usize, usize)> {
+        let file = target.object.reader(&self.budget, wait.allowed())?;
+        let may_splice = into.may_splice(offset, count)
+            && (wait.allowed() || self.sees_residency(attr) && resident(file, offset, count));
+        if may_splice && into.splice(file, offset, count) {
+            return Ok((count, count));
+        }
+        let buf = into.buffer(count);
+        Ok((read_full(file, buf, offset, wait)?, buf.len()))
+    }
+
+    /// Whether the kernel says the truth about what of a file is in memory: it does to those who might change it.
+    fn sees_residency(&self, attr: &Attr) -> bool {
+        self.is_privileged() || attr.uid == self.server_uid
     }
 
     /// Writes `data` at `offset`. With `stable`, the intent must be made durable before the reply. With [`Wait::No`] it

@@ -151,7 +151,7 @@ pub struct Vfs {
     pub budget: Budget,
     pub(crate) cache: OnceLock<Arc<Cache>>,
     pub(crate) privileged: bool,
-    server_uid: u32,
+    pub(crate) server_uid: u32,
 }
 
 impl Vfs {

@@ -44,7 +44,7 @@ pub use cached::SsdRead;
 pub use change::{Changed, Renamed};
 pub use create::{Create, Special};
 pub use cred::{Cred, Creds, Identity};
-pub use data::{ReadOut, Reading, Wrote};
+pub use data::{ReadInto, ReadOut, Reading, Wrote};
 pub use downtime::Downtime;
 pub use error::{Error, Result};
 pub use export::{Export, ExportSpec, Space, Stopped, Target, Vfs, Wait};

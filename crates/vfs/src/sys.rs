@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::mm::ProtFlags;
 
 /// The largest kernel file handle carried inside an NFS handle, in bytes. ext4 and XFS use 8 to 12,
 /// btrfs 20 to 40.
@@ -124,6 +125,28 @@ pub(crate) fn sync_file_range(fd: impl AsFd, offset: u64, len: u64, wait: bool) 
     // SAFETY: plain integers and a live descriptor.
     let result = unsafe { libc::sync_file_range(fd.as_fd().as_raw_fd(), offset as i64, len as i64, flags) };
     check(result.into()).map(drop)
+}
+
+/// Whether all of a byte range of a file is in memory, read and not still being read. `len` is at most 1 MiB. Pages may
+/// leave memory at any time after. To callers who may not change the file the kernel says yes always (mincore(2)).
+pub(crate) fn resident(fd: impl AsFd, offset: u64, len: usize) -> bool {
+    const PAGE: usize = 4096;
+    const MOST: usize = (1 << 20) / PAGE + 1;
+    let skew = (offset % PAGE as u64) as usize;
+    let mut pages = [0u8; MOST];
+    let Some(pages) = pages.get_mut(..(skew + len).div_ceil(PAGE)) else { return false };
+    let (size, start) = (pages.len() * PAGE, offset - skew as u64);
+    // SAFETY: a mapping at an address the kernel picks aliases nothing; nobody touches it before it is gone, so that no
+    // end of the file matters. The vector has a byte for each of its pages.
+    unsafe {
+        let flags = rustix::mm::MapFlags::SHARED;
+        let Ok(map) = rustix::mm::mmap(std::ptr::null_mut(), size, ProtFlags::READ, flags, fd, start) else {
+            return false;
+        };
+        let told = libc::mincore(map, size, pages.as_mut_ptr()) == 0;
+        let unmapped = rustix::mm::munmap(map, size).is_ok();
+        told && unmapped && pages.iter().all(|page| page & 1 == 1)
+    }
 }
 
 /// Sets the calling thread's supplementary groups (the raw call: glibc's would set every thread's).

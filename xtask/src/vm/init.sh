@@ -44,5 +44,6 @@ ip route add default via 10.0.2.2
 hostname guest
 
 cp /job /root/run/job
+echo "The guest is up."
 chroot /root /bin/sh /run/job < /root/dev/null >&3 2>&3 3>&- 4>&-
 finish $?

@@ -9,14 +9,27 @@ mod kernel;
 
 pub(crate) use kernel::Kernel;
 
-use std::{ffi::OsString, fmt::Write as _, fs, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::process::{self, TIMED_OUT, bounded, quoted};
 
 /// Where the guest mounts the export.
 pub(crate) const MOUNT_POINT: &str = "/mnt";
+
+/// A guest is given so long to come up; it takes 4 s on an idle machine.
+const BOOT: Duration = Duration::from_secs(120);
+
+/// What `init.sh` prints last.
+const UP: &str = "The guest is up.";
 
 /// What the guest mounts at [`MOUNT_POINT`].
 #[derive(Clone)]
@@ -46,17 +59,24 @@ pub(crate) struct Guest {
 impl Guest {
     /// Boots, runs the command, and returns its exit status; `each` gets every line of its stdout and stderr.
     ///
+    /// Emulation now and then hangs before the guest is up; it is then booted once more.
+    ///
     /// # Errors
     /// The guest did not boot, could not mount, was killed by its limit, or died.
-    pub(crate) fn run(&self, each: impl FnMut(&[u8])) -> Result<i32> {
+    pub(crate) fn run(&self, mut each: impl FnMut(&[u8])) -> Result<i32> {
         let work = tempfile::Builder::new().prefix("guest-").tempdir_in(process::rigs_dir()?)?;
         let kernel = Kernel::ready()?;
         fs::write(work.path().join("initramfs"), self.initramfs(&kernel)?)?;
-        fs::write(work.path().join("status"), "")?;
 
-        let mut qemu = bounded(Some(self.limit), "qemu-system-x86_64", self.arguments(&kernel));
-        qemu.current_dir(work.path());
-        let ended = process::lines(&mut qemu, each)?;
+        let ended = match self.boot(work.path(), &kernel, &mut each)? {
+            Some(ended) => ended,
+            None => {
+                eprintln!("the guest was not up after {} s: booting it again", BOOT.as_secs());
+                let again = self.boot(work.path(), &kernel, &mut each)?;
+                again
+                    .with_context(|| format!("the guest did not boot; its console:\n{}", tail(work.path())))?
+            }
+        };
         let status = fs::read_to_string(work.path().join("status"))?;
         match status.trim().parse() {
             Ok(status) => Ok(status),
@@ -64,13 +84,18 @@ impl Guest {
                 bail!("the guest had not ended after {} s and was killed", self.limit.as_secs())
             }
             Err(_) => {
-                let console = fs::read(work.path().join("console")).unwrap_or_default();
-                let text = String::from_utf8_lossy(&console);
-                let lines: Vec<_> = text.lines().collect();
-                let tail = lines[lines.len().saturating_sub(25)..].join("\n");
-                bail!("the guest died ({} {ended}); its console:\n{tail}", status.trim())
+                bail!("the guest died ({} {ended}); its console:\n{}", status.trim(), tail(work.path()))
             }
         }
+    }
+
+    /// Runs the machine to its end; `None` if it was not up in time.
+    fn boot(&self, work: &Path, kernel: &Kernel, each: impl FnMut(&[u8])) -> Result<Option<ExitStatus>> {
+        fs::write(work.join("status"), "")?;
+        fs::write(work.join("console"), "")?;
+        let up = || console(work).contains(UP);
+        let mut qemu = bounded(Some(self.limit), "qemu-system-x86_64", self.arguments(kernel));
+        process::lines_once_begun(qemu.current_dir(work), BOOT, up, each)
     }
 
     fn initramfs(&self, kernel: &Kernel) -> Result<Vec<u8>> {
@@ -144,6 +169,18 @@ impl Guest {
         }
         arguments
     }
+}
+
+/// What the guest printed besides the command's output.
+fn console(work: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(work.join("console")).unwrap_or_default()).into_owned()
+}
+
+/// The last lines of it.
+fn tail(work: &Path) -> String {
+    let text = console(work);
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(25)..].join("\n")
 }
 
 impl NfsMount {

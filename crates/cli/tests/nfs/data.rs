@@ -2,6 +2,9 @@
 
 use std::os::unix::fs::FileExt;
 
+use forebay_wire::rpc::ReplyHeader;
+use forebay_wire::xdr::{Decode, Encode, Reader};
+
 use crate::harness::*;
 
 #[test]
@@ -47,6 +50,88 @@ fn eof_is_told_exactly() {
     check(10, 0, b"", true);
     check(1 << 40, 5, b"", true);
     check(u64::MAX, u32::MAX, b"", true);
+}
+
+/// What lies at `at` in a file of [`streamed`].
+fn streamed_byte(at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// Reads side by side on one connection.
+fn read_all(c: &mut Client, file: &FileHandle, places: &[(u64, u32)]) -> Vec<ReadDone> {
+    let mut sent = Vec::new();
+    for (offset, count) in places {
+        let mut args = Vec::new();
+        ReadArgs { file: *file, offset: *offset, count: *count }.encode(&mut args);
+        let call = c.call_bytes((PROGRAM, VERSION, Procedure::Read as u32), &args);
+        sent.push(c.xid);
+        c.send(&call);
+    }
+    let mut done: Vec<Option<ReadDone>> = places.iter().map(|_| None).collect();
+    for _ in places {
+        let reply = c.receive().unwrap();
+        let mut reader = Reader::new(&reply);
+        let header = ReplyHeader::decode(&mut reader).unwrap();
+        let place = sent.iter().position(|xid| *xid == header.xid).unwrap();
+        done[place] = Some(ReadDone::decode(reader.rest()).unwrap());
+    }
+    done.into_iter().map(Option::unwrap).collect()
+}
+
+#[test]
+fn large_reads_are_right_whether_in_memory_or_not() {
+    const SIZE: u64 = (5 << 20) + 70_002;
+    let data: Vec<u8> = (0..SIZE).map(streamed_byte).collect();
+    let server = Serve::new().plain().start_on(|dir| std::fs::write(dir.join("f"), &data).unwrap());
+    let on_disk = std::fs::File::open(server.data.join("f")).unwrap();
+    on_disk.sync_all().unwrap();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.find(&root, b"f");
+    let mut places: Vec<_> = (0..6).map(|n| (n << 20, 1 << 20)).collect();
+    places.extend([(1, 1 << 20), (4095, 200_000), (SIZE - 70_000, 70_000), (SIZE - 65_536, 1 << 20)]);
+    for evicted in [0..0, 0..SIZE, 1 << 20..2 << 20, (2 << 20) + 4096..(2 << 20) + 8192] {
+        if !evicted.is_empty() {
+            let len = std::num::NonZeroU64::new(evicted.end - evicted.start);
+            rustix::fs::fadvise(&on_disk, evicted.start, len, rustix::fs::Advice::DontNeed).unwrap();
+        }
+        for (read, (offset, count)) in read_all(&mut c, &file, &places).into_iter().zip(&places) {
+            let end = (offset + u64::from(*count)).min(SIZE);
+            assert_eq!(
+                (read.data.len() as u64, read.eof),
+                (end - offset, end == SIZE),
+                "{count} at {offset}"
+            );
+            assert!(read.data == data[*offset as usize..end as usize], "{count} at {offset}");
+            assert_eq!(read.attributes.size, SIZE);
+        }
+    }
+}
+
+/// Every reply is as long as it says, and shows bytes of the file or, behind its new end, zeros.
+#[test]
+fn a_file_cut_off_while_its_data_is_on_the_way() {
+    const SIZE: u64 = 4 << 20;
+    let data: Vec<u8> = (0..SIZE).map(streamed_byte).collect();
+    let server = Serve::unsquashed().plain().start_on(|dir| std::fs::write(dir.join("f"), &data).unwrap());
+    let (mut c, mut other) = (server.connect(), server.connect());
+    let root = c.root();
+    let file = c.find(&root, b"f");
+    for cut in [0, 4096, (1 << 20) + 5] {
+        other.setattr(&file, size(SIZE)).unwrap();
+        assert_eq!(other.write(&file, 0, &data[..1 << 20], StableHow::FileSync).unwrap().count, 1 << 20);
+        std::thread::scope(|scope| {
+            scope.spawn(|| other.setattr(&file, size(cut)).unwrap());
+            let places: Vec<_> = (0..40).map(|n| (n % 4 << 20, 1 << 20)).collect();
+            for (read, (offset, _)) in read_all(&mut c, &file, &places).into_iter().zip(&places) {
+                let end = offset + read.data.len() as u64;
+                assert!(end <= SIZE && end <= read.attributes.size.max(*offset));
+                let right = |(at, byte): (u64, &u8)| *byte == 0 || *byte == streamed_byte(at);
+                assert!((*offset..).zip(&read.data).all(right), "at {offset}");
+            }
+        });
+        assert_eq!(c.attr(&file).size, cut);
+    }
 }
 
 #[test]

@@ -2,8 +2,11 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -12,6 +15,7 @@ use forebay_rpc::{
     CloseReason, Config, Message, Outcome, Peer, Record, Reply, Running, Server, Service, Stats, Ticket,
     Workers,
 };
+use rustix::fs::{MemfdFlags, memfd_create};
 
 /// First bytes of requests. All but `SILENT` and `CLOSE` are answered; an echo is the request itself.
 pub(crate) const ECHO: u8 = b'e';
@@ -21,6 +25,10 @@ pub(crate) const DEFERRED: u8 = b'd';
 pub(crate) const PAYLOAD: u8 = b'p';
 /// The same from a worker.
 pub(crate) const DEFERRED_PAYLOAD: u8 = b'q';
+/// The same from `Echo::file`, at the offset that bytes 5..9 say, without a copy where that can be, from the loop.
+pub(crate) const SPLICED: u8 = b'f';
+/// The same from a worker.
+pub(crate) const DEFERRED_SPLICED: u8 = b'h';
 /// Kept by a worker until `Echo::open` is called.
 pub(crate) const GATED: u8 = b'g';
 /// Deferred, and its ticket dropped.
@@ -30,8 +38,42 @@ pub(crate) const CLOSE: u8 = b'c';
 
 type Job = (Record, Ticket);
 
+/// Bytes of `Echo::file`.
+pub(crate) const FILE: usize = 3 << 20;
+
+/// A file in memory, each byte as its offset says.
+pub(crate) struct Source {
+    pub(crate) file: File,
+    /// Payloads that were not copied.
+    pub(crate) spliced: AtomicUsize,
+}
+
+impl Source {
+    fn new() -> Arc<Self> {
+        let file = File::from(memfd_create("source", MemfdFlags::CLOEXEC).unwrap());
+        file.write_all_at(&(0..FILE).map(payload_byte).collect::<Vec<_>>(), 0).unwrap();
+        Arc::new(Self { file, spliced: AtomicUsize::new(0) })
+    }
+
+    fn fill(&self, request: &[u8], reply: &mut Reply<'_>) {
+        let (want, at) = (payload_len(request), u64::from(payload_tag(request)));
+        let len = if reply.splice(self.file.as_fd(), at, want) {
+            self.spliced.fetch_add(1, SeqCst);
+            want
+        } else {
+            let payload = reply.payload(want);
+            let len = self.file.read_at(payload.spare_mut(), at).unwrap();
+            payload.set_len(len);
+            len
+        };
+        reply.head().extend_from_slice(request);
+        reply.head().extend_from_slice(&(len as u32).to_be_bytes());
+    }
+}
+
 pub(crate) struct Echo {
     workers: Workers<Job>,
+    pub(crate) source: Arc<Source>,
     gate: Arc<(parking_lot::Mutex<bool>, parking_lot::Condvar)>,
     pub(crate) connected: AtomicUsize,
     pub(crate) disconnected: AtomicUsize,
@@ -41,6 +83,8 @@ impl Echo {
     pub(crate) fn new() -> Arc<Self> {
         let gate = Arc::new((parking_lot::Mutex::new(false), parking_lot::Condvar::new()));
         let inner = Arc::clone(&gate);
+        let source = Source::new();
+        let from = Arc::clone(&source);
         let workers = Workers::new(8, 100_000, Duration::from_micros(20), move |(record, ticket): Job| {
             match record[0] {
                 GATED => {
@@ -51,12 +95,12 @@ impl Echo {
                 _ => {}
             }
             let mut reply = ticket.reply();
-            fill(&record, &mut reply);
+            fill(&record, &mut reply, &from);
             ticket.send(reply);
         })
         .unwrap();
         let (connected, disconnected) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Self { workers, gate, connected, disconnected })
+        Arc::new(Self { workers, source, gate, connected, disconnected })
     }
 
     pub(crate) fn open(&self) {
@@ -70,13 +114,20 @@ pub(crate) fn payload_len(request: &[u8]) -> usize {
     u32::from_be_bytes(request[1..5].try_into().unwrap()) as usize
 }
 
+/// Bytes 5..9 of a request.
+pub(crate) fn payload_tag(request: &[u8]) -> u32 {
+    u32::from_be_bytes(request[5..9].try_into().unwrap())
+}
+
 /// What a payload holds: never zero, so that padding is told from it.
 pub(crate) fn payload_byte(at: usize) -> u8 {
     (at % 251) as u8 + 1
 }
 
-fn fill(request: &[u8], reply: &mut Reply<'_>) {
-    if matches!(request[0], PAYLOAD | DEFERRED_PAYLOAD) {
+fn fill(request: &[u8], reply: &mut Reply<'_>, source: &Source) {
+    if matches!(request[0], SPLICED | DEFERRED_SPLICED) {
+        source.fill(request, reply);
+    } else if matches!(request[0], PAYLOAD | DEFERRED_PAYLOAD) {
         let want = payload_len(request);
         let payload = reply.payload(want);
         let spare = payload.spare_mut();
@@ -94,14 +145,14 @@ fn fill(request: &[u8], reply: &mut Reply<'_>) {
 impl Service for Echo {
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome {
         match message.bytes()[0] {
-            DEFERRED | DEFERRED_PAYLOAD | GATED | DROPPED => {
+            DEFERRED | DEFERRED_PAYLOAD | DEFERRED_SPLICED | GATED | DROPPED => {
                 assert!(self.workers.submit(message.defer()).is_ok(), "queue full");
                 Outcome::Deferred
             }
             SILENT => Outcome::Silent,
             CLOSE => Outcome::Close,
             _ => {
-                fill(message.bytes(), reply);
+                fill(message.bytes(), reply, &self.source);
                 Outcome::Reply
             }
         }
@@ -204,7 +255,9 @@ pub(crate) fn check_payload(reply: &[u8], request: &[u8]) -> usize {
     let (count, payload) = rest.split_first_chunk::<4>().unwrap();
     let count = u32::from_be_bytes(*count) as usize;
     assert_eq!(payload.len(), count.next_multiple_of(4));
-    assert!(payload[..count].iter().enumerate().all(|(at, byte)| *byte == payload_byte(at)));
+    let from =
+        if matches!(request[0], SPLICED | DEFERRED_SPLICED) { payload_tag(request) as usize } else { 0 };
+    assert!(payload[..count].iter().enumerate().all(|(at, byte)| *byte == payload_byte(from + at)));
     assert!(payload[count..].iter().all(|byte| *byte == 0), "padding is zero");
     count
 }

@@ -16,6 +16,17 @@ pub(crate) struct ReadDone {
     pub(crate) eof: bool,
 }
 
+impl ReadDone {
+    /// From the bytes of a result.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Failed<PostOpAttr>> {
+        decode::<ReadRes<'_>>(bytes).map(|ok| {
+            assert_eq!(ok.count as usize, ok.data.len());
+            let attributes = ok.file_attributes.expect("attributes of a file read");
+            ReadDone { attributes, data: ok.data.to_vec(), eof: ok.eof }
+        })
+    }
+}
+
 /// An entry of READDIR or READDIRPLUS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
@@ -108,12 +119,7 @@ impl Client {
         offset: u64,
         count: u32,
     ) -> Result<ReadDone, Failed<PostOpAttr>> {
-        let bytes = self.result_bytes(nfs(Procedure::Read), &ReadArgs { file: *file, offset, count });
-        decode::<ReadRes<'_>>(&bytes).map(|ok| {
-            assert_eq!(ok.count as usize, ok.data.len());
-            let attributes = ok.file_attributes.expect("attributes of a file read");
-            ReadDone { attributes, data: ok.data.to_vec(), eof: ok.eof }
-        })
+        ReadDone::decode(&self.result_bytes(nfs(Procedure::Read), &ReadArgs { file: *file, offset, count }))
     }
 
     pub(crate) fn write(

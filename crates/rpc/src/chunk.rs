@@ -1,0 +1,104 @@
+//! Output that waits for a socket, and how it gets there.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+
+use crate::assemble::single_mark;
+use crate::outlet::Weigh;
+use crate::pool::{Charge, Pool};
+use crate::reply::{OwnedReply, Payload};
+
+/// Slices passed to one sendmsg; enough to fill a socket, few enough for the stack.
+pub(crate) const SLICES: usize = 64;
+
+/// Bytes of its own, then a payload outside the loop's region.
+pub(crate) struct Chunk {
+    head: Vec<u8>,
+    payload: Payload,
+    /// Bytes sent of the head and of a payload in memory.
+    done: usize,
+    _charge: Charge,
+}
+
+impl Chunk {
+    /// `done` bytes of `head` and of a payload in memory were written already.
+    pub(crate) fn new(head: Vec<u8>, payload: Payload, done: usize, pool: &Arc<Pool>) -> Self {
+        let charge = pool.charge(head.capacity());
+        Self { head, payload, done, _charge: charge }
+    }
+
+    pub(crate) fn from_reply(reply: OwnedReply, pool: &Arc<Pool>) -> Self {
+        let (mut head, payload) = reply.into_parts();
+        head.splice(0..0, single_mark(head.len() + payload.len()));
+        Self::new(head, payload, 0, pool)
+    }
+
+    fn slices(&self) -> [&[u8]; 2] {
+        let head = &self.head[self.done.min(self.head.len())..];
+        let payload = match &self.payload {
+            Payload::Pooled(buf, len) => &buf[self.done.saturating_sub(self.head.len())..*len],
+            Payload::None | Payload::Region(_) | Payload::Spliced(_) => &[],
+        };
+        [head, payload]
+    }
+
+    fn is_spliced(&self) -> bool {
+        matches!(self.payload, Payload::Spliced(_))
+    }
+}
+
+impl Weigh for Chunk {
+    fn weight(&self) -> usize {
+        self.head.len() + self.payload.len() - self.done
+    }
+}
+
+/// Sends what one system call takes from the front of `batch`, which is not empty, and removes it. Returns the bytes
+/// sent.
+pub(crate) fn send_front(fd: BorrowedFd<'_>, batch: &mut VecDeque<Chunk>) -> Result<usize, Errno> {
+    if let Some(Chunk { head, payload: Payload::Spliced(spliced), done, .. }) = batch.front_mut()
+        && *done == head.len()
+    {
+        let sent = spliced.send(fd)?;
+        if spliced.len() == 0 {
+            batch.pop_front();
+        }
+        return Ok(sent);
+    }
+    let mut slices = [IoSlice::new(&[]); SLICES];
+    let mut used = 0;
+    // Up to the first head whose payload has to be spliced behind it.
+    let spliced = batch.iter().position(Chunk::is_spliced);
+    let chunks = batch.iter().take(spliced.map_or(batch.len(), |at| at + 1));
+    for slice in chunks.flat_map(Chunk::slices).filter(|slice| !slice.is_empty()).take(SLICES) {
+        slices[used] = IoSlice::new(slice);
+        used += 1;
+    }
+    let sent = send(fd, &slices[..used], spliced.is_some())?;
+    advance(batch, sent);
+    Ok(sent)
+}
+
+fn advance(batch: &mut VecDeque<Chunk>, mut n: usize) {
+    while let Some(front) = batch.front_mut() {
+        let weight = front.weight();
+        if n < weight {
+            front.done += n;
+            return;
+        }
+        n -= weight;
+        batch.pop_front();
+    }
+}
+
+/// One vectored send that never blocks; interrupted ones are repeated. `more` = the rest of a reply follows at once.
+pub(crate) fn send(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
+    let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    flags.set(SendFlags::MORE, more);
+    rustix::io::retry_on_intr(|| sendmsg(fd, slices, &mut SendAncillaryBuffer::default(), flags))
+}

@@ -1,0 +1,138 @@
+//! Payloads that go from a file's page cache to a socket without a copy: the pages wait in a pipe, by reference.
+//!
+//! They are in the pipe before the length of the reply is promised, so that whatever happens to the file afterwards,
+//! that many bytes are there to send. Their contents are those of the file when the network takes them: a later write
+//! may show in a reply that is still queued.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+
+use crate::pool::{Charge, Free, Pool};
+
+/// Bytes of whole pages a pipe holds: the most that a process without privileges may ask for (pipe(7)).
+const CAPACITY: usize = 1 << 20;
+/// Shorter payloads are copied: a copy that stays in the processor's caches costs no more than two more system calls.
+const WORTH_IT: usize = 64 << 10;
+const PAGE: u64 = 4096;
+/// Pipes at most: with them a user without privileges has all the pages it may have in pipes (pipe(7)). Connections
+/// that read fast need one for a moment; slow ones may take all, and the others get copies.
+const MOST: usize = 64;
+
+/// A pipe, empty whenever nobody holds it.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+impl Pipe {
+    fn new() -> Option<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).ok()?;
+        (fcntl_setpipe_size(&write, CAPACITY).ok()? >= CAPACITY).then_some(Self { read, write })
+    }
+}
+
+/// The pipes of a server.
+#[derive(Default)]
+pub(crate) struct Pipes {
+    made: AtomicUsize,
+    free: Mutex<Free<Pipe>>,
+}
+
+impl Pipes {
+    pub(crate) fn lease(&self) -> Option<Pipe> {
+        if let Some(pipe) = self.free.lock().pop() {
+            return Some(pipe);
+        }
+        let pipe = if self.made.fetch_add(1, Relaxed) < MOST { Pipe::new() } else { None };
+        if pipe.is_none() {
+            self.made.fetch_sub(1, Relaxed);
+        }
+        pipe
+    }
+
+    pub(crate) fn give_back(&self, pipe: Pipe, empty: bool) {
+        if empty {
+            self.free.lock().push(pipe);
+        } else {
+            self.made.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Closes pipes that were not needed since the last call.
+    pub(crate) fn trim(&self) {
+        let unneeded = self.free.lock().trim();
+        self.made.fetch_sub(unneeded.len(), Relaxed);
+    }
+
+    pub(crate) fn has_free(&self) -> bool {
+        !self.free.lock().is_empty()
+    }
+}
+
+/// Whether a payload may go by reference: it is worth it, fits a pipe, and needs no padding.
+pub(crate) fn suits(offset: u64, len: usize) -> bool {
+    let pages = (offset % PAGE) + len as u64;
+    len >= WORTH_IT && len.is_multiple_of(4) && pages <= CAPACITY as u64
+}
+
+/// A payload in a pipe.
+pub(crate) struct Spliced {
+    /// Always there until drop.
+    pipe: Option<Pipe>,
+    left: usize,
+    pool: Arc<Pool>,
+    /// The pages are the kernel's, but are held in memory for this reply.
+    _charge: Charge,
+}
+
+impl Spliced {
+    /// Takes `len` bytes of `file` at `offset`, reading them into memory if they are not there. None if not all of
+    /// them are to be had this way; they may be to be had by reading.
+    pub(crate) fn new(pool: &Arc<Pool>, file: BorrowedFd<'_>, mut offset: u64, len: usize) -> Option<Self> {
+        let pipe = pool.lease_pipe(len)?;
+        let mut taken = 0;
+        while taken < len {
+            match splice(file, Some(&mut offset), &pipe.write, None, len - taken, SpliceFlags::NONBLOCK) {
+                Ok(n @ 1..) => taken += n,
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(_) => return None,
+            }
+        }
+        let charge = pool.charge(len);
+        Some(Self { pipe: Some(pipe), left: len, pool: Arc::clone(pool), _charge: charge })
+    }
+
+    /// Bytes not sent yet.
+    pub(crate) fn len(&self) -> usize {
+        self.left
+    }
+
+    /// One send that never blocks, the socket being non-blocking; interrupted ones are repeated.
+    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+        let Some(pipe) = &self.pipe else { return Ok(0) };
+        let send = || splice(&pipe.read, None, socket, None, self.left, SpliceFlags::NONBLOCK);
+        match rustix::io::retry_on_intr(send) {
+            // The pipe holds what is left: nothing at all can only be a socket that takes no more.
+            Ok(0) => Err(Errno::PIPE),
+            Ok(n) => {
+                self.left -= n;
+                Ok(n)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl Drop for Spliced {
+    fn drop(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            self.pool.give_back_pipe(pipe, self.left == 0);
+        }
+    }
+}
