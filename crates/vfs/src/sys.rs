@@ -176,3 +176,36 @@ pub(crate) fn set_thread_ids(uid: u32, gid: u32, returning: bool) -> Result<(), 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+
+    use rustix::fs::{Advice, fadvise};
+
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_resident_and_what_was_dropped_is_not() {
+        const TMPFS: i64 = 0x0102_1994;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![1; (1 << 20) + 8192]).unwrap();
+        file.sync_all().unwrap();
+        for (offset, len) in [(0, 1 << 20), (4095, 1 << 20), (8192, 1), (8191, 2), (0, 1)] {
+            assert!(resident(&file, offset, len), "{len} at {offset}");
+        }
+        assert!(!resident(&file, 1, 2 << 20), "more than is looked at");
+        if rustix::fs::fstatfs(&file).unwrap().f_type == TMPFS {
+            return;
+        }
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        fadvise(&file, 0, None, Advice::Random).unwrap();
+        assert!(!resident(&file, 0, 1 << 20));
+        file.read_exact_at(&mut [0; 4096], 65_536).unwrap();
+        assert!(resident(&file, 65_536, 4096));
+        for (offset, len) in [(0, 1 << 20), (65_536, 1 << 20), (1 << 20, 8192)] {
+            assert!(!resident(&file, offset, len), "{len} at {offset}");
+        }
+    }
+}

@@ -8,7 +8,7 @@ mod disk;
 mod server;
 
 pub(crate) use array::Array;
-pub(crate) use calls::{Listed, Page, Place, START};
+pub(crate) use calls::{Listed, Page, Place, ReadDone, START};
 pub(crate) use client::{Client, User, user};
 pub(crate) use copies::Copies;
 pub(crate) use disk::LoopDisk;
