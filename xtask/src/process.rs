@@ -85,7 +85,7 @@ pub(crate) fn lines(command: &mut Command, each: impl FnMut(&[u8])) -> Result<Ex
 pub(crate) fn lines_once_begun(
     command: &mut Command,
     limit: Duration,
-    begun: impl Fn() -> bool + Sync,
+    begun: impl Fn() -> bool + Send,
     each: impl FnMut(&[u8]),
 ) -> Result<Option<ExitStatus>> {
     let mut child = spawn_piped(command)?;

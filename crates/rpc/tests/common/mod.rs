@@ -7,8 +7,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use forebay_rpc::{
@@ -51,7 +51,7 @@ pub(crate) struct Source {
 impl Source {
     fn new() -> Arc<Self> {
         let file = File::from(memfd_create("source", MemfdFlags::CLOEXEC).unwrap());
-        file.write_all_at(&(0..FILE).map(payload_byte).collect::<Vec<_>>(), 0).unwrap();
+        file.write_all_at(payload_bytes(0, FILE), 0).unwrap();
         Arc::new(Self { file, spliced: AtomicUsize::new(0) })
     }
 
@@ -119,9 +119,12 @@ pub(crate) fn payload_tag(request: &[u8]) -> u32 {
     u32::from_be_bytes(request[5..9].try_into().unwrap())
 }
 
-/// What a payload holds: never zero, so that padding is told from it.
-pub(crate) fn payload_byte(at: usize) -> u8 {
-    (at % 251) as u8 + 1
+/// What a payload holds from `at` on, `len` bytes up to 4 MiB: never zero, so that padding is told from it.
+pub(crate) fn payload_bytes(at: usize, len: usize) -> &'static [u8] {
+    const PERIOD: usize = 251;
+    static ALL: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (1..=PERIOD as u8).cycle().take((4 << 20) + PERIOD).collect());
+    &ALL[at % PERIOD..][..len]
 }
 
 fn fill(request: &[u8], reply: &mut Reply<'_>, source: &Source) {
@@ -132,7 +135,7 @@ fn fill(request: &[u8], reply: &mut Reply<'_>, source: &Source) {
         let payload = reply.payload(want);
         let spare = payload.spare_mut();
         let len = spare.len();
-        spare.iter_mut().enumerate().for_each(|(at, byte)| *byte = payload_byte(at));
+        spare.copy_from_slice(payload_bytes(0, len));
         payload.set_len(len);
         // The head after the payload, as READ does it.
         reply.head().extend_from_slice(request);
@@ -257,7 +260,7 @@ pub(crate) fn check_payload(reply: &[u8], request: &[u8]) -> usize {
     assert_eq!(payload.len(), count.next_multiple_of(4));
     let from =
         if matches!(request[0], SPLICED | DEFERRED_SPLICED) { payload_tag(request) as usize } else { 0 };
-    assert!(payload[..count].iter().enumerate().all(|(at, byte)| *byte == payload_byte(from + at)));
+    assert!(payload[..count] == *payload_bytes(from, count));
     assert!(payload[count..].iter().all(|byte| *byte == 0), "padding is zero");
     count
 }
