@@ -16,8 +16,9 @@ use crate::pool::{Charge, Free, Pool};
 
 /// Bytes of whole pages a pipe holds: the most that a process without privileges may ask for (pipe(7)).
 const CAPACITY: usize = 1 << 20;
-/// Shorter payloads are copied: a copy that stays in the processor's caches costs no more than two more system calls.
-const WORTH_IT: usize = 64 << 10;
+/// Shorter payloads are copied: a copy that stays in the processor's caches costs no more than the system calls it takes
+/// to go without (docs/decisions/008-splice.md).
+const WORTH_IT: usize = 128 << 10;
 const PAGE: u64 = 4096;
 /// Pipes at most: with them a user without privileges has all the pages it may have in pipes (pipe(7)). Connections
 /// that read fast need one for a moment; slow ones may take all, and the others get copies.

@@ -22,7 +22,7 @@ fn what_suits_is_spliced_and_all_else_copied() {
         (MIB, 4096, true),
         (MIB, 2 * MIB, true),
         (MIB - 4096, 4095, true),
-        (64 << 10, 3, true),
+        (128 << 10, 3, true),
         // A page more than a pipe holds.
         (MIB, 1, false),
         // Padding would have to follow.
@@ -31,7 +31,7 @@ fn what_suits_is_spliced_and_all_else_copied() {
         (MIB, FILE - MIB + 4096, false),
         (MIB, FILE, false),
         // Not worth it.
-        (4096, 0, false),
+        (64 << 10, 0, false),
     ];
     for (len, at, spliced) in cases {
         for kind in KINDS {

@@ -122,7 +122,7 @@ fn a_file_cut_off_while_its_data_is_on_the_way() {
         assert_eq!(other.write(&file, 0, &data[..1 << 20], StableHow::FileSync).unwrap().count, 1 << 20);
         std::thread::scope(|scope| {
             scope.spawn(|| other.setattr(&file, size(cut)).unwrap());
-            let places: Vec<_> = (0..40).map(|n| (n % 4 << 20, 1 << 20)).collect();
+            let places: Vec<_> = (0..40).map(|n| ((n % 4) << 20, 1 << 20)).collect();
             for (read, (offset, _)) in read_all(&mut c, &file, &places).into_iter().zip(&places) {
                 let end = offset + read.data.len() as u64;
                 assert!(end <= SIZE && end <= read.attributes.size.max(*offset));
