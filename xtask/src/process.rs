@@ -167,3 +167,29 @@ impl Drop for Guarded {
         let _ = self.0.wait();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
+
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        command("sh", ["-c", script])
+    }
+
+    #[test]
+    fn what_does_not_begin_is_ended() {
+        let limit = Duration::from_millis(200);
+        let ended = lines_once_begun(&mut shell("exec sleep 1000"), limit, || false, |_| {}).unwrap();
+        assert_eq!(ended, None);
+    }
+
+    #[test]
+    fn what_has_begun_ends_by_itself() {
+        for script in ["exit 3", "echo line; sleep 0.3; exit 3"] {
+            let ended = lines_once_begun(&mut shell(script), Duration::ZERO, || true, |_| {}).unwrap();
+            assert_eq!(ended.unwrap().code(), Some(3), "{script}");
+        }
+    }
+}
