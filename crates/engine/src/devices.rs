@@ -6,7 +6,7 @@ use crate::Error;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::io::Device;
-use crate::pool::PoolError;
+use crate::pool::{PoolError, discard};
 use crate::segments::Segment;
 
 /// Why a device could not be added or removed.
@@ -39,8 +39,10 @@ impl Engine {
             if devices.len() <= index {
                 devices.resize_with(index + 1, || None);
             }
-            devices[index] = Some(device);
+            devices[index] = Some(device.clone());
         }
+        // Nothing uses it yet.
+        discard(device.as_ref()).await;
         self.segments.gain(member.index, member.segments);
         for lost in also_lost {
             self.lose(lost).await;

@@ -38,6 +38,7 @@ impl Pool {
         }
         for device in &devices {
             wipe(device.as_ref()).await?;
+            discard(device.as_ref()).await;
         }
         let smallest = devices.iter().map(|device| device.size()).min().unwrap_or(DEVICE_MIN);
         let segment_size = segment_size(smallest);
@@ -106,6 +107,13 @@ pub(super) async fn wipe(device: &dyn Device) -> Result<(), PoolError> {
         device.write(offset, zeros.clone(), Durability::Later).await.map_err(unwritable)?;
     }
     device.flush().await.map_err(unwritable)
+}
+
+/// Tells a wiped device that all between its ends is free. That it is now, and never again at once: decision 009.
+pub(crate) async fn discard(device: &dyn Device) {
+    let end = whole_blocks(device.size()) - MARGIN;
+    // Only advice: a device that refuses works as well.
+    let _ = device.discard(MARGIN, end - MARGIN).await;
 }
 
 /// Reads back the superblock just written for `member`. Another member's is there if one device goes by two names.

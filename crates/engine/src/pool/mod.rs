@@ -31,6 +31,7 @@ pub use change::AlsoLost;
 pub use error::{Notice, PoolError, Uuid};
 pub use geometry::{DEVICE_MAX, DEVICE_MIN, SEGMENTS_START, segment_offset};
 pub use identify::{Contents, identify};
+pub(crate) use make::discard;
 pub use superblock::{Entry, State, Superblock, Unusable};
 
 use crate::buffer::BLOCK;

@@ -168,3 +168,14 @@ fn formatting_wipes_every_signature() {
     let blocks: Vec<_> = ram.image().into_keys().collect();
     assert_eq!(blocks, [0, LAST / BLOCK as u64], "nothing but the superblocks");
 }
+
+#[test]
+fn a_device_is_discarded_between_its_ends_when_it_is_formatted_and_never_when_refused() {
+    let [blank, used] = [Ram::new("a", 64 * MIB + 4096), Ram::new("b", 64 * MIB)];
+    used.poke(0, b"XFSB");
+    let refused = block_on(Pool::format(devices(&[blank.clone(), used.clone()]), &mut random(1), false));
+    assert!(refused.is_err());
+    assert!(blank.discarded.lock().is_empty() && used.discarded.lock().is_empty());
+    format(std::slice::from_ref(&blank));
+    assert_eq!(*blank.discarded.lock(), [(MIB, 62 * MIB + 4096)]);
+}

@@ -49,6 +49,8 @@ pub(super) struct Ram {
     pub(super) read_only: AtomicBool,
     /// Everything fails.
     pub(super) gone: AtomicBool,
+    /// Offsets and lengths that were discarded.
+    pub(super) discarded: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Ram {
@@ -61,6 +63,7 @@ impl Ram {
             power: Mutex::new(Power::cut_after(i64::MAX, 0)),
             read_only: AtomicBool::new(false),
             gone: AtomicBool::new(false),
+            discarded: Mutex::default(),
         })
     }
 
@@ -170,7 +173,8 @@ impl Device for Ram {
         Box::pin(ready(result))
     }
 
-    fn discard(&self, _offset: u64, _len: u64) -> Io<Result<(), DeviceError>> {
+    fn discard(&self, offset: u64, len: u64) -> Io<Result<(), DeviceError>> {
+        self.discarded.lock().push((offset, len));
         Box::pin(ready(Ok(())))
     }
 }
