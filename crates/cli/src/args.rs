@@ -43,6 +43,10 @@ pub(crate) enum Command {
     Mode(ModeArgs),
     /// Make everything written so far durable on the backing store
     Flush(FlushArgs),
+    /// Show what is cached of a file, or of all files below a directory
+    Cached(PathArgs),
+    /// Drop what is cached of a file, or of all files below a directory, once the directory has everything
+    Invalidate(InvalidateArgs),
     /// Show health, exports, clients and counters on one screen
     Status(StatusArgs),
     /// Show rates in columns over time, as iostat and vmstat do
@@ -144,6 +148,35 @@ pub(crate) struct FlushArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  forebay cached /srv/data/results
+  forebay cached /srv/data/results/run7.h5 --json")]
+pub(crate) struct PathArgs {
+    /// A file or directory in a served directory, as this host names it
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What only the cache has is first written to the directory; nothing is lost. For who has changed files in the served \
+directory itself and wants to be sure that clients read those.
+
+Examples:
+  forebay invalidate /srv/data/results/run7.h5
+  forebay invalidate /srv/data           # everything: the cache is cold afterwards")]
+pub(crate) struct InvalidateArgs {
+    #[command(flatten)]
+    pub(crate) of: PathArgs,
 }
 
 #[derive(Debug, Args)]
@@ -344,6 +377,8 @@ mod tests {
             "stat 1 5 --json",
             "top",
             "events --follow --json -n 5",
+            "cached P --json",
+            "invalidate P",
             "doctor --apply",
             "bench array status",
         ];
@@ -357,6 +392,8 @@ mod tests {
             "serve",
             "pool",
             "pool remove",
+            "cached",
+            "invalidate",
             "mode fast",
             "stat 0",
             "stat 1 0",

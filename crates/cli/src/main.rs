@@ -3,6 +3,7 @@
 mod announce;
 mod args;
 mod bench;
+mod cached;
 mod control;
 mod doctor;
 mod events;
@@ -35,6 +36,10 @@ pub(crate) enum Exit {
 }
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == forebay_server::HEALTH_VERB) {
+        // The server's own: no verb of the command line.
+        return ExitCode::from(u8::from(forebay_server::answer_health().is_err()));
+    }
     let exit = run(Cli::parse().command).unwrap_or_else(|error| {
         if output::is_broken_pipe(&error) {
             // Whoever read the results has seen enough.
@@ -52,6 +57,8 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Pool(args) => control::pool(args.command),
         Command::Mode(args) => control::mode(&args),
         Command::Flush(args) => control::flush(&args),
+        Command::Cached(args) => cached::cached(&args),
+        Command::Invalidate(args) => cached::invalidate(&args),
         Command::Status(args) => status::status(&args),
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),

@@ -10,7 +10,8 @@ use forebay_config::Mode;
 
 use crate::event::Event;
 use crate::protocol::{
-    Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, Request, Response,
+    CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, Request,
+    Response,
 };
 use crate::sample::StatSample;
 use crate::socket::short_path;
@@ -126,6 +127,19 @@ impl Client {
     pub fn pool(&self, request: PoolRequest) -> Result<PoolStatus, ClientError> {
         match self.last_answer(Request::Pool(request), |_| ControlFlow::Continue(()))? {
             Response::Pool(pool) => Ok(pool),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What is cached of the files at or below `path`, which is absolute and without symbolic links. With `drop` they
+    /// are destaged and dropped, and the answer says what there was.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, ClientError> {
+        let request = Request::Cached { path: path.to_owned(), drop };
+        match self.last_answer(request, |_| ControlFlow::Continue(()))? {
+            Response::Cached(files) => Ok(files),
             other => Err(unexpected(&other)),
         }
     }

@@ -17,8 +17,8 @@ pub use client::{Client, ClientError};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_metrics::{LatencySummary, Recorder, Snapshot};
 pub use protocol::{
-    Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest, PoolStatus,
-    Request, Response,
+    CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
+    PoolStatus, Request, Response,
 };
 pub use sample::{CacheCounters, OperationSample, StatSample};
 pub use server::{Handler, Server, ServerError};

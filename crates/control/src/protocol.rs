@@ -54,6 +54,13 @@ pub enum Request {
     },
     /// Show or change the pool: [`Response::Pool`].
     Pool(PoolRequest),
+    /// What is cached of a file, or of all files below a directory: one [`Response::Cached`].
+    Cached {
+        /// Absolute, without symbolic links.
+        path: PathBuf,
+        /// Destage what is dirty of it, then drop it all; the answer says what there was.
+        drop: bool,
+    },
 }
 
 /// What to do with the pool of cache devices.
@@ -103,6 +110,8 @@ pub enum Response {
     },
     /// The pool, after the change if one was asked for.
     Pool(PoolStatus),
+    /// What is, or was, cached of some files.
+    Cached(CachedFiles),
     /// Nothing more follows.
     Done,
     /// The request failed.
@@ -141,6 +150,26 @@ pub struct FlushReport {
     pub dirty_bytes: u64,
     /// How long it took, in nanoseconds.
     pub elapsed_ns: u64,
+}
+
+/// What is cached of some files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedFiles {
+    /// Files looked at; one with several names counts once.
+    pub files: u64,
+    /// Those of which anything is cached.
+    pub cached_files: u64,
+    /// Those with contents that the directory does not have yet.
+    pub dirty_files: u64,
+    /// Bytes on the cache devices, each copy of dirty data counted once.
+    pub ssd_bytes: u64,
+    /// Bytes of them that the directory does not have yet.
+    pub dirty_bytes: u64,
+    /// Bytes in memory.
+    pub ram_bytes: u64,
+    /// Where they were to be dropped: files of which something was kept since clients wrote to them meanwhile.
+    #[serde(default)]
+    pub kept_files: u64,
 }
 
 /// The pool of cache devices.

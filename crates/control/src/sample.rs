@@ -101,6 +101,8 @@ cache_counters! {
     repaired,
     /// Failures of the backing store while destaging.
     backing_errors,
+    /// Times that what was cached of a file was dropped because others had changed it in the directory.
+    changed_outside,
 }
 
 impl CacheCounters {

@@ -14,7 +14,8 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::event::{EventLog, Severity};
 use crate::protocol::{
-    Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, Request, Response,
+    CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, Request,
+    Response,
 };
 use crate::sample::StatSample;
 use crate::socket::{short_path, socket_path};
@@ -58,6 +59,11 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// Why it cannot be changed so.
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String>;
+    /// What is cached of the files at or below `path`; with `drop`, what was, before it was destaged and dropped.
+    ///
+    /// # Errors
+    /// Why nothing can be said of the path, or what could not be destaged.
+    fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String>;
 }
 
 /// Why the control socket could not be opened.
@@ -259,6 +265,10 @@ fn answer(stream: &UnixStream, request: Request, handler: &dyn Handler, clients:
         }
         Request::Pool(request) => {
             handler.pool(request).map_or_else(|message| Response::Error { message }, Response::Pool)
+        }
+        Request::Cached { path, drop } => {
+            let cached = handler.cached(&path, drop);
+            cached.map_or_else(|message| Response::Error { message }, Response::Cached)
         }
         Request::Events { last, follow } => {
             send_events(stream, handler.events(), last, follow, clients)?;

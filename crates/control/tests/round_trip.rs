@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use forebay_config::Mode;
 use forebay_control::{
-    Client, ClientError, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport,
-    HandleMode, Handler, Health, MemoryStatus, OperationSample, PoolRequest, PoolStatus, ProcedureStatus,
-    Recorder, ReplyCacheStatus, Server, ServerError, Severity, StatSample, Status, WorkerStatus, socket_path,
+    CachedFiles, Client, ClientError, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
+    FlushReport, HandleMode, Handler, Health, MemoryStatus, OperationSample, PoolRequest, PoolStatus,
+    ProcedureStatus, Recorder, ReplyCacheStatus, Server, ServerError, Severity, StatSample, Status,
+    WorkerStatus, socket_path,
 };
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -76,6 +77,13 @@ impl Handler for Plain {
             PoolRequest::Add { path, .. } | PoolRequest::Remove { path, .. } => {
                 Err(format!("{} cannot be used: no cache is configured", path.display()))
             }
+        }
+    }
+
+    fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {
+        match path.starts_with("/srv") {
+            true => Ok(CachedFiles { files: 3, kept_files: u64::from(drop), ..CachedFiles::default() }),
+            false => Err(format!("{} is not served", path.display())),
         }
     }
 }
@@ -170,6 +178,9 @@ fn every_request_is_answered() {
     let refused = client.mode(Some(Mode::WriteBack)).unwrap_err();
     assert_eq!(refused.to_string(), "mode write-back needs a cache");
     assert_eq!(client.pool(PoolRequest::Status).unwrap(), PoolStatus::default());
+    assert_eq!(client.cached(Path::new("/srv/x"), false).unwrap().files, 3);
+    assert_eq!(client.cached(Path::new("/srv"), true).unwrap().kept_files, 1);
+    assert_eq!(client.cached(Path::new("/x"), true).unwrap_err().to_string(), "/x is not served");
     let refused = client.pool(PoolRequest::Remove { path: "/dev/x".into(), wait: true }).unwrap_err();
     assert!(matches!(&refused, ClientError::Refused(message) if message.starts_with("/dev/x")), "{refused}");
     let mut steps = Vec::new();

@@ -15,7 +15,7 @@ use crate::discard::{Discarder, block_device_size};
 use crate::executor::start;
 use crate::open::{self, OpenError, Opened};
 use crate::request::{Fault, Request, Target, Work};
-use crate::wear::{self, Health};
+use crate::wear;
 
 /// A block device or a preallocated file, owned by this process alone while it is open.
 ///
@@ -66,10 +66,10 @@ impl FileDevice {
         self.direct
     }
 
-    /// What the SSD says about its health; for a file, the SSD that its file system is on. `None` where there is no single
-    /// SSD, it says nothing, or this process may not ask. Blocks for some milliseconds.
-    pub fn health(&self) -> Option<Health> {
-        wear::health(&self.shared.target.file)
+    /// The name in /dev of the disk it is on, for [`ask_health`](crate::ask_health); for a file, the disk that its file
+    /// system is on. `None` where there is no single one, or it is of a kind that tells nothing of its health.
+    pub fn disk(&self) -> Option<String> {
+        wear::disk(&self.shared.target.file)
     }
 }
 

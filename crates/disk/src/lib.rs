@@ -30,4 +30,4 @@ pub use device::FileDevice;
 pub use executor::block_on;
 pub use open::{MIN_SIZE, OpenError};
 pub use threads::Threads;
-pub use wear::Health;
+pub use wear::{Health, ask as ask_health};

@@ -262,7 +262,7 @@ fn a_block_device_that_shrinks_is_gone() {
 #[test]
 fn a_device_without_an_ssd_below_has_no_health() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    assert_eq!(open(&dir.path().join("cache")).health(), None);
+    assert_eq!(open(&dir.path().join("cache")).disk(), None);
     let Some(disk) = LoopDevice::new(&dir.path().join("image"), MIN_SIZE) else { return };
-    assert_eq!(open(disk.path()).health(), None);
+    assert_eq!(open(disk.path()).disk(), None);
 }

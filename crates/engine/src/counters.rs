@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::Engine;
+use crate::object::{Object, State};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -36,6 +37,7 @@ pub(crate) struct Totals {
     pub(crate) repaired: Total,
     pub(crate) backing_errors: Total,
     pub(crate) scrubbed: Total,
+    pub(crate) changed_outside: Total,
 }
 
 /// Figures since the engine was opened. Blocks are of 4 KiB.
@@ -73,6 +75,8 @@ pub struct Counters {
     pub backing_errors: u64,
     /// Blocks scrubbed.
     pub scrubbed: u64,
+    /// Times that what was cached of an object was dropped because others had changed it.
+    pub changed_outside: u64,
 }
 
 /// What is cached now.
@@ -88,6 +92,28 @@ pub struct Usage {
     pub ram_blocks: u64,
     /// Bytes of memory the index of the cache devices takes.
     pub index_bytes: u64,
+}
+
+impl Usage {
+    fn add(&mut self, state: &State) {
+        for leaf in state.leaves.values() {
+            let entries = leaf.on_ssd().filter_map(|index| leaf.entry(index));
+            let (blocks, dirty) = entries.fold((0, 0), |(n, d), entry| (n + 1, d + u64::from(entry.dirty)));
+            self.ssd_blocks += blocks;
+            self.dirty_blocks += dirty;
+            self.ram_blocks += leaf.in_ram().count() as u64;
+            self.index_bytes += leaf.index_bytes() as u64;
+        }
+    }
+}
+
+impl Object {
+    /// What is cached of this object.
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage { objects: 1, ..Usage::default() };
+        usage.add(&self.lock());
+        usage
+    }
 }
 
 impl Engine {
@@ -111,6 +137,7 @@ impl Engine {
             repaired: totals.repaired.get(),
             backing_errors: totals.backing_errors.get(),
             scrubbed: totals.scrubbed.get(),
+            changed_outside: totals.changed_outside.get(),
         }
     }
 
@@ -127,17 +154,8 @@ impl Engine {
     pub fn scan(&self) -> Usage {
         let mut usage = Usage::default();
         for object in self.objects.all() {
-            let state = object.lock();
             usage.objects += 1;
-            for leaf in state.leaves.values() {
-                let entries = leaf.on_ssd().filter_map(|index| leaf.entry(index));
-                let (blocks, dirty) =
-                    entries.fold((0, 0), |(n, d), entry| (n + 1, d + u64::from(entry.dirty)));
-                usage.ssd_blocks += blocks;
-                usage.dirty_blocks += dirty;
-                usage.ram_blocks += leaf.in_ram().count() as u64;
-                usage.index_bytes += leaf.index_bytes() as u64;
-            }
+            usage.add(&object.lock());
         }
         usage
     }

@@ -65,7 +65,13 @@ impl Engine {
         if result.is_ok() && (size >= old || unlogged) {
             object.lock().size = size;
             self.set_mtime(object, now).await?;
-        } else if result.is_err() && size > old {
+        } else if result.is_ok() {
+            // The backing store has the time as well; with something dirty, destaging is what sets it last.
+            let mut state = object.lock();
+            if state.dirty == 0 && state.mtime == Some(now) {
+                state.mtime = None;
+            }
+        } else if size > old {
             // It may have grown all the same.
             let grown = self.env.backing.size(&object.key).await.unwrap_or(old);
             let mut state = object.lock();

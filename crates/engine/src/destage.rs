@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::engine::Engine;
 use crate::event::Event;
@@ -44,6 +44,15 @@ pub(crate) struct Destager {
     damaged: Mutex<Vec<(Weak<Object>, u64)>>,
 }
 
+/// See [`Destager::flushing`].
+pub(crate) struct Flushing<'a>(&'a Destager);
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        self.0.flushing.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Destager {
     pub(crate) fn queue(&self, object: Arc<Object>, now: Duration) {
         self.queue.lock().push_back((object, now));
@@ -59,10 +68,12 @@ impl Destager {
     /// Somebody waits for this object: it goes first.
     pub(crate) fn hurry(&self, object: &Arc<Object>, now: Duration) {
         self.hurried.store(true, Ordering::Relaxed);
+        // Before the queue is locked: others lock it with the object locked.
+        let dirty = object.lock().dirty > 0;
         let mut queue = self.queue.lock();
         if let Some(at) = queue.iter().position(|(queued, _)| Arc::ptr_eq(queued, object)) {
             queue.swap(0, at);
-        } else if object.lock().dirty > 0 {
+        } else if dirty {
             queue.push_front((object.clone(), now));
         }
         drop(queue);
@@ -80,6 +91,16 @@ impl Destager {
 
     /// Dirty blocks with no copy that can be read: those that were not overwritten or cut off since.
     fn count_damaged(&self) -> u64 {
+        self.still_damaged().len() as u64
+    }
+
+    /// The same of one object.
+    pub(crate) fn damaged_of(&self, object: &Arc<Object>) -> u64 {
+        let object = Arc::downgrade(object);
+        self.still_damaged().iter().filter(|(other, _)| other.ptr_eq(&object)).count() as u64
+    }
+
+    fn still_damaged(&self) -> MutexGuard<'_, Vec<(Weak<Object>, u64)>> {
         let still = |object: &Weak<Object>, block| {
             let object = object.upgrade()?;
             let state = object.lock();
@@ -87,7 +108,14 @@ impl Destager {
         };
         let mut damaged = self.damaged.lock();
         damaged.retain(|(object, block)| still(object, *block).is_some());
-        damaged.len() as u64
+        damaged
+    }
+
+    /// Everything dirty is destaged without delay while the result lives.
+    pub(crate) fn flushing(&self) -> Flushing<'_> {
+        self.flushing.fetch_add(1, Ordering::Relaxed);
+        self.work.wake();
+        Flushing(self)
     }
 
     /// Objects waiting.
@@ -137,8 +165,7 @@ impl Engine {
     /// # Errors
     /// The backing store's, if a whole pass over what is dirty failed; it is tried again in the background.
     pub async fn flush(&self) -> Result<()> {
-        self.destager.flushing.fetch_add(1, Ordering::Relaxed);
-        self.destager.work.wake();
+        let flushing = self.destager.flushing();
         let errors = self.totals.backing_errors.get();
         let ready = || {
             if self.closing() {
@@ -151,12 +178,10 @@ impl Engine {
             if dirty > 0 && dirty == self.destager.count_damaged() {
                 return Some(Err(Error::Damaged));
             }
-            let failed = self.totals.backing_errors.get() > errors;
-            (failed && self.destager.failing.load(Ordering::Relaxed))
-                .then_some(Err(Error::Backing(self.last_failure())))
+            self.failure_since(errors).map(|error| Err(Error::Backing(error)))
         };
         let result = self.space.until(ready).await;
-        self.destager.flushing.fetch_sub(1, Ordering::Relaxed);
+        drop(flushing);
         result?;
         self.empty_log().await
     }
@@ -181,8 +206,11 @@ impl Engine {
         self.space.wake();
     }
 
-    fn last_failure(&self) -> BackingError {
-        self.destager.failure.lock().unwrap_or(BackingError::Io(5))
+    /// Why destaging fails, if it does and has failed since there were `errors` failures.
+    pub(crate) fn failure_since(&self, errors: u64) -> Option<BackingError> {
+        let failed = self.totals.backing_errors.get() > errors;
+        (failed && self.destager.failing.load(Ordering::Relaxed))
+            .then(|| self.destager.failure.lock().unwrap_or(BackingError::Io(5)))
     }
 
     /// Destages until the engine closes.

@@ -49,6 +49,7 @@ pub use error::Error;
 use error::Result;
 pub use event::Event;
 pub use object::Object;
+pub use outside::Version;
 pub use read::TriedRead;
 pub use recover::{OpenError, Recovered};
 pub use write::Tried;

@@ -16,6 +16,7 @@ use crate::buffer::BLOCK;
 use crate::format::key_hash;
 use crate::io::{Key, Time};
 use crate::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
+use crate::outside::Watch;
 use crate::segments::Segments;
 use crate::wait::Gate;
 
@@ -28,6 +29,7 @@ pub struct Object {
     state: Mutex<State>,
     /// Something other tasks wait for has changed.
     pub(crate) changed: Gate,
+    pub(crate) watch: Watch,
 }
 
 /// Who has the object's backing file for itself.
@@ -106,11 +108,23 @@ fn split(block: u64) -> (u64, u32) {
 impl Object {
     pub(crate) fn new(number: u32, key: Key) -> Self {
         let key_hash = key_hash(&key);
-        Object { number, key, key_hash, state: Mutex::default(), changed: Gate::default() }
+        Object {
+            number,
+            key,
+            key_hash,
+            state: Mutex::default(),
+            changed: Gate::default(),
+            watch: Watch::default(),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// What names it.
+    pub fn key(&self) -> &Key {
+        &self.key
     }
 
     /// The size in bytes that clients see.

@@ -19,6 +19,7 @@ use forebay_vfs::{Downtime, Vfs};
 use parking_lot::Mutex;
 
 use crate::error::Error;
+use crate::health::{Asker, Known, Monitor};
 use crate::in_use::InUse;
 use crate::tell::tell;
 
@@ -44,12 +45,16 @@ pub(crate) struct Cache {
     scan: Mutex<Option<(Instant, Usage)>>,
     /// Devices being removed in the background.
     removing: Mutex<Vec<JoinHandle<()>>>,
+    /// Looks after the health of the devices, where it may.
+    monitor: Option<Monitor>,
 }
 
 /// What the engine's events tell about the devices and the backing store.
 #[derive(Default)]
 pub(crate) struct Watch {
     devices: Mutex<Vec<Arc<FileDevice>>>,
+    /// What the disks of the devices say of their health.
+    pub(crate) health: Known,
     /// Devices that failed, by name.
     pub(crate) lost: Mutex<Vec<String>>,
     /// Why destaging fails, while it does.
@@ -60,8 +65,19 @@ pub(crate) struct Watch {
 
 impl Watch {
     fn add(&self, device: Arc<FileDevice>) {
-        self.lost.lock().retain(|name| name != device.name());
+        let mut lost = self.lost.lock();
+        // It takes its own place again, or that of the one that was lost first.
+        let place = lost.iter().position(|name| name == device.name()).unwrap_or(0);
+        if place < lost.len() {
+            lost.remove(place);
+        }
+        drop(lost);
         self.devices.lock().push(device);
+    }
+
+    /// The devices in use.
+    pub(crate) fn devices(&self) -> Vec<Arc<FileDevice>> {
+        self.devices.lock().clone()
     }
 
     pub(crate) fn remove(&self, name: &str) {
@@ -88,6 +104,7 @@ pub(crate) fn open(
     settings: &Settings,
     vfs: &Arc<Vfs>,
     events: &Arc<EventLog>,
+    asker: Option<Asker>,
 ) -> Result<Option<(Cache, CacheReady)>, Error> {
     let in_use = InUse::new(&settings.state_dir);
     let Some((paths, mut notices)) = paths(settings) else {
@@ -101,19 +118,18 @@ pub(crate) fn open(
     notices.extend(pool.notices.iter().map(ToString::to_string));
     in_use.require(pool.uuid, settings.cache.format)?;
     let watch = Arc::new(Watch::default());
-    for device in opened {
-        match pool.present().any(|(_, member)| member.name() == device.name()) {
-            true => watch.add(device),
-            // It is named, but not used: see the notices.
-            false => watch.lose(device.name()),
-        }
-    }
+    let is_used = |device: &Arc<FileDevice>| pool.present().any(|(_, member)| member.name() == device.name());
+    let (used, unused): (Vec<_>, Vec<_>) = opened.into_iter().partition(is_used);
+    used.into_iter().for_each(|device| watch.add(device));
+    // They are named, but not used: see the notices.
+    unused.iter().for_each(|device| watch.lose(device.name()));
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     in_use.set(pool.uuid, &names)?;
     let (engine, threads) = start_engine(settings, vfs, events, &watch, pool)?;
     let (scan, removing) = (Mutex::new(None), Mutex::default());
     let ram = settings.cache.ram;
-    let cache = Cache { engine, watch, ram, threads, in_use, size, scan, removing };
+    let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
+    let cache = Cache { engine, watch, ram, threads, in_use, size, scan, removing, monitor };
     for path in missing {
         notices.push(format!("{} was not there: made anew and added to the cache", path.display()));
         cache.add(&path, false).map_err(Error::Cache)?;
@@ -181,7 +197,14 @@ fn open_pool(
     (mut opened, unusable): (Vec<Arc<FileDevice>>, &[DeviceError]),
     in_use: &InUse,
 ) -> Result<Opened, Error> {
-    let refused = |error: PoolError| Error::Cache(error.to_string());
+    let refused = |error: PoolError| {
+        Error::Cache(match error {
+            PoolError::InUse { device, what } => format!(
+                "{device} holds {what}; name another device, or overwrite everything on all of them with --format-cache"
+            ),
+            error => error.to_string(),
+        })
+    };
     let dynamic = |opened: &[Arc<FileDevice>]| -> Vec<Arc<dyn Device>> {
         opened.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
     };
@@ -287,7 +310,7 @@ pub(crate) fn config_mode(mode: forebay_engine::Mode) -> Mode {
 impl Cache {
     /// The devices in use.
     pub(crate) fn devices(&self) -> Vec<Arc<FileDevice>> {
-        self.watch.devices.lock().clone()
+        self.watch.devices()
     }
 
     /// A full look at what is cached, at most some seconds old.
@@ -310,6 +333,7 @@ impl Cache {
             error => error.to_string(),
         })?;
         self.watch.add(device);
+        self.monitor.iter().for_each(Monitor::look);
         Ok(())
     }
 

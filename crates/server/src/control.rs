@@ -8,13 +8,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_config::{Mode, Portmap, Settings};
 use forebay_control::{
-    ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
-    Health, MemoryStatus, OperationSample, PoolRequest, PoolStatus, ProcedureStatus, ReplyCacheStatus,
-    Severity, Snapshot, StatSample, Status, WorkerStatus,
+    CachedFiles, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport,
+    HandleMode, Handler, Health, MemoryStatus, OperationSample, PoolRequest, PoolStatus, ProcedureStatus,
+    ReplyCacheStatus, Severity, Snapshot, StatSample, Status, WorkerStatus,
 };
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
-use forebay_vfs::Vfs;
+use forebay_vfs::{Holdings, Vfs};
 use forebay_wire::nfs3::Procedure;
 
 use crate::cache::{Cache, config_mode, engine_mode};
@@ -321,6 +321,20 @@ impl Handler for Control {
         }
         Ok(pool_status(cache))
     }
+
+    fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {
+        let found = match drop {
+            true => self.vfs.drop_cached(path),
+            false => self.vfs.holdings(path),
+        };
+        found.map(cached_files).map_err(|error| error.to_string())
+    }
+}
+
+/// What the file system layer found, as the control protocol has it.
+fn cached_files(found: Holdings) -> CachedFiles {
+    let Holdings { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files } = found;
+    CachedFiles { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files }
 }
 
 fn procedures(nfs: &Nfs) -> Vec<ProcedureStatus> {

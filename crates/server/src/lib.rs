@@ -6,6 +6,7 @@
 mod cache;
 mod control;
 mod error;
+mod health;
 mod in_use;
 mod pool;
 mod portmap;
@@ -16,4 +17,5 @@ mod tell;
 
 pub use cache::CacheReady;
 pub use error::Error;
+pub use health::{HEALTH_VERB, answer_health};
 pub use serve::{Ready, run};

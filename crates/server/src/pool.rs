@@ -10,6 +10,7 @@ use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Device;
 
 use crate::cache::Cache;
+use crate::health::prediction;
 
 /// Between two reports of a flush.
 const REPORT: Duration = Duration::from_millis(200);
@@ -23,7 +24,7 @@ pub(crate) fn pool_status(cache: &Cache) -> PoolStatus {
         path: device.name().into(),
         size_bytes: device.size(),
         state: "healthy".into(),
-        wear: device.health().map(|health| DeviceWear {
+        wear: cache.watch.health.lock().get(device.name()).map(|health| DeviceWear {
             life_used_percent: health.life_used,
             spare_percent: health.spare,
             media_errors: health.media_errors,
@@ -70,6 +71,7 @@ pub(crate) fn counters(cache: &Cache) -> CacheCounters {
         log_waits: now.log_waits,
         repaired: now.repaired,
         backing_errors: now.backing_errors,
+        changed_outside: now.changed_outside,
     }
 }
 
@@ -87,6 +89,9 @@ pub(crate) fn health(cache: &Cache) -> Vec<String> {
             "a cache device was lost; replace it and add the new one with `forebay pool add PATH`".to_owned(),
         );
     }
+    let health = cache.watch.health.lock();
+    reasons.extend(health.iter().filter_map(|(name, health)| prediction(name, health)));
+    drop(health);
     if let Some(error) = &*cache.watch.backing.lock() {
         reasons.push(format!(
             "writing to the backing store fails ({error}); nothing is lost, and it is tried again: mend the store"

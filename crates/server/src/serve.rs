@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use crate::cache::{self, Cache, CacheReady};
 use crate::control::{Control, Serving};
 use crate::error::Error;
+use crate::health::Asker;
 use crate::{portmap, privileges, state_dir};
 
 /// What there is to say once clients are accepted.
@@ -38,6 +39,7 @@ pub struct Ready {
 pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Result<(), Error> {
     let started = Instant::now();
     let open_files = privileges::raise_open_files();
+    let asker = Asker::start();
     privileges::drop_capabilities();
     let _state = state_dir::take(&settings.state_dir)?;
     let _owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, _>>()?;
@@ -54,7 +56,7 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
         Portmap::Off => None,
     };
     // Whatever can fail for other reasons has not: from here on there is something to stop well.
-    let (cache, said) = cache::open(&settings, &vfs, &events)?.unzip();
+    let (cache, said) = cache::open(&settings, &vfs, &events, asker)?.unzip();
     // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     // Registered before anything is said: a signal from here on stops the server cleanly.

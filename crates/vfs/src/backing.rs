@@ -89,6 +89,7 @@ impl Inner {
     fn change(&self, key: &Key, change: impl FnOnce(&Written) -> Result<()>) -> BackingResult<()> {
         let written = self.find(key)?;
         self.written.lock().entry(key.clone()).or_insert_with(|| written.clone());
+        let _own = written.fs.hidden_change(&written.object);
         change(&written).map_err(|error| gone_for_good(&written.fs, error))
     }
 

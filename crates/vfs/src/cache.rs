@@ -19,13 +19,13 @@ use parking_lot::Mutex;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::attr::{Attr, Time};
+use crate::attr::Attr;
 use crate::downtime::Downtime;
 use crate::error::{Error, Result};
-use crate::export::Target;
 use crate::fs::Filesystem;
 use crate::journal::{Done, Logged};
 use crate::object::Object;
+use crate::overlay::Overlay;
 use crate::reserve::Reserve;
 use crate::sys::KernelHandle;
 use crate::verifier::Verifier;
@@ -34,7 +34,7 @@ use crate::verifier::Verifier;
 pub(crate) struct Cache {
     pub(crate) engine: Arc<Engine>,
     verifier: Arc<Verifier>,
-    downtime: Downtime,
+    pub(crate) downtime: Downtime,
     /// Objects whose removal is durable, for the engine to forget: it may wait for room in its log, as whoever answers
     /// clients must not.
     removed: Mutex<Option<Forgetter>>,
@@ -57,8 +57,6 @@ pub(crate) struct Linked {
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     cached: OnceLock<Arc<Cached>>,
-    /// Clean copies of an earlier run may be older than the file.
-    suspect: AtomicBool,
     pub(crate) reads: Reads,
 }
 
@@ -171,9 +169,7 @@ impl Linked {
         if attr.kind != FileType::RegularFile {
             return;
         }
-        if let Some((known, first)) = self.cache.engine.meet(&self.key(&object.kernel), attr.size) {
-            let changed = first && self.cache.downtime.covers(attr.backing_ctime);
-            object.link.suspect.store(changed, Ordering::Relaxed);
+        if let Some(known) = self.cache.engine.meet(&self.key(&object.kernel), attr.size) {
             let _ = object.link.cached.set(known);
         }
     }
@@ -195,59 +191,11 @@ impl Link {
         self.cached.get()
     }
 
-    /// Whether [`refresh`] has to be called before contents are read or written.
-    pub(crate) fn is_suspect(&self) -> bool {
-        self.suspect.load(Ordering::Relaxed)
+    /// What the engine knows of the file's attributes; to be asked for before the backing file's, so that the two together
+    /// are never older than now.
+    pub(crate) fn overlay(&self) -> Option<Overlay<&Cached>> {
+        self.cached.get().map(|cached| Overlay::new(&**cached))
     }
-
-    /// What the backing store does not know yet; to be asked for before the backing file's attributes, so that the two
-    /// together are never older than now.
-    pub(crate) fn unsettled(&self) -> Option<Unsettled> {
-        Unsettled::of(self.cached.get()?)
-    }
-}
-
-/// Size and times of a file as the engine knows them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unsettled {
-    size: u64,
-    mtime: Option<Time>,
-    dirty: u64,
-}
-
-impl Unsettled {
-    pub(crate) fn of(cached: &Cached) -> Option<Self> {
-        let (size, mtime) = cached.unsettled()?;
-        let mtime = mtime.map(|mtime| Time { sec: mtime.sec, nsec: mtime.nsec });
-        let dirty = cached.dirty_blocks() * forebay_engine::buffer::BLOCK as u64;
-        Some(Unsettled { size, mtime, dirty })
-    }
-
-    /// The attributes clients are to see instead of the backing file's.
-    pub(crate) fn over(self, attr: Attr) -> Attr {
-        let mtime = self.mtime.unwrap_or(attr.mtime);
-        Attr {
-            size: self.size,
-            // Programs take a file with less than its size allocated for one with holes.
-            used: attr.used.max((attr.used + self.dirty).min(self.size.next_multiple_of(4096))),
-            mtime,
-            ctime: attr.ctime.max(mtime),
-            ..attr
-        }
-    }
-}
-
-/// Drops what the engine knows of a file that was changed behind its back, if it was: while the server was down, or to
-/// another size while it runs.
-pub(crate) fn refresh(linked: &Linked, target: &Target, cached: &Arc<Cached>) -> Result<()> {
-    // Nobody changes it through this server meanwhile.
-    let _alone = target.object.changing.write();
-    let attr = target.object.attr()?;
-    if target.object.link.is_suspect() || Unsettled::of(cached).is_none() && cached.size() != attr.size {
-        block_on(linked.cache.engine.changed_outside(cached, attr.size)).map_err(from_cache)?;
-        target.object.link.suspect.store(false, Ordering::Relaxed);
-    }
-    Ok(())
 }
 
 impl Filesystem {
@@ -256,10 +204,10 @@ impl Filesystem {
         self.linked.get()
     }
 
-    /// What of a file's attributes only the engine knows, also if nobody has it open.
-    pub(crate) fn unsettled(&self, kernel: &KernelHandle) -> Option<Unsettled> {
+    /// What the engine knows of a file's attributes, also if nobody has it open; as for [`Link::overlay`].
+    pub(crate) fn overlay(&self, kernel: &KernelHandle) -> Option<Overlay<Arc<Cached>>> {
         let linked = self.linked.get()?;
-        Unsettled::of(&*linked.cache.engine.known(&linked.key(kernel))?)
+        Some(Overlay::new(linked.cache.engine.known(&linked.key(kernel))?))
     }
 }
 

@@ -7,7 +7,7 @@ use forebay_engine::io::Time as CacheTime;
 use forebay_engine::{Engine, Object as Cached, Tried, TriedRead};
 
 use crate::attr::{Attr, Time};
-use crate::cache::{Linked, Unsettled, from_cache, refresh};
+use crate::cache::{Linked, from_cache};
 use crate::cred::Cred;
 use crate::data::write_full;
 use crate::error::{Error, Result};
@@ -15,6 +15,8 @@ use crate::export::{Target, Vfs, Wait};
 use crate::fs::Filesystem;
 use crate::journal::{Data, Intent, Logged};
 use crate::object::Object;
+use crate::outside::refresh;
+use crate::overlay::{Unsettled, now};
 
 /// Set-uid and set-gid: a write by others than root takes them away.
 const SET_ID: u32 = 0o6000;
@@ -144,7 +146,7 @@ impl Vfs {
         if by_kernel || !linked.reserve.take(engine, fs.mount(), len) {
             return self.write_direct(linked, write, wait);
         }
-        let now = now();
+        let now = cache_time(now());
         let accepted = match engine.try_write(cached, write.offset, write.data, now) {
             Ok(Tried::Accepted(frame)) => Ok(frame),
             Ok(Tried::Wait) if wait.allowed() => {
@@ -181,10 +183,13 @@ impl Vfs {
         }
         let fd = target.object.writer(&self.budget, true)?;
         let direct = block_on(engine.begin_direct(cached, write.offset, len)).map_err(from_cache)?;
+        let own = target.export.fs.own_change(&target.object);
         let written = self.act_as(write.cred).and_then(|_acting| write_full(fd, write.data, write.offset));
+        drop(own);
         let done = written.as_ref().ok().map(|len| (write.offset, &write.data[..*len]));
         let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);
-        let ended = block_on(engine.end_direct(cached, direct, done, end, now())).map_err(from_cache);
+        let ended =
+            block_on(engine.end_direct(cached, direct, done, end, cache_time(now()))).map_err(from_cache);
         let (len, frame) = (written?, ended?);
         // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
         let stable = write.stable || !target.object.uncommitted.wrote();
@@ -223,24 +228,18 @@ impl Vfs {
         if cached.size() == size && Unsettled::of(cached).is_none() && object.raw_attr()?.size == size {
             return Ok(());
         }
-        let now = mtime.map_or_else(now, cache_time);
+        let now = cache_time(mtime.unwrap_or_else(now));
         block_on(linked.cache.engine.truncate(cached, size, now)).map_err(from_cache)
     }
 
     /// Tells the engine of a modification time that was set.
     pub(crate) fn touch_cached(&self, fs: &Filesystem, object: &Object, mtime: Option<Time>) -> Result<()> {
         let Some((linked, cached)) = fs.linked().zip(object.link.get()) else { return Ok(()) };
-        let mtime = mtime.map_or_else(now, cache_time);
+        let mtime = cache_time(mtime.unwrap_or_else(now));
         block_on(linked.cache.engine.set_mtime(cached, mtime)).map_err(from_cache)
     }
 }
 
 fn cache_time(time: Time) -> CacheTime {
     CacheTime { sec: time.sec, nsec: time.nsec }
-}
-
-/// The clock that file times come from.
-fn now() -> CacheTime {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    CacheTime { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
 }

@@ -76,9 +76,10 @@ impl<'a> Renaming<'a> {
 impl Vfs {
     /// Sets attributes. With `guard`, only if the ctime is still that one.
     pub fn setattr(&self, target: &Target, cred: &Cred, set: &SetAttr, guard: Option<Time>) -> Changed<()> {
+        let refreshed = self.attr_of(target).and_then(|attr| self.refresh(target, &attr, Wait::Yes));
         let _alone = target.object.changing.write();
         let change = target.object.begin_change();
-        let result = self.attr_of(target).and_then(|attr| match guard {
+        let result = refreshed.and_then(|()| self.attr_of(target)).and_then(|attr| match guard {
             Some(ctime) if ctime != attr.ctime => Err(Error::NotSync),
             _ => self.apply(target, &attr, cred, set),
         });
@@ -112,6 +113,11 @@ impl Vfs {
             SetTime::To(mtime) => Some(mtime),
             _ => None,
         };
+        if let Some(linked) = fs.linked().filter(|_| writer.is_some()) {
+            // Known before the change begins, so that it is known for the server's own.
+            linked.object(object)?;
+        }
+        let _own = fs.own_change(object);
         let mut acting = self.act_as(cred)?;
         change_owner_and_mode(object, set)?;
         if let Some((fd, size)) = writer {
@@ -162,7 +168,8 @@ impl Vfs {
         let renaming = Renaming::begin(dir);
         let victim = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok();
         // Its link count changes, and with it what was seen of it under other names.
-        let changing = victim.as_ref().map(|victim| dir.export.fs.versions.change(victim));
+        let fs = &dir.export.fs;
+        let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
         let result = self.attr_of(dir).and_then(|_| {
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
@@ -216,8 +223,10 @@ impl Vfs {
         let fs = &from.export.fs;
         let victim = fs.handle_at(&to.object, &c_name(to_name)).ok();
         let moved = fs.handle_at(&from.object, &c_name(from_name)).ok();
-        let changing: SmallVec<[_; 2]> =
-            [&victim, &moved].into_iter().flatten().map(|kernel| fs.versions.change(kernel)).collect();
+        let changing = [&victim, &moved].map(|kernel| {
+            let kernel = kernel.as_ref()?;
+            Some((fs.versions.change(kernel), fs.own_change_of(kernel)))
+        });
         let result = self.attr_of(from).and(self.attr_of(to)).and_then(|_| {
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?)
@@ -258,6 +267,7 @@ impl Vfs {
         let renaming = Renaming::begin(dir);
         let _alone = target.object.changing.write();
         let linked = target.object.begin_change();
+        let own = target.export.fs.own_change(&target.object);
         // As the server: a caller may link what it does not own (as over any NFS server), if it may
         // change the directory.
         let result = self
@@ -268,6 +278,7 @@ impl Vfs {
                 let path = proc_path(&mut path, target.object.path());
                 Ok(rustix::fs::linkat(CWD, path, dir.object.path(), name, AtFlags::SYMLINK_FOLLOW)?)
             });
+        drop(own);
         let wcc = renaming.end(result.is_ok(), &[(name, Some(target.object.kernel))]);
         let after = linked.end().after;
         Changed {

@@ -7,13 +7,13 @@ use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::attr::{Attr, Wcc};
-use crate::cache::refresh;
 use crate::cached::{Found, SsdRead, Writing};
 use crate::change::Changed;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::journal::{Data, Intent, Logged};
+use crate::outside::refresh;
 use crate::sys::resident;
 use crate::verdicts::want;
 
@@ -101,6 +101,7 @@ impl Vfs {
         let count = count.min(usize::try_from(there).unwrap_or(usize::MAX));
         let (found, room) = match target.export.fs.linked() {
             Some(linked) => {
+                linked.look(&target.object, &attr);
                 let buf = into.buffer(count);
                 (self.read_cached(linked, target, offset, buf, wait)?, buf.len())
             }
@@ -161,35 +162,53 @@ impl Vfs {
         stable: bool,
         wait: Wait,
     ) -> Changed<Wrote> {
-        let would_block = || Changed { result: Err(Error::WouldBlock), wcc: Wcc::default(), intent: None };
-        if let Err(error) = self.refresh(target, wait) {
-            return Changed { result: Err(error), wcc: self.wcc_of(target), intent: None };
-        }
-        let side_by_side = match wait {
-            Wait::Yes => Some(target.object.changing.read()),
-            Wait::No => target.object.changing.try_read(),
+        let refused = |error| match error {
+            Error::WouldBlock => Changed { result: Err(error), wcc: Wcc::default(), intent: None },
+            error => Changed { result: Err(error), wcc: self.wcc_of(target), intent: None },
         };
-        let Some(_side_by_side) = side_by_side else { return would_block() };
-        let change = target.object.begin_change();
-        let errors = target.object.uncommitted.errors();
-        let attr = change.before.map_or_else(|| self.attr_of(target), Ok);
-        let result = attr.and_then(|attr| {
-            self.write_inner(Writing { target, cred, offset, data, stable, attr, errors }, wait)
-        });
-        if matches!(result, Err(Error::WouldBlock)) {
-            return would_block();
-        }
-        let wcc = change.end();
-        match result {
-            Ok((wrote, intent)) => Changed { result: Ok(wrote), wcc, intent },
-            Err(error) => Changed { result: Err(error), wcc, intent: None },
+        loop {
+            let side_by_side = match wait {
+                Wait::Yes => Some(target.object.changing.read()),
+                Wait::No => target.object.changing.try_read(),
+            };
+            let Some(side_by_side) = side_by_side else { return refused(Error::WouldBlock) };
+            let change = target.object.begin_change();
+            let errors = target.object.uncommitted.errors();
+            let attr = change.before.map_or_else(|| self.attr_of(target), Ok);
+            if let Ok(attr) = &attr
+                && self.is_outdated(target, attr)
+            {
+                drop((change, side_by_side));
+                match self.refresh(target, attr, wait) {
+                    Ok(()) => continue,
+                    Err(error) => return refused(error),
+                }
+            }
+            let result = attr.and_then(|attr| {
+                self.write_inner(Writing { target, cred, offset, data, stable, attr, errors }, wait)
+            });
+            if matches!(result, Err(Error::WouldBlock)) {
+                return refused(Error::WouldBlock);
+            }
+            let wcc = change.end();
+            return match result {
+                Ok((wrote, intent)) => Changed { result: Ok(wrote), wcc, intent },
+                Err(error) => Changed { result: Err(error), wcc, intent: None },
+            };
         }
     }
 
-    /// Drops what is cached of a file that was changed while the server was down.
-    fn refresh(&self, target: &Target, wait: Wait) -> Result<()> {
-        let (link, linked) = (&target.object.link, target.export.fs.linked());
-        match linked.zip(link.get()).filter(|_| link.is_suspect()) {
+    /// Whether others have changed the file since it was cached. `attr` was just read.
+    fn is_outdated(&self, target: &Target, attr: &Attr) -> bool {
+        let Some(linked) = target.export.fs.linked() else { return false };
+        linked.look(&target.object, attr);
+        target.object.link.is_suspect()
+    }
+
+    /// Drops what is cached of a file that others have changed. `attr` was just read.
+    pub(crate) fn refresh(&self, target: &Target, attr: &Attr, wait: Wait) -> Result<()> {
+        let outdated = self.is_outdated(target, attr);
+        match target.export.fs.linked().zip(target.object.link.get()).filter(|_| outdated) {
             None => Ok(()),
             Some(_) if !wait.allowed() => Err(Error::WouldBlock),
             Some((linked, cached)) => refresh(linked, target, cached),

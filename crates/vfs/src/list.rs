@@ -134,7 +134,7 @@ impl Vfs {
         }
         let kernel = known.map_or_else(|| fs.handle_at(&dir.object, name), |known| Ok(known.kernel)).ok()?;
         let version = fs.versions.of(&kernel);
-        let unsettled = fs.unsettled(&kernel);
+        let overlay = fs.overlay(&kernel);
         let stat = rustix::fs::statat(dir.object.path(), name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         if stat.st_dev != fs.device {
             return None;
@@ -143,7 +143,7 @@ impl Vfs {
         let holds = known.is_none() || stamp.is_some_and(|stamp| dir.object.quiet() == Some(stamp.changes));
         if holds && kernel.may_be_of(stat.st_ino) {
             let attr = Attr::from(&stat);
-            let attr = unsettled.map_or(attr, |unsettled| unsettled.over(attr));
+            let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
             if let Some((names, stamp)) = names {
                 let seen = version.filter(|version| fs.versions.of(&kernel) == Some(*version));
                 let seen = seen.map(|version| Seen { attr, version, at: now });
@@ -153,8 +153,11 @@ impl Vfs {
         }
         // Another file may have got the name in between (or the handle does not begin with the inode number): one
         // descriptor settles it.
-        let (kernel, attr) = fs.identify(fs.open_child(&dir.object, name.to_bytes(), false).ok()?).ok()?;
-        let attr = fs.unsettled(&kernel).map_or(attr, |unsettled| unsettled.over(attr));
+        let fd = fs.open_child(&dir.object, name.to_bytes(), false).ok()?;
+        let kernel = fs.identify(&fd).ok()?.0;
+        let overlay = fs.overlay(&kernel);
+        let attr = Attr::from(&rustix::fs::fstat(&fd).ok()?);
+        let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
         Some((attr, self.seal(&dir.export, &kernel)))
     }
 

@@ -98,9 +98,9 @@ impl Object {
 
     /// The attributes now. Does not wait for a disk. Fails with `Stale` once the last link is gone.
     pub fn attr(&self) -> Result<Attr> {
-        let unsettled = self.link.unsettled();
+        let overlay = self.link.overlay();
         let attr = self.raw_attr()?;
-        Ok(unsettled.map_or(attr, |unsettled| unsettled.over(attr)))
+        Ok(overlay.map_or(attr, |overlay| overlay.over(attr)))
     }
 
     /// The attributes of the backing file.

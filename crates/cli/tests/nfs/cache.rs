@@ -1,7 +1,5 @@
 //! Through the cache: what clients read, what a crash leaves, what the plain directory holds after a flush.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use crate::harness::*;
 
 fn cached() -> Server {
@@ -52,6 +50,74 @@ fn times_and_sizes_are_right_before_and_after_they_are_written_down() {
     assert_eq!((since.as_secs(), since.subsec_nanos()), (4321, 8765));
 }
 
+/// What of a file's attributes makes a client drop what it has cached of the file.
+fn identity(attr: Fattr3) -> (u64, Nfstime3, Nfstime3) {
+    (attr.size, attr.mtime, attr.ctime)
+}
+
+#[test]
+fn destaging_moves_no_times() {
+    let server = cached();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    let mut last = identity(c.attr(&file));
+    let change = |c: &mut Client, step: u32| match step % 6 {
+        0 => drop(c.write(&file, 0, &[1; 9000], StableHow::FileSync).unwrap()),
+        1 => drop(c.setattr(&file, mode(0o600 | step)).unwrap()),
+        2 => drop(c.setattr(&file, size(5000 + u64::from(step))).unwrap()),
+        // In the past, and in the future.
+        3 => drop(c.setattr(&file, Sattr3 { mtime: at(1000 + step, 5), ..Sattr3::default() }).unwrap()),
+        4 => drop(c.write(&file, 6000, &[2; 9000], StableHow::Unstable).unwrap()),
+        _ => drop(c.setattr(&file, Sattr3 { mtime: at(4_000_000_000, 5), ..Sattr3::default() }).unwrap()),
+    };
+    for step in 0..36 {
+        change(&mut c, step);
+        let before = identity(c.attr(&file));
+        assert!(before.2 > last.2, "step {step}: a change moves the change time: {last:?} {before:?}");
+        if step % 3 != 1 {
+            server.flush();
+        }
+        let listed = c.readdirplus(&root, START, 8192, 32_768).unwrap().entries;
+        let listed = listed.into_iter().find(|entry| entry.name == b"f").unwrap().attributes.unwrap();
+        assert_eq!((identity(listed), identity(c.attr(&file))), (before, before), "step {step}");
+        last = before;
+    }
+}
+
+#[test]
+fn times_never_go_back_while_clients_write_and_the_cache_destages() {
+    let server = cached();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                server.flush();
+            }
+        });
+        let watching = scope.spawn(|| {
+            let mut c = server.connect();
+            let mut last = identity(c.attr(&file));
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let now = identity(c.attr(&file));
+                if now.1 < last.1 || now.2 < last.2 {
+                    return Some((last, now));
+                }
+                last = now;
+            }
+            None
+        });
+        for n in 0..400u64 {
+            c.write(&file, n % 50 * 5000, &[n as u8; 5000], StableHow::FileSync).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(watching.join().unwrap(), None);
+    });
+}
+
 #[test]
 fn every_verb_shows_the_cache() {
     let server = cached();
@@ -99,49 +165,6 @@ fn a_crash_and_the_loss_of_one_cache_file_lose_nothing() {
         std::fs::remove_file(&server.caches()[1 - lost as usize]).unwrap();
         server.start();
         copies.check(&mut server.connect());
-    }
-}
-
-#[test]
-fn crashes_under_load_lose_nothing_that_was_acknowledged() {
-    let mut server = cached();
-    let mut copies: Vec<Copies> = (0..4).map(|client| Copies::new(100 + client)).collect();
-    for round in 0..6 {
-        // Each client works in a directory of its own; the last change of each may or may not have been made.
-        let mut c = server.connect();
-        copies[round % 4].change(&mut c, 80);
-        let root = c.root();
-        let noise = c.create(&root, format!("noise{round}").as_bytes(), CreateHow::Unchecked(mode(0o644)));
-        let noise = noise.unwrap().object.unwrap();
-        let stop = AtomicBool::new(false);
-        let kept = std::thread::scope(|scope| {
-            let (server, stop) = (&server, &stop);
-            let load = scope.spawn(move || {
-                let (mut c, mut acknowledged) = (server.connect(), Vec::new());
-                for n in 0u64.. {
-                    let data = vec![n as u8; 4096];
-                    if stop.load(Ordering::Relaxed) || c.try_write(&noise, n * 4096, &data).is_none() {
-                        return acknowledged;
-                    }
-                    acknowledged.push(n as u8);
-                }
-                acknowledged
-            });
-            std::thread::sleep(std::time::Duration::from_millis(30 * (1 + round as u64)));
-            server.signal(rustix::process::Signal::KILL);
-            stop.store(true, Ordering::Relaxed);
-            load.join().unwrap()
-        });
-        server.wait();
-        server.start();
-        let mut c = server.connect();
-        for (n, byte) in kept.iter().enumerate() {
-            assert_eq!(c.read(&noise, n as u64 * 4096, 4096).unwrap().data, [*byte; 4096], "block {n}");
-        }
-        c.remove(&root, format!("noise{round}").as_bytes()).unwrap();
-        for client in copies.iter().take(round + 1) {
-            client.check(&mut c);
-        }
     }
 }
 

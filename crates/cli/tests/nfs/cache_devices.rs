@@ -113,6 +113,22 @@ fn a_cache_file_cut_short_in_service_costs_nothing() {
 }
 
 #[test]
+fn a_lost_device_that_was_replaced_concerns_nobody_any_more() {
+    let server = cached();
+    let mut copies = Copies::new(8);
+    copies.change(&mut server.connect(), 60);
+    std::fs::remove_file(&server.caches()[1]).unwrap();
+    change_until(&mut copies, &server, "device-lost");
+    assert!(server.ask(&["pool", "status"]).contains("lost"));
+    let new = server.home().join("new");
+    let shown = server.ask(&["pool", "add", new.to_str().unwrap()]);
+    assert!(!shown.contains("lost"), "{shown}");
+    copies.change(&mut server.connect(), 20);
+    wait_for(|| server.status()["health"]["state"] == "OK");
+    copies.check(&mut server.connect());
+}
+
+#[test]
 fn rot_is_found_and_repaired_from_the_other_copy() {
     let mut server = cached();
     let mut copies = Copies::new(5);

@@ -4,6 +4,7 @@ mod ata;
 mod nvme;
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dev, FileType, Mode, OFlags};
@@ -25,15 +26,29 @@ pub struct Health {
     pub warnings: Option<u8>,
 }
 
-/// The health of the SSD behind an open file or block device; `None` where there is no single one, it tells nothing, or this
-/// process may not ask (CAP_SYS_ADMIN or CAP_SYS_RAWIO).
-pub(crate) fn health(file: &File) -> Option<Health> {
-    let name = physical(device_of(file)?)?;
-    let query = match &name {
-        name if name.starts_with("nvme") => nvme::health,
-        name if name.starts_with("sd") => ata::health,
-        _ => return None,
-    };
+/// The name in /dev of the disk behind an open file or block device; `None` where there is no single one, or it is of a
+/// kind that tells nothing of its health.
+pub(crate) fn disk(file: &File) -> Option<String> {
+    let name = physical(Path::new("/sys"), device_of(file)?)?;
+    query_of(&name).map(|_| name)
+}
+
+/// The query that disks of this name understand.
+fn query_of(name: &str) -> Option<fn(&OwnedFd) -> Option<Health>> {
+    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return None;
+    }
+    match name {
+        name if name.starts_with("nvme") => Some(nvme::health),
+        name if name.starts_with("sd") => Some(ata::health),
+        _ => None,
+    }
+}
+
+/// What a disk says about its health; `name` as [`FileDevice::disk`](crate::FileDevice::disk) gives it. `None` where it says
+/// nothing, or this process may not ask (CAP_SYS_ADMIN for NVMe, CAP_SYS_RAWIO for SATA). Blocks for some milliseconds.
+pub fn ask(name: &str) -> Option<Health> {
+    let query = query_of(name)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let node = rustix::fs::open(Path::new("/dev").join(name), flags, Mode::empty()).ok()?;
     query(&node)
@@ -49,9 +64,9 @@ fn device_of(file: &File) -> Option<Dev> {
 }
 
 /// The name in /dev of the whole disk below partitions, and below volumes that lie on one device only.
-fn physical(device: Dev) -> Option<String> {
+fn physical(sys: &Path, device: Dev) -> Option<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let mut place = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let mut place = std::fs::canonicalize(sys.join(format!("dev/block/{major}:{minor}"))).ok()?;
     for _ in 0..LAYERS {
         if place.join("partition").exists() {
             place.pop();
@@ -71,5 +86,53 @@ fn only_slave(place: &Path) -> Option<Option<PathBuf>> {
         (None, _) => Some(None),
         (Some(Ok(slave)), None) => std::fs::canonicalize(slave.path()).ok().map(Some),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A disk with a partition, a volume on that, and a volume over two disks, as sysfs shows them.
+    fn sysfs() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let devices = root.path().join("devices");
+        let add = |place: &str, number: &str| {
+            std::fs::create_dir_all(devices.join(place).join("slaves")).unwrap();
+            std::fs::create_dir_all(root.path().join("dev/block")).unwrap();
+            symlink(devices.join(place), root.path().join("dev/block").join(number)).unwrap();
+        };
+        add("nvme0n1", "259:0");
+        add("nvme0n1/nvme0n1p2", "259:2");
+        std::fs::write(devices.join("nvme0n1/nvme0n1p2/partition"), "2").unwrap();
+        add("sda", "8:0");
+        add("dm-0", "253:0");
+        symlink(devices.join("nvme0n1/nvme0n1p2"), devices.join("dm-0/slaves/nvme0n1p2")).unwrap();
+        add("md0", "9:0");
+        symlink(devices.join("sda"), devices.join("md0/slaves/sda")).unwrap();
+        symlink(devices.join("nvme0n1"), devices.join("md0/slaves/nvme0n1")).unwrap();
+        root
+    }
+
+    #[test]
+    fn the_disk_below_is_found_where_there_is_one() {
+        let sys = sysfs();
+        let below = |major, minor| physical(sys.path(), rustix::fs::makedev(major, minor));
+        for (major, minor) in [(259, 0), (259, 2), (253, 0)] {
+            assert_eq!(below(major, minor).as_deref(), Some("nvme0n1"));
+        }
+        assert_eq!(below(8, 0).as_deref(), Some("sda"));
+        assert_eq!(below(9, 0), None, "two disks");
+        assert_eq!(below(7, 7), None, "no such device");
+    }
+
+    #[test]
+    fn only_disks_are_asked() {
+        for name in ["../etc/passwd", "sda/x", "loop0", "nvme0n1\n", ""] {
+            assert!(query_of(name).is_none(), "{name}");
+        }
+        assert!(query_of("nvme12n1").is_some() && query_of("sdaa").is_some());
     }
 }

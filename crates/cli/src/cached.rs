@@ -1,0 +1,73 @@
+//! `forebay cached` and `forebay invalidate`: what the cache holds of a path, and dropping it.
+
+use anyhow::{Context, bail};
+use forebay_config::format_size;
+use forebay_control::CachedFiles;
+
+use crate::args::{InvalidateArgs, PathArgs};
+use crate::{Exit, control, output};
+
+/// `forebay cached`.
+pub(crate) fn cached(args: &PathArgs) -> anyhow::Result<Exit> {
+    let files = ask(args, false)?;
+    match args.json {
+        true => output::json(&files)?,
+        false => output::result(&describe(&files))?,
+    }
+    Ok(Exit::Done)
+}
+
+/// `forebay invalidate`.
+pub(crate) fn invalidate(args: &InvalidateArgs) -> anyhow::Result<Exit> {
+    let files = ask(&args.of, true)?;
+    if args.of.json {
+        output::json(&files)?;
+    } else {
+        output::note(&format!(
+            "Dropped {} on the cache devices and {} in memory of {} files, {} of which were destaged first.",
+            format_size(files.ssd_bytes),
+            format_size(files.ram_bytes),
+            output::count(files.cached_files),
+            output::count(files.dirty_files)
+        ));
+    }
+    if files.kept_files > 0 {
+        bail!(
+            "{} files are being written by clients, and some of them stays cached; try again when they rest",
+            output::count(files.kept_files)
+        );
+    }
+    Ok(Exit::Done)
+}
+
+fn ask(args: &PathArgs, drop: bool) -> anyhow::Result<CachedFiles> {
+    let path = std::fs::canonicalize(&args.path)
+        .with_context(|| format!("cannot look at {}", args.path.display()))?;
+    Ok(control::find(&args.target)?.cached(&path, drop)?)
+}
+
+fn describe(files: &CachedFiles) -> String {
+    let CachedFiles { cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, .. } = *files;
+    let dirty = match dirty_files {
+        0 => "nothing: the directory has everything".to_owned(),
+        _ => format!(
+            "{} in {} files: the directory does not have it yet",
+            format_size(dirty_bytes),
+            output::count(dirty_files)
+        ),
+    };
+    let lines = [
+        (
+            "files",
+            format!(
+                "{}, of {} of them something is cached",
+                output::count(files.files),
+                output::count(cached_files)
+            ),
+        ),
+        ("on SSDs", format_size(ssd_bytes)),
+        ("in memory", format_size(ram_bytes)),
+        ("dirty", dirty),
+    ];
+    lines.iter().map(|(name, text)| format!("{name:<12} {text}\n")).collect()
+}

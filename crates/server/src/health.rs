@@ -1,0 +1,308 @@
+//! The health of the disks below the cache devices: asked now and then, told as events when it gets worse.
+//!
+//! NVMe and SATA disks answer only who has CAP_SYS_ADMIN or CAP_SYS_RAWIO, at the moment of asking. The server gives
+//! those up before it serves anybody; a process of its own keeps them, which does nothing but ask disks by name.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use forebay_control::{EventLog, Severity};
+use forebay_disk::{FileDevice, Health};
+use forebay_engine::io::Device;
+use parking_lot::Mutex;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
+use crate::cache::Watch;
+
+/// The hidden verb of the `forebay` command that runs [`answer_health`].
+pub const HEALTH_VERB: &str = "answer-disk-health";
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(600);
+/// A disk that does not answer for so long is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What asking disks takes.
+const ASKING: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_RAWIO);
+/// Bytes of an answer.
+const ANSWER: usize = 12;
+/// From here on, percent of the rated life.
+const WORN: u8 = 90;
+/// What NVMe disks warn of, by bit (NVM Express Base Specification 2.0, figure 207).
+const WARNINGS: [&str; 5] = [
+    "it has few spare blocks left",
+    "it is too hot or too cold",
+    "it has become unreliable",
+    "it has become read-only",
+    "its own protection against power loss has failed",
+];
+/// Too hot or too cold: passes.
+const TEMPERATURE: u8 = 2;
+
+/// The process that may ask disks.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    process: Child,
+    /// `None` once it failed.
+    line: Mutex<Option<UnixStream>>,
+}
+
+impl Asker {
+    /// Starts it, while this process still has its privileges; `None` where it has none that help.
+    pub(crate) fn start() -> Option<Self> {
+        if !capabilities(None).is_ok_and(|held| held.effective.intersects(ASKING)) {
+            return None;
+        }
+        let (ours, theirs) = UnixStream::pair().ok()?;
+        ours.set_read_timeout(Some(PATIENCE)).ok()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(HEALTH_VERB).stdin(std::os::fd::OwnedFd::from(theirs));
+        // It must hold nothing of this process open, nor a directory.
+        command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+        match command.spawn() {
+            Ok(process) => Some(Asker { process, line: Mutex::new(Some(ours)) }),
+            Err(error) => {
+                tracing::warn!("the health of the cache's disks is not known: {error}");
+                None
+            }
+        }
+    }
+
+    fn ask(&self, disk: &str) -> Option<Health> {
+        let mut line = self.line.lock();
+        let answer = line.as_mut().and_then(|line| exchange(line, disk));
+        if answer.is_none() {
+            // A late answer would be taken for that of the next question.
+            *line = None;
+        }
+        decode(&answer?)
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        // It ends with the connection; one that waits for its disk may do so alone.
+        *self.line.lock() = None;
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn exchange(line: &mut UnixStream, disk: &str) -> Option<[u8; ANSWER]> {
+    use std::io::Write;
+    let len = u8::try_from(disk.len()).ok()?;
+    line.write_all(&[&[len], disk.as_bytes()].concat()).ok()?;
+    let mut answer = [0; ANSWER];
+    line.read_exact(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// Answers on standard input, a socket, what the server asks there, until it is closed.
+pub fn answer_health() -> std::io::Result<()> {
+    let sets = CapabilitySets { effective: ASKING, permitted: ASKING, inheritable: CapabilitySet::empty() };
+    let held = capabilities(None)?.permitted;
+    let kept = held & sets.permitted;
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, ..sets })?;
+    let line = UnixStream::from(rustix::io::dup(std::io::stdin())?);
+    answer_all(line, forebay_disk::ask_health)
+}
+
+fn answer_all(mut line: UnixStream, ask: impl Fn(&str) -> Option<Health>) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut len = [0];
+    while line.read(&mut len)? == 1 {
+        let mut name = vec![0; usize::from(len[0])];
+        line.read_exact(&mut name)?;
+        let health = String::from_utf8(name).ok().and_then(|name| ask(&name));
+        line.write_all(&encode(health))?;
+    }
+    Ok(())
+}
+
+fn encode(health: Option<Health>) -> [u8; ANSWER] {
+    let mut bytes = [0; ANSWER];
+    let Some(health) = health else { return bytes };
+    let Health { life_used, spare, media_errors, warnings } = health;
+    let known = [true, life_used.is_some(), spare.is_some(), warnings.is_some(), media_errors.is_some()];
+    bytes[0] = known.iter().enumerate().fold(0, |bits, (at, known)| bits | u8::from(*known) << at);
+    bytes[1..4].copy_from_slice(&[life_used, spare, warnings].map(Option::unwrap_or_default));
+    bytes[4..].copy_from_slice(&media_errors.unwrap_or_default().to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8; ANSWER]) -> Option<Health> {
+    let has = |bit: usize| bytes[0] >> bit & 1 == 1;
+    let [_, life_used, spare, warnings, errors @ ..] = *bytes;
+    has(0).then(|| Health {
+        life_used: has(1).then_some(life_used),
+        spare: has(2).then_some(spare),
+        warnings: has(3).then_some(warnings),
+        media_errors: has(4).then_some(u64::from_le_bytes(errors)),
+    })
+}
+
+/// What is known of the health of the cache devices, by name.
+pub(crate) type Known = Mutex<HashMap<String, Health>>;
+
+/// Looks after the cache devices until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    wake: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Monitor {
+    /// Looks at once, then every ten minutes.
+    pub(crate) fn start(asker: Asker, watch: Arc<Watch>, events: Arc<EventLog>) -> std::io::Result<Self> {
+        let (wake, woken) = channel();
+        let thread = std::thread::Builder::new().name("forebay-health".into()).spawn(move || {
+            loop {
+                look(&watch, &events, |disk| asker.ask(disk));
+                if woken.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected) {
+                    return;
+                }
+            }
+        })?;
+        Ok(Monitor { wake: Some(wake), thread: Some(thread) })
+    }
+
+    /// Looks now: a device came.
+    pub(crate) fn look(&self) {
+        if let Some(wake) = &self.wake {
+            // It ends only after this.
+            let _ = wake.send(());
+        }
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.wake = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has said so itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn look(watch: &Watch, events: &EventLog, ask: impl Fn(&str) -> Option<Health>) {
+    let devices: Vec<Arc<FileDevice>> = watch.devices();
+    watch.health.lock().retain(|name, _| devices.iter().any(|device| device.name() == name));
+    for device in devices {
+        let Some(now) = device.disk().and_then(|disk| ask(&disk)) else { continue };
+        let before = watch.health.lock().insert(device.name().to_owned(), now);
+        for (severity, message) in judge(device.name(), before, now) {
+            events.add(severity, "device-health", message, &[("device", &device.name())]);
+        }
+    }
+}
+
+/// What is worth telling of a device's health since the last look.
+fn judge(name: &str, before: Option<Health>, now: Health) -> Vec<(Severity, String)> {
+    let before = before.unwrap_or_default();
+    let mut told = Vec::new();
+    let (old, new) = (before.warnings.unwrap_or(0), now.warnings.unwrap_or(0));
+    for (bit, what) in WARNINGS.iter().enumerate().filter(|(bit, _)| (new & !old) >> bit & 1 == 1) {
+        match 1 << bit == TEMPERATURE {
+            true => told
+                .push((Severity::Warning, format!("the disk of cache device {name} warns: {what}; cool it"))),
+            false => told.push((
+                Severity::Error,
+                format!("the disk of cache device {name} warns: {what}; {}", replace(name)),
+            )),
+        }
+    }
+    let used = |health: Health| health.life_used.unwrap_or(0);
+    if used(before) < WORN && used(now) >= WORN {
+        let message =
+            format!("{} % of the rated life of cache device {name} is used; {}", used(now), replace(name));
+        told.push((Severity::Warning, message));
+    }
+    if let (Some(old), Some(new)) = (before.media_errors, now.media_errors)
+        && new > old
+    {
+        let message = format!(
+            "the disk of cache device {name} could not give back what was stored on it {} times since the last look; \
+             what the cache had there is taken from the other copy",
+            new - old
+        );
+        told.push((Severity::Warning, message));
+    }
+    told
+}
+
+/// Why someone has to look, if a disk predicts its failure.
+pub(crate) fn prediction(name: &str, health: &Health) -> Option<String> {
+    let warnings = health.warnings.unwrap_or(0) & !TEMPERATURE;
+    let first = WARNINGS.iter().enumerate().find(|(bit, _)| warnings >> bit & 1 == 1)?;
+    Some(format!("the disk of cache device {name} warns: {}; {}", first.1, replace(name)))
+}
+
+fn replace(name: &str) -> String {
+    format!(
+        "add another with `forebay pool add PATH`, then take this one away with `forebay pool remove {name} --wait`"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WELL: Health =
+        Health { life_used: Some(3), spare: Some(100), media_errors: Some(7), warnings: Some(0) };
+
+    #[test]
+    fn what_the_other_process_answers_is_what_the_disk_said() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let some = Health { spare: None, warnings: None, ..WELL };
+        let answering = std::thread::spawn(move || {
+            answer_all(theirs, |disk| match disk {
+                "nvme0n1" => Some(WELL),
+                "sda" => Some(some),
+                _ => None,
+            })
+        });
+        let process = Command::new("true").spawn().unwrap();
+        let asker = Asker { process, line: Mutex::new(Some(ours)) };
+        assert_eq!(asker.ask("nvme0n1"), Some(WELL));
+        assert_eq!(asker.ask("vda"), None);
+        assert_eq!(asker.ask("sda"), Some(some));
+        drop(asker);
+        answering.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn an_asker_that_died_is_no_trouble() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let process = Command::new("true").spawn().unwrap();
+        let asker = Asker { process, line: Mutex::new(Some(ours)) };
+        assert_eq!((asker.ask("nvme0n1"), asker.ask("nvme0n1")), (None, None));
+    }
+
+    #[test]
+    fn what_gets_worse_is_told_once() {
+        assert_eq!(judge("d", None, WELL), []);
+        let failing = Health { warnings: Some(0b101), ..WELL };
+        let told = judge("d", Some(WELL), failing);
+        assert!(
+            told.iter()
+                .all(|(severity, text)| *severity == Severity::Error && text.contains("pool remove d"))
+        );
+        assert!(told.len() == 2 && told[1].1.contains("unreliable"), "{told:?}");
+        assert_eq!(judge("d", Some(failing), failing), []);
+        assert_eq!(judge("d", None, failing).len(), 2, "also at the first look");
+        assert!(prediction("d", &failing).unwrap().contains("few spare blocks"));
+        let hot = Health { warnings: Some(TEMPERATURE), ..WELL };
+        assert!(judge("d", Some(WELL), hot)[0].1.contains("hot") && prediction("d", &hot).is_none());
+        let worn = Health { life_used: Some(90), media_errors: Some(9), ..WELL };
+        let told = judge("d", Some(WELL), worn);
+        assert!(told[0].1.contains("90 %") && told[1].1.contains("2 times"), "{told:?}");
+        assert_eq!(judge("d", None, Health { media_errors: Some(9), ..WELL }), [], "old ones are old");
+    }
+}

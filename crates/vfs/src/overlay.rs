@@ -1,0 +1,70 @@
+//! What clients see of a file's attributes where that is not what the backing file has: size and modification time of what
+//! is not destaged yet, and a change time that destaging does not move, since a Linux client drops what it has cached of a
+//! file whose change time moves.
+
+use std::ops::Deref;
+
+use forebay_engine::Object as Cached;
+use forebay_engine::buffer::BLOCK;
+
+use crate::attr::{Attr, Time};
+
+/// Size and times of a file as the engine knows them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unsettled {
+    size: u64,
+    mtime: Option<Time>,
+    dirty: u64,
+}
+
+impl Unsettled {
+    /// `None` if the backing store knows everything.
+    pub(crate) fn of(cached: &Cached) -> Option<Self> {
+        let (size, mtime) = cached.unsettled()?;
+        let mtime = mtime.map(|mtime| Time { sec: mtime.sec, nsec: mtime.nsec });
+        Some(Unsettled { size, mtime, dirty: cached.dirty_blocks() * BLOCK as u64 })
+    }
+}
+
+/// What is to be laid over the backing file's attributes.
+pub(crate) struct Overlay<C> {
+    cached: C,
+    unsettled: Option<Unsettled>,
+}
+
+impl<C: Deref<Target = Cached>> Overlay<C> {
+    pub(crate) fn new(cached: C) -> Self {
+        let unsettled = Unsettled::of(&cached);
+        Overlay { cached, unsettled }
+    }
+
+    /// The attributes clients are to see instead of the backing file's.
+    pub(crate) fn over(&self, attr: Attr) -> Attr {
+        let seen = number(attr.backing_ctime);
+        let base = match self.cached.shown(seen) {
+            shown if shown == seen => attr.backing_ctime,
+            shown => Time { sec: (shown / SECOND) as i64, nsec: (shown % SECOND) as u32 },
+        };
+        let mtime = self.unsettled.and_then(|unsettled| unsettled.mtime).unwrap_or(attr.mtime);
+        // A write changes both; a modification time from the future was set and says nothing of when.
+        let past = if mtime == attr.mtime { mtime <= attr.backing_ctime } else { mtime <= now() };
+        let ctime = if past { base.max(mtime) } else { base };
+        let Some(Unsettled { size, dirty, .. }) = self.unsettled else { return Attr { ctime, ..attr } };
+        // Programs take a file with less than its size allocated for one with holes.
+        let used = attr.used.max((attr.used + dirty).min(size.next_multiple_of(BLOCK as u64)));
+        Attr { size, used, mtime, ctime, ..attr }
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A change time as the engine's version number; never one of the two that stand for something else.
+pub(crate) fn number(ctime: Time) -> u64 {
+    (ctime.sec as u64).wrapping_mul(SECOND).wrapping_add(u64::from(ctime.nsec)).clamp(1, u64::MAX - 1)
+}
+
+/// The clock that file times come from.
+pub(crate) fn now() -> Time {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    Time { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
+}
