@@ -121,8 +121,10 @@ def host():
     wanted = acknowledged("directories")
     lost = [name for name in wanted if not os.path.isdir(name)]
     verdict("no directory is lost", lost and f"{len(lost)} directories, first {lost[0]}")
-    back = [name for name in wanted if os.path.exists(f"{name}.gone")]
-    verdict("no removed directory is back", back and f"{len(back)} directories, first {back[0]}")
+    # No part of a file, no removed directory.
+    known = {"lines", "lost+found", *acknowledged("files"), *wanted}
+    others = sorted(set(os.listdir(".")) - known)
+    verdict("nothing else is there", others and f"{len(others)} names, first {others[0]}")
 
 
 stop = threading.Event()
