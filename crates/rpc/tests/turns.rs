@@ -12,8 +12,11 @@ use std::time::Duration;
 use forebay_rpc::{Config, Message, Outcome, Record, Reply, Server, Service, Ticket};
 use rustix::event::{EventfdFlags, eventfd};
 
+/// The event loop's descriptor, and the requests it keeps.
+type Kept = (Arc<OwnedFd>, Vec<(Record, Ticket)>);
+
 thread_local! {
-    static KEPT: RefCell<Option<(Arc<OwnedFd>, Vec<(Record, Ticket)>)>> = const { RefCell::new(None) };
+    static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
 }
 
 /// Keeps each request until another thread has rung, and answers all that it has then.
