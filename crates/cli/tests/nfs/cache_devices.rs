@@ -220,3 +220,31 @@ fn a_device_that_missed_something_is_not_used() {
     copies.check_directory(&server.data);
     assert!(first.exists());
 }
+
+/// Effective capabilities of a process, as a bit each (capabilities(7)); `None` once it is gone.
+fn capabilities(pid: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(bits.trim(), 16).ok()
+}
+
+/// Whoever asks disks for their health may do so, but nothing else, and the server may not; and it never outlives the server.
+#[test]
+fn the_privileges_to_ask_disks_are_kept_by_a_process_of_their_own() {
+    needs_root!();
+    const ASKING: u64 = 1 << 17 | 1 << 21;
+    let mut server = cached();
+    let pid = server.pid().to_string();
+    if capabilities("self").is_none_or(|held| held & ASKING == 0) {
+        eprintln!("not run: needs CAP_SYS_RAWIO or CAP_SYS_ADMIN");
+        return;
+    }
+    let children = || std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    assert_eq!(capabilities(&pid).unwrap() & ASKING, 0);
+    let child = children().trim().to_owned();
+    wait_for(|| capabilities(&child).is_some_and(|held| held != 0 && held & !ASKING == 0));
+    server.kill();
+    wait_for(|| capabilities(&child).is_none_or(|held| held == 0));
+    server.start();
+    server.stop();
+}
