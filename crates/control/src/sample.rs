@@ -85,6 +85,8 @@ cache_counters! {
     blocks_destaged,
     /// Writes to the backing store that destaging took.
     destage_writes,
+    /// Dirty blocks written again within the log to make room in it.
+    blocks_compacted,
     /// Clean blocks written to the cache devices.
     blocks_admitted,
     /// Left the cache devices to make room.

@@ -28,6 +28,7 @@ pub(crate) struct Totals {
     pub(crate) direct: Total,
     pub(crate) destaged: Total,
     pub(crate) destage_writes: Total,
+    pub(crate) compacted: Total,
     pub(crate) admitted: Total,
     pub(crate) evicted: Total,
     pub(crate) reinserted: Total,
@@ -57,6 +58,8 @@ pub struct Counters {
     pub destaged: u64,
     /// Writes to the backing store that destaging took.
     pub destage_writes: u64,
+    /// Dirty blocks written again at the log's head, to make room at its end.
+    pub compacted: u64,
     /// Clean blocks written to the cache devices.
     pub admitted: u64,
     /// Blocks that left the cache devices to make room.
@@ -128,6 +131,7 @@ impl Engine {
             direct: totals.direct.get(),
             destaged: totals.destaged.get(),
             destage_writes: totals.destage_writes.get(),
+            compacted: totals.compacted.get(),
             admitted: totals.admitted.get(),
             evicted: totals.evicted.get(),
             reinserted: totals.reinserted.get(),

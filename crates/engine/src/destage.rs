@@ -15,14 +15,18 @@ use crate::engine::Engine;
 use crate::event::Event;
 use crate::io::BackingError;
 use crate::object::Object;
-use crate::pace::Pace;
+use crate::pace::{Load, Pace};
+use crate::segments::LogUse;
 use crate::wait::Gate;
 use crate::{Error, Result};
 
-/// Blocks destaged between two syncs at most.
-const BATCH: usize = 2048;
-/// The same while writers wait: they go on sooner.
-const HURRIED_BATCH: usize = 256;
+/// Blocks destaged between two syncs, at least and at most.
+const BATCH: (usize, usize) = (256, 8192);
+/// How long a batch should take while writers wait for its end. What is destaged in long runs is many times faster than
+/// what is not: a sync for every MiB would halve the speed of the one, many MiB would be a long stall with the other.
+const BATCH_TIME: Duration = Duration::from_millis(100);
+/// The same if nobody waits.
+const CALM_BATCH_TIME: Duration = Duration::from_secs(1);
 /// Pause after a failure; doubles up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
@@ -147,10 +151,13 @@ impl Destager {
 }
 
 impl Engine {
-    /// How much of the space for dirty data the log takes: 0 to 1, or a little more.
-    pub(crate) fn fill(&self) -> f64 {
-        let (used, most) = self.segments.log_use();
-        used as f64 / most.max(1) as f64
+    /// How full the log is: 1 is its share of the pool, and there may be a little more.
+    pub(crate) fn log_load(&self) -> Load {
+        let LogUse { segments, share, dirty, left } = self.segments.log_use();
+        let (share, slots) = (share.max(1) as f64, self.slots() as f64);
+        // With what was overwritten it may outgrow its share, by a fifth: half full is the share itself.
+        let space = segments as f64 / share * 2.0 - 1.5;
+        Load { dirty: dirty as f64 / (share * slots), space, freed: left * self.slots() as u64 }
     }
 
     /// Seconds since the oldest dirty data was written.
@@ -215,14 +222,18 @@ impl Engine {
 
     /// Destages until the engine closes.
     pub(crate) async fn run_destage(self: Arc<Self>) {
-        let mut pause = PAUSE.0;
+        let (mut pause, mut batch) = (PAUSE.0, BATCH.0);
         loop {
             if self.closing() {
                 return;
             }
             match self.reason() {
-                Some(most) => {
-                    if self.destage(most).await {
+                Some(wanted) => {
+                    let begun = self.env.clock.now();
+                    let before = self.totals.destaged.get();
+                    if self.destage(batch).await {
+                        let done = (self.totals.destaged.get() - before) as usize;
+                        batch = next_batch(batch, done, self.env.clock.now() - begun, wanted);
                         pause = PAUSE.0;
                         if self.destager.failing.swap(false, Ordering::Relaxed) {
                             self.event(Event::BackingHealed);
@@ -271,17 +282,48 @@ impl Engine {
         .await;
     }
 
-    /// Whether to destage now, and how many blocks at once.
-    fn reason(&self) -> Option<usize> {
+    /// Whether to destage now, and how long a batch should take.
+    fn reason(&self) -> Option<Duration> {
         let oldest = self.destager.oldest()?;
         let destager = &self.destager;
         if destager.pressed.load(Ordering::Relaxed) || destager.hurried.load(Ordering::Relaxed) {
-            return Some(HURRIED_BATCH);
+            return Some(BATCH_TIME);
         }
-        let fill = self.fill();
+        let fill = self.log_load().dirty;
         let aged = self.env.clock.now() >= oldest + self.settings.destage_after;
         let wanted =
             destager.flushing.load(Ordering::Relaxed) > 0 || self.active() < 2 || aged || fill >= 0.25;
-        wanted.then_some(if fill >= 0.5 { HURRIED_BATCH } else { BATCH })
+        wanted.then_some(if fill >= 0.5 { BATCH_TIME } else { CALM_BATCH_TIME })
+    }
+}
+
+/// How many blocks to destage at once after a batch of up to `batch`, of which `done` took `time` instead of `wanted`.
+fn next_batch(batch: usize, done: usize, time: Duration, wanted: Duration) -> usize {
+    let next = match done {
+        _ if time > wanted * 2 => batch / 2,
+        // One that was not full says nothing of a larger one.
+        done if done * 2 > batch && time < wanted / 2 => batch * 2,
+        _ => batch,
+    };
+    next.clamp(BATCH.0, BATCH.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The batch in the end, over a store that takes `each` for a block and `sync` for a sync.
+    fn settled(each: Duration, sync: Duration, wanted: Duration) -> usize {
+        (0..100).fold(BATCH.0, |batch, _| next_batch(batch, batch, each * batch as u32 + sync, wanted))
+    }
+
+    #[test]
+    fn batches_grow_with_what_the_backing_store_takes_in_their_time() {
+        let (us, ms) = (Duration::from_micros, Duration::from_millis);
+        assert_eq!(settled(ms(5), ms(30), BATCH_TIME), BATCH.0, "random blocks on disks");
+        let stream = settled(us(26), ms(10), BATCH_TIME);
+        assert!((1024..=4096).contains(&stream), "a stream on disks: {stream}");
+        assert!(settled(us(26), ms(10), CALM_BATCH_TIME) >= 2 * stream, "and if nobody waits");
+        assert_eq!(settled(us(2), ms(1), BATCH_TIME), BATCH.1, "an SSD");
     }
 }

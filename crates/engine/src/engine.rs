@@ -175,6 +175,7 @@ impl Engine {
         self.start("forebay-log", Engine::run_log);
         self.start("forebay-destage", Engine::run_destage);
         self.start("forebay-clean", Engine::run_clean);
+        self.start("forebay-compact", Engine::run_compact);
         self.start("forebay-evict", Engine::run_evict);
         self.start("forebay-scrub", Engine::run_scrub);
     }
@@ -269,6 +270,7 @@ impl Engine {
         self.closing.store(true, Ordering::Release);
         self.destager.work.wake();
         self.clean.work.wake();
+        self.log.changed.wake();
         self.space.wake();
         // The clean segment being filled is sealed first, so that what it holds is found again.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;

@@ -135,7 +135,7 @@ impl Engine {
 
     /// Segments of each device to be kept free.
     fn spare_segments(&self) -> usize {
-        4.max(self.segments.log_use().1 / 32)
+        4.max(self.segments.log_use().share / 32)
     }
 }
 

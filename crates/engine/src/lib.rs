@@ -7,6 +7,7 @@ mod batch;
 pub mod buffer;
 mod clean;
 mod commit;
+mod compact;
 mod counters;
 mod cut;
 mod destage;

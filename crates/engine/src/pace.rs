@@ -1,4 +1,4 @@
-//! Back-pressure: writers slow down little by little as the log fills.
+//! Back-pressure: writers slow down little by little as the log fills, be it with dirty blocks or with what was overwritten.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,12 +23,53 @@ pub(crate) struct Pace {
     pub(crate) changed: Gate,
 }
 
+/// What runs short, each by itself.
 #[derive(Debug, Default)]
 struct Paced {
-    /// Blocks destaged when pacing began; `None` while the log has room.
+    /// Room for dirty blocks: destaging makes it. What is overwritten while it is dirty takes none.
+    dirty: Budget,
+    /// Space in the log: what leaves the log makes it.
+    space: Budget,
+}
+
+#[derive(Debug, Default)]
+struct Budget {
+    /// What there had been of it when pacing began; `None` while there is plenty.
     since: Option<u64>,
-    /// Blocks accepted since then.
-    accepted: u64,
+    /// Blocks taken since then.
+    taken: u64,
+}
+
+impl Budget {
+    /// Whether `blocks` more may be taken while it is used up to `fill`, having been given back `returned` since start. From
+    /// half full on, no more are taken than a multiple of what is given back, and that multiple falls to one.
+    fn allows(&mut self, fill: f64, returned: u64, blocks: u64) -> bool {
+        if fill < FROM {
+            *self = Budget::default();
+            return true;
+        }
+        let since = *self.since.get_or_insert(returned);
+        let factor = 1.0 + 4.0 * (LEVEL - fill).max(0.0);
+        let allowed = (START + (returned - since) as f64 * factor) as u64;
+        blocks == 0 || self.taken + blocks <= allowed.max(blocks)
+    }
+
+    fn take(&mut self, blocks: u64) {
+        if self.since.is_some() {
+            self.taken += blocks;
+        }
+    }
+}
+
+/// How full the log is, and what was done about it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    /// Dirty blocks, as a part of what the log should hold.
+    pub(crate) dirty: f64,
+    /// Segments: 0.5 is what the log should hold, 0.9 a fifth more.
+    pub(crate) space: f64,
+    /// Blocks of the segments that have left the log since start.
+    pub(crate) freed: u64,
 }
 
 impl Pace {
@@ -37,29 +78,32 @@ impl Pace {
         self.destaged.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// Whether `blocks` more may be accepted while the log is filled to `fill`. From half full on, no more are accepted
-    /// than a multiple of what is destaged, and that multiple falls to one.
-    pub(crate) fn admits(&self, fill: f64, blocks: u64) -> bool {
-        let mut paced = self.paced.lock();
-        if fill < FROM {
-            *paced = Paced::default();
-            return true;
-        }
-        let destaged = self.destaged.load(Ordering::Relaxed);
-        let since = *paced.since.get_or_insert(destaged);
-        let factor = 1.0 + 4.0 * (LEVEL - fill).max(0.0);
-        let allowed = (START + (destaged - since) as f64 * factor) as u64;
-        if paced.accepted + blocks > allowed.max(blocks) {
-            return false;
-        }
-        paced.accepted += blocks;
-        true
+    /// Blocks were appended that no client wrote.
+    pub(crate) fn moved(&self, blocks: u64) {
+        self.paced.lock().space.take(blocks);
     }
 
-    /// Waits until something was destaged.
+    /// Whether `all` blocks more may be accepted, of which `new` were not dirty yet.
+    pub(crate) fn admits(&self, load: &Load, new: u64, all: u64) -> bool {
+        let mut paced = self.paced.lock();
+        let destaged = self.destaged.load(Ordering::Relaxed);
+        let dirty = paced.dirty.allows(load.dirty, destaged, new);
+        let space = paced.space.allows(load.space, load.freed, all);
+        if dirty && space {
+            paced.dirty.take(new);
+            paced.space.take(all);
+        }
+        dirty && space
+    }
+
+    /// Waits until something was destaged or has left the log.
     pub(crate) async fn wait(&self, engine: &Engine) {
-        let seen = self.destaged.load(Ordering::Relaxed);
-        let ready = || (self.destaged.load(Ordering::Relaxed) != seen || engine.fill() < FROM).then_some(());
+        let returned = |load: &Load| (self.destaged.load(Ordering::Relaxed), load.freed);
+        let seen = returned(&engine.log_load());
+        let ready = || {
+            let load = engine.log_load();
+            (returned(&load) != seen || load.dirty.max(load.space) < FROM).then_some(())
+        };
         self.changed.until(ready).await;
     }
 }
@@ -68,10 +112,15 @@ impl Pace {
 mod tests {
     use super::*;
 
+    /// A log filled to `fill` with dirty blocks.
+    fn dirty(fill: f64) -> Load {
+        Load { dirty: fill, space: fill, freed: 0 }
+    }
+
     #[test]
     fn a_log_with_room_takes_everything() {
         let pace = Pace::default();
-        assert!((0..1000).all(|_| pace.admits(0.49, 1000)));
+        assert!((0..1000).all(|_| pace.admits(&dirty(0.49), 1000, 1000)));
     }
 
     #[test]
@@ -79,20 +128,37 @@ mod tests {
         let mut taken = Vec::new();
         for fill in [0.5, 0.7, 0.9, 1.1] {
             let pace = Pace::default();
-            while pace.admits(fill, 1) {}
+            let load = Load { dirty: fill, ..Load::default() };
+            while pace.admits(&load, 1, 1) {}
             pace.destaged(1000);
-            taken.push((0..).take_while(|_| pace.admits(fill, 1)).count());
+            taken.push((0..).take_while(|_| pace.admits(&load, 1, 1)).count());
         }
         assert!(taken.is_sorted_by(|a, b| a >= b), "{taken:?}");
         assert!(taken[0] > 2000 && taken[3] == 1000, "{taken:?}");
     }
 
     #[test]
+    fn what_is_dirty_already_needs_space_in_the_log_only() {
+        let pace = Pace::default();
+        let mut load = Load { dirty: 1.0, space: 0.3, freed: 0 };
+        while pace.admits(&load, 1, 1) {}
+        assert!((0..10_000).all(|_| pace.admits(&load, 0, 1)));
+        load.space = 0.9;
+        let taken = (0..).take_while(|_| pace.admits(&load, 0, 1)).count();
+        assert_eq!(taken, START as usize);
+        load.freed = 1000;
+        pace.moved(400);
+        assert_eq!((0..).take_while(|_| pace.admits(&load, 0, 1)).count(), 600);
+    }
+
+    #[test]
     fn a_write_larger_than_what_is_allowed_gets_through_in_the_end() {
         let pace = Pace::default();
-        assert!(pace.admits(0.95, 4096));
-        assert!(!pace.admits(0.95, 4096));
+        let mut load = dirty(0.95);
+        assert!(pace.admits(&load, 4096, 4096));
+        assert!(!pace.admits(&load, 4096, 4096));
         pace.destaged(8192);
-        assert!(pace.admits(0.95, 4096));
+        load.freed = 8192;
+        assert!(pace.admits(&load, 4096, 4096));
     }
 }

@@ -23,6 +23,7 @@ pub const PLANTS: &[&str] = &[
     "segments are applied newest first",
     "destage cleans what was rewritten meanwhile",
     "reads do not wait for frames",
+    "what is moved within the log is taken for clean",
 ];
 
 #[cfg(feature = "plant")]

@@ -87,6 +87,8 @@ struct Inner {
     /// The newest log segment there ever was; 0 for none.
     last_log: u64,
     log: VecDeque<SegmentId>,
+    /// Segments that have left the log since start.
+    left: u64,
     fifo: BTreeMap<Order, SegmentId>,
     /// Segments not in use, by device; the last is used first.
     free: Vec<Vec<u32>>,
@@ -101,6 +103,19 @@ struct Inner {
 /// The segment table of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Segments(Mutex<Inner>);
+
+/// How full the log is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LogUse {
+    /// Segments in it.
+    pub(crate) segments: usize,
+    /// Segments it should have at most.
+    pub(crate) share: usize,
+    /// Blocks that the backing store does not have yet.
+    pub(crate) dirty: u64,
+    /// Segments that have left it since start.
+    pub(crate) left: u64,
+}
 
 /// A segment just opened.
 #[derive(Clone, Debug)]
@@ -142,7 +157,16 @@ impl Inner {
             let second = (segment.legs.len() > 1).then(|| segment.legs.pop()).flatten();
             self.pending.extend(second.map(|place| (place, Until::Tail(seq))));
             self.log.pop_front();
+            self.left += 1;
         }
+    }
+
+    /// Segments the log should have at most: the rest is for clean blocks.
+    fn log_share(&self) -> usize {
+        let (sum, largest) = self.totals.iter().fold((0, 0), |(sum, max), n| (sum + *n, max.max(*n)));
+        // Both legs are never on one device, unless there is only one.
+        let pairs = if sum == largest { sum } else { (sum / 2).min(sum - largest) };
+        pairs as usize * 7 / 10
     }
 
     fn free_now(&self, given_up: bool) -> Vec<usize> {
@@ -388,14 +412,26 @@ impl Segments {
         devices.iter().map(|d| free.get(usize::from(*d)).copied().unwrap_or(0)).min().unwrap_or(0)
     }
 
-    /// Segments in the log, and how many there should be at most: the rest is for clean blocks.
-    pub(crate) fn log_use(&self) -> (usize, usize) {
+    /// How full the log is.
+    pub(crate) fn log_use(&self) -> LogUse {
         let mut inner = self.0.lock();
         inner.advance();
-        let (sum, largest) = inner.totals.iter().fold((0, 0), |(sum, max), n| (sum + *n, max.max(*n)));
-        // Both legs are never on one device, unless there is only one.
-        let pairs = if sum == largest { sum } else { (sum / 2).min(sum - largest) };
-        (inner.log.len(), pairs as usize * 7 / 10)
+        LogUse { segments: inner.log.len(), share: inner.log_share(), dirty: inner.dirty, left: inner.left }
+    }
+
+    /// The oldest segment of the log, if the log has nearly outgrown its share and a quarter of it is of no use any more.
+    /// Not earlier: what will soon be destaged need not be written again.
+    pub(crate) fn worth_compacting(&self, slots: usize) -> Option<(SegmentId, Segment)> {
+        let mut inner = self.0.lock();
+        inner.advance();
+        let (used, share) = (inner.log.len(), inner.log_share());
+        let dirty = usize::try_from(inner.dirty).unwrap_or(usize::MAX);
+        if used * 10 < share * 9 || dirty > used * slots / 4 * 3 {
+            return None;
+        }
+        let id = *inner.log.front()?;
+        let segment = inner.table.get(&id)?;
+        (segment.sealed && segment.holds == 0 && segment.dirty > 0).then(|| (id, segment.clone()))
     }
 
     /// The oldest segment of the log.

@@ -200,7 +200,9 @@ impl Engine {
             };
             pages.push(page);
         }
-        if !self.destager.pace.admits(self.fill(), pages.len() as u64) {
+        let all = pages.len() as u64;
+        let new = all - state.dirty_in(range.clone(), usize::MAX).len() as u64;
+        if !self.destager.pace.admits(&self.log_load(), new, all) {
             self.destager.press();
             // Where the backing store sets the pace, a stream is through sooner without the log.
             let stream = pages.len() >= STREAM && state.is_free_for_direct(&range);

@@ -63,6 +63,7 @@ pub(crate) fn counters(cache: &Cache) -> CacheCounters {
         direct_bytes: now.direct,
         blocks_destaged: now.destaged,
         destage_writes: now.destage_writes,
+        blocks_compacted: now.compacted,
         blocks_admitted: now.admitted,
         blocks_evicted: now.evicted,
         blocks_reinserted: now.reinserted,

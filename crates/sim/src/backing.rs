@@ -181,6 +181,11 @@ impl Store {
         Store { executor: executor.clone(), hits: hits.clone(), state: Arc::new(Mutex::new(state)) }
     }
 
+    /// Makes everything take `factor` times as long, for good.
+    pub fn slow_down(&self, factor: u32) {
+        self.state.lock().base *= factor;
+    }
+
     /// How it misbehaves from now on.
     pub fn set_rates(&self, rates: Rates) {
         self.state.lock().rates = rates;

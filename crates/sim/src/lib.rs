@@ -11,6 +11,8 @@ pub mod gremlin;
 pub mod hits;
 pub mod model;
 pub mod objects;
+#[cfg(test)]
+mod overwriting;
 pub mod plan;
 pub mod register;
 pub mod rng;

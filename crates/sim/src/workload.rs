@@ -62,6 +62,8 @@ pub struct Habits {
     pub rest: Duration,
     /// Modes to switch between.
     pub modes: Vec<Mode>,
+    /// Factor on the time that the backing store takes.
+    pub slow_store: u32,
 }
 
 /// Every mode there is.
@@ -109,6 +111,7 @@ impl Habits {
             hot: rng.pick(&[0, 0, 3000, 8000]),
             rest: rng.pick(&[Duration::from_millis(5), Duration::from_secs(1), Duration::from_secs(20)]),
             modes: Vec::new(),
+            slow_store: 1,
         }
     }
 
@@ -124,10 +127,12 @@ impl Habits {
             operations: ((200 << 20) / longest) as u32,
             stable: rng.pick(&[0, 5000, 10_000]),
             longest,
-            extent: rng.pick(&[4 << 20, 64 << 20]),
+            extent: rng.pick(&[4 << 20, 16 << 20, 64 << 20]),
             hot: 0,
             rest: Duration::from_millis(5),
             modes: Vec::new(),
+            // Then the log fills with what was overwritten.
+            slow_store: rng.pick(&[1, 30]),
         }
     }
 

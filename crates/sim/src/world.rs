@@ -98,6 +98,7 @@ impl World {
             .map(|(i, size)| disk(&mut rng, format!("spare{i}"), size))
             .collect();
         let store = Store::new(&executor, PLENTY, rng.fork(), &hits);
+        store.slow_down(plan.habits.slow_store);
         let mut model = Model::default();
         model.lenient = plan.disaster.is_some();
         model.logged = plan.logged();

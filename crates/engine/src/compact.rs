@@ -1,0 +1,143 @@
+//! Room in a log that is full of what was overwritten since.
+//!
+//! The log is let go strictly oldest first. Where clients write the same blocks again and again, its oldest segment holds
+//! few blocks that still count, and destaging those at the pace of the backing store would hold up everything. They are
+//! written again at the log's head instead, as if a client had written the same contents: then the segment can leave.
+
+use std::sync::Arc;
+
+use crate::buffer::{BLOCK, Buffer};
+use crate::engine::Engine;
+use crate::format::{Record, content_hash};
+use crate::leaf::{Entry, Page, SegmentId};
+use crate::object::{Busy, Object};
+use crate::plant;
+use crate::segments::Segment;
+use crate::{Error, Result, Seq};
+
+/// Slots read at once, and blocks appended before the next wait for a frame: clients' writes are in the same frames.
+const CHUNK: u16 = 128;
+
+/// A dirty block of the log's oldest segment.
+struct Live {
+    object: Arc<Object>,
+    block: u64,
+    copy: Entry,
+}
+
+impl Engine {
+    /// Writes what is dirty in the oldest segment again whenever that makes room, until the engine closes.
+    pub(crate) async fn run_compact(self: Arc<Self>) {
+        let mut stuck = None;
+        loop {
+            let ready = || {
+                if self.closing() {
+                    return Some(None);
+                }
+                let oldest = self.segments.worth_compacting(self.slots());
+                oldest.filter(|(id, _)| self.is_mirrored() && stuck != Some(*id)).map(Some)
+            };
+            let Some((id, segment)) = self.space.until(ready).await else { return };
+            if self.compact(id, &segment).await.is_err() {
+                // The log is broken: nothing is appended any more.
+                return;
+            }
+            // What could not be read is left to destaging.
+            stuck = Some(id);
+            self.segments.advance();
+            self.destager.pace.changed.wake();
+        }
+    }
+
+    async fn compact(&self, id: SegmentId, segment: &Segment) -> Result<()> {
+        let live = self.live_in(id, segment).await;
+        for chunk in live.chunk_by(|a, b| a.copy.slot / CHUNK == b.copy.slot / CHUNK) {
+            let last = self.move_chunk(segment, chunk).await?;
+            self.commit(last).await?;
+        }
+        Ok(())
+    }
+
+    /// The dirty blocks of a segment, by slot.
+    async fn live_in(&self, id: SegmentId, segment: &Segment) -> Vec<Live> {
+        let mut live = Vec::new();
+        let Some(body) = self.read_footer(segment).await else { return live };
+        for record in &body.records {
+            let Record::Data { object, block, slot, checksums } = record else { continue };
+            let facts = body.objects.get(usize::from(*object));
+            let Some(object) = facts.and_then(|facts| self.objects.find(&facts.key)) else { continue };
+            let state = object.lock();
+            for (block, slot) in (*block..).zip(*slot..).take(checksums.len()) {
+                let copy = state.entry(block).filter(|e| e.dirty && (e.segment, e.slot) == (id, slot));
+                live.extend(copy.map(|copy| Live { object: object.clone(), block, copy: *copy }));
+            }
+        }
+        live.sort_unstable_by_key(|live| live.copy.slot);
+        live
+    }
+
+    /// Appends blocks of neighbouring slots anew; returns the last frame that has any of them.
+    async fn move_chunk(&self, segment: &Segment, chunk: &[Live]) -> Result<Seq> {
+        let (first, last) = match chunk {
+            [] => return Ok(0),
+            [first, .., last] => (first.copy.slot, last.copy.slot),
+            [only] => (only.copy.slot, only.copy.slot),
+        };
+        let in_memory = |live: &Live| live.object.lock().page(live.block).is_some();
+        let read: Option<Buffer> = match segment.legs.first() {
+            Some(place) if !chunk.iter().all(in_memory) => {
+                self.read_leg(*place, first, usize::from(last - first) + 1).await.ok()
+            }
+            _ => None,
+        };
+        let mut frame = 0;
+        for live in chunk {
+            let at = usize::from(live.copy.slot - first) * BLOCK;
+            let contents = read.as_ref().map(|read| &read[at..at + BLOCK]);
+            let in_memory = live.object.lock().page(live.block).cloned();
+            let good = contents.filter(|c| self.is_right(&live.object, live.block, &live.copy, c));
+            let page = match in_memory.or_else(|| good.map(Page::from)) {
+                Some(page) => page,
+                None => match self.rescue(&live.object, live.block, &live.copy, false).await {
+                    Ok(Some(page)) => page,
+                    Ok(None) | Err(Error::Damaged | Error::Backing(_)) => continue,
+                    Err(error) => return Err(error),
+                },
+            };
+            frame = frame.max(self.move_block(live, page).await?);
+        }
+        Ok(frame)
+    }
+
+    /// Appends a block anew unless its copy does not count any more.
+    async fn move_block(&self, live: &Live, page: Page) -> Result<Seq> {
+        let Live { object, block, copy } = live;
+        let pages = [(page.clone(), content_hash(&page))];
+        loop {
+            {
+                let mut state = object.lock();
+                let counts = state.entry(*block).is_some_and(|e| e.dirty && e.same_place(copy));
+                // A cut may be on its way to the log, and nothing behind it may bring back what it takes away.
+                if !counts || state.busy == Busy::Truncate {
+                    return Ok(0);
+                }
+                let facts = self.facts_of(object, &state);
+                if let Some(placed) = self.log.append_data(object, &facts, *block, &pages, &self.segments)? {
+                    state.last_frame = placed.seq;
+                    let (segment, checksum) = (placed.segment, placed.checksums[0]);
+                    let dirty = !plant::active("what is moved within the log is taken for clean");
+                    let moved = Entry { segment, checksum, slot: placed.slot, dirty, hit: copy.hit };
+                    state.set_entry(*block, moved, &self.segments);
+                    self.segments.release(segment);
+                    self.totals.compacted.add(1);
+                    self.destager.pace.moved(1);
+                    return Ok(placed.seq);
+                }
+            }
+            self.log.changed.until(|| (self.closing() || self.log.has_room(1)).then_some(())).await;
+            if self.closing() {
+                return Ok(0);
+            }
+        }
+    }
+}
