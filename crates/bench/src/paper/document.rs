@@ -137,8 +137,8 @@ fn loads(cells: &[Cell]) -> String {
     let loads: Vec<f64> = cells.iter().map(|cell| cell.load).collect();
     let highest = loads.iter().copied().fold(0.0, f64::max);
     format!(
-        "Load average when measurements began, over a minute: median {:.1}, highest {highest:.1}. They alone make it about 3; \
-         more is other work on the same processors.",
+        "Load average when measurements began, over a minute: median {:.1}, highest {highest:.1}. \
+         What the measurements before them ran is in it, too.",
         median(&loads)
     )
 }
