@@ -90,6 +90,7 @@ impl Engine {
         self.mirrored.store(legs > 1, Ordering::Release);
         self.look_for_room();
         self.log.continue_in(opened);
+        self.notes.changed.wake();
     }
 
     /// Writes a segment's footer to whatever legs it has, durable with the next frame.
@@ -140,6 +141,7 @@ impl Engine {
             }
             self.totals.log_waits.add(1);
             self.destager.press();
+            self.notes.changed.wake();
             self.space.wake();
             let legs = active.min(2);
             let ready =

@@ -206,6 +206,8 @@ impl Engine {
         };
         let frame = self.end_direct(object, direct, written, size, now).await;
         result?;
+        // What the log had of it may have been destaged meanwhile, and its time with it.
+        self.set_mtime(object, now).await?;
         frame
     }
 

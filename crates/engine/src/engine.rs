@@ -14,6 +14,7 @@ use crate::ghost::Ghosts;
 use crate::io::{Backing, Clock, Device, Key, Spawn};
 use crate::log::Log;
 use crate::members::Members;
+use crate::notes::Notes;
 use crate::object::Object;
 use crate::objects::Objects;
 use crate::ram::Ram;
@@ -92,6 +93,7 @@ pub struct Engine {
     pub(crate) devices: RwLock<Vec<Option<Arc<dyn Device>>>>,
     pub(crate) segments: Segments,
     pub(crate) log: Log,
+    pub(crate) notes: Notes,
     pub(crate) objects: Objects,
     pub(crate) ram: Ram,
     pub(crate) ghosts: Ghosts,
@@ -118,13 +120,14 @@ pub(crate) struct Parts {
     pub(crate) pool: crate::pool::Pool,
     pub(crate) segments: Segments,
     pub(crate) objects: Objects,
+    pub(crate) notes: Notes,
     pub(crate) next_seq: Seq,
     pub(crate) settings: Settings,
 }
 
 impl Engine {
     pub(crate) fn assemble(parts: Parts) -> Arc<Self> {
-        let Parts { env, pool, segments, objects, next_seq, settings } = parts;
+        let Parts { env, pool, segments, objects, notes, next_seq, settings } = parts;
         let segment_size = u64::from(pool.segment_size);
         let slots = (segment_size / crate::buffer::BLOCK as u64) as usize;
         let pages = (settings.ram / crate::buffer::BLOCK as u64) as usize;
@@ -136,6 +139,7 @@ impl Engine {
             members: Members::new(pool),
             segments,
             objects,
+            notes,
             ram: Ram::new(pages),
             ghosts: Ghosts::new(pages * 2),
             clean: Clean::default(),
@@ -264,13 +268,14 @@ impl Engine {
     /// the number of dirty bytes. Nothing may be under way or be asked afterwards.
     pub async fn close(&self) -> Result<u64> {
         let mut committed = self.commit(self.last()).await;
-        if self.segments.blocks().1 == 0 && committed.is_ok() {
+        if self.segments.blocks().1 == 0 && self.notes.none_kept() && committed.is_ok() {
             committed = self.empty_log().await;
         }
         self.closing.store(true, Ordering::Release);
         self.destager.work.wake();
         self.clean.work.wake();
         self.log.changed.wake();
+        self.notes.changed.wake();
         self.space.wake();
         // The clean segment being filled is sealed first, so that what it holds is found again.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;

@@ -56,14 +56,15 @@ impl Gathered {
         let indexes: Vec<u16> =
             body.objects.into_iter().map(take).map(|(n, facts)| self.object(n, facts)).collect();
         for mut record in body.records {
-            let object = record.object_mut();
-            *object = indexes[usize::from(*object)];
+            if let Some(object) = record.object_mut() {
+                *object = indexes[usize::from(*object)];
+            }
             self.record(record);
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.body.objects.is_empty()
+        self.body.objects.is_empty() && self.body.records.is_empty()
     }
 
     pub(crate) fn into_body(self) -> Body {

@@ -14,6 +14,7 @@ use crate::format::{
 };
 use crate::gathered::Gathered;
 use crate::leaf::{Page, SegmentId};
+use crate::notes::{NoteId, Notes};
 use crate::object::Object;
 use crate::segments::{Opened, Reach, Segments};
 use crate::wait::Gate;
@@ -284,6 +285,20 @@ impl Log {
                 open.gathered.record(record(index, first, second));
             }
             (open.seq, current.opened.id)
+        })
+    }
+
+    /// Appends a note. `None`: no room now. `notes` keeps the segment in the log.
+    pub(crate) fn append_note(
+        &self,
+        bytes: &[u8],
+        notes: &Notes,
+        segments: &Segments,
+    ) -> Result<Option<(Seq, NoteId)>, Error> {
+        let record = Record::Note { bytes: bytes.into() };
+        self.with_room(0, record_len(&record), |current, open| {
+            open.gathered.record(record);
+            (open.seq, notes.keep(current.opened.id, segments))
         })
     }
 

@@ -434,6 +434,12 @@ impl Segments {
         (segment.sealed && segment.holds == 0 && segment.dirty > 0).then(|| (id, segment.clone()))
     }
 
+    /// How many segments the log has from this one on.
+    pub(crate) fn log_since(&self, id: SegmentId) -> usize {
+        let log = &self.0.lock().log;
+        log.iter().position(|other| *other == id).map_or(0, |at| log.len() - at)
+    }
+
     /// The oldest segment of the log.
     pub(crate) fn log_tail(&self) -> Option<SegmentId> {
         self.0.lock().log.front().copied()

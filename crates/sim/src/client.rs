@@ -12,6 +12,7 @@ use crate::disk::Disk;
 use crate::executor::Executor;
 use crate::hits::{Fault, Hits};
 use crate::model::Model;
+use crate::notes::Ledger;
 use crate::objects::Objects;
 use crate::rng::Rng;
 use crate::stamp::{Place, fill};
@@ -48,6 +49,8 @@ pub struct Shared {
     pub store: Store,
     /// The model.
     pub model: Mutex<Model>,
+    /// The notes.
+    pub notes: Mutex<Ledger>,
     /// The objects.
     pub objects: Mutex<Objects>,
     /// Counts of faults.

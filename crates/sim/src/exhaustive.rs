@@ -6,6 +6,7 @@ use std::time::Duration;
 use forebay_engine::Mode;
 
 use crate::client::Client;
+use crate::notes::Notary;
 use crate::plan::{Plan, Trouble};
 use crate::rng::{Rng, mix};
 use crate::world::{Crash, World};
@@ -31,10 +32,12 @@ pub enum Action {
     Grow,
     /// Everything is destaged.
     Flush,
+    /// A stable note.
+    Note,
 }
 
 /// Every action.
-pub const ACTIONS: [Action; 9] = [
+pub const ACTIONS: [Action; 10] = [
     Action::Whole,
     Action::Bytes,
     Action::Across,
@@ -44,6 +47,7 @@ pub const ACTIONS: [Action; 9] = [
     Action::Cut,
     Action::Grow,
     Action::Flush,
+    Action::Note,
 ];
 
 /// Which device is gone when the machine starts again.
@@ -97,6 +101,7 @@ fn plan(rng: &mut Rng, loses: bool) -> Plan {
     plan.destage_after = Duration::from_secs(5);
     plan.objects = 1;
     plan.sessions = 0;
+    plan.notes = true;
     plan.habits.modes.clear();
     plan.habits.extent = 8192;
     plan
@@ -132,8 +137,8 @@ impl Case {
         world.shared.executor.crash_in((self.crash > 0).then_some(self.crash));
         let rng = world.rng.clone();
         let client = Client::new(&world.shared, &engine, Default::default(), rng);
-        let actions = self.actions.clone();
-        let done = world.shared.executor.block_on(Duration::from_secs(3600), act(client, actions));
+        let (actions, notary) = (self.actions.clone(), world.notary(&engine));
+        let done = world.shared.executor.block_on(Duration::from_secs(3600), act(client, notary, actions));
         if let Err(stop) = done
             && let Some(failure) = world.stopped(stop)
         {
@@ -158,7 +163,7 @@ impl Case {
     }
 }
 
-async fn act(mut client: Client, actions: Vec<Action>) {
+async fn act(mut client: Client, notary: Notary, actions: Vec<Action>) {
     for action in actions {
         match action {
             Action::Whole => client.write(1, 0, 4096, true).await,
@@ -170,6 +175,7 @@ async fn act(mut client: Client, actions: Vec<Action>) {
             Action::Cut => client.truncate(1, 100).await,
             Action::Grow => client.truncate(1, 9000).await,
             Action::Flush => client.flush().await,
+            Action::Note => notary.write_one(true).await,
         }
     }
 }
@@ -200,11 +206,16 @@ mod tests {
 
     #[test]
     fn workloads_are_all_there() {
-        assert_eq!(workloads(3).len(), 9 + 81 + 729);
+        assert_eq!(workloads(3).len(), 10 + 100 + 1000);
     }
 
     #[test]
     fn a_write_survives_crashes_anywhere() {
         assert!(all_of(&[Action::Bytes, Action::Cut], 12).unwrap() > 20);
+    }
+
+    #[test]
+    fn a_note_survives_crashes_anywhere() {
+        assert!(all_of(&[Action::Note, Action::Bytes], 12).unwrap() > 20);
     }
 }

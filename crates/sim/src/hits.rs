@@ -53,6 +53,7 @@ faults! {
     DeviceAdded "a device added in service",
     DeviceRemoved "a device removed in service",
     ModeSwitch "the mode switched in service",
+    NotesLetGo "notes let go in service",
 }
 
 /// Hits per class.

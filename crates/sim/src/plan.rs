@@ -6,7 +6,7 @@ use forebay_engine::Mode;
 
 use crate::backing;
 use crate::disk;
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 use crate::workload::{Habits, Kind, MODES};
 
 /// What may befall the one device that misbehaves, or the backing store.
@@ -110,11 +110,15 @@ pub struct Plan {
     pub crashes: u32,
     /// How clients behave.
     pub habits: Habits,
+    /// Whether there are notes in the log.
+    pub notes: bool,
 }
 
 impl Plan {
     /// The plan that belongs to the stream.
     pub fn new(rng: &mut Rng) -> Self {
+        // From a stream of its own: worlds without notes are what they were before there were any.
+        let notes = Rng::new(mix(rng.clone().draw())).chance(5000);
         let mut habits = Habits::new(rng);
         let mib = 1 << 20;
         let count = rng.pick(&[1, 2, 2, 2, 2, 2, 2, 3, 4]);
@@ -164,6 +168,7 @@ impl Plan {
             sessions: rng.within(0, 4) as u32,
             crashes: rng.pick(&[0, 5000, 8000, 10_000]),
             habits,
+            notes,
         }
     }
 

@@ -16,6 +16,7 @@ use crate::executor::{Executor, Stop};
 use crate::gremlin::{Gremlin, PLENTY, heal};
 use crate::hits::{Fault, Hits};
 use crate::model::Model;
+use crate::notes::{Notary, let_go_when_due};
 use crate::objects::Objects;
 use crate::plan::{Disaster, Plan, Trouble};
 use crate::rng::Rng;
@@ -112,6 +113,7 @@ impl World {
             executor,
             store,
             model: Mutex::new(model),
+            notes: Mutex::default(),
             objects: Mutex::new(objects),
             hits,
             habits: plan.habits.clone(),
@@ -344,7 +346,21 @@ impl World {
             error => Refused::Engine(error.to_string()),
         })?;
         self.shared.tell(|| format!("the engine is open: {recovered:?}"));
+        if self.plan.notes {
+            let strict = self.plan.devices.len() > 1 && self.plan.disaster.is_none();
+            if let Err(error) = self.shared.notes.lock().recovered(&recovered.notes, strict) {
+                self.shared.fail(error);
+            }
+            let letting_go = let_go_when_due(self.shared.clone(), engine.clone(), self.rng.fork());
+            self.shared.executor.start("notes", Box::pin(letting_go));
+        }
         Ok(engine)
+    }
+
+    /// One who writes notes in this session.
+    pub(crate) fn notary(&mut self, engine: &Arc<Engine>) -> Notary {
+        let (shared, engine) = (self.shared.clone(), engine.clone());
+        Notary { shared, engine, allowed: self.allowed(), rng: self.rng.fork() }
     }
 
     /// Sizes are checked, and often contents.
@@ -379,7 +395,7 @@ impl World {
 
     /// Clients do their work.
     fn work(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
-        let habits = &self.plan.habits;
+        let habits = self.plan.habits.clone();
         let left = Arc::new(AtomicUsize::new(habits.clients));
         for _ in 0..habits.clients {
             let client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
@@ -389,6 +405,18 @@ impl World {
                 "client",
                 Box::pin(async move {
                     client.run(operations).await;
+                    left.fetch_sub(1, Ordering::Relaxed);
+                }),
+            );
+        }
+        if self.plan.notes {
+            let (notary, left) = (self.notary(engine), left.clone());
+            let count = self.plan.habits.operations / 4 + 1;
+            left.fetch_add(1, Ordering::Relaxed);
+            self.shared.executor.start(
+                "notary",
+                Box::pin(async move {
+                    notary.write(count).await;
                     left.fetch_sub(1, Ordering::Relaxed);
                 }),
             );
@@ -545,7 +573,8 @@ mod tests {
     use super::*;
 
     /// Seeds that once found bugs of the engine or of the simulator, and some that never did.
-    const SEEDS: [u64; 16] = [2, 13, 29, 40, 70, 88, 126, 132, 191, 222, 361, 430, 688, 2291, 2664, 2985];
+    const SEEDS: [u64; 18] =
+        [2, 13, 26, 29, 40, 70, 82, 88, 126, 132, 191, 222, 361, 430, 688, 2291, 2664, 2985];
 
     #[test]
     fn worlds_end_well_and_the_same_way_each_time() {

@@ -72,6 +72,7 @@ fn bodies() -> [Body; 3] {
         Record::Truncated { object: 1 },
         Record::Invalidate { object: 0, block: 5, count: u64::MAX },
         Record::Forget { object: 1 },
+        Record::Note { bytes: (*b"a note").into() },
     ];
     let many = few.iter().cycle().take(500).cloned().collect();
     [Body::default(), Body { objects: objects.clone(), records: few }, Body { objects, records: many }]

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::record::{Body, Facts, Record};
 use super::{BLOCKS_MAX, Invalid};
+use crate::NOTE_MAX;
 use crate::io::{Key, Time};
 
 /// Bytes of a body without objects and records: the two counts.
@@ -17,12 +18,13 @@ const TRUNCATE: u8 = 2;
 const TRUNCATED: u8 = 3;
 const INVALIDATE: u8 = 4;
 const FORGET: u8 = 5;
+const NOTE: u8 = 6;
 
 /// In the flags of an object: it has a modification time.
 const HAS_MTIME: u8 = 1;
 /// The smallest object: length of the key, flags, size, a key of one byte.
 const FACTS_MIN: usize = 11;
-/// The smallest record: tag and object.
+/// The smallest record: tag, and object or length.
 const RECORD_MIN: usize = 3;
 const NSEC_END: u32 = 1_000_000_000;
 
@@ -39,6 +41,7 @@ pub fn record_len(record: &Record) -> usize {
         Record::Truncate { .. } => 11,
         Record::Truncated { .. } | Record::Forget { .. } => RECORD_MIN,
         Record::Invalidate { .. } => 19,
+        Record::Note { bytes } => RECORD_MIN + bytes.len(),
     }
 }
 
@@ -61,12 +64,16 @@ pub(super) fn check(body: &Body, slots: &Range<u16>) -> Result<(), Invalid> {
 }
 
 fn check_record(record: &Record, objects: usize, slots: &Range<u16>) -> Result<(), Invalid> {
-    let (Record::Data { object, .. }
-    | Record::Truncate { object, .. }
-    | Record::Truncated { object }
-    | Record::Invalidate { object, .. }
-    | Record::Forget { object }) = record;
-    if usize::from(*object) >= objects {
+    let object = match record {
+        Record::Data { object, .. }
+        | Record::Truncate { object, .. }
+        | Record::Truncated { object }
+        | Record::Invalidate { object, .. }
+        | Record::Forget { object } => *object,
+        Record::Note { bytes } if (1..=NOTE_MAX).contains(&bytes.len()) => return Ok(()),
+        Record::Note { .. } => return Err(Invalid("a note that is empty or too long")),
+    };
+    if usize::from(object) >= objects {
         return Err(Invalid("a record of an object that is not in the body"));
     }
     match record {
@@ -83,7 +90,7 @@ fn check_record(record: &Record, objects: usize, slots: &Range<u16>) -> Result<(
         }
         Record::Invalidate { count: u64::MAX, block, .. } => check_blocks(*block, 0),
         Record::Invalidate { block, count, .. } => check_blocks(*block, *count),
-        Record::Truncate { .. } | Record::Truncated { .. } | Record::Forget { .. } => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -121,9 +128,9 @@ fn encode_facts(facts: &Facts, out: &mut Vec<u8>) {
 }
 
 fn encode_record(record: &Record, out: &mut Vec<u8>) {
-    let mut head = |tag: u8, object: u16| {
+    let mut head = |tag: u8, object_or_len: u16| {
         out.push(tag);
-        out.extend_from_slice(&object.to_le_bytes());
+        out.extend_from_slice(&object_or_len.to_le_bytes());
     };
     match record {
         Record::Data { object, block, slot, checksums } => {
@@ -145,6 +152,11 @@ fn encode_record(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(&count.to_le_bytes());
         }
         Record::Forget { object } => head(FORGET, *object),
+        Record::Note { bytes } => {
+            // Fits: the length was checked.
+            head(NOTE, bytes.len() as u16);
+            out.extend_from_slice(bytes);
+        }
     }
 }
 
@@ -201,6 +213,7 @@ fn decode_record(input: &mut Reader<'_>) -> Option<Record> {
             count: u64::from_le_bytes(input.array()?),
         },
         FORGET => Record::Forget { object },
+        NOTE => Record::Note { bytes: input.bytes(usize::from(object))?.into() },
         _ => return None,
     })
 }

@@ -55,17 +55,23 @@ pub enum Record {
         /// Which object.
         object: u16,
     },
+    /// What the engine's user wants to find again. It is about no object.
+    Note {
+        /// 1 to [`NOTE_MAX`](crate::NOTE_MAX) bytes.
+        bytes: Box<[u8]>,
+    },
 }
 
 impl Record {
-    /// The index of the object it is about.
-    pub fn object_mut(&mut self) -> &mut u16 {
+    /// The index of the object it is about, if it is about one.
+    pub fn object_mut(&mut self) -> Option<&mut u16> {
         match self {
             Record::Data { object, .. }
             | Record::Truncate { object, .. }
             | Record::Truncated { object }
             | Record::Invalidate { object, .. }
-            | Record::Forget { object } => object,
+            | Record::Forget { object } => Some(object),
+            Record::Note { .. } => None,
         }
     }
 }

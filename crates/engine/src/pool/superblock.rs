@@ -12,8 +12,10 @@ use crate::segments::Reach;
 
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
-/// Features that must be understood to open a pool. There are none yet.
-const REQUIRED_KNOWN: u64 = 0;
+/// Notes may be in the log.
+const NOTES: u64 = 1;
+/// Features that must be understood to open a pool. Every superblock written from now on has them: the log may.
+const REQUIRED_KNOWN: u64 = NOTES;
 
 /// What a member of a pool is to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

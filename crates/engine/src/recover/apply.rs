@@ -8,6 +8,7 @@ use super::{Recovered, is_log, name};
 use crate::buffer::BLOCK;
 use crate::format::{Body, Footer, Place, Record};
 use crate::leaf::{Entry, SegmentId};
+use crate::notes::{Note, Notes};
 use crate::object::Object;
 use crate::objects::Objects;
 use crate::plant;
@@ -19,6 +20,7 @@ use crate::wait::all;
 pub(super) struct Applied {
     pub(super) segments: Segments,
     pub(super) objects: Objects,
+    pub(super) notes: Notes,
     /// Segments of the log that lack a footer on some leg.
     pub(super) unsealed: Vec<(SegmentId, Footer)>,
     /// Objects the backing store may not know everything of.
@@ -49,7 +51,8 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: 
     let objects = Objects::new();
     let kept = loaded.iter().map(|loaded| loaded.found.seq).collect();
     let mut unsealed = Vec::new();
-    let recovered = Recovered { frames: read.frames, torn: read.torn, ..Recovered::default() };
+    let notes = Notes::default();
+    let mut recovered = Recovered { frames: read.frames, torn: read.torn, ..Recovered::default() };
     for Loaded { found, bodies, in_log, sealed } in loaded {
         let segment = Segment {
             seq: found.seq,
@@ -66,6 +69,9 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: 
         let trusted = in_log || found.epoch >= doubtful;
         for body in &bodies {
             apply_body(body, id, (in_log, trusted), &objects, &segments);
+            if in_log {
+                recovered.notes.extend(notes_of(body, id, &notes, &segments));
+            }
         }
         if in_log && !sealed {
             let footer =
@@ -79,7 +85,16 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: 
         state.dirty > 0 || state.mtime.is_some() || state.truncating.is_some()
     });
     let unsure = unsure.collect();
-    Applied { segments, objects, unsealed, unsure, kept, recovered }
+    Applied { segments, objects, notes, unsealed, unsure, kept, recovered }
+}
+
+/// The notes of a segment of the log, which they keep there.
+fn notes_of(body: &Body, id: SegmentId, notes: &Notes, segments: &Segments) -> Vec<Note> {
+    let found = body.records.iter().filter_map(|record| match record {
+        Record::Note { bytes } => Some(Note { id: notes.keep(id, segments), bytes: bytes.clone() }),
+        _ => None,
+    });
+    found.collect()
 }
 
 /// Reads the records of all segments. One of the log's whose records cannot be read any more (they were needed only to
@@ -217,6 +232,8 @@ fn apply_record(
                 segments.release(segment);
             }
         }
+        // They are handed back, not applied.
+        Record::Note { .. } => {}
     }
 }
 

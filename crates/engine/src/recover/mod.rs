@@ -20,6 +20,7 @@ use crate::engine::{Engine, Env, Parts, Settings};
 use crate::event::Event;
 use crate::format::{Place, SegmentId as Name, SegmentKind};
 use crate::io::{BackingError, Durability};
+use crate::notes::Note;
 use crate::object::Object;
 use crate::pool::{Pool, PoolError, State};
 use crate::{Error, Seq};
@@ -51,7 +52,7 @@ pub enum OpenError {
 }
 
 /// What recovery found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Dirty blocks that will be destaged.
     pub dirty_blocks: u64,
@@ -61,6 +62,8 @@ pub struct Recovered {
     pub frames: u64,
     /// Whether the last frame was on one device only, or torn.
     pub torn: bool,
+    /// Notes found in the log, in order: all that are durable and were not let go, perhaps after some that were.
+    pub notes: Vec<Note>,
 }
 
 impl Engine {
@@ -77,14 +80,14 @@ impl Engine {
         let doubtful = doubtful_before(&pool, unread.is_empty());
         let read = frames::read_log(&pool, &found).await?;
         let live = headers::live(found.clone(), read.reach, doubtful);
-        let Applied { segments, objects, unsealed, unsure, kept, recovered } =
+        let Applied { segments, objects, notes, unsealed, unsure, kept, recovered } =
             apply::apply(&pool, live, &read, doubtful).await;
         let names = pool.members.iter().map(|m| m.device.as_ref().map(|d| d.name().to_owned()));
         let names: Vec<_> = names.collect();
         let also_lost = pool.open_epoch().await?;
         also_lost.iter().for_each(|index| segments.lose(*index));
         let next_seq = read.next_frame;
-        let engine = Engine::assemble(Parts { env, pool, segments, objects, next_seq, settings });
+        let engine = Engine::assemble(Parts { env, pool, segments, objects, notes, next_seq, settings });
         for device in also_lost.iter().filter_map(|index| names.get(usize::from(*index))?.clone()) {
             engine.event(Event::DeviceLost { device, left: engine.active() });
         }

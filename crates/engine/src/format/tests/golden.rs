@@ -28,6 +28,27 @@ pub(crate) fn assert_golden(name: &str, expected: &str, bytes: &[u8]) {
     assert_eq!(found, expected, "{name} changed");
 }
 
+/// The block that a fixture shows.
+pub(crate) fn from_hex(text: &str) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    for line in text.lines() {
+        let (offset, bytes) = line.split_once(' ').unwrap();
+        let at = usize::from_str_radix(offset, 16).unwrap();
+        for (i, byte) in bytes.split(' ').enumerate() {
+            block[at + i] = u8::from_str_radix(byte, 16).unwrap();
+        }
+    }
+    block
+}
+
+#[test]
+fn frame_of_notes() {
+    let note = |bytes: &[u8]| Record::Note { bytes: bytes.into() };
+    let body = Body { objects: Vec::new(), records: vec![note(b"a note"), note(&[0xff; 300])] };
+    let frame = encoded(&head(10, 0, &body), &body);
+    assert_golden("frame_of_notes", include_str!("../golden/frame_of_notes.hex"), &frame);
+}
+
 #[test]
 fn segment_header() {
     let mut block = vec![0; BLOCK];

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::format::seal;
-use crate::format::tests::golden::assert_golden;
+use crate::format::tests::golden::{assert_golden, from_hex};
 use crate::segments::Reach;
 
 fn sample() -> Superblock {
@@ -38,7 +38,16 @@ fn what_is_just_not_dead_stays_so() {
 
 #[test]
 fn golden() {
-    assert_golden("superblock", include_str!("../../format/golden/superblock.hex"), &sample().encode());
+    let expected = include_str!("../../format/golden/superblock_with_notes.hex");
+    assert_golden("superblock_with_notes", expected, &sample().encode());
+}
+
+/// As all pools were before notes were.
+#[test]
+fn a_superblock_without_features_is_read() {
+    let block = from_hex(include_str!("../../format/golden/superblock.hex"));
+    assert_eq!(block[24..32], [0; 8]);
+    assert_eq!(Superblock::decode(&block), Ok(sample()));
 }
 
 #[test]
@@ -65,7 +74,7 @@ fn forged(at: usize, bytes: &[u8]) -> Result<Superblock, Unusable> {
 fn newer_versions_and_unknown_features() {
     assert_eq!(forged(16, &[2, 0]), Err(Unusable::Newer(2)));
     assert_eq!(forged(16, &[0, 1]), Err(Unusable::Newer(256)));
-    assert_eq!(forged(24, &[0b101]), Err(Unusable::UnknownFeatures(0b101)));
+    assert_eq!(forged(24, &[0b101]), Err(Unusable::UnknownFeatures(0b100)));
     let known = forged(32, &[0xff]).unwrap();
     assert_eq!(known.optional, 0xff | 1 << 63, "optional features need not be known");
 }

@@ -1,0 +1,208 @@
+//! Notes: written beside the clients' work, let go when the engine asks and at other times, and compared after every
+//! recovery with what must be there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::io::Clock as _;
+use forebay_engine::{Engine, NOTE_MAX, Note, NoteId};
+
+use crate::client::{Allowed, Shared};
+use crate::hits::Fault;
+use crate::rng::{Rng, mix};
+
+/// What must be found again.
+#[derive(Default)]
+pub struct Ledger {
+    /// The number in the next note's contents.
+    next: u64,
+    /// The numbers of all notes since the engine was opened, and of those that it found then.
+    written: BTreeMap<NoteId, u64>,
+    /// Notes up to here are durable.
+    durable: NoteId,
+    /// Notes up to here may be gone.
+    let_go: NoteId,
+}
+
+/// The contents of note `number`: short ones mostly, some as long as may be.
+fn contents(number: u64) -> Vec<u8> {
+    let most = if number.is_multiple_of(5) { NOTE_MAX - 8 } else { 200 };
+    let len = 8 + (mix(number) % (most as u64 + 1)) as usize;
+    let words = (1..).flat_map(|word| mix(number ^ mix(word)).to_le_bytes());
+    number.to_le_bytes().into_iter().chain(words).take(len).collect()
+}
+
+/// The number of the note with these contents.
+fn number_of(bytes: &[u8]) -> Option<u64> {
+    let (number, _) = bytes.split_first_chunk::<8>()?;
+    let number = u64::from_le_bytes(*number);
+    (contents(number) == bytes).then_some(number)
+}
+
+impl Ledger {
+    fn begin(&mut self) -> Vec<u8> {
+        self.next += 1;
+        contents(self.next)
+    }
+
+    fn wrote(&mut self, id: NoteId, bytes: &[u8]) -> Result<(), String> {
+        let number = number_of(bytes).unwrap_or_default();
+        match self.written.insert(id, number) {
+            Some(_) => Err(format!("two notes have the number {id}")),
+            None => Ok(()),
+        }
+    }
+
+    fn durable(&mut self, id: NoteId) {
+        self.durable = self.durable.max(id);
+    }
+
+    /// What the engine found is compared with what was written before; from now on it has to be found again. Unless
+    /// `strict`, both copies of a note may be lost.
+    pub fn recovered(&mut self, notes: &[Note], strict: bool) -> Result<(), String> {
+        let numbers: Option<Vec<_>> = notes.iter().map(|note| number_of(&note.bytes)).collect();
+        let numbers = numbers.ok_or("recovery hands back a note that nobody wrote")?;
+        if !notes.iter().map(|note| note.id).eq(1..=notes.len() as NoteId) {
+            return Err("recovered notes are not numbered from 1 on".to_owned());
+        }
+        if strict {
+            self.compare(&numbers)?;
+        }
+        self.durable = notes.len() as NoteId;
+        self.let_go = 0;
+        self.written = notes.iter().map(|note| note.id).zip(numbers).collect();
+        Ok(())
+    }
+
+    fn compare(&self, numbers: &[u64]) -> Result<(), String> {
+        let before: BTreeMap<u64, NoteId> = self.written.iter().map(|(id, number)| (*number, *id)).collect();
+        let found: Option<Vec<_>> = numbers.iter().map(|number| before.get(number).copied()).collect();
+        let found =
+            found.ok_or("recovery hands back a note from before the last recovery that was not there")?;
+        if let Some(pair) = found.windows(2).find(|pair| pair[1] != pair[0] + 1) {
+            return Err(format!("after note {} recovery found note {} (P3)", pair[0], pair[1]));
+        }
+        let needed = self.let_go + 1..=self.durable;
+        let (first, last) = (found.first().copied().unwrap_or(u64::MAX), found.last().copied().unwrap_or(0));
+        if !needed.is_empty() && (first > *needed.start() || last < *needed.end()) {
+            return Err(format!("recovery found notes {first} to {last}, but needed are {needed:?} (P1)"));
+        }
+        Ok(())
+    }
+}
+
+/// One who writes notes.
+pub struct Notary {
+    /// What it shares with the clients.
+    pub shared: Arc<Shared>,
+    /// The engine of this session.
+    pub engine: Arc<Engine>,
+    /// Errors it must take.
+    pub allowed: Allowed,
+    /// Its choices.
+    pub rng: Rng,
+}
+
+impl Notary {
+    /// Writes `count` notes, some of which it waits for.
+    pub async fn write(mut self, count: u32) {
+        for _ in 0..count {
+            let stable = self.rng.chance(7000);
+            self.write_one(stable).await;
+            if self.rng.chance(300) {
+                self.let_go_some();
+            }
+            if self.rng.chance(3000) {
+                let rest = self.rng.time(Duration::ZERO, self.shared.habits.rest);
+                self.shared.executor.sleep(rest).await;
+            }
+            if self.shared.failure.lock().is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Writes a note, and waits until it is durable if it is to be `stable`.
+    pub async fn write_one(&self, stable: bool) {
+        let bytes = self.shared.notes.lock().begin();
+        let (seq, id) = match self.engine.note(&bytes).await {
+            Ok(noted) => noted,
+            Err(error) if self.allowed.permits(error) => return,
+            Err(error) => return self.shared.fail(format!("a note failed: {error}")),
+        };
+        self.shared.tell(|| format!("note {id} of {} bytes in frame {seq}", bytes.len()));
+        if let Err(error) = self.shared.notes.lock().wrote(id, &bytes) {
+            self.shared.fail(error);
+        }
+        if stable && self.engine.commit(seq).await.is_ok() {
+            self.shared.notes.lock().durable(id);
+            self.shared.tell(|| format!("note {id} is durable"));
+        }
+    }
+
+    /// Nobody asked for it.
+    fn let_go_some(&mut self) {
+        let mut ledger = self.shared.notes.lock();
+        let upto = self.rng.within(ledger.let_go, ledger.durable.max(ledger.let_go));
+        ledger.let_go = upto;
+        drop(ledger);
+        self.shared.tell(|| format!("let go of notes up to {upto}"));
+        self.engine.let_go(upto);
+    }
+}
+
+/// Lets go of notes whenever the engine asks, after a while: a checkpoint takes its time.
+pub async fn let_go_when_due(shared: Arc<Shared>, engine: Arc<Engine>, mut rng: Rng) {
+    while let Some(upto) = engine.notes_due().await {
+        let checkpoint = rng.time(Duration::ZERO, Duration::from_secs(1));
+        shared.executor.sleep(checkpoint).await;
+        let mut ledger = shared.notes.lock();
+        ledger.let_go = ledger.let_go.max(upto);
+        drop(ledger);
+        shared.tell(|| format!("let go of notes up to {upto}, as asked"));
+        shared.hits.hit(Fault::NotesLetGo);
+        engine.let_go(upto);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(numbers: &[u64]) -> Vec<Note> {
+        let note = |(id, number): (NoteId, &u64)| Note { id, bytes: contents(*number).into() };
+        (1..).zip(numbers).map(note).collect()
+    }
+
+    /// Ten notes, of which 3 were let go and 7 are durable.
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        for id in 1..=10 {
+            let bytes = ledger.begin();
+            ledger.wrote(id, &bytes).unwrap();
+        }
+        ledger.durable(7);
+        ledger.let_go = 3;
+        ledger
+    }
+
+    #[test]
+    fn what_may_be_found() {
+        for numbers in [4..=7, 1..=7, 2..=10, 4..=10] {
+            assert_eq!(ledger().recovered(&found(&numbers.collect::<Vec<_>>()), true), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_found() {
+        for numbers in
+            [&[5, 6, 7][..], &[4, 5, 6], &[], &[4, 5, 7], &[4, 5, 5, 6, 7], &[5, 4, 6, 7], &[4, 5, 6, 7, 99]]
+        {
+            assert!(ledger().recovered(&found(numbers), true).is_err(), "{numbers:?}");
+        }
+        let mut torn = found(&[4]);
+        torn[0].bytes[7] ^= 1;
+        assert!(ledger().recovered(&torn, false).is_err());
+    }
+}
