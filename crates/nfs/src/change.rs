@@ -15,6 +15,7 @@ use forebay_wire::nfs3::{
 use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::Encode;
 
+use crate::answer::Answer;
 use crate::caller::client_address;
 use crate::convert::{fattr, guard_time, handle, set_attr, status, wcc};
 use crate::dispatch::{Call, Stop, failure, success};
@@ -81,7 +82,7 @@ impl Shared {
         match self.execute(procedure, call, reply.head(), wait) {
             Err(Stop::Later) if wait == Wait::No => return Some(ticket),
             Ok(Executed { status, durable, commit }) => {
-                let answering = Answering {
+                let mut answering = Answering {
                     shared: self.clone(),
                     procedure,
                     xid: call.xid(),
@@ -96,8 +97,11 @@ impl Shared {
                 match durable {
                     None => answering.answer(Ok(())),
                     Some((export, intent)) => {
+                        let answer = key.filter(|_| intent.keeps_answer() && status == Nfsstat3::Ok);
+                        let answer = answer.map(|key| Answer { client, key, reply: answering.reply.head() });
+                        let answer = answer.map(|answer| answer.encode()).unwrap_or_default();
                         let done = Box::new(move |result| answering.answer(result));
-                        self.vfs.commit(&export, intent, done);
+                        self.vfs.commit(&export, intent, &answer, done);
                     }
                 }
             }

@@ -4,6 +4,7 @@
 //! A request is first tried on the event loop without waiting: what is in memory is answered there and then,
 //! and small READs of what is on the cache devices go on there. What may wait for a disk, and every change, goes to a worker. A change is answered when it is durable.
 
+mod answer;
 mod caller;
 mod change;
 mod clients;

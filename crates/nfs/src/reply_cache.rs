@@ -7,7 +7,6 @@
 //! user of the client is another caller, who must not get the first one's reply.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,6 +15,7 @@ use forebay_rpc::Ticket;
 use forebay_wire::rpc::{Auth, AuthSys};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::dispatch::Call;
 
@@ -45,11 +45,11 @@ pub struct CacheUse {
 /// their length.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RequestKey {
-    xid: u32,
-    procedure: u32,
+    pub(crate) xid: u32,
+    pub(crate) procedure: u32,
     /// Uid and gid of AUTH_SYS as the client sent them; none for AUTH_NONE.
-    user: Option<(u32, u32)>,
-    hash: u64,
+    pub(crate) user: Option<(u32, u32)>,
+    pub(crate) hash: u64,
 }
 
 /// Bytes of the arguments that go into the checksum: enough for any name, little for a large write.
@@ -62,8 +62,8 @@ impl RequestKey {
             _ => None,
         };
         let args = call.args.rest();
-        let state = foldhash::quality::FixedState::default();
-        let hash = state.hash_one((&args[..args.len().min(HASHED)], args.len()));
+        // The same in every version: it is in the cache's log.
+        let hash = xxh3_64_with_seed(&args[..args.len().min(HASHED)], args.len() as u64);
         RequestKey { xid: call.xid(), procedure: call.header.proc, user, hash }
     }
 }

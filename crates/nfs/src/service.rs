@@ -14,6 +14,7 @@ use forebay_wire::nfs3::{FileHandle, Nfsstat3, Procedure};
 use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::Encode;
 
+use crate::answer::Answer;
 use crate::caller::{self, Caller};
 use crate::clients::{ClientStats, Clients};
 use crate::dispatch::{Call, Route, Stop, failure, route, success};
@@ -87,6 +88,13 @@ impl Nfs {
         };
         let (data, writes, names) = (pool()?, pool()?, pool()?);
         Ok(Nfs { shared, data: Arc::new(data), writes, names })
+    }
+
+    /// Keeps the replies of changes made before this start, as [`Vfs::set_cache`] returned them.
+    pub fn recall(&self, answers: &[Box<[u8]>]) {
+        for answer in answers.iter().filter_map(|bytes| Answer::decode(bytes)) {
+            self.shared.cache.end(answer.client, answer.key, answer.reply);
+        }
     }
 
     /// Counters since start.

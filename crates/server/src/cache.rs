@@ -15,6 +15,7 @@ use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Device;
 use forebay_engine::pool::{Pool, PoolError, Uuid};
 use forebay_engine::{ChangeError, Engine, Env, Recovered, Usage};
+use forebay_nfs::Nfs;
 use forebay_vfs::{Downtime, Vfs};
 use parking_lot::Mutex;
 
@@ -102,7 +103,7 @@ pub struct CacheReady {
 /// Puts the cache into service in front of `vfs`, if there is to be one.
 pub(crate) fn open(
     settings: &Settings,
-    vfs: &Arc<Vfs>,
+    (vfs, nfs): (&Arc<Vfs>, &Nfs),
     events: &Arc<EventLog>,
     asker: Option<Asker>,
 ) -> Result<Option<(Cache, CacheReady)>, Error> {
@@ -125,7 +126,7 @@ pub(crate) fn open(
     unused.iter().for_each(|device| watch.lose(device.name()));
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     in_use.set(pool.uuid, &names)?;
-    let (engine, threads) = start_engine(settings, vfs, events, &watch, pool)?;
+    let (engine, threads) = start_engine(settings, (vfs, nfs), events, &watch, pool)?;
     let (scan, removing) = (Mutex::new(None), Mutex::default());
     let ram = settings.cache.ram;
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
@@ -240,7 +241,7 @@ fn random() -> u128 {
 
 fn start_engine(
     settings: &Settings,
-    vfs: &Arc<Vfs>,
+    (vfs, nfs): (&Arc<Vfs>, &Nfs),
     events: &Arc<EventLog>,
     watch: &Arc<Watch>,
     pool: Pool,
@@ -274,7 +275,7 @@ fn start_engine(
     let _ = watching.join();
     let (engine, recovered) = result.map_err(|error| Error::Cache(error.to_string()))?;
     tell_recovered(events, &recovered, begun.elapsed());
-    vfs.set_cache(engine.clone(), &store, downtime)?;
+    nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, &recovered.notes)?);
     Ok((engine, threads))
 }
 

@@ -56,7 +56,7 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
         Portmap::Off => None,
     };
     // Whatever can fail for other reasons has not: from here on there is something to stop well.
-    let (cache, said) = cache::open(&settings, &vfs, &events, asker)?.unzip();
+    let (cache, said) = cache::open(&settings, (&vfs, &nfs), &events, asker)?.unzip();
     // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     // Registered before anything is said: a signal from here on stops the server cleanly.

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use forebay_disk::block_on;
 use forebay_engine::io::{BackingError, Key};
-use forebay_engine::{Engine, Error as CacheError, Mode, Object as Cached};
+use forebay_engine::{Engine, Error as CacheError, Mode, NoteId, Object as Cached};
 use parking_lot::Mutex;
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::fs::Filesystem;
 use crate::journal::{Done, Logged};
 use crate::object::Object;
+use crate::oplog::OpLog;
 use crate::overlay::Overlay;
 use crate::reserve::Reserve;
 use crate::sys::KernelHandle;
@@ -35,6 +36,9 @@ pub(crate) struct Cache {
     pub(crate) engine: Arc<Engine>,
     verifier: Arc<Verifier>,
     pub(crate) downtime: Downtime,
+    pub(crate) oplog: Arc<OpLog>,
+    /// Lets go of answers when the engine's log needs room.
+    letting_go: Mutex<Option<JoinHandle<()>>>,
     /// Objects whose removal is durable, for the engine to forget: it may wait for room in its log, as whoever answers
     /// clients must not.
     removed: Mutex<Option<Forgetter>>,
@@ -93,8 +97,16 @@ impl Cache {
             }
         })?;
         let removed = Mutex::new(Some((send, thread)));
-        let broken = AtomicBool::new(false);
-        Ok(Arc::new(Cache { engine, verifier, downtime, removed, broken }))
+        let theirs = engine.clone();
+        let letting_go = std::thread::Builder::new().name("forebay-answers".into()).spawn(move || {
+            // By then nobody asks again for the oldest ones.
+            while let Some(upto) = block_on(theirs.notes_due()) {
+                theirs.let_go(upto);
+            }
+        })?;
+        let letting_go = Mutex::new(Some(letting_go));
+        let (oplog, broken) = (Arc::default(), AtomicBool::new(false));
+        Ok(Arc::new(Cache { engine, verifier, downtime, oplog, letting_go, removed, broken }))
     }
 
     /// The file is gone, durably.
@@ -112,7 +124,12 @@ impl Cache {
             // A panic there has said so itself.
             let _ = thread.join();
         }
+        // Everybody was answered. Answers alone shall not keep destaged data in the log.
+        self.engine.let_go(NoteId::MAX);
         let closed = block_on(self.engine.close());
+        if let Some(thread) = self.letting_go.lock().take() {
+            let _ = thread.join();
+        }
         self.downtime.begin();
         closed
     }
@@ -157,6 +174,10 @@ impl Cache {
 impl Linked {
     pub(crate) fn new(cache: Arc<Cache>, number: u32) -> Self {
         Linked { cache, reserve: Reserve::default(), number }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     pub(crate) fn key(&self, kernel: &KernelHandle) -> Key {

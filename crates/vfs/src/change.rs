@@ -16,6 +16,7 @@ use crate::journal::Intent;
 use crate::lookup::stamp;
 use crate::names::Stamp;
 use crate::object::{Change, Object};
+use crate::oplog::Entry;
 use crate::sys::{KernelHandle, proc_path};
 use crate::verdicts::want;
 
@@ -86,7 +87,8 @@ impl Vfs {
         let wcc = change.end();
         // Even a failure may have changed something: several attributes are several system calls.
         let changed = !set.is_empty() && result != Err(Error::NotSync);
-        Changed { result, wcc, intent: changed.then(|| metadata(&[target])) }
+        let pending = if changed { target.export.fs.changed([]) } else { None };
+        Changed { result, wcc, intent: changed.then(|| Intent { pending, ..metadata(&[target]) }) }
     }
 
     /// Applies `set` as the caller; the kernel decides.
@@ -175,9 +177,11 @@ impl Vfs {
             Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
         });
         drop(changing);
+        let pending =
+            if result.is_ok() { dir.export.fs.changed([Entry::new(dir, name, None)]) } else { None };
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
         let removed = self.forget_if_gone(dir, victim);
-        let intent = result.is_ok().then(|| Intent { removed, ..metadata(&[dir]) });
+        let intent = result.is_ok().then(|| Intent { removed, pending, ..metadata(&[dir]) });
         Changed { result, wcc, intent }
     }
 
@@ -236,6 +240,8 @@ impl Vfs {
         if let (true, Some(moved), Scheme::Names(locator)) = (done, &moved, &from.export.fs.scheme) {
             locator.learn(moved, &to.object.kernel, to_name);
         }
+        let entries = || [Entry::new(from, from_name, None), Entry::new(to, to_name, moved)];
+        let pending = if done { fs.changed(entries()) } else { None };
         let (from_wcc, to_wcc) = match second {
             Some(second) => {
                 let to_wcc = second.end(done, &[(to_name, moved)]);
@@ -247,7 +253,7 @@ impl Vfs {
             }
         };
         let removed = self.forget_if_gone(to, victim);
-        let intent = done.then(|| Intent { removed, ..metadata(&[from, to]) });
+        let intent = done.then(|| Intent { removed, pending, ..metadata(&[from, to]) });
         Renamed { result, from: from_wcc, to: to_wcc, intent }
     }
 
@@ -279,13 +285,13 @@ impl Vfs {
                 Ok(rustix::fs::linkat(CWD, path, dir.object.path(), name, AtFlags::SYMLINK_FOLLOW)?)
             });
         drop(own);
-        let wcc = renaming.end(result.is_ok(), &[(name, Some(target.object.kernel))]);
+        let kernel = Some(target.object.kernel);
+        let pending =
+            if result.is_ok() { dir.export.fs.changed([Entry::new(dir, name, kernel)]) } else { None };
+        let wcc = renaming.end(result.is_ok(), &[(name, kernel)]);
         let after = linked.end().after;
-        Changed {
-            result: result.map(|()| after),
-            wcc,
-            intent: result.is_ok().then(|| metadata(&[dir, target])),
-        }
+        let intent = result.is_ok().then(|| Intent { pending, ..metadata(&[dir, target]) });
+        Changed { result: result.map(|()| after), wcc, intent }
     }
 
     /// Attributes around an operation that did not happen.

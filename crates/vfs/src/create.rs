@@ -9,6 +9,8 @@ use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs};
 use crate::fs::require_dir;
+use crate::journal::Intent;
+use crate::oplog::{Entry, Rights};
 use crate::sys::{self, KernelHandle};
 
 /// How CREATE treats a name that is taken (RFC 1813 createmode3).
@@ -141,8 +143,12 @@ impl Vfs {
         let renaming = Renaming::begin(dir);
         let result = self.attr_of(dir).and_then(|_| make(self));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|(target, _)| target.object.kernel);
+        let pending = result.as_ref().ok().and_then(|(target, attr)| {
+            let made = Some(Rights { mode: attr.mode, uid: attr.uid, gid: attr.gid });
+            dir.export.fs.changed([Entry { made, ..Entry::new(dir, name, Some(target.object.kernel)) }])
+        });
         let wcc = renaming.end(result.is_ok(), &[(name, child)]);
-        let intent = result.as_ref().ok().map(|(target, _)| metadata(&[dir, target]));
+        let intent = result.as_ref().ok().map(|(target, _)| Intent { pending, ..metadata(&[dir, target]) });
         Changed { result, wcc, intent }
     }
 

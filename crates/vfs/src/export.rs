@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use forebay_engine::Engine;
+use forebay_engine::{Engine, Note};
 
 use crate::attr::Attr;
 use crate::backing::Store;
@@ -15,6 +15,7 @@ use crate::fs::{self, Filesystem, Scheme};
 use crate::handle::{Handle, HandleKey};
 use crate::journal::{Data, Deliver, Done, Intent, Journal, Order};
 use crate::object::Object;
+use crate::oplog;
 use crate::table::Budget;
 use crate::verdicts::ask_kernel;
 use crate::verifier::Verifier;
@@ -262,8 +263,16 @@ impl Vfs {
         Ok(Store::new(numbers.into_iter().zip(filesystems).collect(), self.budget.clone()))
     }
 
-    /// Puts the engine in front of everything served, which is its backing `store`. Nobody may be served yet.
-    pub fn set_cache(&self, engine: Arc<Engine>, store: &Store, downtime: Downtime) -> std::io::Result<()> {
+    /// Puts the engine in front of everything served, which is its backing `store`; `notes` are what it found in its log.
+    /// Returns the answers to the last changes before the start, as [`Vfs::commit`] was given them, oldest first. Nobody
+    /// may be served yet.
+    pub fn set_cache(
+        &self,
+        engine: Arc<Engine>,
+        store: &Store,
+        downtime: Downtime,
+        notes: &[Note],
+    ) -> std::io::Result<Vec<Box<[u8]>>> {
         let cache = Cache::new(engine, self.verifier.clone(), downtime)?;
         for (number, fs) in store.filesystems() {
             let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number));
@@ -274,8 +283,9 @@ impl Vfs {
                 }
             }
         }
+        let answers = oplog::recover(&cache, notes, store.filesystems())?;
         let _ = self.cache.set(cache);
-        Ok(())
+        Ok(answers)
     }
 
     /// The engine, if there is a cache.
@@ -308,12 +318,15 @@ impl Vfs {
         })
     }
 
-    /// Makes an intent durable, then calls `done` from some thread.
-    pub fn commit(&self, export: &Export, mut intent: Intent, done: Done) {
-        let done = match self.cache.get() {
-            Some(cache) => after_journal(cache, &mut intent, done),
-            None => done,
-        };
+    /// Makes an intent durable, then calls `done` from some thread. With a cache, and where [`Intent::keeps_answer`],
+    /// `answer` becomes durable as well: after a crash [`Vfs::set_cache`] returns it if the change happened.
+    pub fn commit(&self, export: &Export, mut intent: Intent, answer: &[u8], mut done: Done) {
+        if let Some(cache) = self.cache.get() {
+            if let Some(pending) = intent.pending.take().filter(|_| !answer.is_empty()) {
+                done = oplog::keep(cache, pending, answer, done);
+            }
+            done = after_journal(cache, &mut intent, done);
+        }
         match intent.is_empty() {
             true => done(Ok(())),
             false => export.fs.journal.submit(intent, done),

@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::object::Object;
+use crate::oplog::Pending;
 use crate::sys;
 use crate::table::Budget;
 use crate::verifier::Verifier;
@@ -39,6 +40,8 @@ pub struct Intent {
     pub(crate) metadata: SmallVec<[Arc<Object>; 3]>,
     /// What the cache's log has of it.
     pub(crate) logged: Option<Logged>,
+    /// The change itself, if its answer is to outlive a crash.
+    pub(crate) pending: Option<Box<Pending>>,
     /// What the cache is to forget once the rest is durable: a file that was removed.
     pub(crate) removed: Option<Arc<forebay_engine::Object>>,
 }
@@ -53,6 +56,11 @@ pub(crate) enum Logged {
 }
 
 impl Intent {
+    /// Whether the answer is to be given to [`Vfs::commit`](crate::Vfs::commit).
+    pub fn keeps_answer(&self) -> bool {
+        self.pending.is_some()
+    }
+
     /// Whether nothing of it is the file system's business.
     pub(crate) fn is_empty(&self) -> bool {
         self.data.is_none() && self.metadata.is_empty()

@@ -27,6 +27,7 @@ mod locate;
 mod lookup;
 mod names;
 mod object;
+mod oplog;
 mod outside;
 mod overlay;
 mod owner;

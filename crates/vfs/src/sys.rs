@@ -12,7 +12,7 @@ use rustix::mm::ProtFlags;
 pub(crate) const KERNEL_HANDLE_MAX: usize = 40;
 
 /// A kernel file handle as `name_to_handle_at(2)` gives it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct KernelHandle {
     pub(crate) kind: i32,
     pub(crate) len: u8,

@@ -198,3 +198,112 @@ fn looking_is_never_answered_from_the_cache() {
     assert_ne!(before.0, after.0);
     assert_ne!(before.1, after.1);
 }
+
+/// The calls of a client that has a file `f`, a file `f2` and a directory `old`, in this order, each of which would fail or
+/// do more if it was executed twice.
+fn changes(c: &mut Client, root: &FileHandle) -> Vec<Vec<u8>> {
+    let place = |child| name(root, child);
+    let file = c.find(root, b"f");
+    let guard = Some(c.attr(&file).ctime);
+    let create = |child, how| CreateArgs { target: place(child), how };
+    vec![
+        call(c, Procedure::Setattr, &SetattrArgs { object: file, new_attributes: mode(0o600), guard }),
+        call(c, Procedure::Create, &create(b"new", CreateHow::Guarded(mode(0o640)))),
+        call(c, Procedure::Create, &create(b"once", CreateHow::Exclusive([3; 8]))),
+        call(c, Procedure::Mkdir, &MkdirArgs { target: place(b"d"), attributes: mode(0o750) }),
+        call(
+            c,
+            Procedure::Symlink,
+            &SymlinkArgs { target: place(b"l"), attributes: Sattr3::default(), path: b"to" },
+        ),
+        call(c, Procedure::Mknod, &MknodArgs { target: place(b"p"), what: MknodData::Fifo(mode(0o600)) }),
+        call(c, Procedure::Link, &LinkArgs { file, link: place(b"h") }),
+        call(c, Procedure::Rename, &RenameArgs { from: place(b"f"), to: place(b"g") }),
+        call(c, Procedure::Rmdir, &place(b"old")),
+        call(c, Procedure::Remove, &place(b"f2")),
+    ]
+}
+
+/// Makes what [`changes`] needs, executes them, crashes, and sends all of them again.
+fn crash_and_send_again(server: &mut Server, crash: impl FnOnce(&mut Server)) {
+    let mut c = server.connect();
+    let root = c.root();
+    c.new_file(&root, b"f", 0o644);
+    c.new_file(&root, b"f2", 0o644);
+    c.new_dir(&root, b"old", 0o755);
+    let records = changes(&mut c, &root);
+    let replies: Vec<_> = records.iter().map(|record| c.exchange(record)).collect();
+    for (n, reply) in replies.iter().enumerate() {
+        assert_eq!(status_of(reply), Nfsstat3::Ok, "change {n}");
+    }
+    crash(server);
+    let mut c = server.connect();
+    for (n, (record, reply)) in records.iter().zip(&replies).enumerate() {
+        assert_eq!(&c.exchange(record), reply, "change {n}");
+    }
+    // A transaction that was not there before is another request.
+    assert_eq!(c.remove(&root, b"f2").unwrap_err().status, Nfsstat3::Noent);
+}
+
+#[test]
+fn over_a_crash_a_retransmission_gets_the_first_reply_and_changes_nothing() {
+    let mut server = Serve::new().cached().start();
+    crash_and_send_again(&mut server, |server| {
+        server.kill();
+        server.start();
+    });
+}
+
+/// What was found after the first crash is found after the second one, too.
+#[test]
+fn also_over_several_crashes_and_a_lost_cache_device() {
+    let mut server = Serve::new().cached().start();
+    crash_and_send_again(&mut server, |server| {
+        for n in 0..3 {
+            server.kill();
+            if n == 1 {
+                std::fs::remove_file(&server.caches()[0]).unwrap();
+            }
+            server.start();
+        }
+    });
+}
+
+/// The record of a change may be in the log though the change was never durable, or was undone by hand: then it is
+/// executed again.
+#[test]
+fn a_change_that_a_crash_took_back_is_executed_again() {
+    let mut server = Serve::new().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let how = CreateHow::Guarded(mode(0o644));
+    let record = call(&mut c, Procedure::Create, &CreateArgs { target: name(&root, b"f"), how });
+    let first = c.exchange(&record);
+    server.kill();
+    // As a power cut does to what the journal had not committed.
+    std::fs::remove_file(server.data.join("f")).unwrap();
+    server.start();
+    let mut c = server.connect();
+    let second = c.exchange(&record);
+    assert_eq!(status_of(&second), Nfsstat3::Ok);
+    assert_ne!(second, first, "the answer to another file");
+    assert!(c.lookup(&root, b"f").is_ok());
+    server.kill();
+    server.start();
+    assert_eq!(server.connect().exchange(&record), second, "the first answer does not come back");
+}
+
+#[test]
+fn answers_do_not_keep_a_flush_from_ending() {
+    let server = Serve::new().cached().start();
+    let mut c = server.connect();
+    let root = c.root();
+    for n in 0..50 {
+        let file = c.new_file(&root, format!("f{n}").as_bytes(), 0o644);
+        c.write(&file, 0, &[n; 4096], StableHow::FileSync).unwrap();
+    }
+    server.flush();
+    for n in 0..50 {
+        assert_eq!(std::fs::read(server.data.join(format!("f{n}"))).unwrap(), [n; 4096]);
+    }
+}

@@ -1,0 +1,244 @@
+//! Which of the changes in the log happened.
+//!
+//! | a change | and | then |
+//! |---|---|---|
+//! | was declared void by an earlier recovery | | it did not happen |
+//! | was known to be durable, or is settled | | it happened |
+//! | else | each name it changed leads where it says, and what it made is as it was to be | it happened |
+//! | else | the same, but for names that a later change, which happened, has changed again | it happened: changes of one name keep their order |
+//! | else | an earlier change of one of its names did not happen | nor did this one, whatever it looks like |
+//! | else | | it did not happen, or only in part: it is void, and done again if the client asks again |
+//! | of attributes only | not known to be durable | void: doing it again does no harm |
+//!
+//! Only the last few changes before a crash are looked for. What is decided is put into the log before anybody is
+//! answered, and the file systems are synced: what happened stays so.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io;
+use std::sync::Arc;
+
+use forebay_disk::block_on;
+use forebay_engine::{NOTE_MAX, Note};
+
+use super::{Change, Entry, Record};
+use crate::cache::Cache;
+use crate::error::Error;
+use crate::fs::Filesystem;
+use crate::sys::KernelHandle;
+
+/// Numbers in one record.
+const VOID: usize = (NOTE_MAX - 9) / 8;
+
+type Filesystems = [(u32, Arc<Filesystem>)];
+type Name = (u32, KernelHandle, smallvec::SmallVec<[u8; 32]>);
+
+/// What the notes say.
+#[derive(Default)]
+struct Found {
+    changes: BTreeMap<u64, Change>,
+    settled: u64,
+    void: HashSet<u64>,
+}
+
+/// The answers of all changes in the log that happened, oldest first. Decides about those of which that is not known.
+pub(crate) fn recover(
+    cache: &Cache,
+    notes: &[Note],
+    filesystems: &Filesystems,
+) -> io::Result<Vec<Box<[u8]>>> {
+    let mut found = read(notes)?;
+    let last = found.changes.last_key_value().map_or(0, |(number, _)| *number).max(found.settled);
+    if last > found.settled {
+        let void = decide(&found, |name, entry| leads_where_it_says(filesystems, name, entry));
+        let touched = found.changes.range(found.settled + 1..).map(|(_, change)| change.filesystem);
+        sync(filesystems, touched.collect()).map_err(|error| io::Error::other(error.to_string()))?;
+        settle(cache, last, &void).map_err(|error| io::Error::other(error.to_string()))?;
+        found.void.extend(void);
+    }
+    cache.oplog.settled(last);
+    found.changes.retain(|number, _| !found.void.contains(number));
+    Ok(found.changes.into_values().map(|change| change.answer).collect())
+}
+
+fn read(notes: &[Note]) -> io::Result<Found> {
+    let mut found = Found::default();
+    for note in notes {
+        match Record::decode(&note.bytes) {
+            Some(Record::Change(change)) => {
+                found.settled = found.settled.max(change.confirmed);
+                found.changes.insert(change.number, change);
+            }
+            Some(Record::Settled { upto, void }) => {
+                found.settled = found.settled.max(upto);
+                found.void.extend(void);
+            }
+            None => {
+                let why = "the cache's log has a record of a change that this version of Forebay does not know; use the \
+                           version that wrote it";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The changes that are not settled and did not happen; see the table above.
+fn decide(found: &Found, mut looks_right: impl FnMut(&Name, &Entry) -> bool) -> BTreeSet<u64> {
+    let mut proven = HashSet::<Name>::new();
+    let mut void = BTreeSet::new();
+    let open = || found.changes.range(found.settled + 1..).filter(|(number, _)| !found.void.contains(number));
+    for (number, change) in open().rev() {
+        let names: Vec<Name> = names(change).collect();
+        let mut each = names.iter().zip(&change.entries);
+        let happened =
+            !names.is_empty() && each.all(|(name, entry)| proven.contains(name) || looks_right(name, entry));
+        if happened {
+            proven.extend(names);
+        } else {
+            void.insert(*number);
+        }
+    }
+    let mut unchanged = HashSet::<Name>::new();
+    for (number, change) in open() {
+        if void.contains(number) || names(change).any(|name| unchanged.contains(&name)) {
+            void.insert(*number);
+            unchanged.extend(names(change));
+        }
+    }
+    void
+}
+
+fn names(change: &Change) -> impl Iterator<Item = Name> {
+    change.entries.iter().map(|entry| (change.filesystem, entry.dir, entry.name.clone()))
+}
+
+/// Whether a name leads where a change says, now.
+fn leads_where_it_says(filesystems: &Filesystems, (number, dir, name): &Name, entry: &Entry) -> bool {
+    let Some((_, fs)) = filesystems.iter().find(|(id, _)| id == number) else { return false };
+    let found = fs.resolve(dir, true).and_then(|dir| fs.child(&dir, name, false));
+    match (found, entry.object) {
+        (Ok((object, attr)), Some(kernel)) => {
+            let as_made =
+                |made: super::Rights| (made.mode, made.uid, made.gid) == (attr.mode, attr.uid, attr.gid);
+            object.kernel == kernel && entry.made.is_none_or(as_made)
+        }
+        (Err(Error::Os(rustix::io::Errno::NOENT)), None) => true,
+        _ => false,
+    }
+}
+
+fn sync(filesystems: &Filesystems, touched: HashSet<u32>) -> crate::error::Result<()> {
+    let touched = filesystems.iter().filter(|(number, _)| touched.contains(number));
+    touched.map(|(_, fs)| fs.journal.barrier()).fold(Ok(()), Result::and)
+}
+
+/// Puts what was decided into the log, the last part of it last: a part without it decides nothing.
+fn settle(cache: &Cache, last: u64, void: &BTreeSet<u64>) -> Result<(), forebay_engine::Error> {
+    let void: Vec<_> = void.iter().copied().collect();
+    let rest = void.chunks(VOID).skip(1).map(|void| Record::Settled { upto: 0, void: void.to_vec() });
+    let first = void.iter().take(VOID).copied().collect();
+    for record in rest.chain([Record::Settled { upto: last, void: first }]) {
+        let (frame, _) = block_on(cache.engine.note(&record.encode()))?;
+        block_on(cache.engine.commit(frame))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::KERNEL_HANDLE_MAX;
+
+    fn handle(n: u8) -> KernelHandle {
+        KernelHandle { kind: 1, len: 1, bytes: [n; KERNEL_HANDLE_MAX] }
+    }
+
+    /// Changes 1, 2, ... of names in one directory; 0 is "gone".
+    fn found(settled: u64, changes: &[&[(&str, u8)]]) -> Found {
+        let change = |(number, entries): (u64, &&[(&str, u8)])| {
+            let entry = |(name, object): &(&str, u8)| Entry {
+                dir: handle(1),
+                name: name.as_bytes().into(),
+                object: (*object > 0).then(|| handle(*object)),
+                made: None,
+            };
+            let entries = entries.iter().map(entry).collect();
+            (number, Change { number, confirmed: 0, filesystem: 3, entries, answer: Box::default() })
+        };
+        Found { changes: (1..).zip(changes).map(change).collect(), settled, void: HashSet::new() }
+    }
+
+    /// The changes that are void where the directory has these names.
+    fn void(found: &Found, there: &[(&str, u8)]) -> Vec<u64> {
+        let void = decide(found, |(_, _, name), entry| {
+            let object = there.iter().find(|(other, _)| other.as_bytes() == &name[..]);
+            object.map(|(_, object)| handle(*object)) == entry.object
+        });
+        void.into_iter().collect()
+    }
+
+    #[test]
+    fn what_is_settled_happened_whatever_is_there() {
+        assert_eq!(void(&found(2, &[&[("a", 1)], &[("b", 2)]]), &[]), []);
+    }
+
+    #[test]
+    fn a_creation_happened_if_its_very_object_is_there() {
+        let created = found(0, &[&[("a", 1)]]);
+        assert_eq!(void(&created, &[("a", 1)]), []);
+        assert_eq!(void(&created, &[("a", 2)]), [1]);
+        assert_eq!(void(&created, &[]), [1]);
+    }
+
+    #[test]
+    fn a_removal_happened_if_nothing_is_there() {
+        assert_eq!(void(&found(0, &[&[("a", 0)]]), &[]), []);
+        assert_eq!(void(&found(0, &[&[("a", 0)]]), &[("a", 1)]), [1]);
+    }
+
+    #[test]
+    fn a_rename_happened_if_both_names_say_so() {
+        let renamed = found(0, &[&[("a", 0), ("b", 1)]]);
+        assert_eq!(void(&renamed, &[("b", 1)]), []);
+        assert_eq!(void(&renamed, &[("a", 1)]), [1]);
+        assert_eq!(void(&renamed, &[("a", 2), ("b", 1)]), [1], "what is in the way may be another client's");
+    }
+
+    #[test]
+    fn what_a_later_change_of_the_name_presupposes_happened() {
+        let made_moved_removed = found(0, &[&[("a", 1)], &[("a", 0), ("b", 1)], &[("b", 0)]]);
+        assert_eq!(void(&made_moved_removed, &[]), []);
+        assert_eq!(void(&made_moved_removed, &[("b", 1)]), [3]);
+        assert_eq!(
+            void(&made_moved_removed, &[("a", 1)]),
+            [2, 3],
+            "without the rename there was nothing to remove"
+        );
+    }
+
+    #[test]
+    fn changes_of_other_names_prove_nothing() {
+        assert_eq!(void(&found(0, &[&[("a", 1)], &[("b", 2)]]), &[("b", 2)]), [1]);
+    }
+
+    #[test]
+    fn changes_of_attributes_are_void_unless_settled() {
+        assert_eq!(void(&found(0, &[&[], &[("a", 1)]]), &[("a", 1)]), [1]);
+    }
+
+    #[test]
+    fn what_was_void_stays_so() {
+        let mut removed = found(0, &[&[("a", 0)]]);
+        removed.void.insert(1);
+        assert_eq!(void(&removed, &[]), []);
+        let notes = [
+            Record::Change(removed.changes[&1].clone()),
+            Record::Settled { upto: 9, void: vec![1] },
+            Record::Change(Change { number: 10, confirmed: 9, ..removed.changes[&1].clone() }),
+        ];
+        let notes: Vec<_> =
+            (1..).zip(&notes).map(|(id, record)| Note { id, bytes: record.encode().into() }).collect();
+        let read = read(&notes).unwrap();
+        assert_eq!((read.settled, read.void.contains(&1), read.changes.len()), (9, true, 2));
+    }
+}
