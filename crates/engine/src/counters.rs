@@ -36,6 +36,7 @@ pub(crate) struct Totals {
     pub(crate) repaired: Total,
     pub(crate) backing_errors: Total,
     pub(crate) scrubbed: Total,
+    pub(crate) rewritten: Total,
 }
 
 /// Figures since the engine was opened. Blocks are of 4 KiB.
@@ -73,6 +74,8 @@ pub struct Counters {
     pub backing_errors: u64,
     /// Blocks scrubbed.
     pub scrubbed: u64,
+    /// Dirty blocks written to the log again, as one copy of them was lost.
+    pub rewritten: u64,
 }
 
 /// What is cached now.
@@ -111,6 +114,7 @@ impl Engine {
             repaired: totals.repaired.get(),
             backing_errors: totals.backing_errors.get(),
             scrubbed: totals.scrubbed.get(),
+            rewritten: totals.rewritten.get(),
         }
     }
 

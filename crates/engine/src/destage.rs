@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
+use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::io::BackingError;
-use crate::object::Object;
+use crate::object::{Object, State};
 use crate::pace::Pace;
 use crate::wait::Gate;
 use crate::{Error, Result};
@@ -40,8 +41,8 @@ pub(crate) struct Destager {
     failing: AtomicBool,
     failure: Mutex<Option<BackingError>>,
     pub(crate) pace: Pace,
-    /// Dirty blocks of which no copy can be read.
-    damaged: Mutex<Vec<(Weak<Object>, u64)>>,
+    /// Objects with dirty blocks of which no copy could be read.
+    damaged: Mutex<Vec<Weak<Object>>>,
 }
 
 impl Destager {
@@ -67,27 +68,6 @@ impl Destager {
         }
         drop(queue);
         self.work.wake();
-    }
-
-    /// A dirty block has no copy that can be read.
-    pub(crate) fn add_damaged(&self, object: &Arc<Object>, block: u64) {
-        let mut damaged = self.damaged.lock();
-        let object = Arc::downgrade(object);
-        if !damaged.iter().any(|(other, at)| other.ptr_eq(&object) && *at == block) {
-            damaged.push((object, block));
-        }
-    }
-
-    /// Dirty blocks with no copy that can be read: those that were not overwritten or cut off since.
-    fn count_damaged(&self) -> u64 {
-        let still = |object: &Weak<Object>, block| {
-            let object = object.upgrade()?;
-            let state = object.lock();
-            (state.entry(block)?.dirty && state.page(block).is_none()).then_some(())
-        };
-        let mut damaged = self.damaged.lock();
-        damaged.retain(|(object, block)| still(object, *block).is_some());
-        damaged.len() as u64
     }
 
     /// Objects waiting.
@@ -137,6 +117,7 @@ impl Engine {
     /// # Errors
     /// The backing store's, if a whole pass over what is dirty failed; it is tried again in the background.
     pub async fn flush(&self) -> Result<()> {
+        self.try_damaged_again();
         self.destager.flushing.fetch_add(1, Ordering::Relaxed);
         self.destager.work.wake();
         let errors = self.totals.backing_errors.get();
@@ -148,7 +129,7 @@ impl Engine {
             if dirty == 0 && self.destager.oldest().is_none() {
                 return Some(Ok(()));
             }
-            if dirty > 0 && dirty == self.destager.count_damaged() {
+            if dirty > 0 && dirty == self.segments.damaged() {
                 return Some(Err(Error::Damaged));
             }
             let failed = self.totals.backing_errors.get() > errors;
@@ -179,6 +160,37 @@ impl Engine {
             self.event(Event::BackingFailed { error });
         }
         self.space.wake();
+    }
+
+    /// No copy of a dirty block can be read: it is told once, and destaging passes it by.
+    pub(crate) fn found_damaged(&self, object: &Arc<Object>, state: &mut State, block: u64) {
+        if state.damaged.is_empty() {
+            self.destager.damaged.lock().push(Arc::downgrade(object));
+        }
+        if state.set_damaged(block, true, &self.segments) {
+            self.event(Event::Damaged { object: format!("{:?}", object.key), offset: block * BLOCK as u64 });
+        }
+    }
+
+    /// What could not be read may be readable by now.
+    fn try_damaged_again(&self) {
+        for object in std::mem::take(&mut *self.destager.damaged.lock()) {
+            let Some(object) = object.upgrade() else { continue };
+            let mut state = object.lock();
+            while let Some(block) = state.damaged.first().copied() {
+                state.set_damaged(block, false, &self.segments);
+            }
+            self.queue_if_dirty(&object, state);
+        }
+    }
+
+    /// Has an object destaged that is not waiting for it yet.
+    pub(crate) fn queue_if_dirty(&self, object: &Arc<Object>, mut state: MutexGuard<'_, State>) {
+        let needed = state.needs_destage() || state.mtime.is_some();
+        if needed && !std::mem::replace(&mut state.queued, true) {
+            drop(state);
+            self.destager.queue(object.clone(), self.env.clock.now());
+        }
     }
 
     fn last_failure(&self) -> BackingError {
@@ -253,7 +265,7 @@ impl Engine {
         let fill = self.fill();
         let aged = self.env.clock.now() >= oldest + self.settings.destage_after;
         let wanted =
-            destager.flushing.load(Ordering::Relaxed) > 0 || self.active() < 2 || aged || fill >= 0.25;
+            destager.flushing.load(Ordering::Relaxed) > 0 || !self.is_mirrored() || aged || fill >= 0.25;
         wanted.then_some(if fill >= 0.5 { HURRIED_BATCH } else { BATCH })
     }
 }

@@ -46,9 +46,6 @@ impl Engine {
             self.lose(lost).await;
         }
         self.event(Event::DeviceAdded { device: name });
-        if !self.is_mirrored() && self.segments.devices() > 1 {
-            self.event(Event::Restored);
-        }
         // The segment being written may have one leg.
         self.log.want_roll();
         self.space.wake();
@@ -92,9 +89,7 @@ impl Engine {
             self.lose(lost).await;
         }
         self.event(Event::DeviceRemoved { device: name.to_owned() });
-        if self.active() == 1 {
-            self.event(Event::Degraded);
-        }
+        self.look_at_mirror();
         self.space.wake();
         Ok(())
     }

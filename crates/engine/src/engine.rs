@@ -101,10 +101,14 @@ pub struct Engine {
     pub(crate) settings: Settings,
     mode: AtomicU8,
     pub(crate) closing: AtomicBool,
+    /// Devices that are lost, before that is durable on the others.
+    pub(crate) unrecorded: Mutex<Vec<u16>>,
     /// There is room for clean blocks.
     pub(crate) roomy: AtomicBool,
-    /// The segment being written has two legs.
+    /// Everything dirty, and what is accepted now, is on two devices.
     pub(crate) mirrored: AtomicBool,
+    /// The same as it was told last; locked while it is found out.
+    pub(crate) mirror: Mutex<Option<bool>>,
     /// Segments became free or dirty data became clean.
     pub(crate) space: Gate,
     /// Background tasks still running.
@@ -145,6 +149,8 @@ impl Engine {
             settings,
             closing: AtomicBool::new(false),
             mirrored: AtomicBool::new(false),
+            mirror: Mutex::new(None),
+            unrecorded: Mutex::default(),
             roomy: AtomicBool::new(false),
             space: Gate::default(),
             running: Mutex::new(0),
@@ -177,6 +183,7 @@ impl Engine {
         self.start("forebay-clean", Engine::run_clean);
         self.start("forebay-evict", Engine::run_evict);
         self.start("forebay-scrub", Engine::run_scrub);
+        self.start("forebay-rewrite", Engine::run_rewrite);
     }
 
     pub(crate) fn closing(&self) -> bool {
@@ -210,7 +217,7 @@ impl Engine {
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// The mode in force: write-back needs two devices.
+    /// The mode in force: write-back needs two devices, and two copies of everything dirty.
     pub fn effective_mode(&self) -> Mode {
         match self.mode() {
             Mode::WriteBack if !self.is_mirrored() => Mode::WriteThrough,
@@ -218,8 +225,8 @@ impl Engine {
         }
     }
 
-    /// Whether what is accepted now is put on two devices.
-    pub(crate) fn is_mirrored(&self) -> bool {
+    /// Whether everything dirty, and what is accepted now, is on two devices.
+    pub fn is_mirrored(&self) -> bool {
         self.mirrored.load(Ordering::Acquire)
     }
 
@@ -270,6 +277,7 @@ impl Engine {
         self.destager.work.wake();
         self.clean.work.wake();
         self.space.wake();
+        self.log.changed.wake();
         // The clean segment being filled is sealed first, so that what it holds is found again.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
         self.log.close();

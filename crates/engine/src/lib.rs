@@ -36,6 +36,7 @@ pub mod pool;
 mod ram;
 mod read;
 mod recover;
+mod rewrite;
 mod scrub;
 mod segments;
 mod wait;

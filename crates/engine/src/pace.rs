@@ -56,10 +56,13 @@ impl Pace {
         true
     }
 
-    /// Waits until something was destaged.
+    /// Waits until something was destaged, or writes do not go to the log any more.
     pub(crate) async fn wait(&self, engine: &Engine) {
         let seen = self.destaged.load(Ordering::Relaxed);
-        let ready = || (self.destaged.load(Ordering::Relaxed) != seen || engine.fill() < FROM).then_some(());
+        let ready = || {
+            let destaged = self.destaged.load(Ordering::Relaxed) != seen;
+            (destaged || engine.fill() < FROM || !engine.is_mirrored()).then_some(())
+        };
         self.changed.until(ready).await;
     }
 }

@@ -23,6 +23,9 @@ pub const PLANTS: &[&str] = &[
     "segments are applied newest first",
     "destage cleans what was rewritten meanwhile",
     "reads do not wait for frames",
+    "lone legs are taken for mirrored",
+    "a lost device is not recorded",
+    "given-up legs are used at once",
 ];
 
 #[cfg(feature = "plant")]

@@ -254,7 +254,7 @@ impl Engine {
     }
 
     /// The contents of a run; `None` if its copies moved meanwhile.
-    async fn fetch_run(&self, object: &Object, run: &Run) -> Result<Option<Vec<Page>>> {
+    async fn fetch_run(&self, object: &Arc<Object>, run: &Run) -> Result<Option<Vec<Page>>> {
         if run.copies.is_empty() {
             return self.fetch_backing(object, run.blocks.clone()).await.map(Some);
         }
@@ -300,7 +300,7 @@ impl Engine {
     /// before the first good one. `None`: look at the index again.
     pub(crate) async fn rescue(
         &self,
-        object: &Object,
+        object: &Arc<Object>,
         block: u64,
         copy: &Entry,
         thorough: bool,
@@ -318,33 +318,37 @@ impl Engine {
                 None => bad.push(place),
             }
         }
-        if let Some(page) = good {
+        let good = {
+            let mut state = object.lock();
             // Not if the segment was given up meanwhile, or the repair would hit another's.
-            let still = object.lock().entry(block).is_some_and(|entry| entry.same_place(copy));
-            for place in bad.into_iter().filter(|_| still) {
+            let Some(entry) = state.entry(block).copied().filter(|entry| entry.same_place(copy)) else {
+                return Ok(good);
+            };
+            let good = good.or_else(|| state.page(block).cloned());
+            match &good {
+                Some(_) => {
+                    if state.set_damaged(block, false, &self.segments) {
+                        self.queue_if_dirty(object, state);
+                    }
+                }
+                None if entry.dirty => {
+                    self.found_damaged(object, &mut state, block);
+                    return Err(Error::Damaged);
+                }
+                None => {
+                    state.remove_entry(block, &self.segments);
+                }
+            }
+            good
+        };
+        if let Some(page) = good {
+            for place in bad {
                 self.repair(place, copy.slot, &page).await;
             }
             return Ok(Some(page));
         }
-        let dirty = {
-            let mut state = object.lock();
-            match state.entry(block) {
-                Some(entry) if entry.same_place(copy) && !entry.dirty => {
-                    state.remove_entry(block, &self.segments);
-                    false
-                }
-                Some(entry) if entry.same_place(copy) => true,
-                _ => return Ok(None),
-            }
-        };
-        if dirty {
-            self.event(Event::Damaged { object: format!("{:?}", object.key), offset: block * BLOCK as u64 });
-            return Err(Error::Damaged);
-        }
-        if let Some(place) = bad.first() {
-            if let Some(device) = self.device(place.device) {
-                self.event(Event::Dropped { device: device.name().to_owned() });
-            }
+        if let Some(device) = bad.first().and_then(|place| self.device(place.device)) {
+            self.event(Event::Dropped { device: device.name().to_owned() });
             // A copy that is bad today and good tomorrow must not count then.
             self.invalidate(object, block..block + 1).await?;
         }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::format::Record;
 use crate::leaf::SegmentId;
 use crate::segments::Segment;
 
@@ -29,17 +28,12 @@ impl Engine {
     /// Reads every copy of the segment's blocks; bad ones are repaired from the other leg, or dropped if clean.
     async fn scrub_segment(&self, id: SegmentId, segment: &Segment) {
         let Some(body) = self.read_footer(segment).await else { return };
-        for record in &body.records {
-            let Record::Data { object, block, checksums, .. } = record else { continue };
-            let Some(facts) = body.objects.get(usize::from(*object)) else { continue };
-            let Some(object) = self.objects.find(&facts.key) else { continue };
-            for block in (*block..).take(checksums.len()) {
-                let copy = object.lock().entry(block).copied();
-                if let Some(copy) = copy.filter(|copy| copy.segment == id) {
-                    // What is damaged for good is told as an event.
-                    let _ = self.rescue(&object, block, &copy, true).await;
-                    self.totals.scrubbed.add(1);
-                }
+        for (object, block) in self.blocks_of(&body) {
+            let copy = object.lock().entry(block).copied();
+            if let Some(copy) = copy.filter(|copy| copy.segment == id) {
+                // What is damaged for good is told as an event.
+                let _ = self.rescue(&object, block, &copy, true).await;
+                self.totals.scrubbed.add(1);
             }
         }
     }

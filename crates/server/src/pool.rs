@@ -82,6 +82,12 @@ pub(crate) fn health(cache: &Cache) -> Vec<String> {
         reasons.push(format!(
             "{left}: writes go through to the backing store; add a device with `forebay pool add PATH`"
         ));
+    } else if mode == forebay_engine::Mode::WriteBack && !cache.engine.is_mirrored() {
+        reasons.push(
+            "some data that only the cache has is on one device: it is being copied, and writes go through to the \
+             backing store until it is on two; nothing needs to be done"
+                .to_owned(),
+        );
     } else if !cache.watch.lost.lock().is_empty() {
         reasons.push(
             "a cache device was lost; replace it and add the new one with `forebay pool add PATH`".to_owned(),

@@ -14,6 +14,8 @@ pub mod objects;
 pub mod plan;
 pub mod register;
 pub mod rng;
+#[cfg(test)]
+mod scenarios;
 pub mod stamp;
 pub mod workload;
 pub mod world;
