@@ -223,8 +223,13 @@ impl Engine {
 
     /// Waits a while, or until the engine closes.
     pub(crate) async fn rest(&self, time: Duration) {
+        self.rest_unless(time, || false).await;
+    }
+
+    /// The same, or until `over`; whoever makes it so wakes the destager's `work`.
+    pub(crate) async fn rest_unless(&self, time: Duration, over: impl Fn() -> bool) {
         let mut sleep = self.env.clock.sleep(time);
-        let mut closed = Box::pin(self.destager.work.until(|| self.closing().then_some(())));
+        let mut closed = Box::pin(self.destager.work.until(|| (self.closing() || over()).then_some(())));
         std::future::poll_fn(|context| {
             let closed = closed.as_mut().poll(context).is_ready();
             if closed || sleep.as_mut().poll(context).is_ready() {

@@ -38,7 +38,11 @@ impl Engine {
             self.destager.hurry(object, self.env.clock.now());
             let ready = || {
                 let state = object.lock();
-                (self.log.broken().is_some() || state.gone || state.is_damaged(&range) || state.is_free_for_direct(&range)).then_some(())
+                (self.log.broken().is_some()
+                    || state.gone
+                    || state.is_damaged(&range)
+                    || state.is_free_for_direct(&range))
+                .then_some(())
             };
             object.changed.until(ready).await;
         }

@@ -17,6 +17,7 @@ use crate::members::Members;
 use crate::object::Object;
 use crate::objects::Objects;
 use crate::ram::Ram;
+use crate::scrub::Scrubber;
 use crate::segments::Segments;
 use crate::wait::Gate;
 use crate::{Completion, Result, Seq};
@@ -97,6 +98,7 @@ pub struct Engine {
     pub(crate) ghosts: Ghosts,
     pub(crate) clean: Clean,
     pub(crate) destager: Destager,
+    pub(crate) scrubber: Scrubber,
     pub(crate) totals: Totals,
     pub(crate) settings: Settings,
     mode: AtomicU8,
@@ -144,6 +146,7 @@ impl Engine {
             ghosts: Ghosts::new(pages * 2),
             clean: Clean::default(),
             destager: Destager::default(),
+            scrubber: Scrubber::default(),
             totals: Totals::default(),
             mode: AtomicU8::new(settings.mode as u8),
             settings,
@@ -278,6 +281,7 @@ impl Engine {
         self.clean.work.wake();
         self.space.wake();
         self.log.changed.wake();
+        self.scrubber.wake();
         // The clean segment being filled is sealed first, so that what it holds is found again.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
         self.log.close();

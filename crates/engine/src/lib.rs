@@ -52,6 +52,7 @@ pub use event::Event;
 pub use object::Object;
 pub use read::TriedRead;
 pub use recover::{OpenError, Recovered};
+pub use scrub::Scrub;
 pub use write::Tried;
 
 /// The number of a frame of the log: grows by one with every frame.

@@ -272,12 +272,7 @@ impl State {
         self.dirty > self.damaged.len() as u64
     }
 
-    fn dirty_where(
-        &self,
-        range: Range<u64>,
-        most: usize,
-        wanted: impl Fn(u64) -> bool,
-    ) -> Vec<(u64, Entry)> {
+    fn dirty_where(&self, range: Range<u64>, most: usize, wanted: impl Fn(u64) -> bool) -> Vec<(u64, Entry)> {
         let mut found = Vec::new();
         if range.is_empty() || self.dirty == 0 {
             return found;
@@ -285,7 +280,9 @@ impl State {
         for (number, leaf) in self.leaves.range(range.start / LEAF..=(range.end - 1) / LEAF) {
             for index in leaf.on_ssd() {
                 let block = number * LEAF + u64::from(index);
-                if let Some(entry) = leaf.entry(index).filter(|e| e.dirty && range.contains(&block) && wanted(block)) {
+                if let Some(entry) =
+                    leaf.entry(index).filter(|e| e.dirty && range.contains(&block) && wanted(block))
+                {
                     found.push((block, *entry));
                     if found.len() == most {
                         return found;

@@ -41,6 +41,17 @@ struct Run {
     fetch: u64,
 }
 
+/// What came of a copy that was looked at closely.
+#[derive(Default)]
+pub(crate) struct Rescued {
+    /// Its contents; `None`: look at the index again.
+    pub(crate) page: Option<Page>,
+    /// Bad legs that were rewritten.
+    pub(crate) repaired: u64,
+    /// It was clean and bad.
+    pub(crate) dropped: bool,
+}
+
 /// What one look at the index found.
 enum Plan {
     /// Some of it is not durable yet.
@@ -272,7 +283,7 @@ impl Engine {
             let good = contents.filter(|contents| self.is_right(object, block, copy, contents));
             match good {
                 Some(contents) => pages.push(Page::from(contents)),
-                None => match self.rescue(object, block, copy, false).await? {
+                None => match self.rescue(object, block, copy, false).await?.page {
                     Some(page) => pages.push(page),
                     None => return Ok(None),
                 },
@@ -297,14 +308,14 @@ impl Engine {
     }
 
     /// A copy could not be read, or (`thorough`) every leg is to be looked at: tries them, and repairs the bad ones
-    /// before the first good one. `None`: look at the index again.
+    /// before the first good one.
     pub(crate) async fn rescue(
         &self,
         object: &Arc<Object>,
         block: u64,
         copy: &Entry,
         thorough: bool,
-    ) -> Result<Option<Page>> {
+    ) -> Result<Rescued> {
         let segment = self.segments.get(copy.segment);
         let legs = segment.map(|segment| segment.legs).unwrap_or_default();
         let (mut good, mut bad) = (None, Vec::new());
@@ -322,7 +333,7 @@ impl Engine {
             let mut state = object.lock();
             // Not if the segment was given up meanwhile, or the repair would hit another's.
             let Some(entry) = state.entry(block).copied().filter(|entry| entry.same_place(copy)) else {
-                return Ok(good);
+                return Ok(Rescued { page: good, ..Rescued::default() });
             };
             let good = good.or_else(|| state.page(block).cloned());
             match &good {
@@ -342,26 +353,29 @@ impl Engine {
             good
         };
         if let Some(page) = good {
+            let mut repaired = 0;
             for place in bad {
-                self.repair(place, copy.slot, &page).await;
+                repaired += u64::from(self.repair(place, copy.slot, &page).await);
             }
-            return Ok(Some(page));
+            return Ok(Rescued { page: Some(page), repaired, dropped: false });
         }
         if let Some(device) = bad.first().and_then(|place| self.device(place.device)) {
             self.event(Event::Dropped { device: device.name().to_owned() });
             // A copy that is bad today and good tomorrow must not count then.
             self.invalidate(object, block..block + 1).await?;
         }
-        Ok(None)
+        Ok(Rescued { dropped: true, ..Rescued::default() })
     }
 
-    async fn repair(&self, place: crate::format::Place, slot: u16, contents: &[u8]) {
+    async fn repair(&self, place: crate::format::Place, slot: u16, contents: &[u8]) -> bool {
         let data = crate::buffer::Slice::from(Buffer::from_bytes(contents));
-        let Some(device) = self.device(place.device) else { return };
-        if self.write_legs(&[(place, data)], slot, crate::io::Durability::Now).await {
+        let Some(device) = self.device(place.device) else { return false };
+        let written = self.write_legs(&[(place, data)], slot, crate::io::Durability::Now).await;
+        if written {
             self.totals.repaired.add(1);
             self.event(Event::Repaired { device: device.name().to_owned() });
         }
+        written
     }
 
     /// Reads whole blocks from the backing store; what it does not hold is zero.

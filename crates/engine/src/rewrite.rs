@@ -103,7 +103,7 @@ impl Engine {
             return Some((copy, page));
         }
         match self.rescue(object, block, &copy, false).await {
-            Ok(page) => Some((copy, Some(page?))),
+            Ok(rescued) => Some((copy, Some(rescued.page?))),
             Err(Error::Damaged) => Some((copy, None)),
             Err(_) => None,
         }

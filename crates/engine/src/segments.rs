@@ -100,6 +100,8 @@ struct Inner {
     /// Dirty blocks of which no copy can be read.
     damaged: u64,
     pending: Vec<(Place, Until)>,
+    /// Devices in use that take no new segments.
+    retired: Vec<u16>,
     /// The newest segment (its `seq`) that had fewer than two legs while it was in the log; 0 for none.
     lone: u64,
     /// The newest tail that is durable.
@@ -122,6 +124,10 @@ pub(crate) struct Opened {
 }
 
 impl Inner {
+    fn takes_segments(&self, device: usize) -> bool {
+        self.totals[device] > 0 && !self.retired.contains(&(device as u16))
+    }
+
     fn has_two_legs(&self, id: SegmentId) -> bool {
         self.table.get(&id).is_some_and(|segment| segment.legs.len() > 1)
     }
@@ -195,8 +201,9 @@ impl Segments {
     /// than `spare` segments are unused.
     pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
         let mut inner = self.0.lock();
-        let mut devices: Vec<usize> =
-            (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
+        let mut devices: Vec<usize> = (0..inner.free.len())
+            .filter(|d| inner.takes_segments(*d) && inner.free[*d].len() > spare)
+            .collect();
         devices.sort_by_key(|d| std::cmp::Reverse(inner.free[*d].len()));
         if devices.len() < legs {
             return None;
@@ -233,7 +240,9 @@ impl Segments {
     /// Whether [`Segments::open`] would find `legs` devices with an unused segment; with `given_up`, counting those
     /// that are unused once it is durable.
     pub(crate) fn could_open(&self, legs: usize, given_up: bool) -> bool {
-        self.0.lock().free_now(given_up).into_iter().filter(|free| *free > 0).count() >= legs
+        let inner = self.0.lock();
+        let free = inner.free_now(given_up).into_iter().enumerate();
+        free.filter(|(device, free)| *free > 0 && inner.takes_segments(*device)).count() >= legs
     }
 
     /// A copy of what is known about a segment.
@@ -383,14 +392,12 @@ impl Segments {
         }
     }
 
-    /// Nothing more is put on a device.
-    pub(crate) fn retire(&self, device: u16) {
+    /// Nothing more is put on a device; or (`false`) it is as before.
+    pub(crate) fn retire(&self, device: u16, retired: bool) {
         let mut inner = self.0.lock();
-        let index = usize::from(device);
-        if index < inner.totals.len() {
-            inner.totals[index] = 0;
-            inner.free[index].clear();
-            inner.pending.retain(|(place, _)| place.device != device);
+        inner.retired.retain(|other| *other != device);
+        if retired {
+            inner.retired.push(device);
         }
     }
 
@@ -403,7 +410,8 @@ impl Segments {
 
     /// Devices that take new segments.
     pub(crate) fn devices(&self) -> usize {
-        self.0.lock().totals.iter().filter(|total| **total > 0).count()
+        let inner = self.0.lock();
+        (0..inner.totals.len()).filter(|device| inner.takes_segments(*device)).count()
     }
 
     /// A device came: all its segments are free.
@@ -415,6 +423,7 @@ impl Segments {
             inner.totals.resize(index + 1, 0);
         }
         inner.totals[index] = segments;
+        inner.retired.retain(|other| *other != device);
         inner.free[index] = (0..segments).rev().collect();
     }
 
@@ -423,14 +432,18 @@ impl Segments {
     pub(crate) fn least_free(&self, devices: &[u16], given_up: bool) -> usize {
         let inner = self.0.lock();
         let free = inner.free_now(given_up);
-        devices.iter().map(|d| free.get(usize::from(*d)).copied().unwrap_or(0)).min().unwrap_or(0)
+        let devices = devices.iter().map(|device| usize::from(*device));
+        let takes = devices.filter(|device| inner.takes_segments(*device));
+        takes.map(|device| free.get(device).copied().unwrap_or(0)).min().unwrap_or(0)
     }
 
     /// Segments in the log, and how many there should be at most: the rest is for clean blocks.
     pub(crate) fn log_use(&self) -> (usize, usize) {
         let mut inner = self.0.lock();
         inner.advance();
-        let (sum, largest) = inner.totals.iter().fold((0, 0), |(sum, max), n| (sum + *n, max.max(*n)));
+        let devices = (0..inner.totals.len()).filter(|device| inner.takes_segments(*device));
+        let totals = devices.map(|device| inner.totals[device]);
+        let (sum, largest) = totals.fold((0, 0), |(sum, max), n| (sum + n, max.max(n)));
         // Both legs are never on one device, unless there is only one.
         let pairs = if sum == largest { sum } else { (sum / 2).min(sum - largest) };
         (inner.log.len(), pairs as usize * 7 / 10)

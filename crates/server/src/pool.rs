@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use forebay_control::{CacheCounters, DeviceWear, FlushProgress, PoolDevice, PoolStatus};
+use forebay_control::{CacheCounters, DeviceWear, FlushProgress, PoolDevice, PoolStatus, ScrubStatus};
 use forebay_disk::block_on;
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Device;
@@ -47,7 +47,22 @@ pub(crate) fn pool_status(cache: &Cache) -> PoolStatus {
         objects: usage.objects,
         index_bytes: index.index_bytes,
         index_bytes_per_block: index.index_bytes as f64 / index.ssd_blocks.max(1) as f64,
+        scrub: scrub(cache),
         counters: counters(cache),
+    }
+}
+
+fn scrub(cache: &Cache) -> ScrubStatus {
+    let scrub = cache.engine.scrub_status();
+    ScrubStatus {
+        number: scrub.number,
+        running: scrub.running,
+        segments_done: scrub.done,
+        segments: scrub.segments,
+        blocks_checked: scrub.checked,
+        blocks_repaired: scrub.repaired,
+        blocks_dropped: scrub.dropped,
+        blocks_lost: scrub.lost,
     }
 }
 

@@ -72,7 +72,8 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
             (Severity::Error, "degraded", message.to_owned())
         }
         Event::Restored => {
-            let message = "everything that only the cache has is on two devices again: writes are cached again";
+            let message =
+                "everything that only the cache has is on two devices again: writes are cached again";
             (Severity::Info, "restored", message.to_owned())
         }
     };

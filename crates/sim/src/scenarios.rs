@@ -177,3 +177,25 @@ fn a_log_that_lacks_a_whole_segment_is_not_opened_as_if_nothing_were_missing() {
     let error = world.start_through(Vec::new()).err().unwrap();
     assert!(error.contains("frame"), "{error}");
 }
+
+#[test]
+fn a_device_that_cannot_be_drained_goes_on_serving() {
+    let mut world = world(5, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 100);
+    let failing = crate::backing::Rates { error: 10_000, ..Default::default() };
+    world.shared.store.set_rates(failing);
+    let remove = |engine: &Arc<Engine>, name: &str| {
+        let (engine, name) = (engine.clone(), name.to_owned());
+        let removal = async move { engine.remove_device(&name).await.is_ok() };
+        world.shared.executor.block_on(LIMIT, removal)
+    };
+    assert_eq!(remove(&engine, world.disks[0].name()), Ok(false));
+    world.shared.store.set_rates(Default::default());
+    let theirs = engine.clone();
+    assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
+    write(&world, &engine, 50, 400);
+    assert_eq!(remove(&engine, world.disks[0].name()), Ok(true));
+    world.disks[0].vanish();
+    check(&mut world, &engine);
+}

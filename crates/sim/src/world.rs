@@ -362,9 +362,12 @@ impl World {
     fn check_outdated(&self, pool: &Pool) {
         self.shared.lost.lock().clear();
         let outdated = self.shared.outdated.lock();
-        for (_, device) in pool.present().filter(|(_, device)| outdated.iter().any(|name| name == device.name())) {
+        for (_, device) in
+            pool.present().filter(|(_, device)| outdated.iter().any(|name| name == device.name()))
+        {
             let name = device.name();
-            self.shared.fail(format!("{name} is used again, though writes were acknowledged without it (P11)"));
+            self.shared
+                .fail(format!("{name} is used again, though writes were acknowledged without it (P11)"));
         }
     }
 
