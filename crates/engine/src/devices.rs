@@ -31,6 +31,10 @@ impl Engine {
     /// # Errors
     /// The pool's; nothing has changed then.
     pub async fn add_device(&self, device: Arc<dyn Device>, force: bool) -> Result<(), ChangeError> {
+        if self.active() == 0 || self.log.broken().is_some() {
+            // The newcomer would make those that are gone, and may hold what no other place does, out of date.
+            return Err(PoolError::NoMemberLeft.into());
+        }
         let name = device.name().to_owned();
         let (member, also_lost) = self.members.add(device.clone(), force, &self.log).await?;
         {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_engine::io::Device as _;
 use forebay_engine::{Engine, Mode};
 
 use crate::client::{Allowed, Client};
@@ -138,6 +139,13 @@ fn with_no_device_left_dirty_blocks_are_errors_and_clean_ones_come_from_the_back
     let results = world.shared.executor.block_on(LIMIT, read).unwrap();
     assert!(results[..50].iter().all(|read| !read), "only the cache has them: {results:?}");
     assert!(results[100..].iter().all(|read| *read), "{results:?}");
+    // Nobody takes the place of devices that hold what no other place does.
+    let spare = world.shared.spares.lock().pop().unwrap();
+    let theirs = engine.clone();
+    let refused = async move {
+        theirs.flush().await.is_err() && theirs.add_device(Arc::new(spare), false).await.is_err()
+    };
+    assert_eq!(world.shared.executor.block_on(LIMIT, refused), Ok(true));
     cut(&mut world, engine);
     world.disks.iter().for_each(|disk| disk.appear());
     let engine = world.start_through(Vec::new()).unwrap();
