@@ -78,7 +78,8 @@ pub(crate) struct Target {
 Examples:
   forebay pool status --json
   forebay pool add /dev/nvme1n1
-  forebay pool remove /dev/nvme0n1 --wait")]
+  forebay pool remove /dev/nvme0n1 --wait
+  forebay pool scrub --wait")]
 pub(crate) struct PoolArgs {
     #[command(subcommand)]
     pub(crate) command: PoolCommand,
@@ -115,6 +116,17 @@ pub(crate) enum PoolCommand {
         wait: bool,
         #[command(flatten)]
         target: Target,
+    },
+    /// Read every copy of every cached block, and repair or drop what is bad
+    Scrub {
+        /// Wait until it is through; without it, `pool status` shows how far it is
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        target: Target,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -369,6 +381,7 @@ mod tests {
             "pool status --json",
             "pool add P",
             "pool remove P --wait",
+            "pool scrub --wait --json",
             "mode",
             "mode write-through",
             "flush",

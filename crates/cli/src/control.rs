@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use forebay_config::{format_size, state_base};
-use forebay_control::{Client, FlushProgress, PoolRequest, PoolStatus, Status};
+use forebay_control::{Client, FlushProgress, PoolRequest, PoolStatus, ScrubStatus, Status};
 use serde_json::json;
 
 use crate::args::{FlushArgs, ModeArgs, PoolCommand, Target};
@@ -131,6 +131,16 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<Exit> {
             let pool = find(&target)?.pool(PoolRequest::Status)?;
             if json { output::json(&pool)? } else { show_pool(&pool)? }
         }
+        PoolCommand::Scrub { wait, target, json } => {
+            let pool = find(&target)?.pool(PoolRequest::Scrub { wait })?;
+            if json {
+                output::json(&pool.scrub)?;
+            } else if wait {
+                output::note(&format!("Scrubbed: {}.", describe_scrub(&pool.scrub)));
+            } else {
+                output::note("The scrub has begun; `forebay pool status` shows how far it is.");
+            }
+        }
         PoolCommand::Add { path, force, target } => {
             let path = std::path::absolute(path)?;
             let pool = find(&target)?.pool(PoolRequest::Add { path, force })?;
@@ -183,12 +193,26 @@ pub(crate) fn device_table(pool: &PoolStatus) -> Table {
     table
 }
 
+fn describe_scrub(scrub: &ScrubStatus) -> String {
+    let ScrubStatus { blocks_checked, blocks_repaired, blocks_dropped, blocks_lost, .. } = *scrub;
+    let (checked, repaired) = (output::count(blocks_checked), output::count(blocks_repaired));
+    let (dropped, lost) = (output::count(blocks_dropped), output::count(blocks_lost));
+    format!("{checked} blocks checked, {repaired} copies repaired, {dropped} dropped, {lost} lost")
+}
+
 /// What is in the cache and what it did, name and text.
 pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
     let counters = &pool.counters;
     let (ram, ssd) = counters.hit_rates();
     let age = output::span(Duration::from_nanos(pool.dirty_age_ns));
     let dirty_age = if pool.dirty_bytes > 0 { format!(", the oldest for {age}") } else { String::new() };
+    let scrub = match &pool.scrub {
+        ScrubStatus { number: 0, .. } => "none since the start".to_owned(),
+        scrub @ ScrubStatus { running: true, segments_done, segments, .. } => {
+            format!("{segments_done} of {segments} segments: {}", describe_scrub(scrub))
+        }
+        scrub => format!("the last one: {}", describe_scrub(scrub)),
+    };
     vec![
         (
             "cache",
@@ -229,6 +253,7 @@ pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
                 pool.index_bytes_per_block
             ),
         ),
+        ("cache scrub", scrub),
     ]
 }
 

@@ -18,7 +18,7 @@ pub use event::{Event, EventLog, Severity};
 pub use forebay_metrics::{LatencySummary, Recorder, Snapshot};
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
-    PoolStatus, Request, Response,
+    PoolStatus, Request, Response, ScrubStatus,
 };
 pub use sample::{CacheCounters, OperationSample, StatSample};
 pub use server::{Handler, Server, ServerError};

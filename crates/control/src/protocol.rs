@@ -84,6 +84,11 @@ pub enum PoolRequest {
         /// Answer only when the device may be pulled.
         wait: bool,
     },
+    /// Read every copy of every block, and repair what is bad.
+    Scrub {
+        /// Answer only when that is through.
+        wait: bool,
+    },
 }
 
 /// One line of an answer.
@@ -201,9 +206,33 @@ pub struct PoolStatus {
     /// The same for each block of 4 KiB on the devices.
     #[serde(default)]
     pub index_bytes_per_block: f64,
+    /// The scrub under way, or the last one since the start.
+    #[serde(default)]
+    pub scrub: ScrubStatus,
     /// What was done since the start.
     #[serde(default)]
     pub counters: CacheCounters,
+}
+
+/// A scrub: every copy of every block is read. Blocks are of 4 KiB.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// Its number since the start; 0 if there was none.
+    pub number: u64,
+    /// Whether it is under way.
+    pub running: bool,
+    /// Segments it has been through.
+    pub segments_done: u64,
+    /// Segments it goes through.
+    pub segments: u64,
+    /// Blocks read, every copy.
+    pub blocks_checked: u64,
+    /// Bad copies rewritten from good ones.
+    pub blocks_repaired: u64,
+    /// Clean blocks with bad copies that were dropped; the backing store has them.
+    pub blocks_dropped: u64,
+    /// Blocks that only the cache had and of which no copy can be read.
+    pub blocks_lost: u64,
 }
 
 /// A device of the pool.

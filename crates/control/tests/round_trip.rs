@@ -74,6 +74,7 @@ impl Handler for Plain {
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String> {
         match request {
             PoolRequest::Status => Ok(PoolStatus::default()),
+            PoolRequest::Scrub { .. } => Ok(PoolStatus::default()),
             PoolRequest::Add { path, .. } | PoolRequest::Remove { path, .. } => {
                 Err(format!("{} cannot be used: no cache is configured", path.display()))
             }

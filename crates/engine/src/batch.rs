@@ -28,7 +28,7 @@ struct Part {
     blocks: Vec<(u64, Entry)>,
     /// All that is dirty is in this part; then the modification time is set as well.
     mtime: Option<Time>,
-    /// Blocks of which no copy can be read.
+    /// Blocks that could not be read.
     damaged: Mutex<Vec<u64>>,
 }
 
@@ -90,10 +90,10 @@ impl Engine {
                 continue;
             }
             let from = state.cursor;
-            let mut blocks = state.dirty_in(from..u64::MAX, left);
+            let mut blocks = state.to_destage(from..u64::MAX, left);
             if blocks.is_empty() && from > 0 {
                 state.cursor = 0;
-                blocks = state.dirty_in(0..u64::MAX, left);
+                blocks = state.to_destage(0..u64::MAX, left);
             }
             if blocks.is_empty() && state.mtime.is_none() {
                 state.queued = false;
@@ -101,7 +101,7 @@ impl Engine {
             }
             left -= blocks.len().min(left);
             state.busy = Busy::Destage;
-            let complete = blocks.len() as u64 == state.dirty;
+            let complete = blocks.len() as u64 + state.damaged.len() as u64 == state.dirty;
             let mtime = state.mtime.filter(|_| complete);
             drop(state);
             parts.push(Part { object, since, blocks, mtime, damaged: Mutex::default() });
@@ -150,7 +150,6 @@ impl Engine {
             }
             Err(Error::Damaged) => {
                 part.damaged.lock().push(blocks[0].0);
-                self.destager.add_damaged(&part.object, blocks[0].0);
                 return Ok(());
             }
             Err(Error::NoDevice | Error::Closing) => return Err(BackingError::Io(5)),
@@ -179,7 +178,7 @@ impl Engine {
             for (block, copy) in blocks.iter().filter(|(block, _)| !damaged.contains(block)) {
                 state.cleaned(*block, copy, &self.segments);
             }
-            if mtime.is_some() && state.mtime == mtime && state.dirty == 0 {
+            if mtime.is_some() && state.mtime == mtime && !state.needs_destage() {
                 state.mtime = None;
             }
             state.cursor = blocks.last().map_or(0, |(block, _)| block + 1);
@@ -188,8 +187,8 @@ impl Engine {
             self.destager.pace.destaged(done);
         }
         // The pass over this object goes on before the next object's begins.
-        let goes_on = result.is_ok() && !state.dirty_in(state.cursor..u64::MAX, 1).is_empty();
-        state.queued = state.dirty > 0 || state.mtime.is_some();
+        let goes_on = result.is_ok() && !state.to_destage(state.cursor..u64::MAX, 1).is_empty();
+        state.queued = state.needs_destage() || state.mtime.is_some();
         if state.queued {
             let since = if goes_on { since } else { self.env.clock.now() };
             self.destager.again(object.clone(), since, goes_on);
@@ -199,30 +198,6 @@ impl Engine {
         if let Err(error) = result {
             self.backing_failed(error);
         }
-        for block in damaged {
-            self.keep_damaged(&object, block);
-        }
         result.is_ok()
-    }
-
-    /// A block of which no copy can be read, and the backing store has only older contents: nobody must ever get those.
-    /// It is written to the log anew with a checksum that nothing matches, so that the log's tail can move on and
-    /// reading the block fails until it is overwritten.
-    fn keep_damaged(&self, object: &Arc<Object>, block: u64) {
-        let mut state = object.lock();
-        let Some(copy) = state.entry(block).copied().filter(|entry| entry.dirty) else { return };
-        let (tail, head) = (self.segments.log_tail(), self.log.segment());
-        if Some(copy.segment) != tail || tail == head {
-            return;
-        }
-        let facts = self.facts_of(object, &state);
-        if let Ok(Some(placed)) = self.log.append_damaged(object, &facts, block, &self.segments) {
-            state.last_frame = placed.seq;
-            let checksum = placed.checksums[0];
-            let copy =
-                Entry { segment: placed.segment, checksum, slot: placed.slot, dirty: true, hit: false };
-            state.set_entry(block, copy, &self.segments);
-            self.segments.release(placed.segment);
-        }
     }
 }

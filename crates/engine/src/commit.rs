@@ -1,7 +1,6 @@
 //! The log's writer: frames to both legs, and from one segment to the next.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
@@ -43,7 +42,7 @@ impl Engine {
         if !written {
             return self.break_down();
         }
-        self.record_lost_legs(&segment).await;
+        self.record_losses().await;
         self.totals.frames.add(1);
         self.segments.durable(segment.id, end);
         let done = self.log.wrote(seq, Arc::into_inner(buffer));
@@ -53,18 +52,6 @@ impl Engine {
         }
         self.deliver(done, Ok(()));
         self.log.changed.wake();
-    }
-
-    /// A leg that another task has found gone may be lost in memory only: nothing is acknowledged without it before the
-    /// others know, durably, that it is out of date.
-    async fn record_lost_legs(&self, opened: &Opened) {
-        for place in &opened.legs {
-            if self.device(place.device).is_none() {
-                for failed in self.members.lose(place.device, &self.log).await {
-                    self.lose(failed).await;
-                }
-            }
-        }
     }
 
     /// Nothing can be made durable any more.
@@ -86,11 +73,10 @@ impl Engine {
         if let Some((old, _)) = old {
             self.segments.seal(old.id);
         }
-        let legs = self.segments.get(opened.id).map_or(0, |segment| segment.legs.len());
-        self.mirrored.store(legs > 1, Ordering::Release);
         self.look_for_room();
         self.log.continue_in(opened);
         self.notes.changed.wake();
+        self.look_at_mirror();
     }
 
     /// Writes a segment's footer to whatever legs it has, durable with the next frame.

@@ -12,6 +12,7 @@ use crate::format::{Record, content_hash};
 use crate::leaf::{Entry, Page, SegmentId};
 use crate::object::{Busy, Object};
 use crate::plant;
+use crate::read::Rescued;
 use crate::segments::Segment;
 use crate::{Error, Result, Seq};
 
@@ -99,8 +100,8 @@ impl Engine {
             let page = match in_memory.or_else(|| good.map(Page::from)) {
                 Some(page) => page,
                 None => match self.rescue(&live.object, live.block, &live.copy, false).await {
-                    Ok(Some(page)) => page,
-                    Ok(None) | Err(Error::Damaged | Error::Backing(_)) => continue,
+                    Ok(Rescued { page: Some(page), .. }) => page,
+                    Ok(_) | Err(Error::Damaged | Error::Backing(_)) => continue,
                     Err(error) => return Err(error),
                 },
             };

@@ -39,6 +39,7 @@ pub(crate) struct Totals {
     pub(crate) backing_errors: Total,
     pub(crate) scrubbed: Total,
     pub(crate) changed_outside: Total,
+    pub(crate) rewritten: Total,
 }
 
 /// Figures since the engine was opened. Blocks are of 4 KiB.
@@ -80,6 +81,8 @@ pub struct Counters {
     pub scrubbed: u64,
     /// Times that what was cached of an object was dropped because others had changed it.
     pub changed_outside: u64,
+    /// Dirty blocks written to the log again, as one copy of them was lost.
+    pub rewritten: u64,
 }
 
 /// What is cached now.
@@ -142,6 +145,7 @@ impl Engine {
             backing_errors: totals.backing_errors.get(),
             scrubbed: totals.scrubbed.get(),
             changed_outside: totals.changed_outside.get(),
+            rewritten: totals.rewritten.get(),
         }
     }
 

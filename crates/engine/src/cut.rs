@@ -40,6 +40,10 @@ impl Engine {
             if state.gone {
                 return Some(Err(Error::Backing(BackingError::Gone)));
             }
+            if let Some(error) = self.log.broken().filter(|_| state.truncating.is_some()) {
+                // That it was carried out will never be in the log.
+                return Some(Err(error));
+            }
             let free = state.busy == Busy::No && state.directs == 0 && state.truncating.is_none();
             free.then(|| {
                 state.busy = Busy::Truncate;
@@ -50,8 +54,16 @@ impl Engine {
     }
 
     async fn cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
-        let old = object.lock().size;
-        let unlogged = self.active() == 0;
+        let broken = self.log.broken();
+        let old = {
+            let state = object.lock();
+            if let Some(error) = broken.filter(|_| state.copied || state.logged) {
+                // The devices would bring back what is cut off if they were ever seen again.
+                return Err(error);
+            }
+            state.size
+        };
+        let unlogged = broken.is_some();
         if size < old && !unlogged {
             self.log_cut(object, size, now).await?;
         } else {

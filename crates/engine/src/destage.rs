@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::io::BackingError;
-use crate::object::Object;
+use crate::object::{Object, State};
 use crate::pace::{Load, Pace};
 use crate::segments::LogUse;
 use crate::wait::Gate;
@@ -44,8 +45,8 @@ pub(crate) struct Destager {
     failing: AtomicBool,
     failure: Mutex<Option<BackingError>>,
     pub(crate) pace: Pace,
-    /// Dirty blocks of which no copy can be read.
-    damaged: Mutex<Vec<(Weak<Object>, u64)>>,
+    /// Objects with dirty blocks of which no copy could be read.
+    damaged: Mutex<Vec<Weak<Object>>>,
 }
 
 /// See [`Destager::flushing`].
@@ -82,37 +83,6 @@ impl Destager {
         }
         drop(queue);
         self.work.wake();
-    }
-
-    /// A dirty block has no copy that can be read.
-    pub(crate) fn add_damaged(&self, object: &Arc<Object>, block: u64) {
-        let mut damaged = self.damaged.lock();
-        let object = Arc::downgrade(object);
-        if !damaged.iter().any(|(other, at)| other.ptr_eq(&object) && *at == block) {
-            damaged.push((object, block));
-        }
-    }
-
-    /// Dirty blocks with no copy that can be read: those that were not overwritten or cut off since.
-    fn count_damaged(&self) -> u64 {
-        self.still_damaged().len() as u64
-    }
-
-    /// The same of one object.
-    pub(crate) fn damaged_of(&self, object: &Arc<Object>) -> u64 {
-        let object = Arc::downgrade(object);
-        self.still_damaged().iter().filter(|(other, _)| other.ptr_eq(&object)).count() as u64
-    }
-
-    fn still_damaged(&self) -> MutexGuard<'_, Vec<(Weak<Object>, u64)>> {
-        let still = |object: &Weak<Object>, block| {
-            let object = object.upgrade()?;
-            let state = object.lock();
-            (state.entry(block)?.dirty && state.page(block).is_none()).then_some(())
-        };
-        let mut damaged = self.damaged.lock();
-        damaged.retain(|(object, block)| still(object, *block).is_some());
-        damaged
     }
 
     /// Everything dirty is destaged without delay while the result lives.
@@ -172,6 +142,7 @@ impl Engine {
     /// # Errors
     /// The backing store's, if a whole pass over what is dirty failed; it is tried again in the background.
     pub async fn flush(&self) -> Result<()> {
+        self.try_damaged_again();
         let flushing = self.destager.flushing();
         let errors = self.totals.backing_errors.get();
         let ready = || {
@@ -182,7 +153,7 @@ impl Engine {
             if dirty == 0 && self.destager.oldest().is_none() {
                 return Some(Ok(()));
             }
-            if dirty > 0 && dirty == self.destager.count_damaged() {
+            if dirty > 0 && dirty == self.segments.damaged() {
                 return Some(Err(Error::Damaged));
             }
             self.failure_since(errors).map(|error| Err(Error::Backing(error)))
@@ -212,6 +183,37 @@ impl Engine {
             self.event(Event::BackingFailed { error });
         }
         self.space.wake();
+    }
+
+    /// No copy of a dirty block can be read: it is told once, and destaging passes it by.
+    pub(crate) fn found_damaged(&self, object: &Arc<Object>, state: &mut State, block: u64) {
+        if state.damaged.is_empty() {
+            self.destager.damaged.lock().push(Arc::downgrade(object));
+        }
+        if state.set_damaged(block, true, &self.segments) {
+            self.event(Event::Damaged { object: format!("{:?}", object.key), offset: block * BLOCK as u64 });
+        }
+    }
+
+    /// What could not be read may be readable by now.
+    fn try_damaged_again(&self) {
+        for object in std::mem::take(&mut *self.destager.damaged.lock()) {
+            let Some(object) = object.upgrade() else { continue };
+            let mut state = object.lock();
+            while let Some(block) = state.damaged.first().copied() {
+                state.set_damaged(block, false, &self.segments);
+            }
+            self.queue_if_dirty(&object, state);
+        }
+    }
+
+    /// Has an object destaged that is not waiting for it yet.
+    pub(crate) fn queue_if_dirty(&self, object: &Arc<Object>, mut state: MutexGuard<'_, State>) {
+        let needed = state.needs_destage() || state.mtime.is_some();
+        if needed && !std::mem::replace(&mut state.queued, true) {
+            drop(state);
+            self.destager.queue(object.clone(), self.env.clock.now());
+        }
     }
 
     /// Why destaging fails, if it does and has failed since there were `errors` failures.
@@ -251,8 +253,13 @@ impl Engine {
 
     /// Waits a while, or until the engine closes.
     pub(crate) async fn rest(&self, time: Duration) {
+        self.rest_unless(time, || false).await;
+    }
+
+    /// The same, or until `over`; whoever makes it so wakes the destager's `work`.
+    pub(crate) async fn rest_unless(&self, time: Duration, over: impl Fn() -> bool) {
         let mut sleep = self.env.clock.sleep(time);
-        let mut closed = Box::pin(self.destager.work.until(|| self.closing().then_some(())));
+        let mut closed = Box::pin(self.destager.work.until(|| (self.closing() || over()).then_some(())));
         std::future::poll_fn(|context| {
             let closed = closed.as_mut().poll(context).is_ready();
             if closed || sleep.as_mut().poll(context).is_ready() {
@@ -293,7 +300,7 @@ impl Engine {
         let fill = self.log_load().dirty;
         let aged = self.env.clock.now() >= oldest + self.settings.destage_after;
         let wanted =
-            destager.flushing.load(Ordering::Relaxed) > 0 || self.active() < 2 || aged || fill >= 0.25;
+            destager.flushing.load(Ordering::Relaxed) > 0 || !self.is_mirrored() || aged || fill >= 0.25;
         wanted.then_some(if fill >= 0.5 { BATCH_TIME } else { CALM_BATCH_TIME })
     }
 }

@@ -17,7 +17,7 @@ pub enum ChangeError {
     Pool(#[from] PoolError),
     /// What only this device and its twin have could not be destaged.
     #[error(
-        "the data that only the cache has cannot be destaged ({0}); the device stays in the pool, unused for anything new: mend the backing store and remove it again"
+        "the data that only the cache has cannot be destaged ({0}); the device stays in the pool and in use: mend the backing store and remove it again"
     )]
     Drain(Error),
     /// No such device.
@@ -31,6 +31,10 @@ impl Engine {
     /// # Errors
     /// The pool's; nothing has changed then.
     pub async fn add_device(&self, device: Arc<dyn Device>, force: bool) -> Result<(), ChangeError> {
+        if self.active() == 0 || self.log.broken().is_some() {
+            // The newcomer would make those that are gone, and may hold what no other place does, out of date.
+            return Err(PoolError::NoMemberLeft.into());
+        }
         let name = device.name().to_owned();
         let (member, also_lost) = self.members.add(device.clone(), force, &self.log).await?;
         {
@@ -48,17 +52,14 @@ impl Engine {
             self.lose(lost).await;
         }
         self.event(Event::DeviceAdded { device: name });
-        if !self.is_mirrored() && self.segments.devices() > 1 {
-            self.event(Event::Restored);
-        }
         // The segment being written may have one leg.
         self.log.want_roll();
         self.space.wake();
         Ok(())
     }
 
-    /// Takes a device out of use: first everything that only it and its twin have is destaged. May be given up; then
-    /// the device is not written to any more, but stays.
+    /// Takes a device out of use: first everything that only it and its twin have is destaged. After an error it is in
+    /// use as before. May be given up; then nothing new is put on it, but it stays.
     ///
     /// # Errors
     /// It is not there, it is the last one, or destaging fails.
@@ -68,24 +69,21 @@ impl Engine {
         if self.active() < 2 {
             return Err(PoolError::LastMember(name.to_owned()).into());
         }
-        self.segments.retire(index);
+        self.segments.retire(index, true);
         self.log.want_roll();
-        loop {
-            self.flush().await.map_err(ChangeError::Drain)?;
-            // The segment being written leaves the log once it is followed by another.
-            self.segments.advance();
-            if !self.segments.log_is_on(index) {
-                break;
-            }
+        if let Err(error) = self.drain(index).await {
+            self.segments.retire(index, false);
+            // The segment being written may have one leg.
             self.log.want_roll();
-            let ready = || (!self.segments.log_is_on(index) || self.segments.blocks().1 > 0).then_some(());
-            self.log.changed.until(|| ready().or_else(|| self.rolled_off(index))).await;
+            self.space.wake();
+            return Err(ChangeError::Drain(error));
         }
         for (id, _) in self.segments.all().into_iter().filter(|(_, segment)| is_on(segment, index)) {
             self.sweep(id);
             self.segments.let_go(id);
         }
-        let also_lost = self.members.remove(index, &self.log).await?;
+        let removed = self.members.remove(index, &self.log).await;
+        let also_lost = removed.inspect_err(|_| self.segments.retire(index, false))?;
         if let Some(device) = self.devices.write().get_mut(usize::from(index)) {
             *device = None;
         }
@@ -94,11 +92,24 @@ impl Engine {
             self.lose(lost).await;
         }
         self.event(Event::DeviceRemoved { device: name.to_owned() });
-        if self.active() == 1 {
-            self.event(Event::Degraded);
-        }
+        self.look_at_mirror();
         self.space.wake();
         Ok(())
+    }
+
+    /// Destages until no segment of the log is on the device.
+    async fn drain(&self, index: u16) -> Result<(), Error> {
+        loop {
+            self.flush().await?;
+            // The segment being written leaves the log once it is followed by another.
+            self.segments.advance();
+            if !self.segments.log_is_on(index) {
+                return Ok(());
+            }
+            self.log.want_roll();
+            let ready = || (!self.segments.log_is_on(index) || self.segments.blocks().1 > 0).then_some(());
+            self.log.changed.until(|| ready().or_else(|| self.rolled_off(index))).await;
+        }
     }
 
     fn rolled_off(&self, index: u16) -> Option<()> {

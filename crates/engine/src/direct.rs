@@ -31,10 +31,18 @@ impl Engine {
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
                 return Ok(Direct { range, frame, fetch });
             }
+            if let Some(error) = self.log.broken() {
+                // What was never made durable cannot be destaged.
+                return Err(error);
+            }
             self.destager.hurry(object, self.env.clock.now());
             let ready = || {
                 let state = object.lock();
-                (state.gone || state.is_free_for_direct(&range)).then_some(())
+                (self.log.broken().is_some()
+                    || state.gone
+                    || state.is_damaged(&range)
+                    || state.is_free_for_direct(&range))
+                .then_some(())
             };
             object.changed.until(ready).await;
         }
@@ -46,6 +54,10 @@ impl Engine {
         let mut state = object.lock();
         if state.gone {
             return Err(Error::Backing(BackingError::Gone));
+        }
+        if state.is_damaged(range) {
+            // What is lost must not become what the backing store had before, not even for a moment.
+            return Err(Error::Damaged);
         }
         if !state.is_free_for_direct(range) {
             return Ok(None);

@@ -18,6 +18,7 @@ use crate::notes::Notes;
 use crate::object::Object;
 use crate::objects::Objects;
 use crate::ram::Ram;
+use crate::scrub::Scrubber;
 use crate::segments::Segments;
 use crate::wait::Gate;
 use crate::{Completion, Result, Seq};
@@ -99,14 +100,19 @@ pub struct Engine {
     pub(crate) ghosts: Ghosts,
     pub(crate) clean: Clean,
     pub(crate) destager: Destager,
+    pub(crate) scrubber: Scrubber,
     pub(crate) totals: Totals,
     pub(crate) settings: Settings,
     mode: AtomicU8,
     pub(crate) closing: AtomicBool,
+    /// Devices that are lost, before that is durable on the others.
+    pub(crate) unrecorded: Mutex<Vec<u16>>,
     /// There is room for clean blocks.
     pub(crate) roomy: AtomicBool,
-    /// The segment being written has two legs.
+    /// Everything dirty, and what is accepted now, is on two devices.
     pub(crate) mirrored: AtomicBool,
+    /// The same as it was told last; locked while it is found out.
+    pub(crate) mirror: Mutex<Option<bool>>,
     /// Segments became free or dirty data became clean.
     pub(crate) space: Gate,
     /// Background tasks still running.
@@ -144,11 +150,14 @@ impl Engine {
             ghosts: Ghosts::new(pages * 2),
             clean: Clean::default(),
             destager: Destager::default(),
+            scrubber: Scrubber::default(),
             totals: Totals::default(),
             mode: AtomicU8::new(settings.mode as u8),
             settings,
             closing: AtomicBool::new(false),
             mirrored: AtomicBool::new(false),
+            mirror: Mutex::new(None),
+            unrecorded: Mutex::default(),
             roomy: AtomicBool::new(false),
             space: Gate::default(),
             running: Mutex::new(0),
@@ -182,6 +191,7 @@ impl Engine {
         self.start("forebay-compact", Engine::run_compact);
         self.start("forebay-evict", Engine::run_evict);
         self.start("forebay-scrub", Engine::run_scrub);
+        self.start("forebay-rewrite", Engine::run_rewrite);
     }
 
     pub(crate) fn closing(&self) -> bool {
@@ -215,7 +225,7 @@ impl Engine {
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// The mode in force: write-back needs two devices.
+    /// The mode in force: write-back needs two devices, and two copies of everything dirty.
     pub fn effective_mode(&self) -> Mode {
         match self.mode() {
             Mode::WriteBack if !self.is_mirrored() => Mode::WriteThrough,
@@ -223,8 +233,8 @@ impl Engine {
         }
     }
 
-    /// Whether what is accepted now is put on two devices.
-    pub(crate) fn is_mirrored(&self) -> bool {
+    /// Whether everything dirty, and what is accepted now, is on two devices.
+    pub fn is_mirrored(&self) -> bool {
         self.mirrored.load(Ordering::Acquire)
     }
 
@@ -277,6 +287,8 @@ impl Engine {
         self.log.changed.wake();
         self.notes.changed.wake();
         self.space.wake();
+        self.log.changed.wake();
+        self.scrubber.wake();
         // The clean segment being filled is sealed first, so that what it holds is found again.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
         self.log.close();

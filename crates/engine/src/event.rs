@@ -22,6 +22,9 @@ pub enum Event {
         /// Its name.
         device: String,
     },
+    /// The log of a pool that never had a second device cannot be read: everything cached was dropped. The backing store
+    /// has it all.
+    LogDropped,
     /// A bad copy of a dirty block was rewritten from the other leg.
     Repaired {
         /// The device with the bad copy.
@@ -46,8 +49,11 @@ pub enum Event {
     },
     /// Destaging works again.
     BackingHealed,
-    /// Fewer than two devices: writes go through to the backing store.
-    Degraded,
-    /// Two devices again: writes are cached again.
+    /// Not everything dirty is on two devices, or there are no two: writes go through to the backing store.
+    Degraded {
+        /// Devices left.
+        left: usize,
+    },
+    /// Everything dirty is on two devices again: writes are cached again.
     Restored,
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::buffer::BLOCK;
 use crate::engine::Engine;
-use crate::format::{Body, Footer, Record, SegmentId as SegmentName, footer};
+use crate::format::{Body, Footer, SegmentId as SegmentName, footer};
 use crate::leaf::{Page, SegmentId};
 use crate::object::{Object, Source};
 use crate::segments::Segment;
@@ -50,13 +50,8 @@ impl Engine {
     async fn evict(&self, id: SegmentId, segment: &Segment) {
         match self.read_footer(segment).await {
             Some(body) => {
-                for record in &body.records {
-                    let Record::Data { object, block, checksums, .. } = record else { continue };
-                    let Some(facts) = body.objects.get(usize::from(*object)) else { continue };
-                    let Some(object) = self.objects.find(&facts.key) else { continue };
-                    for block in (*block..).take(checksums.len()) {
-                        self.evict_block(&object, block, id, segment).await;
-                    }
+                for (object, block) in self.blocks_of(&body) {
+                    self.evict_block(&object, block, id, segment).await;
                 }
             }
             None => self.sweep(id),

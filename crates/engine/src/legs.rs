@@ -1,7 +1,6 @@
 //! Reading and writing slots on the devices, and what happens when one fails.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
@@ -68,29 +67,36 @@ impl Engine {
     pub(crate) async fn lose(&self, index: u16) {
         let device: Option<Arc<dyn Device>> = {
             let mut devices = self.devices.write();
-            devices.get_mut(usize::from(index)).and_then(Option::take)
+            let device = devices.get_mut(usize::from(index)).and_then(Option::take);
+            if device.is_some() {
+                self.unrecorded.lock().push(index);
+            }
+            device
         };
-        let was_healthy = device.is_some();
         if let Some(device) = device {
             self.segments.lose(index);
-            self.mirrored.store(false, Ordering::Release);
-            let left = self.active();
-            self.event(Event::DeviceLost { device: device.name().to_owned(), left });
-            if left == 1 {
-                self.event(Event::Degraded);
-            }
+            self.event(Event::DeviceLost { device: device.name().to_owned(), left: self.active() });
+            self.look_at_mirror();
         }
         // Also for who comes second: nobody goes on before the loss is durable.
-        let failed = self.members.lose(index, &self.log).await;
-        for other in failed {
-            if was_healthy {
-                Box::pin(self.lose(other)).await;
-            }
-        }
+        self.record_losses().await;
         if self.segments.devices() > 1 {
             self.log.want_roll();
         }
         self.destager.work.wake();
         self.space.wake();
+    }
+
+    /// Makes it durable on the others which devices are lost, whoever found out; nothing may be acknowledged before.
+    pub(crate) async fn record_losses(&self) {
+        loop {
+            let next = self.unrecorded.lock().first().copied();
+            let Some(index) = next else { return };
+            let failed = self.members.lose(index, &self.log).await;
+            self.unrecorded.lock().retain(|other| *other != index);
+            for other in failed {
+                Box::pin(self.lose(other)).await;
+            }
+        }
     }
 }

@@ -38,6 +38,7 @@ pub mod pool;
 mod ram;
 mod read;
 mod recover;
+mod rewrite;
 mod scrub;
 mod segments;
 mod wait;
@@ -55,6 +56,7 @@ pub use object::Object;
 pub use outside::Version;
 pub use read::TriedRead;
 pub use recover::{OpenError, Recovered};
+pub use scrub::Scrub;
 pub use write::Tried;
 
 /// The number of a frame of the log: grows by one with every frame.

@@ -408,6 +408,11 @@ impl Log {
         state.waiting.drain(..).map(|(_, done)| done).collect()
     }
 
+    /// Why nothing can be appended any more, if so.
+    pub(crate) fn broken(&self) -> Option<Error> {
+        self.state.lock().broken
+    }
+
     /// What the writer does next; `None` if there is nothing to do.
     pub(crate) fn next_step(&self, advance: impl FnOnce() -> Reach) -> Option<Step> {
         let mut guard = self.state.lock();

@@ -6,7 +6,7 @@
 //!   never cached then.
 //! - Only one of {destage, truncation} is under way; direct writes only while neither is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -72,6 +72,8 @@ pub(crate) struct State {
     pub(crate) leaves: BTreeMap<u64, Leaf>,
     /// Dirty blocks.
     pub(crate) dirty: u64,
+    /// Dirty blocks of which no copy can be read.
+    pub(crate) damaged: BTreeSet<u64>,
     /// The SSDs have or had copies: some that the index let go of may be found again after a crash.
     pub(crate) copied: bool,
     /// In the destager's queue.
@@ -190,6 +192,7 @@ impl State {
     /// Says that a block is now where `entry` says.
     pub(crate) fn set_entry(&mut self, block: u64, entry: Entry, segments: &Segments) {
         let (leaf, index) = split(block);
+        self.set_damaged(block, false, segments);
         segments.place(entry.segment, entry.dirty);
         self.dirty += u64::from(entry.dirty);
         self.copied = true;
@@ -202,6 +205,7 @@ impl State {
     /// Forgets where a block is on the SSDs.
     pub(crate) fn remove_entry(&mut self, block: u64, segments: &Segments) -> Option<Entry> {
         let (number, index) = split(block);
+        self.set_damaged(block, false, segments);
         let leaf = self.leaves.get_mut(&number)?;
         let old = leaf.remove_entry(index)?;
         if leaf.is_empty() {
@@ -212,13 +216,29 @@ impl State {
         Some(old)
     }
 
+    /// Notes that no copy of a dirty block can be read, or that this is not so any more. True if that is new.
+    pub(crate) fn set_damaged(&mut self, block: u64, damaged: bool, segments: &Segments) -> bool {
+        if !damaged && self.damaged.is_empty() {
+            return false;
+        }
+        let Some(segment) = self.entry(block).filter(|entry| entry.dirty).map(|entry| entry.segment) else {
+            return false;
+        };
+        let changed = if damaged { self.damaged.insert(block) } else { self.damaged.remove(&block) };
+        if changed {
+            segments.damage(segment, damaged);
+        }
+        changed
+    }
+
     /// The backing store has this very copy of the block.
     pub(crate) fn cleaned(&mut self, block: u64, copy: &Entry, segments: &Segments) {
-        let Some(entry) = self.entry_mut(block) else { return };
+        let Some(entry) = self.entry(block) else { return };
         let same =
             entry.same_place(copy) || crate::plant::active("destage cleans what was rewritten meanwhile");
         if entry.dirty && same {
-            entry.dirty = false;
+            self.set_damaged(block, false, segments);
+            self.entry_mut(block).into_iter().for_each(|entry| entry.dirty = false);
             segments.clean(copy.segment);
             self.dirty -= 1;
         }
@@ -253,6 +273,20 @@ impl State {
 
     /// The dirty blocks of `range`, in order, with their copies; at most `most`.
     pub(crate) fn dirty_in(&self, range: Range<u64>, most: usize) -> Vec<(u64, Entry)> {
+        self.dirty_where(range, most, |_| true)
+    }
+
+    /// The same without those that cannot be read.
+    pub(crate) fn to_destage(&self, range: Range<u64>, most: usize) -> Vec<(u64, Entry)> {
+        self.dirty_where(range, most, |block| !self.damaged.contains(&block))
+    }
+
+    /// Whether there is any such block.
+    pub(crate) fn needs_destage(&self) -> bool {
+        self.dirty > self.damaged.len() as u64
+    }
+
+    fn dirty_where(&self, range: Range<u64>, most: usize, wanted: impl Fn(u64) -> bool) -> Vec<(u64, Entry)> {
         let mut found = Vec::new();
         if range.is_empty() || self.dirty == 0 {
             return found;
@@ -260,7 +294,9 @@ impl State {
         for (number, leaf) in self.leaves.range(range.start / LEAF..=(range.end - 1) / LEAF) {
             for index in leaf.on_ssd() {
                 let block = number * LEAF + u64::from(index);
-                if let Some(entry) = leaf.entry(index).filter(|e| e.dirty && range.contains(&block)) {
+                if let Some(entry) =
+                    leaf.entry(index).filter(|e| e.dirty && range.contains(&block) && wanted(block))
+                {
                     found.push((block, *entry));
                     if found.len() == most {
                         return found;
@@ -301,6 +337,11 @@ impl State {
             && !self.is_written_directly(range)
             && (self.dirty_in(range.clone(), 1).is_empty()
                 || crate::plant::active("direct writes do not wait for dirty blocks"))
+    }
+
+    /// Whether a block of `range` is one that no copy can be read of.
+    pub(crate) fn is_damaged(&self, range: &Range<u64>) -> bool {
+        self.damaged.range(range.clone()).next().is_some()
     }
 
     /// Whether a direct write of any of `range` is under way.

@@ -202,12 +202,12 @@ impl Engine {
         let ready = || {
             let state = object.lock();
             let settled = state.gone || state.dirty == 0 && state.mtime.is_none();
-            let dirty = state.dirty;
+            let (dirty, damaged) = (state.dirty, state.damaged.len() as u64);
             drop(state);
             match settled {
                 true => Some(Ok(())),
                 false if self.closing() => Some(Err(Error::Closing)),
-                false if dirty > 0 && dirty == self.destager.damaged_of(object) => Some(Err(Error::Damaged)),
+                false if dirty > 0 && dirty == damaged => Some(Err(Error::Damaged)),
                 false => self.failure_since(errors).map(|error| Err(Error::Backing(error))),
             }
         };

@@ -96,13 +96,14 @@ impl Pace {
         dirty && space
     }
 
-    /// Waits until something was destaged or has left the log.
+    /// Waits until something was destaged or has left the log, or writes do not go to the log any more.
     pub(crate) async fn wait(&self, engine: &Engine) {
         let returned = |load: &Load| (self.destaged.load(Ordering::Relaxed), load.freed);
         let seen = returned(&engine.log_load());
         let ready = || {
             let load = engine.log_load();
-            (returned(&load) != seen || load.dirty.max(load.space) < FROM).then_some(())
+            let room = load.dirty.max(load.space) < FROM;
+            (returned(&load) != seen || room || !engine.is_mirrored()).then_some(())
         };
         self.changed.until(ready).await;
     }

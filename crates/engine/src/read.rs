@@ -41,6 +41,17 @@ struct Run {
     fetch: u64,
 }
 
+/// What came of a copy that was looked at closely.
+#[derive(Default)]
+pub(crate) struct Rescued {
+    /// Its contents; `None`: look at the index again.
+    pub(crate) page: Option<Page>,
+    /// Bad legs that were rewritten.
+    pub(crate) repaired: u64,
+    /// It was clean and bad.
+    pub(crate) dropped: bool,
+}
+
 /// What one look at the index found.
 enum Plan {
     /// Some of it is not durable yet.
@@ -254,7 +265,7 @@ impl Engine {
     }
 
     /// The contents of a run; `None` if its copies moved meanwhile.
-    async fn fetch_run(&self, object: &Object, run: &Run) -> Result<Option<Vec<Page>>> {
+    async fn fetch_run(&self, object: &Arc<Object>, run: &Run) -> Result<Option<Vec<Page>>> {
         if run.copies.is_empty() {
             return self.fetch_backing(object, run.blocks.clone()).await.map(Some);
         }
@@ -272,7 +283,7 @@ impl Engine {
             let good = contents.filter(|contents| self.is_right(object, block, copy, contents));
             match good {
                 Some(contents) => pages.push(Page::from(contents)),
-                None => match self.rescue(object, block, copy, false).await? {
+                None => match self.rescue(object, block, copy, false).await?.page {
                     Some(page) => pages.push(page),
                     None => return Ok(None),
                 },
@@ -297,14 +308,14 @@ impl Engine {
     }
 
     /// A copy could not be read, or (`thorough`) every leg is to be looked at: tries them, and repairs the bad ones
-    /// before the first good one. `None`: look at the index again.
+    /// before the first good one.
     pub(crate) async fn rescue(
         &self,
-        object: &Object,
+        object: &Arc<Object>,
         block: u64,
         copy: &Entry,
         thorough: bool,
-    ) -> Result<Option<Page>> {
+    ) -> Result<Rescued> {
         let segment = self.segments.get(copy.segment);
         let legs = segment.map(|segment| segment.legs).unwrap_or_default();
         let (mut good, mut bad) = (None, Vec::new());
@@ -318,46 +329,53 @@ impl Engine {
                 None => bad.push(place),
             }
         }
-        if let Some(page) = good {
-            // Not if the segment was given up meanwhile, or the repair would hit another's.
-            let still = object.lock().entry(block).is_some_and(|entry| entry.same_place(copy));
-            for place in bad.into_iter().filter(|_| still) {
-                self.repair(place, copy.slot, &page).await;
-            }
-            return Ok(Some(page));
-        }
-        let dirty = {
+        let good = {
             let mut state = object.lock();
-            match state.entry(block) {
-                Some(entry) if entry.same_place(copy) && !entry.dirty => {
-                    state.remove_entry(block, &self.segments);
-                    false
+            // Not if the segment was given up meanwhile, or the repair would hit another's.
+            let Some(entry) = state.entry(block).copied().filter(|entry| entry.same_place(copy)) else {
+                return Ok(Rescued { page: good, ..Rescued::default() });
+            };
+            let good = good.or_else(|| state.page(block).cloned());
+            match &good {
+                Some(_) => {
+                    if state.set_damaged(block, false, &self.segments) {
+                        self.queue_if_dirty(object, state);
+                    }
                 }
-                Some(entry) if entry.same_place(copy) => true,
-                _ => return Ok(None),
+                None if entry.dirty => {
+                    self.found_damaged(object, &mut state, block);
+                    return Err(Error::Damaged);
+                }
+                None => {
+                    state.remove_entry(block, &self.segments);
+                }
             }
+            good
         };
-        if dirty {
-            self.event(Event::Damaged { object: format!("{:?}", object.key), offset: block * BLOCK as u64 });
-            return Err(Error::Damaged);
-        }
-        if let Some(place) = bad.first() {
-            if let Some(device) = self.device(place.device) {
-                self.event(Event::Dropped { device: device.name().to_owned() });
+        if let Some(page) = good {
+            let mut repaired = 0;
+            for place in bad {
+                repaired += u64::from(self.repair(place, copy.slot, &page).await);
             }
+            return Ok(Rescued { page: Some(page), repaired, dropped: false });
+        }
+        if let Some(device) = bad.first().and_then(|place| self.device(place.device)) {
+            self.event(Event::Dropped { device: device.name().to_owned() });
             // A copy that is bad today and good tomorrow must not count then.
             self.invalidate(object, block..block + 1).await?;
         }
-        Ok(None)
+        Ok(Rescued { dropped: true, ..Rescued::default() })
     }
 
-    async fn repair(&self, place: crate::format::Place, slot: u16, contents: &[u8]) {
+    async fn repair(&self, place: crate::format::Place, slot: u16, contents: &[u8]) -> bool {
         let data = crate::buffer::Slice::from(Buffer::from_bytes(contents));
-        let Some(device) = self.device(place.device) else { return };
-        if self.write_legs(&[(place, data)], slot, crate::io::Durability::Now).await {
+        let Some(device) = self.device(place.device) else { return false };
+        let written = self.write_legs(&[(place, data)], slot, crate::io::Durability::Now).await;
+        if written {
             self.totals.repaired.add(1);
             self.event(Event::Repaired { device: device.name().to_owned() });
         }
+        written
     }
 
     /// Reads whole blocks from the backing store; what it does not hold is zero.

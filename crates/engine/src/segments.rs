@@ -27,6 +27,8 @@ pub(crate) struct Segment {
     pub(crate) live: u32,
     /// Blocks the backing store does not have yet.
     pub(crate) dirty: u32,
+    /// Of these, blocks of which no copy can be read.
+    pub(crate) damaged: u32,
     /// Truncations the backing store has not carried out yet.
     pub(crate) holds: u32,
     /// Slots below this are durable.
@@ -97,7 +99,15 @@ struct Inner {
     /// Blocks the index has on the devices, and how many of them are dirty.
     live: u64,
     dirty: u64,
+    /// Dirty blocks of which no copy can be read.
+    damaged: u64,
     pending: Vec<(Place, Until)>,
+    /// Devices in use that take no new segments.
+    retired: Vec<u16>,
+    /// The newest segment (its `seq`) that had fewer than two legs while it was in the log; 0 for none.
+    lone: u64,
+    /// The newest tail that is durable.
+    durable_tail: u64,
 }
 
 /// The segment table of a pool.
@@ -129,6 +139,14 @@ pub(crate) struct Opened {
 }
 
 impl Inner {
+    fn takes_segments(&self, device: usize) -> bool {
+        self.totals[device] > 0 && !self.retired.contains(&(device as u16))
+    }
+
+    fn has_two_legs(&self, id: SegmentId) -> bool {
+        self.table.get(&id).is_some_and(|segment| segment.legs.len() > 1)
+    }
+
     fn get(&mut self, id: SegmentId) -> Option<&mut Segment> {
         self.table.get_mut(&id)
     }
@@ -163,7 +181,9 @@ impl Inner {
 
     /// Segments the log should have at most: the rest is for clean blocks.
     fn log_share(&self) -> usize {
-        let (sum, largest) = self.totals.iter().fold((0, 0), |(sum, max), n| (sum + *n, max.max(*n)));
+        let devices = (0..self.totals.len()).filter(|device| self.takes_segments(*device));
+        let totals = devices.map(|device| self.totals[device]);
+        let (sum, largest) = totals.fold((0, 0), |(sum, max), n| (sum + n, max.max(n)));
         // Both legs are never on one device, unless there is only one.
         let pairs = if sum == largest { sum } else { (sum / 2).min(sum - largest) };
         pairs as usize * 7 / 10
@@ -188,15 +208,17 @@ impl Inner {
 impl Segments {
     /// A table of `next_seq..` with nothing in it; `free[device]` lists the unused segments.
     pub(crate) fn new(next_seq: u64, free: Vec<Vec<u32>>, totals: Vec<u32>) -> Self {
-        Segments(Mutex::new(Inner { next_seq, free, totals, ..Inner::default() }))
+        Segments(Mutex::new(Inner { next_seq, free, totals, durable_tail: 1, ..Inner::default() }))
     }
 
     /// Adds a segment found by recovery; those of the log come in order.
     pub(crate) fn restore(&self, segment: Segment, in_log: bool) -> SegmentId {
         let mut inner = self.0.lock();
+        let (seq, legs) = (segment.seq, segment.legs.len());
         let id = inner.insert(segment);
         if in_log {
             inner.log.push_back(id);
+            inner.lone = if legs < 2 { seq } else { inner.lone };
         }
         id
     }
@@ -205,8 +227,9 @@ impl Segments {
     /// than `spare` segments are unused.
     pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
         let mut inner = self.0.lock();
-        let mut devices: Vec<usize> =
-            (0..inner.free.len()).filter(|d| inner.free[*d].len() > spare).collect();
+        let mut devices: Vec<usize> = (0..inner.free.len())
+            .filter(|d| inner.takes_segments(*d) && inner.free[*d].len() > spare)
+            .collect();
         devices.sort_by_key(|d| std::cmp::Reverse(inner.free[*d].len()));
         if devices.len() < legs {
             return None;
@@ -226,6 +249,7 @@ impl Segments {
             legs: legs.clone(),
             live: 0,
             dirty: 0,
+            damaged: 0,
             holds: 0,
             durable: 0,
             sealed: false,
@@ -234,6 +258,7 @@ impl Segments {
         let id = inner.insert(segment);
         if kind == SegmentKind::Log {
             inner.log.push_back(id);
+            inner.lone = if legs.len() < 2 { seq } else { inner.lone };
         }
         Some(Opened { id, seq, position, previous, legs })
     }
@@ -241,7 +266,9 @@ impl Segments {
     /// Whether [`Segments::open`] would find `legs` devices with an unused segment; with `given_up`, counting those
     /// that are unused once it is durable.
     pub(crate) fn could_open(&self, legs: usize, given_up: bool) -> bool {
-        self.0.lock().free_now(given_up).into_iter().filter(|free| *free > 0).count() >= legs
+        let inner = self.0.lock();
+        let free = inner.free_now(given_up).into_iter().enumerate();
+        free.filter(|(device, free)| *free > 0 && inner.takes_segments(*device)).count() >= legs
     }
 
     /// A copy of what is known about a segment.
@@ -268,6 +295,20 @@ impl Segments {
             segment.dirty -= u32::from(dirty);
             inner.live -= u64::from(!plant::active("counters drift"));
             inner.dirty -= u64::from(dirty);
+        }
+    }
+
+    /// No copy of a dirty block can be read; or (`false`) it does not matter any more.
+    pub(crate) fn damage(&self, id: SegmentId, damaged: bool) {
+        let mut inner = self.0.lock();
+        if let Some(segment) = inner.get(id) {
+            if damaged {
+                segment.damaged += 1;
+                inner.damaged += 1;
+            } else {
+                segment.damaged -= 1;
+                inner.damaged -= 1;
+            }
         }
     }
 
@@ -316,22 +357,26 @@ impl Segments {
         inner.reach()
     }
 
-    /// A frame with `reach` is durable: legs given up before it may be used again. Returns whether any became free.
+    /// A frame with `reach` is durable: legs given up before it may be used again. Returns whether any became free, or
+    /// the log was rid of its lone legs.
     pub(crate) fn reached(&self, reach: Reach) -> bool {
         let mut inner = self.0.lock();
+        let lone = inner.lone >= inner.durable_tail;
+        inner.durable_tail = inner.durable_tail.max(reach.tail);
+        let rid = lone && inner.lone < inner.durable_tail;
         let pending = std::mem::take(&mut inner.pending);
         let before = pending.len();
         for (place, until) in pending {
             if inner.totals[usize::from(place.device)] == 0 {
                 continue;
             }
-            if until.is_past(reach) {
+            if until.is_past(reach) || plant::active("given-up legs are used at once") {
                 inner.free[usize::from(place.device)].push(place.segment);
             } else {
                 inner.pending.push((place, until));
             }
         }
-        inner.pending.len() < before
+        rid || inner.pending.len() < before
     }
 
     /// The next segment to let go, though it may still be being filled; `None` if it is part of the log.
@@ -348,6 +393,7 @@ impl Segments {
         if let Some(segment) = inner.table.remove(&id) {
             inner.live -= u64::from(segment.live);
             inner.dirty -= u64::from(segment.dirty);
+            inner.damaged -= u64::from(segment.damaged);
             let order = order(&segment);
             inner.fifo.remove(&order);
             inner.pending.extend(segment.legs.iter().map(|place| (*place, Until::Oldest(order))));
@@ -360,6 +406,9 @@ impl Segments {
         for segment in inner.table.values_mut() {
             segment.legs.retain(|place| place.device != device);
         }
+        let is_lone = |id: &&SegmentId| inner.table.get(id).is_some_and(|segment| segment.legs.len() < 2);
+        let newest = inner.log.iter().rev().find(is_lone).and_then(|id| inner.table.get(id));
+        inner.lone = newest.map_or(inner.lone, |segment| segment.seq);
         inner.pending.retain(|(place, _)| place.device != device);
         if let Some(free) = inner.free.get_mut(usize::from(device)) {
             free.clear();
@@ -369,14 +418,12 @@ impl Segments {
         }
     }
 
-    /// Nothing more is put on a device.
-    pub(crate) fn retire(&self, device: u16) {
+    /// Nothing more is put on a device; or (`false`) it is as before.
+    pub(crate) fn retire(&self, device: u16, retired: bool) {
         let mut inner = self.0.lock();
-        let index = usize::from(device);
-        if index < inner.totals.len() {
-            inner.totals[index] = 0;
-            inner.free[index].clear();
-            inner.pending.retain(|(place, _)| place.device != device);
+        inner.retired.retain(|other| *other != device);
+        if retired {
+            inner.retired.push(device);
         }
     }
 
@@ -389,7 +436,8 @@ impl Segments {
 
     /// Devices that take new segments.
     pub(crate) fn devices(&self) -> usize {
-        self.0.lock().totals.iter().filter(|total| **total > 0).count()
+        let inner = self.0.lock();
+        (0..inner.totals.len()).filter(|device| inner.takes_segments(*device)).count()
     }
 
     /// A device came: all its segments are free.
@@ -401,6 +449,7 @@ impl Segments {
             inner.totals.resize(index + 1, 0);
         }
         inner.totals[index] = segments;
+        inner.retired.retain(|other| *other != device);
         inner.free[index] = (0..segments).rev().collect();
     }
 
@@ -409,7 +458,9 @@ impl Segments {
     pub(crate) fn least_free(&self, devices: &[u16], given_up: bool) -> usize {
         let inner = self.0.lock();
         let free = inner.free_now(given_up);
-        devices.iter().map(|d| free.get(usize::from(*d)).copied().unwrap_or(0)).min().unwrap_or(0)
+        let devices = devices.iter().map(|device| usize::from(*device));
+        let takes = devices.filter(|device| inner.takes_segments(*device));
+        takes.map(|device| free.get(device).copied().unwrap_or(0)).min().unwrap_or(0)
     }
 
     /// How full the log is.
@@ -440,11 +491,6 @@ impl Segments {
         log.iter().position(|other| *other == id).map_or(0, |at| log.len() - at)
     }
 
-    /// The oldest segment of the log.
-    pub(crate) fn log_tail(&self) -> Option<SegmentId> {
-        self.0.lock().log.front().copied()
-    }
-
     /// Whether nothing more will be written to the segment, or it was let go.
     pub(crate) fn is_sealed(&self, id: SegmentId) -> bool {
         self.0.lock().table.get(&id).is_none_or(|segment| segment.sealed)
@@ -454,6 +500,43 @@ impl Segments {
     pub(crate) fn blocks(&self) -> (u64, u64) {
         let inner = self.0.lock();
         (inner.live, inner.dirty)
+    }
+
+    /// Dirty blocks of which no copy can be read.
+    pub(crate) fn damaged(&self) -> u64 {
+        self.0.lock().damaged
+    }
+
+    /// Whether the whole log is on two devices, durably, and so is what is written to `head` now.
+    pub(crate) fn is_mirrored(&self, head: Option<SegmentId>) -> bool {
+        let inner = self.0.lock();
+        let lone = inner.lone >= inner.durable_tail && !plant::active("lone legs are taken for mirrored");
+        head.is_some_and(|head| inner.has_two_legs(head)) && !lone
+    }
+
+    /// Whether no segment with fewer than two legs is in the log any more, but this is not durable yet.
+    pub(crate) fn lone_left(&self) -> bool {
+        let inner = self.0.lock();
+        inner.lone >= inner.durable_tail && inner.reach().tail > inner.lone
+    }
+
+    /// Whether the segment has to leave the log before everything in it is on two devices again.
+    pub(crate) fn keeps_lone(&self, id: SegmentId) -> bool {
+        let inner = self.0.lock();
+        inner.reach().tail <= inner.lone
+            && inner.table.get(&id).is_some_and(|segment| segment.seq <= inner.lone)
+    }
+
+    /// The log's oldest segment, if its dirty blocks have to be written to the log again: it or a later one has fewer
+    /// than two legs (all before that one have to go as well: only records in it may say that they are out of date), or
+    /// only blocks that cannot be destaged keep it. None if `head`, where they would go, has fewer than two legs.
+    pub(crate) fn to_rewrite(&self, head: SegmentId) -> Option<(SegmentId, Segment)> {
+        let inner = self.0.lock();
+        let tail = *inner.log.front().filter(|_| inner.has_two_legs(head))?;
+        let segment = inner.table.get(&tail)?;
+        let stuck = segment.dirty == segment.damaged;
+        let wanted = segment.sealed && segment.dirty > 0 && (stuck || segment.seq <= inner.lone);
+        wanted.then(|| (tail, segment.clone()))
     }
 
     /// Every segment in use.

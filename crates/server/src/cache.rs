@@ -356,6 +356,16 @@ impl Cache {
         Ok(())
     }
 
+    /// Reads every copy of every block and repairs what is bad; in the background unless somebody waits.
+    pub(crate) fn scrub(&self, wait: bool) -> Result<(), String> {
+        if wait {
+            block_on(self.engine.scrub()).map_err(|error| error.to_string())?;
+        } else {
+            self.engine.start_scrub();
+        }
+        Ok(())
+    }
+
     /// What to know about where the devices are.
     fn placement(&self, mode: Mode) -> Vec<String> {
         let devices = self.devices();

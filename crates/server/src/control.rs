@@ -308,7 +308,7 @@ impl Handler for Control {
         let Some(cache) = &self.cache else {
             return match request {
                 PoolRequest::Status => Ok(PoolStatus::default()),
-                PoolRequest::Add { .. } | PoolRequest::Remove { .. } => {
+                PoolRequest::Add { .. } | PoolRequest::Remove { .. } | PoolRequest::Scrub { .. } => {
                     Err("this server has no cache: it was started in mode pass-through".into())
                 }
             };
@@ -317,6 +317,7 @@ impl Handler for Control {
             PoolRequest::Status => {}
             PoolRequest::Add { path, force } => cache.add(&path, force)?,
             PoolRequest::Remove { path, wait: true } => cache.remove(&path)?,
+            PoolRequest::Scrub { wait } => cache.scrub(wait)?,
             PoolRequest::Remove { path, wait: false } => cache.start_remove(path, &self.events)?,
         }
         Ok(pool_status(cache))

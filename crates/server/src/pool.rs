@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use forebay_control::{CacheCounters, DeviceWear, FlushProgress, PoolDevice, PoolStatus};
+use forebay_control::{CacheCounters, DeviceWear, FlushProgress, PoolDevice, PoolStatus, ScrubStatus};
 use forebay_disk::block_on;
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Device;
@@ -48,7 +48,22 @@ pub(crate) fn pool_status(cache: &Cache) -> PoolStatus {
         objects: usage.objects,
         index_bytes: index.index_bytes,
         index_bytes_per_block: index.index_bytes as f64 / index.ssd_blocks.max(1) as f64,
+        scrub: scrub(cache),
         counters: counters(cache),
+    }
+}
+
+fn scrub(cache: &Cache) -> ScrubStatus {
+    let scrub = cache.engine.scrub_status();
+    ScrubStatus {
+        number: scrub.number,
+        running: scrub.running,
+        segments_done: scrub.done,
+        segments: scrub.segments,
+        blocks_checked: scrub.checked,
+        blocks_repaired: scrub.repaired,
+        blocks_dropped: scrub.dropped,
+        blocks_lost: scrub.lost,
     }
 }
 
@@ -85,6 +100,12 @@ pub(crate) fn health(cache: &Cache) -> Vec<String> {
         reasons.push(format!(
             "{left}: writes go through to the backing store; add a device with `forebay pool add PATH`"
         ));
+    } else if mode == forebay_engine::Mode::WriteBack && !cache.engine.is_mirrored() {
+        reasons.push(
+            "some data that only the cache has is on one device: it is being copied, and writes go through to the \
+             backing store until it is on two; nothing needs to be done"
+                .to_owned(),
+        );
     } else if !cache.watch.lost.lock().is_empty() {
         reasons.push(
             "a cache device was lost; replace it and add the new one with `forebay pool add PATH`".to_owned(),

@@ -40,6 +40,10 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
             );
             (Severity::Warning, "dropped", message)
         }
+        Event::LogDropped => {
+            let message = "the log of the only cache device is damaged: what was cached was dropped, and nothing is lost";
+            (Severity::Warning, "log-dropped", message.to_owned())
+        }
         Event::Damaged { object, offset } => {
             watch.damaged.fetch_add(1, Ordering::Relaxed);
             let message = format!(
@@ -57,13 +61,20 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
             *watch.backing.lock() = None;
             (Severity::Info, "backing-healed", "writing to the backing store works again".to_owned())
         }
-        Event::Degraded => {
-            let message = "one cache device is left: writes go through to the backing store; add a device with \
-                           `forebay pool add`";
+        Event::Degraded { left: 0 | 1 } => {
+            let message = "fewer than two cache devices are left: writes go through to the backing store; add a device \
+                           with `forebay pool add`";
+            (Severity::Error, "degraded", message.to_owned())
+        }
+        Event::Degraded { .. } => {
+            let message = "some data that only the cache has is on one device: writes go through to the backing store \
+                           until it is on two again";
             (Severity::Error, "degraded", message.to_owned())
         }
         Event::Restored => {
-            (Severity::Info, "restored", "two cache devices again: writes are cached again".to_owned())
+            let message =
+                "everything that only the cache has is on two devices again: writes are cached again";
+            (Severity::Info, "restored", message.to_owned())
         }
     };
     log.add(severity, kind, message, &[]);

@@ -63,6 +63,12 @@ pub struct Shared {
     pub joined: Mutex<Vec<Disk>>,
     /// Devices that may be removed in service.
     pub removable: Mutex<Vec<Disk>>,
+    /// Devices that were taken out of the pool, by name.
+    pub left: Mutex<Vec<String>>,
+    /// Devices that the engine said are lost, in this session.
+    pub lost: Mutex<Vec<String>>,
+    /// Devices without which something was acknowledged since: they must never be used again as they are (P11).
+    pub outdated: Mutex<Vec<String>>,
     /// What went wrong first.
     pub failure: Mutex<Option<String>>,
     /// What happened, for people; only kept if asked for.
@@ -107,7 +113,11 @@ impl Client {
     /// Does `operations` things, one after another.
     pub async fn run(mut self, operations: u32) {
         for _ in 0..operations {
-            let kind = self.shared.habits.kind(&mut self.rng);
+            let mut kind = self.shared.habits.kind(&mut self.rng);
+            if self.engine.active() == 0 {
+                // Changes mostly fail now, and each that fails doubles what the model has to hold possible.
+                kind = Kind::Read;
+            }
             self.act(kind).await;
             if self.shared.failure.lock().is_some() {
                 return;
@@ -197,6 +207,7 @@ impl Client {
         let mut data = vec![0; len as usize];
         stamp(&mut data, offset, number, id);
         self.shared.tell(|| format!("write {id} to {number} at {offset}+{len} stable {stable}"));
+        let (lost, before) = (self.shared.lost.lock().clone(), self.engine.last());
         let result = self.engine.write(&object, offset, &data, now).await;
         match result {
             Ok(seq) => self.shared.model.lock().accepted(id, seq),
@@ -205,7 +216,13 @@ impl Client {
         self.shared.objects.lock().release(number);
         if let (Ok(seq), true) = (result, stable) {
             match self.engine.commit(seq).await {
-                Ok(()) => self.shared.model.lock().durable(id),
+                Ok(()) => {
+                    self.shared.model.lock().durable(id);
+                    // A frame was written without them.
+                    if seq > before {
+                        self.shared.outdated.lock().extend(lost);
+                    }
+                }
                 Err(error) => self.write_failed(id, number, error),
             }
         }
@@ -248,6 +265,7 @@ impl Client {
         let Some(object) = self.object(number) else { return };
         let reading = self.shared.model.lock().begin_read(number, offset, len);
         let mut buffer = vec![0xee; len];
+        self.shared.tell(|| format!("read {number} at {offset}+{len}"));
         let result = self.engine.read(&object, offset, &mut buffer).await;
         self.shared.tell(|| format!("read {number} at {offset}+{len}: {result:?}"));
         let bytes = result.ok().map(|len| &buffer[..len]);
@@ -381,6 +399,7 @@ impl Client {
         let result = self.engine.add_device(Arc::new(disk.clone()), false).await;
         self.shared.tell(|| format!("add {}: {:?}", disk.name(), result.is_ok()));
         if result.is_ok() {
+            self.shared.outdated.lock().retain(|name| name != disk.name());
             self.shared.hits.hit(Fault::DeviceAdded);
         }
     }
@@ -394,6 +413,7 @@ impl Client {
             self.shared.hits.hit(Fault::DeviceRemoved);
             // It is out of the pool for good: what it holds must not count any more.
             disk.vanish();
+            self.shared.left.lock().push(disk.name().to_owned());
         }
     }
 }

@@ -51,6 +51,8 @@ pub struct Rates {
     pub latent_lasting: u32,
     /// Going away for good, for each operation.
     pub vanish: u32,
+    /// Going away for good, for each read: whoever reads is the first to notice.
+    pub vanish_read: u32,
     /// Flushes and durable writes are only cached.
     pub drop_flushes: bool,
     /// Factor on every latency; 0 and 1 are normal.
@@ -160,6 +162,18 @@ impl Disk {
             if let Some(block) = blocks.get(place).copied() {
                 state.rot(block);
                 self.hits.hit(Fault::BitRot);
+            }
+        }
+    }
+
+    /// Flips a bit in the headers of about half the segments (of 1 MiB), chosen by chance.
+    pub fn rot_headers(&self) {
+        let mut state = self.state.lock();
+        let headers = state.stable.keys().copied().filter(|block| *block > 0 && block % 256 == 0);
+        for block in headers.collect::<Vec<_>>() {
+            if state.rng.chance(5000) {
+                state.rot(block);
+                self.hits.hit(Fault::HeaderRot);
             }
         }
     }
@@ -454,6 +468,11 @@ impl Device for Disk {
     fn read(&self, offset: u64, mut buffer: Buffer) -> Io<(Buffer, Result<(), DeviceError>)> {
         self.check(offset, buffer.len());
         let mut state = self.state.lock();
+        let vanish = state.rates.vanish_read;
+        if !state.gone && state.rng.chance(vanish) {
+            state.gone = true;
+            self.hits.hit(Fault::VanishedOnRead);
+        }
         let Some(time) = self.begin(&mut state, buffer.len() / BLOCK, 1) else {
             return self.executor.never();
         };

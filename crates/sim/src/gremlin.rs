@@ -9,7 +9,7 @@ use crate::backing;
 use crate::client::Shared;
 use crate::disk::{self, Disk};
 use crate::hits::Fault;
-use crate::plan::{Plan, Trouble};
+use crate::plan::{Disaster, Plan, Trouble};
 use crate::rng::Rng;
 
 /// More than any world needs, in bytes.
@@ -21,6 +21,8 @@ pub struct Gremlin {
     pub shared: Arc<Shared>,
     /// The device it may harm.
     pub victim: Disk,
+    /// Every device.
+    pub disks: Vec<Disk>,
     /// What it may do.
     pub plan: Plan,
     /// Its choices.
@@ -48,6 +50,10 @@ impl Gremlin {
     fn harm(&mut self) {
         self.victim.set_rates(self.plan.disk_rates(&mut self.rng));
         self.shared.store.set_rates(self.plan.backing_rates(&mut self.rng));
+        if self.plan.disaster == Some(Disaster::AllGone) && self.rng.chance(3000) {
+            self.disks.iter().for_each(Disk::vanish);
+            self.shared.hits.hit(Fault::AllGone);
+        }
         if self.plan.has(Trouble::NoSpace) {
             let free = self.rng.below(64 << 10);
             self.shared.store.set_free(free);

@@ -17,6 +17,8 @@ mod overwriting;
 pub mod plan;
 pub mod register;
 pub mod rng;
+#[cfg(test)]
+mod scenarios;
 pub mod stamp;
 pub mod workload;
 pub mod world;

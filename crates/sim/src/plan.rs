@@ -50,6 +50,11 @@ pub enum Trouble {
     Quota,
     /// The clock jumps.
     ClockJump,
+    /// The device goes in service when it is read.
+    VanishOnRead,
+    /// Headers of segments rot at a restart; once the engine says that everything is mirrored again, the other device
+    /// goes.
+    LoneLegs,
 }
 
 const TROUBLES: [Trouble; 19] = [
@@ -81,6 +86,8 @@ pub enum Disaster {
     Rot,
     /// Every device forgets what it flushed.
     DropFlushes,
+    /// Every device goes in service and is back at the next start: nothing is lost, and nothing older may be seen.
+    AllGone,
 }
 
 /// A world before it begins.
@@ -150,11 +157,29 @@ impl Plan {
             use Trouble::*;
             troubles.retain(|trouble| ![WriteError, FlushError, Vanish].contains(trouble));
         }
-        let disaster = match rng.below(24) {
+        let mut disaster = match rng.below(24) {
             0 => Some(Disaster::Rot),
             1 => Some(Disaster::DropFlushes),
             _ => None,
         };
+        // Drawn apart: worlds without these stay what they were before there were these.
+        let mut apart = Rng::new(mix(rng.clone().draw()));
+        let mut sessions = rng.within(0, 4) as u32;
+        match apart.below(16) {
+            0 if count > 1 => {
+                troubles = vec![Trouble::LoneLegs];
+                (disaster, sessions) = (None, sessions.max(2));
+            }
+            1 if count > 1 => {
+                troubles.push(Trouble::VanishOnRead);
+                sessions = sessions.max(2);
+            }
+            2 => {
+                troubles.clear();
+                disaster = Some(Disaster::AllGone);
+            }
+            _ => {}
+        }
         Plan {
             victim: rng.index(count),
             devices,
@@ -165,7 +190,7 @@ impl Plan {
             ram: rng.pick(&[16 << 10, 256 << 10, 4 * mib, 64 * mib]),
             destage_after: rng.time(Duration::ZERO, rng.clone().pick(&[0, 1, 30]) * Duration::from_secs(1)),
             objects: rng.within(1, 6) as u32,
-            sessions: rng.within(0, 4) as u32,
+            sessions,
             crashes: rng.pick(&[0, 5000, 8000, 10_000]),
             habits,
             notes,
@@ -195,11 +220,17 @@ impl Plan {
     pub fn device_fails(&self) -> bool {
         use Trouble::*;
         let all = [WriteError, FlushError, Vanish, Missing, Wiped, LatentPassing, LatentLasting, LostWrite];
-        all.iter().any(|trouble| self.has(*trouble))
+        let late = [VanishOnRead, LoneLegs];
+        all.iter().chain(&late).any(|trouble| self.has(*trouble))
             || self.has(MisdirectedWrite)
             || self.has(MisdirectedRead)
             || self.has(Rot)
             || self.disaster.is_some()
+    }
+
+    /// Whether nothing is promised but no wrong bytes.
+    pub fn is_lenient(&self) -> bool {
+        matches!(self.disaster, Some(Disaster::Rot | Disaster::DropFlushes))
     }
 
     /// Whether the victim may forget what a pool needs of it.
@@ -222,6 +253,7 @@ impl Plan {
             latent_passing: rate(Trouble::LatentPassing, 2000),
             latent_lasting: rate(Trouble::LatentLasting, 1000),
             vanish: rate(Trouble::Vanish, 100),
+            vanish_read: rate(Trouble::VanishOnRead, 500),
             drop_flushes: self.has(Trouble::DropFlushes),
             slow: if self.has(Trouble::Slow) { 50 } else { 1 },
         }

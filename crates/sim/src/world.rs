@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_engine::io::Device;
 use forebay_engine::pool::{Pool, PoolError};
-use forebay_engine::{Engine, Env, OpenError, Settings};
+use forebay_engine::{Engine, Env, Event, OpenError, Settings};
 use parking_lot::Mutex;
 
 use crate::backing::Store;
@@ -67,6 +67,8 @@ pub struct World {
     pub(crate) rng: Rng,
     pub(crate) disks: Vec<Disk>,
     formatted: bool,
+    /// At the end of the last session everything was on two devices, as far as the engine knew.
+    mirrored: bool,
 }
 
 /// Runs the world of `seed` to its end.
@@ -101,7 +103,7 @@ impl World {
         let store = Store::new(&executor, PLENTY, rng.fork(), &hits);
         store.slow_down(plan.habits.slow_store);
         let mut model = Model::default();
-        model.lenient = plan.disaster.is_some();
+        model.lenient = plan.is_lenient();
         model.logged = plan.logged();
         model.lossy = !plan.logged() && plan.backing_fails();
         let mut objects = Objects::default();
@@ -120,10 +122,13 @@ impl World {
             spares: Mutex::new(spares),
             joined: Mutex::default(),
             removable: Mutex::new(removable),
+            left: Mutex::default(),
+            lost: Mutex::default(),
+            outdated: Mutex::default(),
             failure: Mutex::new(None),
             log: keep_log.then(Mutex::default),
         };
-        World { shared: Arc::new(shared), plan, rng, disks, formatted: false }
+        World { shared: Arc::new(shared), plan, rng, disks, formatted: false, mirrored: false }
     }
 
     /// What became of it.
@@ -177,6 +182,7 @@ impl World {
             Err(None) => {}
             Err(Some(error)) => return Err(error),
         }
+        self.mirrored = engine.is_mirrored();
         drop(engine);
         self.crash(how);
         match self.shared.failure.lock().clone() {
@@ -265,7 +271,7 @@ impl World {
                     self.leave_out_victim();
                     troubled = false;
                 }
-                Err(Refused::Pool(_)) if self.plan.disaster.is_some() => return Err(DETECTED.to_owned()),
+                Err(Refused::Pool(_)) if self.plan.is_lenient() => return Err(DETECTED.to_owned()),
                 Err(Refused::Pool(error)) => return Err(format!("the pool does not open: {error}")),
                 Err(Refused::Lost) => return Err(DETECTED.to_owned()),
                 Err(Refused::Engine(error)) => return Err(format!("the engine does not open: {error}")),
@@ -319,6 +325,7 @@ impl World {
         let pool = pool.map_err(Refused::Stopped)?.map_err(Refused::Pool)?;
         self.shared.tell(|| format!("pool: {pool:?}"));
         self.formatted = true;
+        self.check_outdated(&pool);
         let shared = self.shared.clone();
         let executor = Arc::new(shared.executor.clone());
         let env = Env {
@@ -326,7 +333,12 @@ impl World {
             spawn: executor,
             backing: Arc::new(shared.store.clone()),
             deliver: Arc::new(|batch| batch()),
-            events: Arc::new(move |event| shared.tell(|| format!("event {event:?}"))),
+            events: Arc::new(move |event| {
+                shared.tell(|| format!("event {event:?}"));
+                if let Event::DeviceLost { device, .. } = event {
+                    shared.lost.lock().push(device);
+                }
+            }),
         };
         let settings = Settings {
             mode: self.plan.mode,
@@ -337,7 +349,7 @@ impl World {
         let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
         let opened = opened.map_err(Refused::Stopped)?;
         let (engine, recovered) = opened.map_err(|error| match error {
-            OpenError::Hole { .. } if self.plan.disaster.is_some() => Refused::Lost,
+            OpenError::Hole { .. } if self.plan.is_lenient() => Refused::Lost,
             // The log of a single device says only what does not count.
             OpenError::Hole { .. } if self.plan.devices.len() == 1 && self.plan.victim_fails() => {
                 Refused::Lost
@@ -361,6 +373,19 @@ impl World {
     pub(crate) fn notary(&mut self, engine: &Arc<Engine>) -> Notary {
         let (shared, engine) = (self.shared.clone(), engine.clone());
         Notary { shared, engine, allowed: self.allowed(), rng: self.rng.fork() }
+    }
+
+    /// The loss of a leg is durable before the next acknowledgement (P11).
+    fn check_outdated(&self, pool: &Pool) {
+        self.shared.lost.lock().clear();
+        let outdated = self.shared.outdated.lock();
+        for (_, device) in
+            pool.present().filter(|(_, device)| outdated.iter().any(|name| name == device.name()))
+        {
+            let name = device.name();
+            self.shared
+                .fail(format!("{name} is used again, though writes were acknowledged without it (P11)"));
+        }
     }
 
     /// Sizes are checked, and often contents.
@@ -424,10 +449,11 @@ impl World {
         let gremlin = Gremlin {
             shared: self.shared.clone(),
             victim: self.victim().clone(),
+            disks: self.disks.clone(),
             plan: self.plan.clone(),
             rng: self.rng.fork(),
         };
-        if !self.plan.troubles.is_empty() {
+        if !self.plan.troubles.is_empty() || self.plan.disaster == Some(Disaster::AllGone) {
             self.shared.executor.start("gremlin", Box::pin(gremlin.run()));
         }
         if self.plan.disaster == Some(Disaster::DropFlushes) {
@@ -454,7 +480,7 @@ impl World {
             client.flush().await;
         })?;
         let dirty = engine.scan().dirty_blocks;
-        if dirty > 0 && self.plan.disaster.is_none() {
+        if dirty > 0 && !self.plan.is_lenient() {
             self.shared.fail(format!("{dirty} blocks are dirty after a flush"));
         }
         self.check_objects(|shared, key| shared.store.current(key));
@@ -486,7 +512,7 @@ impl World {
     }
 
     fn check_backing(&self) -> Result<(), String> {
-        if self.plan.disaster.is_none() {
+        if !self.plan.is_lenient() {
             self.check_objects(|shared, key| shared.store.durable(key));
         }
         match self.shared.failure.lock().clone() {
@@ -543,8 +569,16 @@ impl World {
             self.disks.iter().for_each(|disk| disk.rot(20));
             self.shared.hits.hit(Fault::BothRotten);
         }
+        if self.plan.disaster == Some(Disaster::AllGone) {
+            // But not one that was taken out of the pool.
+            let joined = |disk: &&Disk| !self.shared.left.lock().contains(&disk.name().to_owned());
+            self.disks.iter().filter(joined).for_each(Disk::appear);
+        }
         if self.disks.len() < 2 {
             return;
+        }
+        if self.plan.has(Trouble::LoneLegs) {
+            return self.between_lone_legs();
         }
         if self.plan.has(Trouble::Rot) {
             victim.rot(10);
@@ -564,6 +598,21 @@ impl World {
             let fresh = Disk::new(&self.shared.executor, "fresh", size, self.rng.fork(), &self.shared.hits);
             self.shared.spares.lock().push(fresh);
             self.shared.hits.hit(Fault::Wiped);
+        }
+    }
+
+    /// Copies of the victim are lost; or another device, if the engine says that there are two copies of everything.
+    fn between_lone_legs(&mut self) {
+        let others = self.disks.iter().filter(|disk| disk.name() != self.victim().name());
+        let others: Vec<Disk> = others.cloned().collect();
+        if others.iter().any(Disk::is_gone) {
+            return;
+        }
+        if self.mirrored && self.rng.chance(6000) {
+            self.rng.pick(&others).vanish();
+            self.shared.hits.hit(Fault::LostInTurn);
+        } else {
+            self.victim().rot_headers();
         }
     }
 }

@@ -151,6 +151,36 @@ fn rot_is_found_and_repaired_from_the_other_copy() {
 }
 
 #[test]
+fn a_scrub_by_hand_finds_rot_and_says_what_became_of_it() {
+    let server = cached();
+    let mut copies = Copies::new(7);
+    copies.change(&mut server.connect(), 150);
+    server.flush();
+    // A byte of every block of the segments (of 1 MiB), but not of their headers and footers.
+    let file = File::options().read(true).write(true).open(&server.caches()[0]).unwrap();
+    let end = file.metadata().unwrap().len() - (2 << 20);
+    for at in (1 << 20..end).step_by(4096).filter(|at| (1..128).contains(&(at / 4096 % 256))) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at + 77).unwrap();
+        file.write_all_at(&[byte[0] ^ 0x55], at + 77).unwrap();
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    let scrub: serde_json::Value =
+        serde_json::from_str(&server.ask(&["pool", "scrub", "--wait", "--json"])).unwrap();
+    assert_eq!((scrub["number"].as_u64(), scrub["running"].as_bool()), (Some(1), Some(false)), "{scrub}");
+    let count = |name: &str| scrub[name].as_u64().unwrap();
+    assert!(count("blocks_checked") > 0 && count("blocks_lost") == 0, "{scrub}");
+    assert!(count("blocks_repaired") + count("blocks_dropped") > 0, "{scrub}");
+    let again: serde_json::Value =
+        serde_json::from_str(&server.ask(&["pool", "scrub", "--wait", "--json"])).unwrap();
+    assert_eq!((&again["blocks_repaired"], &again["blocks_dropped"]), (&0.into(), &0.into()), "{again}");
+    let status: serde_json::Value = serde_json::from_str(&server.ask(&["pool", "status", "--json"])).unwrap();
+    assert_eq!(status["scrub"]["number"], 2);
+    copies.check(&mut server.connect());
+}
+
+#[test]
 fn a_pool_belongs_to_one_server() {
     let server = cached();
     let [first, second] = server.caches();

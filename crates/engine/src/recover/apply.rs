@@ -61,6 +61,7 @@ pub(super) async fn apply(pool: &Pool, live: Vec<Found>, read: &Read, doubtful: 
             legs: found.legs.clone(),
             live: 0,
             dirty: 0,
+            damaged: 0,
             holds: 0,
             durable: u16::MAX,
             sealed: true,

@@ -6,7 +6,14 @@
 //! | the same | the last frame; every data block good on either leg | it counts, and is made the same on all legs |
 //! | the same | the last frame; some data block good on no leg | torn: it was never acknowledged |
 //! | neither leg has a good head and body | no later frame in the segment, and none is missing before the next segment | the end |
-//! | the same | a later frame in the segment, or one is missing before the next segment | a hole: refuse to open |
+//! | the same | a later frame in the segment, or one is missing before the next segment | a hole |
+//! | no segment where the log has one (its successor names it, or the tail does) | the one before it has every frame up to the successor's first | it had none |
+//! | the same | a frame is missing, or there is none before it | a hole |
+//!
+//! A hole means that something acknowledged may be lost: the pool is not opened. A pool that never had a second device
+//! only ever held what the backing store has as well: it drops everything and goes on.
+//!
+//! A leg that lacks a frame other than the last one, while another leg has them all, does not count.
 
 use std::collections::HashMap;
 
@@ -19,6 +26,9 @@ use crate::plant;
 use crate::pool::Pool;
 use crate::segments::Reach;
 
+/// More than the frames that may have been written after the last one whose number is known.
+const UNREAD: Seq = 1 << 32;
+
 /// The records of a segment.
 #[derive(Clone, Debug)]
 pub(super) struct Contents {
@@ -28,7 +38,7 @@ pub(super) struct Contents {
     pub(super) sealed: bool,
 }
 
-/// The log's last frame.
+/// A frame as it should be on every leg.
 #[derive(Debug)]
 pub(super) struct Last {
     pub(super) start: u16,
@@ -48,6 +58,10 @@ pub(super) struct Read {
     pub(super) last: Option<Last>,
     pub(super) frames: u64,
     pub(super) torn: bool,
+    /// Legs that lack frames that others have.
+    pub(super) stale: Vec<Place>,
+    /// Nothing on the devices counts: the log had a hole.
+    pub(super) dropped: bool,
 }
 
 /// A frame with good head and body.
@@ -64,55 +78,99 @@ struct Image {
 
 /// Reads the log from its end back to its tail.
 pub(super) async fn read_log(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
-    let mut read = Read {
-        reach: pool.reach(),
-        next_frame: 1,
-        contents: HashMap::default(),
-        last: None,
-        frames: 0,
-        torn: false,
-    };
-    // The first frame of the segment after the one looked at: frames from it on do not count before it.
-    let mut limit: Option<Seq> = None;
+    match read_back(pool, found).await {
+        Err(OpenError::Hole { .. }) if pool.members.len() == 1 => Ok(Read::nothing(pool, found)),
+        read => read,
+    }
+}
+
+async fn read_back(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
+    let mut read = Read::new(pool.reach(), 1);
+    // The segment after the one looked at: frames from its first one on do not count before it.
+    let mut next: Option<&Found> = None;
     let mut end_known = false;
     for segment in found.iter().filter(|found| is_log(found)).rev() {
         if end_known && segment.seq < read.reach.tail {
             break;
         }
-        let footer = if end_known { read_footer(pool, segment).await } else { None };
+        // If one is missing between the two, its frames would be.
+        let adjoins = next.is_none_or(|next| next.previous == segment.seq);
+        let footer = if end_known && adjoins { read_footer(pool, segment).await } else { None };
         let contents = match footer {
             Some(contents) => contents,
             None => {
-                let image = Image::read(pool, segment).await;
-                let mut frames = image.chain(segment, pool.epoch, limit)?;
-                if limit.is_none()
-                    && let Some(last) = frames.last()
-                {
-                    read.last =
-                        image.verify(last).filter(|_| !plant::active("the last frame is not counted"));
-                    if read.last.is_none() {
-                        frames.pop();
-                        read.torn = true;
-                    }
-                }
+                let limit = next.map(|next| next.first_frame);
+                let frames = read.add_frames(pool, segment, limit).await?;
                 if let Some(last) = frames.last().filter(|_| !end_known) {
                     end_known = true;
                     read.next_frame = last.head.seq + 1;
                     read.reach = later(read.reach, &last.head);
                 }
-                read.frames += frames.len() as u64;
                 Contents { bodies: frames.into_iter().map(|frame| frame.body).collect(), sealed: false }
             }
         };
         read.contents.insert(segment.seq, contents);
-        limit = Some(segment.first_frame);
-    }
-    if !end_known {
-        read.next_frame = limit.unwrap_or(1);
+        next = Some(segment);
     }
     let tail = read.reach.tail;
+    match next {
+        Some(next) if !end_known => read.next_frame = next.first_frame,
+        // The tail is not there.
+        Some(next) if next.seq > tail && next.previous >= tail.max(1) => {
+            return Err(OpenError::Hole { frame: next.first_frame.saturating_sub(1) });
+        }
+        _ => {}
+    }
     read.contents.retain(|seq, _| *seq >= tail);
     Ok(read)
+}
+
+impl Read {
+    fn new(reach: Reach, next_frame: Seq) -> Self {
+        Read {
+            reach,
+            next_frame,
+            contents: HashMap::default(),
+            last: None,
+            frames: 0,
+            torn: false,
+            stale: Vec::new(),
+            dropped: false,
+        }
+    }
+
+    /// What is read of a log that does not count any more: no segment, and no frame's number is used again.
+    fn nothing(pool: &Pool, found: &[Found]) -> Self {
+        let next_seq = found.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(pool.reach().tail);
+        let first_frame = found.iter().map(|found| found.first_frame).max().unwrap_or(1);
+        let reach = Reach::new(next_seq, next_seq, 0);
+        Read { dropped: true, ..Read::new(reach, first_frame + UNREAD) }
+    }
+
+    /// Reads a segment frame by frame; `limit` is the next segment's first one.
+    async fn add_frames(
+        &mut self,
+        pool: &Pool,
+        segment: &Found,
+        limit: Option<Seq>,
+    ) -> Result<Vec<Frame>, OpenError> {
+        let image = Image::read(pool, segment).await;
+        let mut frames = image.chain(segment, pool.epoch, limit)?;
+        let mut proven = frames.len();
+        if limit.is_none()
+            && let Some(last) = frames.last()
+        {
+            proven -= 1;
+            self.last = image.verify(last).filter(|_| !plant::active("the last frame is not counted"));
+            if self.last.is_none() {
+                frames.pop();
+                self.torn = true;
+            }
+        }
+        self.frames += frames.len() as u64;
+        self.stale.extend(image.stale_legs(&frames[..proven.min(frames.len())]));
+        Ok(frames)
+    }
 }
 
 /// The reach of a frame, if it goes further than what the superblocks say.
@@ -178,7 +236,17 @@ impl Image {
         Some(Frame { head, body })
     }
 
-    /// The log's last frame put together from what is good on any leg; `None` if some of it is good on none.
+    /// The legs that lack some of these frames, or data of theirs, if another has all.
+    fn stale_legs(&self, frames: &[Frame]) -> Vec<Place> {
+        let is_whole = |leg: &(Place, Option<Buffer>)| {
+            let whole = |frame: &Frame| self.verify(frame).is_none_or(|mended| !mended.bad.contains(&leg.0));
+            frames.iter().all(whole)
+        };
+        let (whole, stale): (Vec<_>, Vec<_>) = self.legs.iter().partition(|leg| is_whole(leg));
+        if whole.is_empty() { Vec::new() } else { stale.into_iter().map(|(place, _)| *place).collect() }
+    }
+
+    /// A frame put together from what is good on any leg; `None` if some of it is good on none.
     fn verify(&self, frame: &Frame) -> Option<Last> {
         let start = frame.head.start;
         let blocks = frame.head.blocks();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+use super::frames::Read;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Place, SegmentHeader, SegmentKind};
 use crate::io::DeviceError;
@@ -84,7 +85,12 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
 /// The segments that count, in the order in which they are let go. What a doubtful one of the log holds does not count,
 /// but what it says of older ones does; when that cannot be known for long (`doubtful` is above any epoch), only the log
 /// counts, and the others have to be wiped.
-pub(super) fn live(found: Vec<Found>, reach: Reach, doubtful: u64) -> Vec<Found> {
+pub(super) fn live(mut found: Vec<Found>, read: &Read, doubtful: u64) -> Vec<Found> {
+    let reach = read.reach;
+    if read.dropped {
+        return Vec::new();
+    }
+    found.iter_mut().for_each(|found| found.legs.retain(|place| !read.stale.contains(place)));
     let counts = |found: &Found| {
         let in_log = super::is_log(found) && found.seq >= reach.tail;
         in_log

@@ -79,7 +79,7 @@ impl Engine {
         let (found, unread) = headers::scan(&pool).await;
         let doubtful = doubtful_before(&pool, unread.is_empty());
         let read = frames::read_log(&pool, &found).await?;
-        let live = headers::live(found.clone(), read.reach, doubtful);
+        let live = headers::live(found.clone(), &read, doubtful);
         let Applied { segments, objects, notes, unsealed, unsure, kept, recovered } =
             apply::apply(&pool, live, &read, doubtful).await;
         let names = pool.members.iter().map(|m| m.device.as_ref().map(|d| d.name().to_owned()));
@@ -90,6 +90,9 @@ impl Engine {
         let engine = Engine::assemble(Parts { env, pool, segments, objects, notes, next_seq, settings });
         for device in also_lost.iter().filter_map(|index| names.get(usize::from(*index))?.clone()) {
             engine.event(Event::DeviceLost { device, left: engine.active() });
+        }
+        if read.dropped {
+            engine.event(Event::LogDropped);
         }
         engine.repair_last(&read).await;
         engine.wipe(headers::dropped(&found, read.reach, &kept, unread)).await;

@@ -1,0 +1,209 @@
+//! One thing at a time: worlds in which exactly one thing goes wrong, at a place of our choosing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::io::Device as _;
+use forebay_engine::{Engine, Mode};
+
+use crate::client::{Allowed, Client};
+use crate::executor::Stop;
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::world::{Crash, World};
+
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// A quiet world of `devices` devices of 64 MiB with one file, in which nothing is destaged by itself for long.
+fn world(seed: u64, devices: usize) -> World {
+    let mut rng = Rng::new(seed);
+    let mut plan = Plan::new(&mut rng);
+    plan.devices = vec![64 << 20; devices];
+    plan.spares = vec![64 << 20];
+    plan.victim = 0;
+    plan.troubles.clear();
+    plan.disaster = None;
+    plan.mode = Mode::WriteBack;
+    plan.ram = 16 << 10;
+    plan.destage_after = Duration::from_secs(600);
+    plan.objects = 1;
+    plan.sessions = 0;
+    plan.habits.modes.clear();
+    plan.habits.extent = 4 << 20;
+    World::new(plan, rng, false)
+}
+
+/// Runs `act` with a client of the world.
+fn with_client<F>(world: &World, engine: &Arc<Engine>, allowed: Allowed, act: impl FnOnce(Client) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let client = Client::new(&world.shared, engine, allowed, world.rng.clone());
+    assert_eq!(world.shared.executor.block_on(LIMIT, act(client)), Ok(()));
+    assert_eq!(*world.shared.failure.lock(), None);
+}
+
+/// Writes `blocks` blocks from block `first` on, each by itself and stable.
+fn write(world: &World, engine: &Arc<Engine>, first: u64, blocks: u64) {
+    with_client(world, engine, Allowed::default(), move |mut client| async move {
+        for block in first..first + blocks {
+            client.write(1, block * 4096, 4096, true).await;
+        }
+    });
+}
+
+/// Waits until `is_true`.
+fn until(world: &World, is_true: impl Fn() -> bool + Send + 'static) -> Stop {
+    let executor = world.shared.executor.clone();
+    let waiting = async move {
+        while !is_true() {
+            use forebay_engine::io::Clock as _;
+            executor.sleep(Duration::from_millis(10)).await;
+        }
+    };
+    world.shared.executor.block_on(LIMIT, waiting).map_or_else(|stop| stop, |()| Stop::Done)
+}
+
+fn check(world: &mut World, engine: &Arc<Engine>) {
+    assert_eq!(world.look_at_all(engine), Ok(()));
+    assert_eq!(*world.shared.failure.lock(), None);
+}
+
+/// Ends the session by a power cut.
+fn cut(world: &mut World, engine: Arc<Engine>) {
+    drop(engine);
+    world.crash(Crash::PowerCut);
+}
+
+#[test]
+fn what_recovery_finds_on_one_device_only_is_on_two_before_write_back_goes_on() {
+    for seed in 0..8 {
+        let mut world = world(seed, 2);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 300);
+        cut(&mut world, engine);
+        // Headers of one device's segments rot: of their copies, recovery finds one only.
+        world.disks[0].rot_headers();
+        let engine = world.start_through(Vec::new()).unwrap();
+        let theirs = engine.clone();
+        assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
+        assert!(engine.usage().dirty_blocks > 0, "it was not for destaging it all");
+        write(&world, &engine, 300, 10);
+        cut(&mut world, engine);
+        world.disks[1].vanish();
+        let engine = world.start_through(Vec::new()).unwrap();
+        check(&mut world, &engine);
+    }
+}
+
+#[test]
+fn after_a_device_was_replaced_the_other_one_may_go() {
+    let mut world = world(1, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 300);
+    world.disks[0].vanish();
+    write(&world, &engine, 300, 1);
+    assert_eq!(engine.effective_mode(), Mode::WriteThrough);
+    let spare = world.shared.spares.lock()[0].clone();
+    let theirs = engine.clone();
+    let added = async move { theirs.add_device(Arc::new(spare), false).await.is_ok() };
+    assert_eq!(world.shared.executor.block_on(LIMIT, added), Ok(true));
+    let theirs = engine.clone();
+    assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
+    write(&world, &engine, 301, 10);
+    world.disks[1].vanish();
+    check(&mut world, &engine);
+    cut(&mut world, engine);
+    let spare = world.shared.spares.lock().pop().unwrap();
+    world.disks.push(spare);
+    let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
+}
+
+#[test]
+fn with_no_device_left_dirty_blocks_are_errors_and_clean_ones_come_from_the_backing_store() {
+    let mut world = world(2, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 100);
+    world.disks.iter().for_each(|disk| disk.vanish());
+    let object = world.shared.objects.lock().object(1).unwrap();
+    let theirs = engine.clone();
+    let read = async move {
+        let mut results = Vec::new();
+        for block in 0..200 {
+            let mut buffer = vec![0; 4096];
+            results.push(theirs.read(&object, block * 4096, &mut buffer).await.is_ok());
+        }
+        results
+    };
+    let results = world.shared.executor.block_on(LIMIT, read).unwrap();
+    assert!(results[..50].iter().all(|read| !read), "only the cache has them: {results:?}");
+    assert!(results[100..].iter().all(|read| *read), "{results:?}");
+    // Nobody takes the place of devices that hold what no other place does.
+    let spare = world.shared.spares.lock().pop().unwrap();
+    let theirs = engine.clone();
+    let refused = async move {
+        theirs.flush().await.is_err() && theirs.add_device(Arc::new(spare), false).await.is_err()
+    };
+    assert_eq!(world.shared.executor.block_on(LIMIT, refused), Ok(true));
+    cut(&mut world, engine);
+    world.disks.iter().for_each(|disk| disk.appear());
+    let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
+}
+
+#[test]
+fn a_lone_device_with_a_damaged_log_opens_without_what_it_cached() {
+    let mut world = world(3, 1);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 300);
+    check(&mut world, &engine);
+    cut(&mut world, engine);
+    // Every header: the log's tail is not found.
+    for _ in 0..8 {
+        world.disks[0].rot_headers();
+    }
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 100, 50);
+    check(&mut world, &engine);
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
+}
+
+#[test]
+fn a_log_that_lacks_a_whole_segment_is_not_opened_as_if_nothing_were_missing() {
+    let mut world = world(4, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 400);
+    cut(&mut world, engine);
+    // The first log segment on both devices.
+    for disk in &world.disks {
+        let header = disk.written().into_iter().find(|block| *block > 0 && block % 256 == 0).unwrap();
+        disk.rot_at(header * 4096);
+    }
+    let error = world.start_through(Vec::new()).err().unwrap();
+    assert!(error.contains("frame"), "{error}");
+}
+
+#[test]
+fn a_device_that_cannot_be_drained_goes_on_serving() {
+    let mut world = world(5, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 100);
+    let failing = crate::backing::Rates { error: 10_000, ..Default::default() };
+    world.shared.store.set_rates(failing);
+    let remove = |engine: &Arc<Engine>, name: &str| {
+        let (engine, name) = (engine.clone(), name.to_owned());
+        let removal = async move { engine.remove_device(&name).await.is_ok() };
+        world.shared.executor.block_on(LIMIT, removal)
+    };
+    assert_eq!(remove(&engine, world.disks[0].name()), Ok(false));
+    world.shared.store.set_rates(Default::default());
+    let theirs = engine.clone();
+    assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
+    write(&world, &engine, 50, 400);
+    assert_eq!(remove(&engine, world.disks[0].name()), Ok(true));
+    world.disks[0].vanish();
+    check(&mut world, &engine);
+}
