@@ -350,6 +350,12 @@ impl World {
         let opened = opened.map_err(Refused::Stopped)?;
         let (engine, recovered) = opened.map_err(|error| match error {
             OpenError::Hole { .. } if self.plan.is_lenient() => Refused::Lost,
+            // The last device says that the others are out of date, two of which may have had both copies of something.
+            OpenError::Hole { .. }
+                if self.plan.disaster == Some(Disaster::AllGone) && self.plan.devices.len() > 2 =>
+            {
+                Refused::Lost
+            }
             // The log of a single device says only what does not count.
             OpenError::Hole { .. } if self.plan.devices.len() == 1 && self.plan.victim_fails() => {
                 Refused::Lost
