@@ -105,7 +105,7 @@ pub(crate) fn keep(cache: &Arc<Cache>, mut pending: Box<Pending>, answer: &[u8],
         entries: std::mem::take(&mut pending.entries),
         answer: answer.into(),
     };
-    let record = Record::Change(change).encode();
+    let record = Record::Change(Box::new(change)).encode();
     let noted = (record.len() <= NOTE_MAX).then(|| block_on(cache.engine.note(&record)));
     // Without cache devices a crash forgets the answer, as without a cache.
     let Some(Ok((frame, _))) = noted else { return done };

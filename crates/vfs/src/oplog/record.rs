@@ -11,7 +11,7 @@ const SETTLED: u8 = 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
     /// A change that was carried out, and what its client was to be told.
-    Change(Change),
+    Change(Box<Change>),
     /// All changes up to a number are in the backing file system, durably, but for those that never were and never will
     /// be.
     Settled {
@@ -94,7 +94,7 @@ impl Record {
                 let [count] = input.array()?;
                 let entries = (0..count).map(|_| decode_entry(&mut input)).collect::<Option<_>>()?;
                 let answer = input.0.into();
-                Some(Record::Change(Change { number, confirmed, filesystem, entries, answer }))
+                Some(Record::Change(Box::new(Change { number, confirmed, filesystem, entries, answer })))
             }
             SETTLED => {
                 let upto = input.u64()?;
@@ -191,7 +191,7 @@ mod tests {
         let entry = |object, made| Entry { dir: handle(40), name: name.clone(), object, made };
         let entries = Entries::from_iter([entry(Some(handle(40)), made), entry(Some(handle(8)), None)]);
         let answer = vec![9; 1000].into();
-        Record::Change(Change { number: 1 << 40, confirmed: 3, filesystem: 5, entries, answer })
+        Record::Change(Box::new(Change { number: 1 << 40, confirmed: 3, filesystem: 5, entries, answer }))
     }
 
     fn records() -> [Record; 4] {
@@ -199,13 +199,13 @@ mod tests {
         let entries = Entries::from_iter([gone]);
         [
             largest(),
-            Record::Change(Change {
+            Record::Change(Box::new(Change {
                 number: 1,
                 confirmed: 0,
                 filesystem: 0,
                 entries,
                 answer: Box::default(),
-            }),
+            })),
             Record::Settled { upto: 7, void: vec![1, 5] },
             Record::Settled { upto: 7, void: Vec::new() },
         ]

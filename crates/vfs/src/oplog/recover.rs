@@ -66,7 +66,7 @@ fn read(notes: &[Note]) -> io::Result<Found> {
         match Record::decode(&note.bytes) {
             Some(Record::Change(change)) => {
                 found.settled = found.settled.max(change.confirmed);
-                found.changes.insert(change.number, change);
+                found.changes.insert(change.number, *change);
             }
             Some(Record::Settled { upto, void }) => {
                 found.settled = found.settled.max(upto);
@@ -232,9 +232,9 @@ mod tests {
         removed.void.insert(1);
         assert_eq!(void(&removed, &[]), []);
         let notes = [
-            Record::Change(removed.changes[&1].clone()),
+            Record::Change(Box::new(removed.changes[&1].clone())),
             Record::Settled { upto: 9, void: vec![1] },
-            Record::Change(Change { number: 10, confirmed: 9, ..removed.changes[&1].clone() }),
+            Record::Change(Box::new(Change { number: 10, confirmed: 9, ..removed.changes[&1].clone() })),
         ];
         let notes: Vec<_> =
             (1..).zip(&notes).map(|(id, record)| Note { id, bytes: record.encode().into() }).collect();
