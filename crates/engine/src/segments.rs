@@ -139,8 +139,10 @@ pub(crate) struct Opened {
 }
 
 impl Inner {
+    /// False for one that is only about to join.
     fn takes_segments(&self, device: usize) -> bool {
-        self.totals[device] > 0 && !self.retired.contains(&(device as u16))
+        let there = self.totals.get(device).is_some_and(|total| *total > 0);
+        there && !self.retired.contains(&(device as u16))
     }
 
     fn has_two_legs(&self, id: SegmentId) -> bool {

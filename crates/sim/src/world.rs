@@ -628,8 +628,8 @@ mod tests {
     use super::*;
 
     /// Seeds that once found bugs of the engine or of the simulator, and some that never did.
-    const SEEDS: [u64; 18] =
-        [2, 13, 26, 29, 40, 70, 82, 88, 126, 132, 191, 222, 361, 430, 688, 2291, 2664, 2985];
+    const SEEDS: [u64; 19] =
+        [2, 13, 26, 29, 40, 70, 82, 88, 126, 132, 191, 222, 361, 430, 688, 696, 2291, 2664, 2985];
 
     #[test]
     fn worlds_end_well_and_the_same_way_each_time() {
