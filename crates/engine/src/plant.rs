@@ -24,9 +24,7 @@ pub const PLANTS: &[&str] = &[
     "destage cleans what was rewritten meanwhile",
     "reads do not wait for frames",
     "what is moved within the log is taken for clean",
-    "lone legs are taken for mirrored",
     "a lost device is not recorded",
-    "given-up legs are used at once",
 ];
 
 #[cfg(feature = "plant")]

@@ -372,7 +372,7 @@ impl Segments {
             if inner.totals[usize::from(place.device)] == 0 {
                 continue;
             }
-            if until.is_past(reach) || plant::active("given-up legs are used at once") {
+            if until.is_past(reach) {
                 inner.free[usize::from(place.device)].push(place.segment);
             } else {
                 inner.pending.push((place, until));
@@ -512,7 +512,7 @@ impl Segments {
     /// Whether the whole log is on two devices, durably, and so is what is written to `head` now.
     pub(crate) fn is_mirrored(&self, head: Option<SegmentId>) -> bool {
         let inner = self.0.lock();
-        let lone = inner.lone >= inner.durable_tail && !plant::active("lone legs are taken for mirrored");
+        let lone = inner.lone >= inner.durable_tail;
         head.is_some_and(|head| inner.has_two_legs(head)) && !lone
     }
 
