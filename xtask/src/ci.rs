@@ -65,7 +65,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("sim: bugs", || {
             let features =
                 ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
-            one(command("cargo", features).args(["--", "--plants", "--seeds", "400"]))
+            one(command("cargo", features).args(["--", "--plants", "--seeds", "800"]))
         }),
         step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
         // Real requests through FUSE and a loop device: the ratios between loads are those of the model.
