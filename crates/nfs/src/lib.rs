@@ -2,7 +2,8 @@
 //! virtual file system and back.
 //!
 //! A request is first tried on the event loop without waiting: what is in memory is answered there and then,
-//! and small READs of what is on the cache devices go on there. What may wait for a disk, and every change, goes to a worker. A change is answered when it is durable.
+//! and small READs of what is on the cache devices go on there. What may wait for a disk, and every change, goes to a worker.
+//! A change is answered when it is durable.
 
 mod answer;
 mod caller;

@@ -8,6 +8,7 @@ use forebay_engine::{Engine, Mode};
 
 use crate::client::{Allowed, Client};
 use crate::executor::Stop;
+use crate::notes::let_go_when_due;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::world::{Crash, World};
@@ -117,6 +118,30 @@ fn after_a_device_was_replaced_the_other_one_may_go() {
     let spare = world.shared.spares.lock().pop().unwrap();
     world.disks.push(spare);
     let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
+}
+
+#[test]
+fn notes_on_one_device_only_are_asked_for_before_write_back_goes_on() {
+    let mut world = world(6, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 10);
+    let theirs = engine.clone();
+    let noted = async move {
+        let (frame, _) = theirs.note(b"kept").await?;
+        theirs.commit(frame).await
+    };
+    assert!(world.shared.executor.block_on(LIMIT, noted).unwrap().is_ok());
+    let letting_go = let_go_when_due(world.shared.clone(), engine.clone(), world.rng.fork());
+    world.shared.executor.start("notes", Box::pin(letting_go));
+    world.disks[0].vanish();
+    write(&world, &engine, 10, 1);
+    let spare = world.shared.spares.lock()[0].clone();
+    let theirs = engine.clone();
+    let added = async move { theirs.add_device(Arc::new(spare), false).await.is_ok() };
+    assert_eq!(world.shared.executor.block_on(LIMIT, added), Ok(true));
+    let theirs = engine.clone();
+    assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
     check(&mut world, &engine);
 }
 
