@@ -10,12 +10,15 @@ use anyhow::{Result, ensure};
 
 use crate::{
     documents,
-    process::{command, line, lines, output, root, run, target_dir},
+    process::{command, line, lines, output, root, run, target_dir, within},
     readme,
     server::{Kind, Server},
     setup,
     suites::{self, Counts, SUITES, Target},
 };
+
+/// What takes longer hangs: it is ended, and the other steps still run.
+const LIMIT: Duration = Duration::from_mins(25);
 
 /// All fuzz targets together run this long.
 const FUZZING: Duration = Duration::from_secs(60);
@@ -124,14 +127,14 @@ pub(crate) fn sim<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Command {
 
 /// A step that is one command: passed or failed.
 fn one(command: &mut Command) -> Result<Counts> {
-    run(command)?;
+    run(&mut within(LIMIT, command))?;
     Ok(Counts { passed: 1, ..Counts::default() })
 }
 
 /// Runs `cargo test`, passes its output on, and sums what its binaries report.
 fn tests(command: &mut Command) -> Result<Counts> {
     let mut counts = Counts::default();
-    let status = lines(command, |line| {
+    let status = lines(&mut within(LIMIT, command), |line| {
         let _ = std::io::stdout().write_all(line);
         if let Some((passed, failed, ignored)) = summary(&String::from_utf8_lossy(line)) {
             counts.passed += passed;

@@ -50,6 +50,18 @@ pub(crate) fn bounded<S: AsRef<OsStr>>(
     command
 }
 
+/// The same command, ended with all that it started when the limit has passed.
+pub(crate) fn within(limit: Duration, command: &Command) -> Command {
+    let mut limited = bounded(Some(limit), command.get_program(), command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
+}
+
 /// Exit status that coreutils' `timeout` gives when the limit was reached.
 pub(crate) const TIMED_OUT: i32 = 124;
 
@@ -191,5 +203,13 @@ mod tests {
             let ended = lines_once_begun(&mut shell(script), Duration::ZERO, || true, |_| {}).unwrap();
             assert_eq!(ended.unwrap().code(), Some(3), "{script}");
         }
+    }
+
+    #[test]
+    fn a_command_within_a_limit_keeps_its_environment_and_is_ended() {
+        let mut ends = shell("test \"$SEEN\" = yes");
+        run(&mut within(Duration::from_secs(60), ends.env("SEEN", "yes"))).unwrap();
+        let status = within(Duration::from_secs(1), &shell("sleep 1000 & wait")).status().unwrap();
+        assert_eq!(status.code(), Some(TIMED_OUT));
     }
 }

@@ -110,10 +110,12 @@ fn times_never_go_back_while_clients_write_and_the_cache_destages() {
             }
             None
         });
-        for n in 0..400u64 {
-            c.write(&file, n % 50 * 5000, &[n as u8; 5000], StableHow::FileSync).unwrap();
+        {
+            let _done = DoneAtEnd(&done);
+            for n in 0..400u64 {
+                c.write(&file, n % 50 * 5000, &[n as u8; 5000], StableHow::FileSync).unwrap();
+            }
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(watching.join().unwrap(), None);
     });
 }

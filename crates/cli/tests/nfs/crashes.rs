@@ -1,16 +1,26 @@
 //! `kill -9` under load, again and again, with cache files harmed while the server runs: nothing acknowledged is lost.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::fs::OFlags;
 use rustix::process::Signal;
 
 use crate::harness::*;
 
 fn cached() -> Server {
     Serve::unsquashed().cached().start()
+}
+
+/// Kills the server when it goes.
+struct Killed<'a>(&'a Server);
+
+impl Drop for Killed<'_> {
+    fn drop(&mut self) {
+        self.0.signal(Signal::KILL);
+    }
 }
 
 /// Blocks of a file that a client wrote until the server was killed.
@@ -35,11 +45,12 @@ impl Load {
                     written.fetch_add(1, Ordering::Relaxed);
                 }
             });
+            // The writer ends with the server only: also when something here panics.
+            let _killed = Killed(server);
             wait_for(|| written.load(Ordering::Relaxed) >= before);
             harm(server);
             let harmed = written.load(Ordering::Relaxed);
             wait_for(|| written.load(Ordering::Relaxed) >= harmed + before);
-            server.signal(Signal::KILL);
         });
         server.wait();
         server.start();
@@ -84,15 +95,20 @@ fn cut_short(path: &Path) {
     File::options().write(true).open(path).unwrap().set_len(1 << 20).unwrap();
 }
 
-/// One byte of every fourth block but those near the superblocks.
+#[repr(align(4096))]
+struct Aligned([u8; 4096]);
+
+/// One byte of every fourth block but those near the superblocks. Past the page cache, as the server writes: where both
+/// meet, the kernel fails the syncs of the page cache's side.
 fn flip_bits(path: &Path) {
-    let file = File::options().read(true).write(true).open(path).unwrap();
+    let direct = OFlags::DIRECT.bits().cast_signed();
+    let file = File::options().read(true).write(true).custom_flags(direct).open(path).unwrap();
+    let mut block = Aligned([0; 4096]);
     for at in (2 << 20..file.metadata().unwrap().len() - (2 << 20)).step_by(4 * 4096) {
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, at + 77).unwrap();
-        file.write_all_at(&[byte[0] ^ 0x55], at + 77).unwrap();
+        file.read_exact_at(&mut block.0, at).unwrap();
+        block.0[77] ^= 0x55;
+        file.write_all_at(&block.0, at).unwrap();
     }
-    file.sync_all().unwrap();
 }
 
 /// Puts a new file in the place of one that the server does not use any more.

@@ -95,14 +95,7 @@ fn list_under_churn(
                 }
             });
         }
-        // Ends the others also when this one panics.
-        struct Set<'a>(&'a AtomicBool);
-        impl Drop for Set<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
-        let _end = Set(&done);
+        let _done = DoneAtEnd(&done);
         let mut c = server.connect();
         for round in 0..rounds {
             let way = match round % 3 {

@@ -92,7 +92,8 @@ fn cut(fs: &'static str, seed: &str, fault: Option<&str>, cached: bool) -> Optio
             })
         });
         let working: Vec<_> = working.collect();
-        while done.load(Ordering::Relaxed) < 200 {
+        // If all have ended before, one of them says why below.
+        while done.load(Ordering::Relaxed) < 200 && !working.iter().all(|thread| thread.is_finished()) {
             std::thread::yield_now();
         }
         array.cut_power(seed);

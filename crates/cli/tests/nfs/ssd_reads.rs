@@ -94,6 +94,7 @@ fn copies_that_rot_while_they_are_read_are_read_from_the_directory() {
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _done = DoneAtEnd(&done);
             // Every third block of both devices, behind the superblocks.
             for cache in server.caches() {
                 let device = File::options().write(true).open(cache).unwrap();
@@ -101,7 +102,6 @@ fn copies_that_rot_while_they_are_read_are_read_from_the_directory() {
                     device.write_all_at(b"rotten", block * BLOCK + 77).unwrap();
                 }
             }
-            done.store(true, std::sync::atomic::Ordering::SeqCst);
         });
         for seed in 0..3 {
             let (server, file, done) = (&server, &file, &done);

@@ -1,5 +1,7 @@
 //! What every test needs: a server, a client, and a few words for assertions.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 mod array;
 mod calls;
 mod client;
@@ -63,6 +65,15 @@ pub(crate) fn at(seconds: u32, nseconds: u32) -> SetTime {
 /// A name in a directory.
 pub(crate) fn name<'a>(dir: &FileHandle, name: &'a [u8]) -> DirOpArgs<'a> {
     DirOpArgs { dir: *dir, name }
+}
+
+/// Says "done" to threads that go on until then, also when its owner panics: a test that hangs tells nobody why.
+pub(crate) struct DoneAtEnd<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for DoneAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Asks again until it is so; a working server needs no more than seconds.
