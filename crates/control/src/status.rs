@@ -104,6 +104,9 @@ pub struct ExportStatus {
     pub id: u32,
     /// Type of the file system, such as `xfs`.
     pub fs_type: String,
+    /// Whether one journal orders all its changes, so that one commit carries many.
+    #[serde(default)]
+    pub ordered: bool,
     /// Size of the file system.
     pub total_bytes: u64,
     /// Free space, with what is reserved for root.

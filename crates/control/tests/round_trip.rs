@@ -105,6 +105,7 @@ fn status() -> Status {
         path: "/srv/data".into(),
         id: 7,
         fs_type: "xfs".into(),
+        ordered: true,
         total_bytes: 10,
         free_bytes: 5,
         total_inodes: 100,

@@ -106,6 +106,7 @@ impl Control {
                     path: export.path.clone(),
                     id: export.id,
                     fs_type: export.fs_type().into(),
+                    ordered: export.ordered(),
                     total_bytes: bytes.0,
                     free_bytes: bytes.1,
                     total_inodes: files.0,

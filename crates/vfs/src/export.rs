@@ -81,7 +81,7 @@ impl Export {
         Target { export: self.clone(), object: self.root.clone() }
     }
 
-    /// Whether the backing file system's own order of metadata is relied on.
+    /// Whether one journal orders all changes of the backing file system, and that is relied on.
     pub fn ordered(&self) -> bool {
         self.fs.journal.order() == Order::Journal
     }

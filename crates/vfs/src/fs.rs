@@ -9,17 +9,18 @@ use rustix::io::Errno;
 use crate::attr::Attr;
 use crate::cache::Linked;
 use crate::error::{Error, Result};
-use crate::journal::{Deliver, Journal, Order};
+use crate::journal::{Deliver, Journal};
 use crate::locate::{self, Locator};
 use crate::object::Object;
+use crate::order::order_of;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, Table};
 use crate::verifier::Verifier;
 use crate::versions::Versions;
 use crate::writeback::Writeback;
 
-const EXT4: i64 = 0xef53;
-const XFS: i64 = 0x5846_5342;
+pub(crate) const EXT4: i64 = 0xef53;
+pub(crate) const XFS: i64 = 0x5846_5342;
 
 /// How often a handle is tried again that the kernel has no memory for, it says.
 const TRIES: u32 = 1000;
@@ -61,7 +62,7 @@ impl Filesystem {
     ) -> Result<Self> {
         let device = rustix::fs::fstat(root)?.st_dev;
         let magic = rustix::fs::fstatfs(root)?.f_type;
-        let order = order_of(device, magic);
+        let order = order_of(root, device, magic);
         let again = || {
             rustix::fs::openat(
                 root,
@@ -263,43 +264,6 @@ fn fine_times(root: &OwnedFd) -> bool {
         let ctime = ctime.map(|stat| (stat.st_ctime, stat.st_ctime_nsec)).ok();
         ctime.is_some() && std::mem::replace(&mut last, ctime) != ctime
     })
-}
-
-/// Whether one journal orders all metadata of the file system on `device` (see [`crate::journal`]).
-fn order_of(device: u64, magic: i64) -> Order {
-    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let options = mount_options(&number);
-    let has =
-        |name: &str| options.iter().any(|option| option == name || option.starts_with(&format!("{name}=")));
-    // lazytime is left out: SETATTR and size changes are logged at once under it too, but write times are not.
-    let unordered = ["logdev", "rtdev", "journal_dev", "journal_path", "nobarrier", "lazytime"];
-    if unordered.iter().any(|name| has(name)) || has("barrier") && !options.iter().any(|o| o == "barrier=1") {
-        return Order::PerObject;
-    }
-    match magic {
-        XFS => Order::Journal,
-        EXT4 if !options.iter().any(|o| o == "data=journal") && ext4_has_journal(&number) => Order::Journal,
-        _ => Order::PerObject,
-    }
-}
-
-/// The mount and super block options of the file system on `number` ("major:minor"); proc(5).
-fn mount_options(number: &str) -> Vec<String> {
-    let Ok(text) = std::fs::read_to_string("/proc/self/mountinfo") else { return Vec::new() };
-    let line = text.lines().find(|line| line.split(' ').nth(2) == Some(number));
-    let Some(line) = line else { return Vec::new() };
-    let mount = line.split(' ').nth(5).unwrap_or_default();
-    let super_block = line.rsplit(' ').next().unwrap_or_default();
-    mount.split(',').chain(super_block.split(',')).map(String::from).collect()
-}
-
-/// ext4 can be made without a journal; the journal's thread shows in /proc/fs/jbd2 as "DEVICE-INODE".
-fn ext4_has_journal(number: &str) -> bool {
-    let Ok(device) = std::fs::read_link(format!("/sys/dev/block/{number}")) else { return false };
-    let Some(name) = device.file_name().and_then(|name| name.to_str()) else { return false };
-    let Ok(journals) = std::fs::read_dir("/proc/fs/jbd2") else { return false };
-    let prefix = format!("{name}-");
-    journals.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
 }
 
 /// Opens a directory to be exported.

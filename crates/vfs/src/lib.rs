@@ -28,6 +28,7 @@ mod lookup;
 mod names;
 mod object;
 mod oplog;
+mod order;
 mod outside;
 mod overlay;
 mod owner;

@@ -178,3 +178,22 @@ fn what_was_acknowledged_survives_a_power_cut_on_ext2() {
     change_at_once(&server);
     check_all(&disk.after_power_cut(home.path()).at);
 }
+
+/// Fast commits persist some objects ahead of older changes of others.
+#[test]
+fn one_journal_is_relied_on_only_where_it_orders_everything() {
+    needs_root!();
+    let fast: &[&str] = &["-O", "fast_commit"];
+    let cases = [
+        ("ext4", &[][..], true),
+        ("ext4", fast, false),
+        ("ext4", &["-O", "^has_journal"], false),
+        ("xfs", &[], true),
+    ];
+    for (kind, flags, ordered) in cases {
+        let home = tempfile::tempdir().unwrap();
+        let Some(disk) = LoopDisk::with(home.path(), kind, 320 << 20, flags) else { return };
+        let server = disk.serve().start();
+        assert_eq!(server.status()["exports"][0]["ordered"], ordered, "{kind} {flags:?}");
+    }
+}

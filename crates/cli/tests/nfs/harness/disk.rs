@@ -22,9 +22,15 @@ fn run(program: &str, args: &[&OsStr]) -> bool {
 impl LoopDisk {
     /// Makes one of `kind` (ext2, ext4, xfs) and `size` bytes below `home`; `None`, and says so, where that cannot be.
     pub(crate) fn new(home: &Path, kind: &str, size: u64) -> Option<Self> {
+        Self::with(home, kind, size, &[])
+    }
+
+    /// The same, made with further `flags`.
+    pub(crate) fn with(home: &Path, kind: &str, size: u64, flags: &[&str]) -> Option<Self> {
         let image = home.join("image");
         std::fs::File::create(&image).unwrap().set_len(size).unwrap();
-        let made = run(&format!("mkfs.{kind}"), &["-q".as_ref(), image.as_os_str()]);
+        let flags: Vec<_> = ["-q"].iter().chain(flags).map(OsStr::new).collect();
+        let made = run(&format!("mkfs.{kind}"), &[&flags[..], &[image.as_os_str()]].concat());
         let disk = made.then(|| Self::mount(image, home.join("mnt"), kind)).flatten();
         if disk.is_none() {
             eprintln!("not run: needs mkfs.{kind} and loop devices");
