@@ -2,14 +2,7 @@
 
 use rustix::fs::{FileType, Stat};
 
-/// Seconds and nanoseconds since 1970-01-01 UTC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Time {
-    /// Whole seconds; negative before 1970.
-    pub sec: i64,
-    /// Nanoseconds, 0 to 999,999,999.
-    pub nsec: u32,
-}
+pub use forebay_oplog::Time;
 
 /// The attributes an NFS server reports (RFC 1813 fattr3) plus nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

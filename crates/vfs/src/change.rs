@@ -16,7 +16,7 @@ use crate::journal::Intent;
 use crate::lookup::stamp;
 use crate::names::Stamp;
 use crate::object::{Change, Object};
-use crate::oplog::Entry;
+use crate::oplog;
 use crate::sys::{KernelHandle, proc_path};
 use crate::verdicts::want;
 
@@ -178,7 +178,7 @@ impl Vfs {
         });
         drop(changing);
         let pending =
-            if result.is_ok() { dir.export.fs.changed([Entry::new(dir, name, None)]) } else { None };
+            if result.is_ok() { dir.export.fs.changed([oplog::entry(dir, name, None)]) } else { None };
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
         let removed = self.forget_if_gone(dir, victim);
         let intent = result.is_ok().then(|| Intent { removed, pending, ..metadata(&[dir]) });
@@ -240,7 +240,7 @@ impl Vfs {
         if let (true, Some(moved), Scheme::Names(locator)) = (done, &moved, &from.export.fs.scheme) {
             locator.learn(moved, &to.object.kernel, to_name);
         }
-        let entries = || [Entry::new(from, from_name, None), Entry::new(to, to_name, moved)];
+        let entries = || [oplog::entry(from, from_name, None), oplog::entry(to, to_name, moved)];
         let pending = if done { fs.changed(entries()) } else { None };
         let (from_wcc, to_wcc) = match second {
             Some(second) => {
@@ -287,7 +287,7 @@ impl Vfs {
         drop(own);
         let kernel = Some(target.object.kernel);
         let pending =
-            if result.is_ok() { dir.export.fs.changed([Entry::new(dir, name, kernel)]) } else { None };
+            if result.is_ok() { dir.export.fs.changed([oplog::entry(dir, name, kernel)]) } else { None };
         let wcc = renaming.end(result.is_ok(), &[(name, kernel)]);
         let after = linked.end().after;
         let intent = result.is_ok().then(|| Intent { pending, ..metadata(&[dir, target]) });

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::export::{Target, Vfs};
 use crate::fs::require_dir;
 use crate::journal::Intent;
-use crate::oplog::{Entry, Rights};
+use crate::oplog::{self, Entry, Rights};
 use crate::sys::{self, KernelHandle};
 
 /// How CREATE treats a name that is taken (RFC 1813 createmode3).
@@ -145,7 +145,7 @@ impl Vfs {
         let child: Option<KernelHandle> = result.as_ref().ok().map(|(target, _)| target.object.kernel);
         let pending = result.as_ref().ok().and_then(|(target, attr)| {
             let made = Some(Rights { mode: attr.mode, uid: attr.uid, gid: attr.gid });
-            dir.export.fs.changed([Entry { made, ..Entry::new(dir, name, Some(target.object.kernel)) }])
+            dir.export.fs.changed([Entry { made, ..oplog::entry(dir, name, Some(target.object.kernel)) }])
         });
         let wcc = renaming.end(result.is_ok(), &[(name, child)]);
         let intent = result.as_ref().ok().map(|(target, _)| Intent { pending, ..metadata(&[dir, target]) });

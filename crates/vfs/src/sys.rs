@@ -7,28 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
-/// The largest kernel file handle carried inside an NFS handle, in bytes. ext4 and XFS use 8 to 12,
-/// btrfs 20 to 40.
-pub(crate) const KERNEL_HANDLE_MAX: usize = 40;
-
-/// A kernel file handle as `name_to_handle_at(2)` gives it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub(crate) struct KernelHandle {
-    pub(crate) kind: i32,
-    pub(crate) len: u8,
-    pub(crate) bytes: [u8; KERNEL_HANDLE_MAX],
-}
-
-impl KernelHandle {
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-
-    /// Whether the handle begins with this inode number, as those of ext4, XFS and btrfs do. A "no" says nothing.
-    pub(crate) fn may_be_of(&self, ino: u64) -> bool {
-        self.len >= 8 && self.bytes[..4] == (ino as u32).to_ne_bytes()
-    }
-}
+pub(crate) use forebay_oplog::{IDENTITY_MAX as KERNEL_HANDLE_MAX, Identity as KernelHandle};
 
 #[repr(C)]
 struct RawHandle {

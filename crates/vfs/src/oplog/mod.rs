@@ -6,7 +6,6 @@
 //! change that a crash took back. Each record says which changes were known to be durable when it was written. Those
 //! after them are looked for in the directories at the next start: see [`recover`].
 
-mod record;
 mod recover;
 
 use std::collections::BTreeSet;
@@ -20,7 +19,7 @@ use crate::cache::Cache;
 use crate::export::Target;
 use crate::fs::Filesystem;
 use crate::journal::Done;
-pub(crate) use record::{Change, Entries, Entry, Record, Rights};
+pub(crate) use forebay_oplog::{Change, Entries, Entry, Record, Rights};
 pub(crate) use recover::recover;
 
 #[derive(Debug, Default)]
@@ -88,12 +87,12 @@ impl Filesystem {
     }
 }
 
-impl Entry {
-    /// `name` in `dir` now leads to `object`.
-    pub(crate) fn new(dir: &Target, name: &[u8], object: Option<crate::sys::KernelHandle>) -> Self {
-        Entry { dir: dir.object.kernel, name: name.into(), object, made: None }
-    }
+/// `name` in `dir` now leads to `object`.
+pub(crate) fn entry(dir: &Target, name: &[u8], object: Option<crate::sys::KernelHandle>) -> Entry {
+    Entry { dir: dir.object.kernel, name: name.into(), object, made: None }
 }
+
+const _: () = assert!(forebay_oplog::RECORD_MAX == NOTE_MAX);
 
 /// Puts a change with its answer into the log. Returns what is to be called when the change itself is durable: it calls
 /// `done` when the record is, too. May wait for room in the log.

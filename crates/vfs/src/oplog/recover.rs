@@ -72,7 +72,8 @@ fn read(notes: &[Note]) -> io::Result<Found> {
                 found.settled = found.settled.max(upto);
                 found.void.extend(void);
             }
-            None => {
+            // Of operations nothing is known here yet: as of what a newer version wrote.
+            Some(Record::Operation(_) | Record::Checkpoint { .. }) | None => {
                 let why = "the cache's log has a record of a change that this version of Forebay does not know; use the \
                            version that wrote it";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));

@@ -1,0 +1,119 @@
+//! What the log says of an object.
+
+use crate::codec::{Reader, put_identity, put_time};
+use crate::identity::Identity;
+
+/// Seconds and nanoseconds since 1970-01-01 UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Time {
+    /// Whole seconds; negative before 1970.
+    pub sec: i64,
+    /// Nanoseconds, 0 to 999,999,999.
+    pub nsec: u32,
+}
+
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A regular file.
+    File = 1,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A local socket.
+    Socket,
+    /// A character device.
+    Character,
+    /// A block device.
+    Block,
+}
+
+const KINDS: [Kind; 7] =
+    [Kind::File, Kind::Directory, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::Character, Kind::Block];
+
+/// The attributes that a change sets, but for the size, which is the cache's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// What kind of object it is.
+    pub kind: Kind,
+    /// Permission bits with set-uid, set-gid and sticky: the low 12 bits of st_mode. Of no meaning for a symbolic link.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Owning group.
+    pub gid: u32,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the contents, as of this change. What WRITE made of it later is in the cache's own records.
+    pub mtime: Time,
+}
+
+/// What else it takes to make an object again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum New {
+    /// Nothing: a file, directory, pipe or socket.
+    Plain,
+    /// Of a device node: major and minor number.
+    Device(u32, u32),
+    /// Of a symbolic link: its text.
+    Link(Box<[u8]>),
+}
+
+/// An object after a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// The object.
+    pub identity: Identity,
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// The change made it.
+    pub new: Option<New>,
+}
+
+impl Object {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let Attributes { kind, mode, uid, gid, atime, mtime } = self.attributes;
+        put_identity(&self.identity, out);
+        out.push(kind as u8);
+        [mode, uid, gid].iter().for_each(|field| out.extend_from_slice(&field.to_le_bytes()));
+        put_time(atime, out);
+        put_time(mtime, out);
+        match &self.new {
+            None => out.push(0),
+            Some(New::Plain) => out.push(1),
+            Some(New::Device(major, minor)) => {
+                out.push(2);
+                out.extend_from_slice(&major.to_le_bytes());
+                out.extend_from_slice(&minor.to_le_bytes());
+            }
+            Some(New::Link(text)) => {
+                out.push(3);
+                // What is longer than a note has no record.
+                out.extend_from_slice(&(text.len() as u16).to_le_bytes());
+                out.extend_from_slice(text);
+            }
+        }
+    }
+
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Option<Self> {
+        let identity = input.identity()?;
+        let kind = *KINDS.get(usize::from(input.u8()?).checked_sub(1)?)?;
+        let (mode, uid, gid) = (input.u32()?, input.u32()?, input.u32()?);
+        let (atime, mtime) = (input.time()?, input.time()?);
+        let new = match input.u8()? {
+            0 => None,
+            1 => Some(New::Plain),
+            2 => Some(New::Device(input.u32()?, input.u32()?)),
+            3 => {
+                let len = u16::from_le_bytes(input.array()?);
+                Some(New::Link(input.bytes(len.into())?.into()))
+            }
+            _ => return None,
+        };
+        let attributes = Attributes { kind, mode, uid, gid, atime, mtime };
+        Some(Object { identity, attributes, new })
+    }
+}

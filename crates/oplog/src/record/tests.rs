@@ -1,0 +1,118 @@
+use super::*;
+use crate::identity::IDENTITY_MAX;
+use crate::object::{Attributes, Kind, New, Object, Time};
+use crate::operation::{Binding, Bindings};
+use crate::{Intent, RECORD_MAX};
+
+fn identity(len: u8) -> Identity {
+    let mut bytes = [0; IDENTITY_MAX];
+    bytes[..usize::from(len)].fill(len);
+    Identity { kind: -1, len, bytes }
+}
+
+fn long() -> Name {
+    SmallVec::from_elem(b'n', 255)
+}
+
+/// As long as a change can be.
+fn largest() -> Record {
+    let made = Some(Rights { mode: 0o7777, uid: u32::MAX, gid: 7 });
+    let entry = |object, made| Entry { dir: identity(40), name: long(), object, made };
+    let entries = Entries::from_iter([entry(Some(identity(40)), made), entry(Some(identity(8)), None)]);
+    let answer = vec![9; 1000].into();
+    Record::Change(Box::new(Change { number: 1 << 40, confirmed: 3, filesystem: 5, entries, answer }))
+}
+
+fn object(len: u8, kind: Kind, new: Option<New>) -> Object {
+    let atime = Time { sec: i64::MIN, nsec: 999_999_999 };
+    let mtime = Time { sec: 1 << 33, nsec: 0 };
+    let attributes = Attributes { kind, mode: 0o7777, uid: u32::MAX, gid: 7, atime, mtime };
+    Object { identity: identity(len), attributes, new }
+}
+
+fn operation(entries: impl IntoIterator<Item = Binding>, objects: Vec<Object>) -> Record {
+    let entries = entries.into_iter().collect::<Bindings>();
+    Record::Operation(Box::new(Operation {
+        number: 1 << 50,
+        filesystem: 3,
+        entries,
+        objects,
+        reply: [7; 20].into(),
+    }))
+}
+
+/// A RENAME with the longest names and identities and a reply as large as they are.
+fn largest_rename() -> Record {
+    let entry = |was, now| Binding { dir: identity(40), name: long(), was, now };
+    let entries = [entry(Some(identity(40)), None), entry(Some(identity(39)), Some(identity(40)))];
+    let objects = vec![object(40, Kind::Directory, None), object(40, Kind::Directory, None)];
+    let Record::Operation(rename) = operation(entries, objects) else { unreachable!() };
+    Record::Operation(Box::new(Operation { reply: vec![9; 1000].into(), ..*rename }))
+}
+
+fn records() -> Vec<Record> {
+    let gone = Entry { dir: identity(8), name: SmallVec::from_slice(b"x"), object: None, made: None };
+    let entries = Entries::from_iter([gone]);
+    let made = |now| Binding { dir: identity(8), name: SmallVec::from_slice(b"y"), was: None, now };
+    let answer = Box::default();
+    vec![
+        largest(),
+        Record::Change(Box::new(Change { number: 1, confirmed: 0, filesystem: 0, entries, answer })),
+        Record::Settled { upto: 7, void: vec![1, 5] },
+        Record::Settled { upto: 7, void: Vec::new() },
+        Record::Checkpoint { filesystem: 2, upto: 1 << 60 },
+        largest_rename(),
+        operation([], vec![object(8, Kind::File, None)]),
+        operation([made(Some(identity(8)))], vec![object(8, Kind::Fifo, Some(New::Plain))]),
+        operation([made(Some(identity(9)))], vec![object(9, Kind::Block, Some(New::Device(7, u32::MAX)))]),
+        operation([made(None)], vec![object(9, Kind::Symlink, Some(New::Link(Box::from(*b"to/it"))))]),
+    ]
+}
+
+#[test]
+fn records_are_read_as_they_were_written() {
+    for record in records() {
+        let bytes = record.encode();
+        assert!(bytes.len() <= RECORD_MAX);
+        assert_eq!(Record::decode(&bytes), Some(record));
+    }
+}
+
+#[test]
+fn what_is_cut_short_is_no_record_and_nothing_panics() {
+    for record in records() {
+        let bytes = record.encode();
+        for len in 0..bytes.len() {
+            assert_ne!(Record::decode(&bytes[..len]), Some(record.clone()));
+        }
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << bit;
+                let read = Record::decode(&changed);
+                assert!(read.is_none_or(|read| read != record && read.encode() == changed), "one encoding");
+            }
+        }
+    }
+    assert_eq!(Record::decode(&[5, 0, 0, 0, 0, 0, 0, 0, 0]), None);
+}
+
+#[test]
+fn intents_are_read_as_they_were_written() {
+    for (replaced, name) in [(None, long()), (Some(identity(40)), long()), (None, Name::from_slice(b"x"))] {
+        let (from, to) = ((identity(40), name.clone()), (identity(12), name));
+        let intent = Intent { number: 1 << 40, filesystem: 9, from, to, moved: identity(8), replaced };
+        let bytes = intent.encode();
+        assert!(bytes.len() <= 690);
+        assert_eq!(Intent::decode(&bytes), Some(intent.clone()));
+        for len in 0..bytes.len() {
+            assert_ne!(Intent::decode(&bytes[..len]), Some(intent.clone()));
+        }
+        for bit in 0..8 * bytes.len() {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let read = Intent::decode(&changed);
+            assert!(read.is_none_or(|read| read != intent && read.encode() == changed), "one encoding");
+        }
+    }
+}
