@@ -55,7 +55,7 @@ pub use notes::{NOTE_MAX, Note, NoteId};
 pub use object::Object;
 pub use outside::Version;
 pub use read::TriedRead;
-pub use recover::{OpenError, Recovered};
+pub use recover::{OpenError, Opening, Recovered};
 pub use scrub::Scrub;
 pub use write::Tried;
 

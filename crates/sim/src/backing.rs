@@ -59,6 +59,8 @@ struct State {
     base: Duration,
     next: u64,
     under_way: BTreeMap<u64, Write>,
+    /// Whoever asks for anything makes a mistake.
+    closed: bool,
 }
 
 struct Write {
@@ -177,6 +179,7 @@ impl Store {
             base,
             next: 0,
             under_way: BTreeMap::new(),
+            closed: false,
         };
         Store { executor: executor.clone(), hits: hits.clone(), state: Arc::new(Mutex::new(state)) }
     }
@@ -195,6 +198,11 @@ impl Store {
     pub fn set_free(&self, free: u64) {
         let mut state = self.state.lock();
         state.capacity = state.used() + free / BLOCK as u64;
+    }
+
+    /// Nobody may ask for anything until it is opened again.
+    pub fn set_closed(&self, closed: bool) {
+        self.state.lock().closed = closed;
     }
 
     /// Makes an object, durably, with `content`.
@@ -255,6 +263,10 @@ impl Store {
     }
 
     fn begin(&self, state: &mut State, factor: u32) -> Option<Duration> {
+        assert!(
+            !state.closed,
+            "the backing store is asked while it may have to be brought to where notes say it is"
+        );
         if !self.executor.step() {
             return None;
         }

@@ -346,7 +346,14 @@ impl World {
             destage_after: self.plan.destage_after,
             scrub_every: self.plan.destage_after * 3 + Duration::from_millis(50),
         };
-        let opened = self.shared.executor.block_on(LIMIT, Engine::open(pool, env, settings));
+        let store = self.shared.store.clone();
+        let opening = async move {
+            store.set_closed(true);
+            let opening = Engine::begin(pool, env, settings).await;
+            store.set_closed(false);
+            opening?.finish().await
+        };
+        let opened = self.shared.executor.block_on(LIMIT, opening);
         let opened = opened.map_err(Refused::Stopped)?;
         let (engine, recovered) = opened.map_err(|error| match error {
             OpenError::Hole { .. } if self.plan.is_lenient() => Refused::Lost,

@@ -66,16 +66,58 @@ pub struct Recovered {
     pub notes: Vec<Note>,
 }
 
+/// An engine that knows all that is on its devices and has not asked its backing store for anything yet: whoever put notes
+/// into the log may first bring the store to where they say it is. See [`Engine::begin`].
+pub struct Opening {
+    engine: Arc<Engine>,
+    unsure: Vec<Arc<Object>>,
+    recovered: Recovered,
+}
+
+impl Opening {
+    /// The notes found in the log; see [`Recovered::notes`].
+    pub fn notes(&self) -> &[Note] {
+        &self.recovered.notes
+    }
+
+    /// Puts the engine into service.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Nothing that was on the devices is lost by that.
+    pub async fn finish(self) -> Result<(Arc<Engine>, Recovered), OpenError> {
+        let Opening { engine, unsure, recovered } = self;
+        engine.settle(unsure).await?;
+        engine.start_tasks();
+        engine.log.started().await.map_err(OpenError::Engine)?;
+        engine.finish_cuts().await?;
+        let scan = engine.scan();
+        let recovered = Recovered {
+            dirty_blocks: scan.dirty_blocks,
+            clean_blocks: scan.ssd_blocks - scan.dirty_blocks,
+            ..recovered
+        };
+        Ok((engine, recovered))
+    }
+}
+
 impl Engine {
     /// Puts a pool into service: recovers what is on it and starts the engine's tasks.
     ///
     /// # Errors
     /// See [`OpenError`]. Nothing that was on the devices is lost by that.
     pub async fn open(
-        mut pool: Pool,
+        pool: Pool,
         env: Env,
         settings: Settings,
     ) -> Result<(Arc<Engine>, Recovered), OpenError> {
+        Engine::begin(pool, env, settings).await?.finish().await
+    }
+
+    /// Recovers what is on a pool, for [`Opening::finish`] to put it into service. Whoever does not may begin again.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Nothing that was on the devices is lost by that.
+    pub async fn begin(mut pool: Pool, env: Env, settings: Settings) -> Result<Opening, OpenError> {
         let (found, unread) = headers::scan(&pool).await;
         let doubtful = doubtful_before(&pool, unread.is_empty());
         let read = frames::read_log(&pool, &found).await?;
@@ -99,17 +141,7 @@ impl Engine {
         for (id, footer) in unsealed {
             engine.write_footer(id, &footer).await;
         }
-        engine.settle(unsure).await?;
-        engine.start_tasks();
-        engine.log.started().await.map_err(OpenError::Engine)?;
-        engine.finish_cuts().await?;
-        let scan = engine.scan();
-        let recovered = Recovered {
-            dirty_blocks: scan.dirty_blocks,
-            clean_blocks: scan.ssd_blocks - scan.dirty_blocks,
-            ..recovered
-        };
-        Ok((engine, recovered))
+        Ok(Opening { engine, unsure, recovered })
     }
 
     /// Makes it durable that segments do not count, where the reach does not say so.
