@@ -9,7 +9,7 @@ use forebay_engine::{Engine, Object as Cached, Tried, TriedRead};
 use crate::attr::{Attr, Time};
 use crate::cache::{Linked, from_cache};
 use crate::cred::Cred;
-use crate::data::write_full;
+use crate::data::{read_full, write_full};
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::fs::Filesystem;
@@ -43,8 +43,8 @@ pub(crate) enum Found {
     Plain,
 }
 
-/// The largest READ that is to be answered by [`SsdRead`], in bytes: the copying of larger ones keeps others waiting.
-const SSD_READ: usize = 64 << 10;
+/// The largest READ that an event loop begins itself, in bytes: the copying of larger ones keeps others waiting.
+const SMALL_READ: usize = 64 << 10;
 
 /// A READ of what is on the cache devices: it can be carried out on a thread that must not block.
 pub struct SsdRead {
@@ -77,7 +77,7 @@ impl Vfs {
         let Some(cached) = link.get() else {
             // Nothing is known of it. In memory already, it needs no cache; and only a worker makes it known.
             if !wait.allowed() {
-                return if fills { Err(Error::WouldBlock) } else { Ok(Found::Plain) };
+                return if fills { self.start_reading(target, offset, buf) } else { Ok(Found::Plain) };
             }
             if !keeps || (!fills && link.reads.streams(offset, buf.len() as u64)) {
                 return Ok(Found::Plain);
@@ -95,13 +95,13 @@ impl Vfs {
             TriedRead::Read(len) if len == buf.len() => return Ok(Found::Read(len)),
             TriedRead::Uncached => {
                 if !wait.allowed() {
-                    return if fills { Err(Error::WouldBlock) } else { Ok(Found::Plain) };
+                    return if fills { self.start_reading(target, offset, buf) } else { Ok(Found::Plain) };
                 }
                 if !keeps || (!fills && link.reads.streams(offset, buf.len() as u64)) {
                     return Ok(Found::Plain);
                 }
             }
-            TriedRead::OnSsd if !wait.allowed() && buf.len() <= SSD_READ => {
+            TriedRead::OnSsd if !wait.allowed() && buf.len() <= SMALL_READ => {
                 let (engine, object) = (linked.cache.engine.clone(), cached.clone());
                 return Ok(Found::OnSsd(SsdRead { engine, object, offset }));
             }
@@ -117,6 +117,18 @@ impl Vfs {
             return read(buf).map(Found::Read);
         }
         Ok(Found::Read(len))
+    }
+
+    /// For a worker to wait for: the kernel begins to read what it has not got when it is asked without waiting, so that
+    /// as many reads are with the disks as there are requests, not as there are workers.
+    fn start_reading(&self, target: &Target, offset: u64, buf: &mut [u8]) -> Result<Found> {
+        if buf.len() <= SMALL_READ
+            && let Ok(file) = target.object.reader(&self.budget, false)
+        {
+            // The worker meets the same error.
+            let _ = read_full(file, buf, offset, Wait::No);
+        }
+        Err(Error::WouldBlock)
     }
 
     /// Writes into the cache's log or to the backing file, as the mode and the room there is say. Returns the bytes

@@ -153,6 +153,37 @@ fn a_hanging_disk_holds_up_nobody_who_needs_it_not() {
 }
 
 #[test]
+fn as_many_reads_are_with_the_disks_as_clients_have_sent() {
+    needs_root!();
+    let Some(array) = Array::instant("xfs") else { return };
+    let serve = array.serve().cached().flags(&["--workers", "2"]);
+    let rig = Rig { server: serve.start(), array };
+    let path = rig.server.data.join("f");
+    std::fs::write(&path, vec![1; 20 << 20]).unwrap();
+    let on_disk = std::fs::File::open(path).unwrap();
+    on_disk.sync_all().unwrap();
+    rustix::fs::fadvise(on_disk.as_fd(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut c = rig.server.connect();
+    let root = c.root();
+    let file = c.find(&root, b"f");
+    // Makes it known.
+    c.read(&file, 0, 4096).unwrap();
+    // Only disks that take their time are counted.
+    rig.heal();
+    rig.array.ask(&["inject", "hang"]);
+    let before = rig.array.reads();
+    let read = |n: u64| ReadArgs { file, offset: n << 20, count: 4096 };
+    for n in 1..17 {
+        send(&mut c, Procedure::Read, &read(n));
+    }
+    wait_for(|| rig.array.reads() >= before + 16);
+    rig.heal();
+    for _ in 1..17 {
+        c.receive().unwrap();
+    }
+}
+
+#[test]
 fn a_retransmission_of_what_hangs_waits_for_it_and_gets_its_reply() {
     needs_root!();
     let Some(rig) = rig() else { return };

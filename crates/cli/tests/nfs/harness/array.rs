@@ -51,6 +51,13 @@ impl Array {
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// Reads that have come to the disks so far.
+    pub(crate) fn reads(&self) -> u64 {
+        let status = self.verb(&["status", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        status["status"]["counters"]["reads"].as_u64().unwrap()
+    }
+
     fn up(&self) -> Output {
         let (home, at) = (self.home.path().to_str().unwrap(), self.at.to_str().unwrap());
         let what =
