@@ -10,7 +10,9 @@ const VERSION: u8 = 1;
 /// the locks of both directories, and to be emptied under them if the RENAME fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// The number that its record in the log will have.
+    /// The log that its record will be in: what other logs left in a slot says nothing.
+    pub log: u64,
+    /// The number that its record will have.
     pub number: u64,
     /// The file system, as in the keys of the cache.
     pub filesystem: u32,
@@ -25,10 +27,11 @@ pub struct Intent {
 }
 
 impl Intent {
-    /// The contents of a slot. At most 690 bytes; about 90 on ext4 and XFS with short names.
+    /// The contents of a slot. At most 700 bytes; about 100 on ext4 and XFS with short names.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         out.push(VERSION);
+        out.extend_from_slice(&self.log.to_le_bytes());
         out.extend_from_slice(&self.number.to_le_bytes());
         out.extend_from_slice(&self.filesystem.to_le_bytes());
         for (dir, name) in [&self.from, &self.to] {
@@ -48,11 +51,11 @@ impl Intent {
         if input.u8()? != VERSION {
             return None;
         }
-        let (number, filesystem) = (input.u64()?, input.u32()?);
+        let (log, number, filesystem) = (input.u64()?, input.u64()?, input.u32()?);
         let from = (input.identity()?, input.name()?);
         let to = (input.identity()?, input.name()?);
         let moved = input.identity()?;
         let replaced = if input.0.is_empty() { None } else { Some(input.identity()?) };
-        input.0.is_empty().then_some(Intent { number, filesystem, from, to, moved, replaced })
+        input.0.is_empty().then_some(Intent { log, number, filesystem, from, to, moved, replaced })
     }
 }

@@ -7,6 +7,8 @@ mod identity;
 mod intent;
 mod object;
 mod operation;
+pub mod plant;
+mod reconcile;
 mod record;
 mod tree;
 
@@ -14,6 +16,7 @@ pub use identity::{IDENTITY_MAX, Identity};
 pub use intent::Intent;
 pub use object::{Attributes, Kind, New, Object, Time};
 pub use operation::{Binding, Bindings, Operation};
+pub use reconcile::{Outcome, SetAside, reconcile};
 pub use record::{Change, Entries, Entry, Record, Rights};
 pub use tree::Tree;
 

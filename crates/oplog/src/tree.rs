@@ -48,7 +48,7 @@ pub trait Tree {
     /// Sets owner, group, mode and times, as far as they differ, in this order; `kind` is what the object is.
     fn set(&mut self, object: Identity, attributes: &Attributes) -> Result<(), Self::Error>;
 
-    /// What the slots say, in any order.
+    /// What the slots say of operations of this log, in any order.
     fn intents(&mut self) -> Result<Vec<Intent>, Self::Error>;
 
     /// Identities that are known outside under others: (outside, in the file system), in any order.

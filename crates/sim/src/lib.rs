@@ -10,6 +10,7 @@ pub mod exhaustive;
 pub mod gremlin;
 pub mod hits;
 pub mod model;
+pub mod namespace;
 pub mod notes;
 pub mod objects;
 #[cfg(test)]

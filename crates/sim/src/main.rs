@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use forebay_sim::exhaustive;
 use forebay_sim::hits::{FAULTS, Hits};
+use forebay_sim::namespace::exhaustive as small;
 use forebay_sim::world::{self, Outcome};
+use parking_lot::Mutex;
 
 /// Seeds in a run from which on every class of fault must have been hit.
 const ENOUGH: u64 = 500;
@@ -39,7 +41,10 @@ struct Arguments {
     /// All workloads of so many operations, with crashes everywhere
     #[arg(long, value_name = "OPERATIONS", conflicts_with_all = ["minutes", "seed"])]
     exhaustive: Option<u32>,
-    /// Of exhaustive crashes, only every so manyth
+    /// Worlds of names, which is what the log of changes and recovery make of a tree, in place of worlds of the engine
+    #[arg(long)]
+    names: bool,
+    /// Of exhaustive crashes, only every so manyth; of names, of the longest sequences
     #[arg(long, default_value_t = 1)]
     stride: u64,
     /// Plant deliberate bugs, one at a time, and show that each is found within the seeds
@@ -137,6 +142,9 @@ fn main() -> ExitCode {
     if arguments.plants {
         return plants(arguments.seeds, threads);
     }
+    if let (true, Some(most)) = (arguments.names, arguments.exhaustive) {
+        return exhaustive_names(most as usize, arguments.stride.max(1), threads);
+    }
     if let Some(most) = arguments.exhaustive {
         return exhaustive_cases(most, arguments.stride.max(1), threads);
     }
@@ -183,6 +191,36 @@ fn exhaustive_cases(most: u32, stride: u64, threads: usize) -> ExitCode {
     });
     let (count, failed) = (count.into_inner(), failed.into_inner());
     println!("{} workloads, {count} cases, {failed} workloads failed", workloads.len());
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Every sequence of operations on a small tree, with every crash.
+fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
+    let first = small::first_requests();
+    let (next, failed, counts) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(small::Counts::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(first) = first.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    let result = catch_unwind(|| small::all_from(first, most, stride));
+                    match result.unwrap_or_else(|_| Err(format!("what begins with {first:?} panicked"))) {
+                        Ok(more) => counts.lock().add(more),
+                        Err(failure) => {
+                            println!("FAILED {failure}");
+                            failed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let small::Counts { sequences, crashes, again, meddled } = counts.into_inner();
+    let failed = failed.into_inner();
+    println!(
+        "{sequences} sequences, {crashes} crashes, {again} more inside recovery, {meddled} with somebody else's file; \
+         {failed} of {} failed",
+        first.len()
+    );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

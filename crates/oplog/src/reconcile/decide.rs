@@ -1,0 +1,63 @@
+//! Step 3: what of the fold holds. Nothing is written.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::fold::{Fold, Place};
+use super::view::View;
+use crate::identity::Identity;
+use crate::plant;
+use crate::tree::Tree;
+
+#[derive(Debug, Default)]
+pub(super) struct Decided {
+    /// Directories of the fold that are there.
+    pub(super) present: BTreeSet<Identity>,
+    /// Entries that lead somewhere and hold, with what they lead to; parents first.
+    pub(super) live: Vec<(Place, Identity)>,
+    /// What they lead to.
+    pub(super) wanted: BTreeSet<Identity>,
+    /// Of that, what is gone and has to be made.
+    pub(super) missing: BTreeSet<Identity>,
+    /// What any entry of the fold leads to, whether it holds or not.
+    pub(super) bound: BTreeSet<Identity>,
+}
+
+/// Goes down from the directories that are there; rows 7 and 9 are what is not reached.
+pub(super) fn decide<T: Tree>(view: &mut View<'_, T>, fold: &Fold) -> Result<Decided, T::Error> {
+    let mut decided = Decided::default();
+    let mut children = BTreeMap::<Identity, Vec<(&Place, Identity)>>::new();
+    for (place, bound) in &fold.entries {
+        let children = children.entry(place.0).or_default();
+        children.extend(bound.now.map(|object| (place, object)));
+        decided.bound.extend(bound.now);
+    }
+    let mut queue = VecDeque::new();
+    for dir in children.keys() {
+        if view.attributes(*dir)?.is_some() {
+            decided.present.insert(*dir);
+            queue.push_back(*dir);
+        }
+    }
+    while let Some(dir) = queue.pop_front() {
+        for (place, object) in children.remove(&dir).unwrap_or_default() {
+            if !decided.wanted.contains(&object) {
+                if view.attributes(object)?.is_none() {
+                    if !is_new(fold, object) {
+                        continue;
+                    }
+                    decided.missing.insert(object);
+                    queue.push_back(object);
+                }
+                decided.wanted.insert(object);
+            }
+            decided.live.push((place.clone(), object));
+        }
+    }
+    Ok(decided)
+}
+
+/// Whether an object that is gone was lost with the end of what was carried out, and not removed.
+fn is_new(fold: &Fold, object: Identity) -> bool {
+    fold.objects.get(&object).is_some_and(|known| known.new.is_some())
+        && !plant::active("5: what is gone is not made again")
+}

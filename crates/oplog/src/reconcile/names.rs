@@ -1,0 +1,173 @@
+//! Steps 4 and 5: what is under wrong names goes to the directory for moving, then everything gets its names, then that
+//! directory is emptied. Each step compares and acts, so that all of it may be cut and begun again.
+
+use super::decide::Decided;
+use super::fold::{Bound, Fold, Place};
+use super::view::View;
+use super::{Name, SetAside};
+use crate::identity::Identity;
+use crate::object::Kind;
+use crate::plant;
+use crate::tree::Tree;
+
+/// The longest name.
+const NAME_MAX: usize = 255;
+
+pub(super) struct Names<'a, T: Tree> {
+    pub(super) view: View<'a, T>,
+    pub(super) fold: &'a Fold,
+    pub(super) decided: &'a Decided,
+    pub(super) set_aside: Vec<SetAside>,
+}
+
+/// What to do with what is under a name and should not be.
+enum Verdict {
+    Detach,
+    SetAside,
+    Leave,
+}
+
+impl<T: Tree> Names<'_, T> {
+    /// Takes away what is under wrong names.
+    pub(super) fn detach(&mut self) -> Result<(), T::Error> {
+        for (place, bound) in &self.fold.entries {
+            if !self.decided.present.contains(&place.0) {
+                continue;
+            }
+            let Some(found) = self.view.lookup(place)? else { continue };
+            match self.verdict(bound, found) {
+                Verdict::Detach => self.detach_from(found, place)?,
+                Verdict::SetAside => self.set_aside_as(found, place, place)?,
+                Verdict::Leave => {}
+            }
+        }
+        self.detach_strays()
+    }
+
+    fn verdict(&self, bound: &Bound, found: Identity) -> Verdict {
+        let (wanted, gone) = (self.decided.wanted.contains(&found), !self.decided.bound.contains(&found));
+        let known = bound.known.contains(&found);
+        match bound.now {
+            // Row 1.
+            Some(object) if object == found => Verdict::Leave,
+            // Rows 7 and 9.
+            Some(object) if !self.decided.wanted.contains(&object) => {
+                match plant::active("7: what is there goes") {
+                    true => Verdict::SetAside,
+                    false => Verdict::Leave,
+                }
+            }
+            // Row 3. What is known by its attributes only may be an administrator's doing.
+            Some(_) if wanted || known && gone => {
+                match plant::active("3: what is in the way and known stays") {
+                    true => Verdict::SetAside,
+                    false => Verdict::Detach,
+                }
+            }
+            // Row 4.
+            Some(_) if plant::active("4: what is in the way and unknown is removed") => Verdict::Detach,
+            Some(_) => Verdict::SetAside,
+            None if plant::active("11: what was removed stays") => Verdict::Leave,
+            None if plant::active("12: what has the name of something removed is removed") => Verdict::Detach,
+            // Row 11.
+            None if known && (wanted || gone) => Verdict::Detach,
+            // Row 12.
+            None => Verdict::Leave,
+        }
+    }
+
+    fn detach_from(&mut self, object: Identity, place: &Place) -> Result<(), T::Error> {
+        let moving = self.view.moving(object);
+        match self.view.lookup(&moving)? {
+            // Under another of its names before.
+            Some(_) => self.view.unlink(object, place),
+            None => self.view.rename(object, place, &moving),
+        }
+    }
+
+    /// Directories that are under no name the fold knows: somebody else moved them.
+    fn detach_strays(&mut self) -> Result<(), T::Error> {
+        for (place, object) in &self.decided.live {
+            if self.decided.missing.contains(object) || !self.view.is_directory(*object)? {
+                continue;
+            }
+            let moving = self.view.moving(*object);
+            let at_home =
+                self.decided.present.contains(&place.0) && self.view.lookup(place)? == Some(*object);
+            if !at_home && self.view.lookup(&moving)?.is_none() {
+                let stray = self.view.place(*object)?;
+                self.view.rename(*object, &stray, &moving)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what is gone, without its place.
+    pub(super) fn make(&mut self) -> Result<(), T::Error> {
+        for object in &self.decided.missing {
+            let known = self.fold.objects.get(object);
+            if let Some((known, new)) = known.and_then(|known| Some((known, known.new.as_ref()?))) {
+                self.view.make(*object, known.attributes.kind, new)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives everything its names.
+    pub(super) fn attach(&mut self) -> Result<(), T::Error> {
+        for (place, object) in &self.decided.live {
+            if self.view.lookup(place)? == Some(*object) {
+                continue;
+            }
+            if self.view.is_directory(*object)? {
+                let moving = self.view.moving(*object);
+                self.view.rename(*object, &moving, place)?;
+            } else if self.decided.missing.contains(object)
+                || !plant::active("2: what lost its name stays without")
+            {
+                self.view.link(*object, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties the directory for moving: what has its names does not need this one, and what has none was removed.
+    pub(super) fn clear(&mut self) -> Result<(), T::Error> {
+        for place in self.view.in_moving()? {
+            let Some(object) = Identity::from_name(&place.1) else { continue };
+            let homes = self.fold.entries.iter().filter(|(_, bound)| bound.known.contains(&object));
+            let homes: Vec<&Place> = homes.map(|(home, _)| home).collect();
+            let lost = self.decided.bound.contains(&object) && !self.decided.wanted.contains(&object);
+            if homes.is_empty() || lost || !self.remove(object, &place)? {
+                let there = homes.into_iter().rfind(|home| self.decided.present.contains(&home.0)).cloned();
+                let home = there.unwrap_or((self.view.root()?, place.1.clone()));
+                self.set_aside_as(object, &place, &home)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `false`: it is a directory with something in it that the fold does not know.
+    fn remove(&mut self, object: Identity, place: &Place) -> Result<bool, T::Error> {
+        match self.view.attributes(object)?.is_some_and(|it| it.kind == Kind::Directory) {
+            true => self.view.rmdir(place),
+            false => self.view.unlink(object, place).map(|()| true),
+        }
+    }
+
+    /// Gives what is at a place a name beside `home` that tells where it comes from.
+    fn set_aside_as(&mut self, object: Identity, place: &Place, home: &Place) -> Result<(), T::Error> {
+        for serial in 1u64.. {
+            let end = format!(".forebay-{serial}");
+            let mut name: Name = home.1[..home.1.len().min(NAME_MAX - end.len())].into();
+            name.extend_from_slice(end.as_bytes());
+            let to = (home.0, name);
+            if self.view.lookup(&to)?.is_none() {
+                self.view.rename(object, place, &to)?;
+                self.set_aside.push(SetAside { object, dir: to.0, name: to.1 });
+                break;
+            }
+        }
+        Ok(())
+    }
+}

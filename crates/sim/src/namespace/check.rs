@@ -1,0 +1,217 @@
+//! Whether a tree after recovery is what it has to be.
+//!
+//! There has to be a set of operations, all of the logged ones and any of those that were carried out and not logged, that
+//! alone would have come to this very tree: the same names for the same objects (by what they are called outside) with the
+//! same attributes. Beside it there may be what was set aside: nothing that lives, but for names that were given by LINKs that
+//! were not logged.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_oplog::{Identity, Kind, Outcome, Time, reconcile};
+
+use super::history::{History, Set};
+use super::request::{Place, Request};
+use super::volume::{Refused, Volume};
+
+/// A crash: what is left of the log, and of the file system.
+#[derive(Clone, Copy, Debug)]
+pub struct Crash {
+    /// The operations in the log.
+    pub logged: Set,
+    /// In another order than they were carried out.
+    pub reverse: bool,
+    /// All operations up to this number are in the file system, the log says.
+    pub checkpoint: u64,
+    /// The transactions in the file system.
+    pub transactions: usize,
+}
+
+/// What is known to be so after a crash.
+pub struct Expected<'a> {
+    history: &'a History,
+    crash: Crash,
+    /// Carried out at least in part, and not logged.
+    unlogged: Set,
+    /// Of these objects an operation that was not logged was carried out in part.
+    partly: BTreeSet<Identity>,
+    /// Objects that were given names by operations that were not logged: such a name may have been in the way.
+    linked: BTreeSet<Identity>,
+    /// Modification times of directories that the log tells.
+    times: BTreeMap<Identity, Time>,
+}
+
+/// Names as seen from outside.
+type Names = BTreeMap<Place, Identity>;
+
+impl<'a> Expected<'a> {
+    /// After a crash.
+    pub fn new(history: &'a History, crash: Crash) -> Self {
+        let Crash { logged, checkpoint, transactions, .. } = crash;
+        let (partly, linked, times) = Default::default();
+        let mut expected = Expected { history, crash, unlogged: 0, partly, linked, times };
+        for (index, step) in history.steps.iter().enumerate() {
+            if logged >> index & 1 == 1 {
+                let objects = step.done.operation.objects.iter();
+                let told = objects.filter(|_| step.done.operation.number > checkpoint);
+                expected.times.extend(told.map(|object| (object.identity, object.attributes.mtime)));
+            } else if transactions > step.begin {
+                expected.unlogged |= 1 << index;
+                if let Request::Link(object, _) = &step.done.request {
+                    expected.linked.insert(*object);
+                }
+                expected.partly.extend(step.done.in_steps.filter(|_| transactions < step.end));
+            }
+        }
+        expected
+    }
+
+    /// Compares a tree with what it may be.
+    pub fn check(&self, after: &Volume) -> Result<(), String> {
+        sound(after)?;
+        let mut failure = String::new();
+        let mut subset = self.unlogged;
+        loop {
+            let set = self.crash.logged | subset;
+            let replay = self.history.replay(set);
+            if replay.same & self.crash.logged != self.crash.logged {
+                failure += &format!("\n  with {set:b}: a logged operation comes out differently");
+            } else {
+                match self.compare(after, &replay.volume) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => failure += &format!("\n  with {set:b}: {error}"),
+                }
+            }
+            if subset == 0 {
+                return Err(failure);
+            }
+            subset = (subset - 1) & self.unlogged;
+        }
+    }
+
+    fn compare(&self, after: &Volume, model: &Volume) -> Result<(), String> {
+        let expected = names(model, None);
+        let mut found = names(after, None);
+        let aside: Vec<_> = found.keys().filter(|place| is_aside(place, &expected)).cloned().collect();
+        let mut beside = BTreeSet::new();
+        for place in aside {
+            beside.extend(found.remove(&place));
+        }
+        let kept = names(after, Some(&expected));
+        beside
+            .extend(found.iter().filter(|(place, _)| !kept.contains_key(*place)).map(|(_, object)| *object));
+        if kept != expected {
+            return Err(format!("names are {kept:?}, not {expected:?}"));
+        }
+        let living: BTreeSet<Identity> = expected.values().copied().chain([Volume::root()]).collect();
+        for object in self.history.identities().filter(|object| *object != Volume::moving_dir()) {
+            match (after.resolve(object), living.contains(&object)) {
+                (Some(inner), true) => self.compare_object(object, after, inner, model)?,
+                (None, true) => return Err(format!("the handle {object:?} is stale")),
+                (Some(_), false) if !beside.contains(&object) => {
+                    return Err(format!("{object:?} was removed and its handle works"));
+                }
+                _ => {}
+            }
+        }
+        match beside.intersection(&living).find(|object| !self.linked.contains(object)) {
+            Some(object) => Err(format!("{object:?} lives and was set aside")),
+            None => Ok(()),
+        }
+    }
+
+    fn compare_object(
+        &self,
+        object: Identity,
+        after: &Volume,
+        inner: Identity,
+        model: &Volume,
+    ) -> Result<(), String> {
+        let missing = |_| format!("{object:?} is nowhere");
+        let modelled = model.resolve(object).ok_or(Refused::Stale).map_err(missing)?;
+        let (is, was) = (after.inode(inner).map_err(missing)?, model.inode(modelled).map_err(missing)?);
+        let mut wanted = was.attributes;
+        // What was not logged and happened may have left the directory's time as the log tells it.
+        if wanted.kind == Kind::Directory && self.times.get(&object) == Some(&is.attributes.mtime) {
+            wanted.mtime = is.attributes.mtime;
+        }
+        wanted.atime = is.attributes.atime;
+        if is.new != was.new || is.attributes.kind != wanted.kind {
+            return Err(format!("{object:?} is another kind of object"));
+        }
+        if is.attributes != wanted && !self.partly.contains(&object) {
+            return Err(format!("{object:?} has {:?}, not {wanted:?}", is.attributes));
+        }
+        Ok(())
+    }
+}
+
+/// All names below the root; of those set aside only what `but` has.
+fn names(volume: &Volume, but: Option<&Names>) -> Names {
+    let (mut names, mut dirs) = (Names::new(), vec![Volume::root()]);
+    while let Some(dir) = dirs.pop() {
+        let Some(inode) = volume.resolve(dir).and_then(|inner| volume.inode(inner).ok()) else { continue };
+        for (name, child) in &inode.entries {
+            let (place, child) = ((dir, name.clone()), volume.outer(*child));
+            if !but.is_some_and(|but| is_aside(&place, but)) {
+                names.insert(place, child);
+                dirs.push(child);
+            }
+        }
+    }
+    names
+}
+
+/// Whether a name is one that recovery gave.
+fn is_aside(place: &Place, expected: &Names) -> bool {
+    !expected.contains_key(place) && place.1.windows(9).any(|part| part == b".forebay-")
+}
+
+/// Whether a file system is sound: every object has the names that it counts, and nothing is between two places.
+fn sound(volume: &Volume) -> Result<(), String> {
+    let mut links = BTreeMap::<Identity, u32>::new();
+    let inodes = &volume.state.inodes;
+    inodes
+        .values()
+        .flat_map(|inode| inode.entries.values())
+        .for_each(|to| *links.entry(*to).or_default() += 1);
+    for (object, inode) in inodes {
+        let own = [Volume::root(), Volume::moving_dir()].contains(object);
+        if !own && links.get(object) != Some(&inode.links) {
+            return Err(format!("{object:?} has not {} names", inode.links));
+        }
+    }
+    match volume.inode(Volume::moving_dir()).is_ok_and(|moving| moving.entries.is_empty()) {
+        true => Ok(()),
+        false => Err("the directory for moving is not empty".to_owned()),
+    }
+}
+
+/// What a recovery took.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// The file system after it, with each transaction of it.
+    pub volume: Volume,
+    /// What it says.
+    pub outcome: Outcome,
+}
+
+/// Recovers a file system from a crash, and once more, which has to change nothing.
+pub fn recover(history: &History, crash: Crash, mut volume: Volume) -> Result<Recovered, String> {
+    let records = history.records(crash.logged, crash.reverse);
+    volume.history.clear();
+    let failed = |error| format!("recovery failed: {error}");
+    let outcome = reconcile(&mut volume, &records, crash.checkpoint).map_err(failed)?;
+    let mut again = volume.clone();
+    again.history.clear();
+    let second = reconcile(&mut again, &records, crash.checkpoint).map_err(failed)?;
+    if !again.history.is_empty() || second.aliases != outcome.aliases || !second.set_aside.is_empty() {
+        return Err("a second recovery changed something".to_owned());
+    }
+    // The checkpoint is in the log, and the slots are not empty yet.
+    let last = history.before + history.steps.len() as u64;
+    reconcile(&mut again, &records, last).map_err(failed)?;
+    match again.history.is_empty() {
+        true => Ok(Recovered { volume, outcome }),
+        false => Err("a recovery behind the checkpoint changed something".to_owned()),
+    }
+}

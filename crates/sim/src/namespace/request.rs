@@ -1,0 +1,259 @@
+//! What clients ask for, carried out as the server does: system calls first, then the record for the log.
+
+use std::collections::BTreeSet;
+
+use forebay_oplog::{Binding, Identity, Intent, Kind, Name, New, Object, Operation};
+
+use super::volume::{Refused, Volume, time};
+
+/// The only log there is.
+pub const LOG: u64 = 7;
+
+/// Between the times of two operations.
+const TICKS: i64 = 100;
+
+/// A directory, as called outside, and a name in it.
+pub type Place = (Identity, Name);
+
+/// How CREATE treats what is there, and how many calls it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// By root for somebody: two transactions.
+    Unchecked,
+    /// One.
+    Guarded,
+    /// The verifier goes to the times: two.
+    Exclusive,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// CREATE of a file that is not there.
+    Create(Place, How),
+    /// MKDIR
+    Mkdir(Place),
+    /// SYMLINK
+    Symlink(Place),
+    /// MKNOD
+    Mknod(Place),
+    /// LINK
+    Link(Identity, Place),
+    /// REMOVE
+    Remove(Place),
+    /// RMDIR
+    Rmdir(Place),
+    /// RENAME
+    Rename(Place, Place),
+    /// SETATTR of the mode: one transaction.
+    Chmod(Identity),
+    /// SETATTR of owner, mode and times: three.
+    Setattr(Identity),
+}
+
+/// A request that was carried out.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// What was asked for.
+    pub request: Request,
+    /// What goes to the log.
+    pub operation: Operation,
+    /// What is locked while it is carried out and until its record has its place in the log.
+    locks: BTreeSet<Identity>,
+    /// Directories change their parents one at a time.
+    moves_directory: bool,
+    /// The object that it makes or sets attributes of in several transactions.
+    pub in_steps: Option<Identity>,
+}
+
+impl Done {
+    /// Whether one of them has to be in the log before the other, as they were carried out.
+    pub fn conflicts_with(&self, other: &Done) -> bool {
+        !self.locks.is_disjoint(&other.locks) || self.moves_directory && other.moves_directory
+    }
+
+    /// What it made.
+    pub fn made(&self) -> Option<Identity> {
+        self.operation.objects.iter().find(|object| object.new.is_some()).map(|object| object.identity)
+    }
+}
+
+/// The server at work on one request.
+struct Worker<'a> {
+    volume: &'a mut Volume,
+    number: u64,
+    entries: Vec<Binding>,
+    /// With what it takes to make them again.
+    objects: Vec<(Identity, Option<New>)>,
+    locks: BTreeSet<Identity>,
+    moves_directory: bool,
+    in_steps: Option<Identity>,
+}
+
+/// Carries out a request. `slot`: where a RENAME tells of itself. `given`: the identity of what is made, when it is known. A
+/// RENAME of one of an object's names to another one changes nothing and is refused here.
+pub fn carry_out(
+    volume: &mut Volume,
+    request: &Request,
+    number: u64,
+    slot: Option<usize>,
+    given: Option<Identity>,
+) -> Result<Done, Refused> {
+    volume.clock = number as i64 * TICKS;
+    let mut worker = Worker {
+        volume,
+        number,
+        entries: Vec::new(),
+        objects: Vec::new(),
+        locks: BTreeSet::new(),
+        moves_directory: false,
+        in_steps: None,
+    };
+    worker.act(request, slot, given)?;
+    let objects = worker.objects.iter().map(|(object, new)| {
+        let inner = worker.inner(*object)?;
+        let attributes = worker.volume.inode(inner)?.attributes;
+        Ok(Object { identity: *object, attributes, new: new.clone() })
+    });
+    let operation = Operation {
+        number,
+        filesystem: 0,
+        objects: objects.collect::<Result<_, Refused>>()?,
+        entries: worker.entries.into(),
+        reply: number.to_le_bytes().into(),
+    };
+    let (locks, moves_directory, in_steps) = (worker.locks, worker.moves_directory, worker.in_steps);
+    Ok(Done { request: request.clone(), operation, locks, moves_directory, in_steps })
+}
+
+impl Worker<'_> {
+    fn inner(&self, outer: Identity) -> Result<Identity, Refused> {
+        self.volume.resolve(outer).ok_or(Refused::Stale)
+    }
+
+    fn child(&self, place: &Place) -> Result<Option<Identity>, Refused> {
+        let found = self.volume.child(self.inner(place.0)?, &place.1)?;
+        Ok(found.map(|inner| self.volume.outer(inner)))
+    }
+
+    fn is_directory(&self, outer: Identity) -> Result<bool, Refused> {
+        Ok(self.volume.inode(self.inner(outer)?)?.attributes.kind == Kind::Directory)
+    }
+
+    fn lock(&mut self, object: Identity) {
+        self.locks.insert(object);
+    }
+
+    /// The directory of a name that changes.
+    fn touch(&mut self, dir: Identity) {
+        self.lock(dir);
+        if !self.objects.iter().any(|(object, _)| *object == dir) {
+            self.objects.push((dir, None));
+        }
+    }
+
+    fn bind(&mut self, place: &Place, was: Option<Identity>, now: Option<Identity>) {
+        self.touch(place.0);
+        self.entries.push(Binding { dir: place.0, name: place.1.clone(), was, now });
+    }
+
+    fn act(
+        &mut self,
+        request: &Request,
+        slot: Option<usize>,
+        given: Option<Identity>,
+    ) -> Result<(), Refused> {
+        match request {
+            Request::Create(place, how) => self.create(place, *how, given),
+            Request::Mkdir(place) => self.make(place, Kind::Directory, New::Plain, given).map(drop),
+            Request::Symlink(place) => {
+                self.make(place, Kind::Symlink, New::Link(Box::from(*b"to")), given).map(drop)
+            }
+            Request::Mknod(place) => self.make(place, Kind::Character, New::Device(4, 7), given).map(drop),
+            Request::Link(object, place) => {
+                let (inner, dir) = (self.inner(*object)?, self.inner(place.0)?);
+                self.volume.add_link(inner, dir, &place.1)?;
+                self.touch(*object);
+                self.bind(place, None, Some(*object));
+                Ok(())
+            }
+            Request::Remove(place) => self.remove(place, false),
+            Request::Rmdir(place) => self.remove(place, true),
+            Request::Rename(from, to) => self.rename(from, to, slot),
+            Request::Chmod(object) => {
+                let (inner, mode) = (self.inner(*object)?, self.number as u32 & 0o777 | 0o1000);
+                self.touch(*object);
+                self.volume.change_mode(inner, mode)
+            }
+            Request::Setattr(object) => {
+                self.touch(*object);
+                self.in_steps = Some(*object);
+                let (inner, number) = (self.inner(*object)?, self.number as u32);
+                self.volume.change(inner, |it| (it.uid, it.gid) = (number, number))?;
+                self.volume.change_mode(inner, number & 0o777 | 0o2000)?;
+                self.volume.change(inner, |it| it.mtime = time(i64::from(number) << 32))
+            }
+        }
+    }
+
+    fn make(
+        &mut self,
+        place: &Place,
+        kind: Kind,
+        new: New,
+        given: Option<Identity>,
+    ) -> Result<Identity, Refused> {
+        let dir = self.inner(place.0)?;
+        let made = self.volume.make_as(given, (dir, &place.1), kind, &new)?;
+        self.bind(place, None, Some(made));
+        self.lock(made);
+        self.objects.push((made, Some(new)));
+        Ok(made)
+    }
+
+    fn create(&mut self, place: &Place, how: How, given: Option<Identity>) -> Result<(), Refused> {
+        let made = self.make(place, Kind::File, New::Plain, given)?;
+        let number = self.number;
+        self.in_steps = (how != How::Guarded).then_some(made);
+        match how {
+            How::Guarded => Ok(()),
+            How::Unchecked => self.volume.change(made, |it| it.uid = number as u32),
+            How::Exclusive => self.volume.change(made, |it| it.mtime = time(number as i64)),
+        }
+    }
+
+    fn remove(&mut self, place: &Place, directory: bool) -> Result<(), Refused> {
+        let victim = self.child(place)?;
+        let dir = self.inner(place.0)?;
+        self.volume.remove(dir, &place.1, directory)?;
+        if directory {
+            // Or what was done in it before could come into the log after it, or never.
+            self.locks.extend(victim);
+        }
+        self.bind(place, victim, None);
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &Place, to: &Place, slot: Option<usize>) -> Result<(), Refused> {
+        let (from_dir, to_dir) = (self.inner(from.0)?, self.inner(to.0)?);
+        self.volume.may_move((from_dir, &from.1), (to_dir, &to.1))?;
+        let (moved, replaced) = (self.child(from)?.ok_or(Refused::NoEntry)?, self.child(to)?);
+        if replaced == Some(moved) {
+            return Err(Refused::Exists);
+        }
+        let is_directory = self.is_directory(moved)?;
+        if let Some(slot) = slot {
+            let (from, to) = (from.clone(), to.clone());
+            let intent = Intent { log: LOG, number: self.number, filesystem: 0, from, to, moved, replaced };
+            self.volume.slot(slot, Some(intent));
+        }
+        self.volume.move_name((from_dir, &from.1), (to_dir, &to.1))?;
+        self.moves_directory = is_directory && from.0 != to.0;
+        if is_directory {
+            self.locks.extend(replaced);
+        }
+        self.bind(from, Some(moved), None);
+        self.bind(to, replaced, Some(moved));
+        Ok(())
+    }
+}

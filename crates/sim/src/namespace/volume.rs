@@ -1,0 +1,310 @@
+//! A virtual file system with a journal: after a power cut it is as it was after some transaction, and all before it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_oplog::{Attributes, IDENTITY_MAX, Identity, Intent, Kind, Name, New, Time};
+
+/// Why an operation is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No such name.
+    NoEntry,
+    /// The name is taken.
+    Exists,
+    /// A directory is not empty.
+    NotEmpty,
+    /// A directory where none may be, or none where one must be.
+    WrongKind,
+    /// A directory below itself.
+    BelowItself,
+    /// The identity leads nowhere.
+    Stale,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// An object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inode {
+    /// What it looks like.
+    pub attributes: Attributes,
+    /// A link's text, a node's device.
+    pub new: New,
+    /// A directory's names.
+    pub entries: BTreeMap<Name, Identity>,
+    /// How many names it has.
+    pub links: u32,
+}
+
+/// All that is on the disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Every object.
+    pub inodes: BTreeMap<Identity, Rc<Inode>>,
+    /// What the slots of RENAMEs say.
+    pub slots: BTreeMap<usize, Intent>,
+    /// Identities by which others are known outside.
+    pub aliases: BTreeMap<Identity, Identity>,
+}
+
+/// The file system.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// As it is now.
+    pub state: State,
+    /// As it was after each transaction since somebody cared.
+    pub history: Vec<State>,
+    /// The last time given to anything.
+    pub clock: i64,
+    /// The last generation given to an inode: no two are ever the same, on the disk or lost.
+    generation: u64,
+}
+
+fn identity(inode: u32, generation: u64) -> Identity {
+    let mut bytes = [0; IDENTITY_MAX];
+    bytes[..4].copy_from_slice(&inode.to_le_bytes());
+    bytes[4..12].copy_from_slice(&generation.to_le_bytes());
+    Identity { kind: 1, len: 12, bytes }
+}
+
+fn inode_number(identity: &Identity) -> u32 {
+    u32::from_le_bytes([identity.bytes[0], identity.bytes[1], identity.bytes[2], identity.bytes[3]])
+}
+
+/// Time by a count.
+pub fn time(count: i64) -> Time {
+    Time { sec: count, nsec: 0 }
+}
+
+type Result<T> = std::result::Result<T, Refused>;
+
+impl Volume {
+    /// An empty one.
+    pub fn new() -> Self {
+        let mut volume = Volume { state: State::default(), history: Vec::new(), clock: 0, generation: 0 };
+        for dir in [Self::root(), Self::moving_dir()] {
+            volume.state.inodes.insert(dir, Rc::new(volume.blank(Kind::Directory, &New::Plain)));
+        }
+        volume
+    }
+
+    /// The directory that is served.
+    pub fn root() -> Identity {
+        identity(2, 0)
+    }
+
+    /// The directory for moving, which has no name here.
+    pub fn moving_dir() -> Identity {
+        identity(3, 0)
+    }
+
+    fn blank(&self, kind: Kind, new: &New) -> Inode {
+        let now = time(self.clock);
+        let attributes = Attributes { kind, mode: 0o600, uid: 0, gid: 0, atime: now, mtime: now };
+        Inode { attributes, new: new.clone(), entries: BTreeMap::new(), links: 1 }
+    }
+
+    /// The lowest free inode number, as real file systems give, and a generation that never was.
+    fn fresh(&mut self) -> Identity {
+        let used = |number| self.state.inodes.keys().any(|used| inode_number(used) == number);
+        let number = (4..).find(|number| !used(*number)).unwrap_or(u32::MAX);
+        self.generation += 1;
+        identity(number, self.generation)
+    }
+
+    fn committed(&mut self) {
+        self.history.push(self.state.clone());
+    }
+
+    /// An object.
+    pub fn inode(&self, object: Identity) -> Result<&Inode> {
+        self.state.inodes.get(&object).map(|inode| &**inode).ok_or(Refused::Stale)
+    }
+
+    fn edit(&mut self, object: Identity) -> Result<&mut Inode> {
+        self.state.inodes.get_mut(&object).map(Rc::make_mut).ok_or(Refused::Stale)
+    }
+
+    fn directory(&self, dir: Identity) -> Result<&Inode> {
+        let inode = self.inode(dir)?;
+        if inode.attributes.kind == Kind::Directory { Ok(inode) } else { Err(Refused::WrongKind) }
+    }
+
+    /// What a name leads to.
+    pub fn child(&self, dir: Identity, name: &[u8]) -> Result<Option<Identity>> {
+        Ok(self.directory(dir)?.entries.get(name).copied())
+    }
+
+    fn bind(&mut self, dir: Identity, name: &[u8], object: Option<Identity>) -> Result<()> {
+        self.clock += 1;
+        let now = time(self.clock);
+        let dir = self.edit(dir)?;
+        dir.attributes.mtime = now;
+        match object {
+            Some(object) => dir.entries.insert(name.into(), object),
+            None => dir.entries.remove(name),
+        };
+        Ok(())
+    }
+
+    fn drop_link(&mut self, object: Identity) -> Result<()> {
+        let inode = self.edit(object)?;
+        inode.links -= 1;
+        if inode.links == 0 {
+            self.state.inodes.remove(&object);
+        }
+        Ok(())
+    }
+
+    /// Makes an object, of an identity given or a new one.
+    pub fn make_as(
+        &mut self,
+        given: Option<Identity>,
+        (dir, name): (Identity, &[u8]),
+        kind: Kind,
+        new: &New,
+    ) -> Result<Identity> {
+        if self.child(dir, name)?.is_some() {
+            return Err(Refused::Exists);
+        }
+        let object = given.unwrap_or_else(|| self.fresh());
+        self.bind(dir, name, Some(object))?;
+        let inode = self.blank(kind, new);
+        self.state.inodes.insert(object, Rc::new(inode));
+        self.committed();
+        Ok(object)
+    }
+
+    /// link(2)
+    pub fn add_link(&mut self, object: Identity, dir: Identity, name: &[u8]) -> Result<()> {
+        if self.child(dir, name)?.is_some() {
+            return Err(Refused::Exists);
+        }
+        if self.inode(object)?.attributes.kind == Kind::Directory {
+            return Err(Refused::WrongKind);
+        }
+        self.edit(object)?.links += 1;
+        self.bind(dir, name, Some(object))?;
+        self.committed();
+        Ok(())
+    }
+
+    /// unlink(2), or rmdir(2) of a `directory`.
+    pub fn remove(&mut self, dir: Identity, name: &[u8], directory: bool) -> Result<()> {
+        let object = self.child(dir, name)?.ok_or(Refused::NoEntry)?;
+        let inode = self.inode(object)?;
+        if (inode.attributes.kind == Kind::Directory) != directory {
+            return Err(Refused::WrongKind);
+        }
+        if !inode.entries.is_empty() {
+            return Err(Refused::NotEmpty);
+        }
+        self.bind(dir, name, None)?;
+        self.drop_link(object)?;
+        self.committed();
+        Ok(())
+    }
+
+    /// Whether `dir` is `above` or somewhere below it.
+    pub fn is_below(&self, dir: Identity, above: Identity) -> bool {
+        dir == above
+            || self.state.inodes.get(&above).is_some_and(|inode| {
+                inode.entries.values().any(|child| *child != above && self.is_below(dir, *child))
+            })
+    }
+
+    /// What rename(2) would replace, or why it would refuse.
+    pub fn may_move(&self, from: (Identity, &[u8]), to: (Identity, &[u8])) -> Result<Option<Identity>> {
+        let moved = self.child(from.0, from.1)?.ok_or(Refused::NoEntry)?;
+        let target = self.child(to.0, to.1)?;
+        let is_directory = self.inode(moved)?.attributes.kind == Kind::Directory;
+        if is_directory && self.is_below(to.0, moved) {
+            return Err(Refused::BelowItself);
+        }
+        if let Some(target) = target {
+            let inode = self.inode(target)?;
+            if (inode.attributes.kind == Kind::Directory) != is_directory {
+                return Err(Refused::WrongKind);
+            }
+            if !inode.entries.is_empty() && target != moved {
+                return Err(Refused::NotEmpty);
+            }
+        }
+        Ok(target)
+    }
+
+    /// rename(2)
+    pub fn move_name(&mut self, from: (Identity, &[u8]), to: (Identity, &[u8])) -> Result<()> {
+        let replaced = self.may_move(from, to)?;
+        let moved = self.child(from.0, from.1)?.ok_or(Refused::NoEntry)?;
+        if replaced == Some(moved) {
+            return Ok(());
+        }
+        self.bind(from.0, from.1, None)?;
+        self.clock -= 1;
+        self.bind(to.0, to.1, Some(moved))?;
+        if let Some(replaced) = replaced {
+            self.drop_link(replaced)?;
+        }
+        self.committed();
+        Ok(())
+    }
+
+    /// chmod(2); a symbolic link has no mode.
+    pub fn change_mode(&mut self, object: Identity, mode: u32) -> Result<()> {
+        match self.inode(object)?.attributes.kind {
+            Kind::Symlink => Err(Refused::WrongKind),
+            _ => self.change(object, |it| it.mode = mode),
+        }
+    }
+
+    /// chown(2) or utimensat(2).
+    pub fn change(&mut self, object: Identity, change: impl FnOnce(&mut Attributes)) -> Result<()> {
+        change(&mut self.edit(object)?.attributes);
+        self.committed();
+        Ok(())
+    }
+
+    /// Sets or empties a slot.
+    pub fn slot(&mut self, slot: usize, intent: Option<Intent>) {
+        match intent {
+            Some(intent) => self.state.slots.insert(slot, intent),
+            None => self.state.slots.remove(&slot),
+        };
+        self.committed();
+    }
+
+    /// Sets or drops an alias.
+    pub fn set_alias(&mut self, outer: Identity, inner: Option<Identity>) {
+        match inner {
+            Some(inner) => self.state.aliases.insert(outer, inner),
+            None => self.state.aliases.remove(&outer),
+        };
+        self.committed();
+    }
+
+    /// What is known outside as `outer`, if it is there.
+    pub fn resolve(&self, outer: Identity) -> Option<Identity> {
+        let inner = self.state.aliases.get(&outer).copied().unwrap_or(outer);
+        let other = self.state.aliases.iter().any(|(known, of)| *of == inner && *known != outer);
+        (!other && self.state.inodes.contains_key(&inner)).then_some(inner)
+    }
+
+    /// What an object is known as outside.
+    pub fn outer(&self, inner: Identity) -> Identity {
+        self.state.aliases.iter().find(|(_, of)| **of == inner).map_or(inner, |(outer, _)| *outer)
+    }
+}
+
+impl Default for Volume {
+    fn default() -> Self {
+        Self::new()
+    }
+}
