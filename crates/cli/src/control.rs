@@ -206,6 +206,10 @@ pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
     let (ram, ssd) = counters.hit_rates();
     let age = output::span(Duration::from_nanos(pool.dirty_age_ns));
     let dirty_age = if pool.dirty_bytes > 0 { format!(", the oldest for {age}") } else { String::new() };
+    let warming = match pool.loaded_percent {
+        100.. => String::new(),
+        percent => format!(" (still warming: {percent} % loaded)"),
+    };
     let scrub = match &pool.scrub {
         ScrubStatus { number: 0, .. } => "none since the start".to_owned(),
         scrub @ ScrubStatus { running: true, segments_done, segments, .. } => {
@@ -217,7 +221,7 @@ pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
         (
             "cache",
             format!(
-                "clean {}, dirty {}{dirty_age}; in memory {} of {}",
+                "clean {}{warming}, dirty {}{dirty_age}; in memory {} of {}",
                 format_size(pool.clean_bytes),
                 format_size(pool.dirty_bytes),
                 format_size(pool.ram_bytes),

@@ -188,6 +188,9 @@ pub struct PoolStatus {
     pub clean_bytes: u64,
     /// Bytes of dirty data, counted once.
     pub dirty_bytes: u64,
+    /// Share of the devices' segments looked at since the start, in percent: below 100, clean data is still being loaded.
+    #[serde(default = "all_loaded")]
+    pub loaded_percent: u8,
     /// How long the oldest dirty data has waited, in nanoseconds.
     #[serde(default)]
     pub dirty_age_ns: u64,
@@ -212,6 +215,10 @@ pub struct PoolStatus {
     /// What was done since the start.
     #[serde(default)]
     pub counters: CacheCounters,
+}
+
+fn all_loaded() -> u8 {
+    100
 }
 
 /// A scrub: every copy of every block is read. Blocks are of 4 KiB.

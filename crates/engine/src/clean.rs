@@ -198,6 +198,8 @@ impl Engine {
             Footer { pool: self.pool_id, segment_seq: filling.opened.seq, epoch: self.log.epoch(), body };
         self.write_footer(filling.opened.id, &footer).await;
         self.segments.seal(filling.opened.id);
+        // Where there are only reads, no frame would ever say that the segment counts, and make its footer durable.
+        self.log.kick();
         self.space.wake();
     }
 }

@@ -57,7 +57,7 @@ impl Engine {
         let broken = self.log.broken();
         let old = {
             let state = object.lock();
-            if let Some(error) = broken.filter(|_| state.copied || state.logged) {
+            if let Some(error) = broken.filter(|_| state.may_be_copied(&self.segments) || state.logged) {
                 // The devices would bring back what is cut off if they were ever seen again.
                 return Err(error);
             }

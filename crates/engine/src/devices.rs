@@ -99,6 +99,8 @@ impl Engine {
 
     /// Destages until no segment of the log is on the device.
     async fn drain(&self, index: u16) -> Result<(), Error> {
+        // What segments on the device say of older copies on others has to be known.
+        self.warmed().await;
         loop {
             self.flush().await?;
             // The segment being written leaves the log once it is followed by another.

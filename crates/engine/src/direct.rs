@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::{Engine, Mode};
 use crate::format::{Facts, Record};
-use crate::io::{BackingError, Time};
+use crate::io::{BackingError, BackingResult, Time};
 use crate::leaf::Page;
 use crate::object::{Object, State, blocks};
 use crate::{Error, Result, Seq};
@@ -63,7 +63,7 @@ impl Engine {
             return Ok(None);
         }
         state.directs += 1;
-        let copies = self.forget_range(&mut state, range.clone()) || state.copied;
+        let copies = self.forget_range(&mut state, range.clone()) || state.may_be_copied(&self.segments);
         let copies = copies && !crate::plant::active("direct writes void nothing");
         // What others write directly at the same time makes this one's contents doubtful.
         let fetch = state.begin_own(range.clone());
@@ -202,13 +202,7 @@ impl Engine {
         let failed = object.lock().failed_syncs;
         let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
         if result.is_ok() {
-            result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Err(BackingError::Gone));
-            let mut state = object.lock();
-            state.failed_syncs += u64::from(result.is_err());
-            if result.is_ok() && state.failed_syncs != failed {
-                // Somebody else's failed sync may have dropped what this one was to make durable.
-                result = Err(BackingError::Io(5));
-            }
+            result = self.sync_direct(object, failed).await;
         }
         let end = offset + data.len() as u64;
         let (written, size) = match result {
@@ -221,6 +215,32 @@ impl Engine {
         // What the log had of it may have been destaged meanwhile, and its time with it.
         self.set_mtime(object, now).await?;
         frame
+    }
+
+    /// Syncs what a direct write wrote when `failed` syncs of the file had failed.
+    async fn sync_direct(&self, object: &Object, failed: u64) -> BackingResult<()> {
+        let own = {
+            let mut state = object.lock();
+            state.last_sync += 1;
+            let own = state.last_sync;
+            state.syncs.push(own);
+            own
+        };
+        let mut synced = self.env.backing.sync(vec![object.key.clone()]).await;
+        let result = synced.pop().unwrap_or(Err(BackingError::Gone));
+        let last = {
+            let mut state = object.lock();
+            state.syncs.retain(|other| *other != own);
+            state.failed_syncs += u64::from(result.is_err());
+            state.last_sync
+        };
+        object.changed.wake();
+        result?;
+        // One that began before this one ended may have failed before it, and have dropped what this one was to make
+        // durable.
+        let ended = || object.lock().syncs.iter().all(|other| *other > last);
+        object.changed.until(|| ended().then_some(())).await;
+        if object.lock().failed_syncs == failed { Ok(()) } else { Err(BackingError::Io(5)) }
     }
 
     /// Sets the modification time that destage has to leave behind. No effect on an object that never was in the log.
@@ -259,7 +279,10 @@ impl Engine {
             self.segments.release(segment);
         }
         drop(state);
-        self.objects.remove(&object.key);
+        // Not as long as copies of it are to be loaded: they must find that it is gone.
+        if !self.segments.is_warming() {
+            self.objects.remove(&object.key);
+        }
         object.changed.wake();
         self.destager.pace.changed.wake();
         self.space.wake();

@@ -21,6 +21,7 @@ use crate::ram::Ram;
 use crate::scrub::Scrubber;
 use crate::segments::Segments;
 use crate::wait::Gate;
+use crate::warm::Warmer;
 use crate::{Completion, Result, Seq};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -101,6 +102,7 @@ pub struct Engine {
     pub(crate) clean: Clean,
     pub(crate) destager: Destager,
     pub(crate) scrubber: Scrubber,
+    pub(crate) warmer: Warmer,
     pub(crate) totals: Totals,
     pub(crate) settings: Settings,
     mode: AtomicU8,
@@ -151,6 +153,7 @@ impl Engine {
             clean: Clean::default(),
             destager: Destager::default(),
             scrubber: Scrubber::default(),
+            warmer: Warmer::default(),
             totals: Totals::default(),
             mode: AtomicU8::new(settings.mode as u8),
             settings,
@@ -198,14 +201,17 @@ impl Engine {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// The object `key` names, if the cache knows anything of it.
+    /// The object `key` names, if the cache knows anything of it, or might yet: copies may be still to be loaded.
     pub fn known(&self, key: &Key) -> Option<Arc<Object>> {
+        if self.segments.is_warming() {
+            return Some(self.objects.get(key, &self.segments));
+        }
         self.objects.find(key)
     }
 
     /// The object `key` names; `size` is the backing store's, believed unless the cache knows better.
     pub fn object(&self, key: &Key, size: u64) -> Arc<Object> {
-        let object = self.objects.get(key);
+        let object = self.objects.get(key, &self.segments);
         let mut state = object.lock();
         if !state.sized {
             state.sized = true;

@@ -25,6 +25,11 @@ pub enum Event {
     /// The log of a pool that never had a second device cannot be read: everything cached was dropped. The backing store
     /// has it all.
     LogDropped,
+    /// Every clean copy that was on the cache devices at the start is loaded.
+    Warm {
+        /// Clean blocks of 4 KiB on the devices now.
+        clean_blocks: u64,
+    },
     /// A bad copy of a dirty block was rewritten from the other leg.
     Repaired {
         /// The device with the bad copy.

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use crate::buffer::BLOCK;
 use crate::engine::Engine;
-use crate::format::{Body, Footer, SegmentId as SegmentName, footer};
+use crate::format::{Body, Footer, Place, SegmentId as SegmentName, footer};
 use crate::leaf::{Page, SegmentId};
 use crate::object::{Object, Source};
-use crate::segments::Segment;
+use crate::segments::{Segment, Warmth};
 
 impl Engine {
     /// Keeps some segments of every device free, until the engine closes.
@@ -25,6 +25,10 @@ impl Engine {
             if !segment.sealed {
                 self.clean.seal();
                 self.space.until(|| (self.closing() || self.segments.is_sealed(id)).then_some(())).await;
+                continue;
+            }
+            if segment.warmth != Warmth::Warm && !self.segments.let_go_cold(id) {
+                self.space.until(|| (self.closing() || !self.segments.is_loading(id)).then_some(())).await;
                 continue;
             }
             self.evict(id, &segment).await;
@@ -49,6 +53,7 @@ impl Engine {
 
     async fn evict(&self, id: SegmentId, segment: &Segment) {
         match self.read_footer(segment).await {
+            _ if segment.warmth == Warmth::Cold => {}
             Some(body) => {
                 for (object, block) in self.blocks_of(&body) {
                     self.evict_block(&object, block, id, segment).await;
@@ -114,13 +119,21 @@ impl Engine {
 
     /// The records of a sealed segment.
     pub(crate) async fn read_footer(&self, segment: &Segment) -> Option<Body> {
-        let name = SegmentName { pool: self.pool_id, seq: segment.seq, slots: self.slots() as u16 };
         for place in &segment.legs {
-            if let Some(footer) = read_footer(self, *place, &name).await {
+            if let Some(footer) = self.read_footer_on(*place, segment.seq).await {
                 return Some(footer.body);
             }
         }
         None
+    }
+
+    /// The footer of segment `seq` on one of its legs.
+    pub(crate) async fn read_footer_on(&self, place: Place, seq: u64) -> Option<Footer> {
+        let name = SegmentName { pool: self.pool_id, seq, slots: self.slots() as u16 };
+        let last = self.read_leg(place, name.slots - 1, 1).await.ok()?;
+        let blocks = footer::decode_trailer(&last, &name)?;
+        let whole = self.read_leg(place, name.slots - blocks, usize::from(blocks)).await.ok()?;
+        footer::decode(&whole, &name)
     }
 
     pub(crate) fn active_devices(&self) -> Vec<u16> {
@@ -132,11 +145,4 @@ impl Engine {
     fn spare_segments(&self) -> usize {
         4.max(self.segments.log_use().share / 32)
     }
-}
-
-async fn read_footer(engine: &Engine, place: crate::format::Place, name: &SegmentName) -> Option<Footer> {
-    let last = engine.read_leg(place, name.slots - 1, 1).await.ok()?;
-    let blocks = footer::decode_trailer(&last, name)?;
-    let whole = engine.read_leg(place, name.slots - blocks, usize::from(blocks)).await.ok()?;
-    footer::decode(&whole, name)
 }

@@ -36,12 +36,14 @@ pub mod plant;
 mod plant;
 pub mod pool;
 mod ram;
+mod ranges;
 mod read;
 mod recover;
 mod rewrite;
 mod scrub;
 mod segments;
 mod wait;
+mod warm;
 mod write;
 
 pub use counters::{Counters, Usage};
@@ -57,6 +59,7 @@ pub use outside::Version;
 pub use read::TriedRead;
 pub use recover::{OpenError, Opening, Recovered};
 pub use scrub::Scrub;
+pub use warm::Warming;
 pub use write::Tried;
 
 /// The number of a frame of the log: grows by one with every frame.

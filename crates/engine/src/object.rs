@@ -17,6 +17,7 @@ use crate::format::key_hash;
 use crate::io::{Key, Time};
 use crate::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
 use crate::outside::Watch;
+use crate::ranges::Ranges;
 use crate::segments::Segments;
 use crate::wait::Gate;
 
@@ -74,15 +75,21 @@ pub(crate) struct State {
     pub(crate) dirty: u64,
     /// Dirty blocks of which no copy can be read.
     pub(crate) damaged: BTreeSet<u64>,
-    /// The SSDs have or had copies: some that the index let go of may be found again after a crash.
-    pub(crate) copied: bool,
+    /// Position of the newest segment that has or had a copy; 0 for none. See [`State::may_be_copied`].
+    pub(crate) copied: u64,
+    /// Blocks of which copies that are loaded later do not count; nothing unless some are still to be loaded.
+    pub(crate) voids: Ranges,
     /// In the destager's queue.
     pub(crate) queued: bool,
     pub(crate) busy: Busy,
     /// Direct writes to the backing store under way.
     pub(crate) directs: u32,
-    /// Syncs of the backing file that failed: each may have lost what others wrote before it, without them being told.
+    /// Syncs of the backing file by direct writes that failed: each may have lost what others wrote before it, without
+    /// them being told.
     pub(crate) failed_syncs: u64,
+    /// Those under way, by number, and the last one begun.
+    pub(crate) syncs: Vec<u64>,
+    pub(crate) last_sync: u64,
     pub(crate) fetches: Vec<Fetch>,
     pub(crate) next_fetch: u64,
     /// The segment held by a truncation that the backing store has not carried out yet.
@@ -193,9 +200,8 @@ impl State {
     pub(crate) fn set_entry(&mut self, block: u64, entry: Entry, segments: &Segments) {
         let (leaf, index) = split(block);
         self.set_damaged(block, false, segments);
-        segments.place(entry.segment, entry.dirty);
+        self.copied = self.copied.max(segments.place(entry.segment, entry.dirty));
         self.dirty += u64::from(entry.dirty);
-        self.copied = true;
         if let Some(old) = self.leaves.entry(leaf).or_default().set_entry(index, entry) {
             segments.unplace(old.segment, old.dirty);
             self.dirty -= u64::from(old.dirty);
@@ -206,6 +212,7 @@ impl State {
     pub(crate) fn remove_entry(&mut self, block: u64, segments: &Segments) -> Option<Entry> {
         let (number, index) = split(block);
         self.set_damaged(block, false, segments);
+        self.void(block..block + 1, segments);
         let leaf = self.leaves.get_mut(&number)?;
         let old = leaf.remove_entry(index)?;
         if leaf.is_empty() {
@@ -247,12 +254,34 @@ impl State {
     /// Drops everything cached of `range`; returns the number of pages and of SSD copies dropped.
     pub(crate) fn drop_range(&mut self, range: Range<u64>, segments: &Segments) -> (usize, usize) {
         self.outdate(&range);
+        self.void(range.clone(), segments);
         let (mut pages, mut copies) = (0, 0);
         for block in self.cached(range) {
             copies += usize::from(self.remove_entry(block, segments).is_some());
             pages += usize::from(self.remove_page(block));
         }
         (pages, copies)
+    }
+
+    /// No copy of `range` that is loaded later counts.
+    pub(crate) fn void(&mut self, range: Range<u64>, segments: &Segments) {
+        if segments.is_warming() && !crate::plant::active("late copies count though they were dropped") {
+            self.voids.add(range);
+        }
+    }
+
+    /// A clean copy found behind the start of service: counts unless something newer is known of the block.
+    pub(crate) fn add_late(&mut self, block: u64, entry: Entry, segments: &Segments) {
+        let known = self.entry(block).is_some() && !crate::plant::active("late copies replace newer ones");
+        if !known && !self.voids.contains(block) {
+            self.set_entry(block, entry, segments);
+        }
+    }
+
+    /// Whether copies of the object may be on the SSDs: in the index, not loaded yet, or let go of by the index and found
+    /// again after a crash.
+    pub(crate) fn may_be_copied(&self, segments: &Segments) -> bool {
+        segments.is_warming() || (self.copied > 0 && segments.may_be_found(self.copied))
     }
 
     /// The blocks of `range` that are cached anywhere, in order.
@@ -368,8 +397,11 @@ impl State {
     }
 
     /// Whether nothing is known or under way: the object may be forgotten.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self, segments: &Segments) -> bool {
+        let copied =
+            self.may_be_copied(segments) && !crate::plant::active("idle objects forget their copies");
         self.leaves.is_empty()
+            && !copied
             && self.dirty == 0
             && self.mtime.is_none()
             && !self.queued
@@ -377,5 +409,34 @@ impl State {
             && self.directs == 0
             && self.fetches.is_empty()
             && self.truncating.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::SegmentKind;
+
+    #[test]
+    fn an_object_is_not_idle_before_its_copies_are_durably_dead() {
+        let segments = Segments::new(1, vec![vec![1, 0], vec![1, 0]], vec![2, 2]);
+        let opened = segments.open(SegmentKind::Clean, 1, 0).unwrap();
+        segments.seal(opened.id);
+        let mut state = State::default();
+        assert!(state.is_idle(&segments));
+        let copy = Entry { segment: opened.id, checksum: 0, slot: 1, dirty: false, hit: false };
+        state.set_entry(5, copy, &segments);
+        state.remove_entry(5, &segments);
+        segments.let_go(opened.id);
+        assert!(
+            state.leaves.is_empty() && !state.is_idle(&segments),
+            "a crash now would bring the copy back"
+        );
+        segments.open(SegmentKind::Log, 2, 0).unwrap();
+        let reach = segments.advance();
+        segments.reached(reach);
+        assert!(state.is_idle(&segments));
+        segments.set_warming(true);
+        assert!(!state.is_idle(&segments), "any object may have copies that are not loaded yet");
     }
 }

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::io::Key;
 use crate::object::Object;
+use crate::segments::Segments;
 
 const SHARDS: usize = 32;
 
@@ -42,14 +43,16 @@ impl Objects {
     }
 
     /// The object, made known if it was not.
-    pub(crate) fn get(&self, key: &Key) -> Arc<Object> {
+    pub(crate) fn get(&self, key: &Key, segments: &Segments) -> Arc<Object> {
         let mut shard = self.shard(key).lock();
         if let Some(object) = shard.objects.get(key) {
             return object.clone();
         }
         if shard.objects.len() >= shard.sweep_at {
             // Nobody else holds these, and they hold nothing.
-            shard.objects.retain(|_, object| Arc::strong_count(object) > 1 || !object.lock().is_idle());
+            let in_use =
+                |object: &Arc<Object>| Arc::strong_count(object) > 1 || !object.lock().is_idle(segments);
+            shard.objects.retain(|_, object| in_use(object));
             shard.sweep_at = (shard.objects.len() * 2).max(1024);
         }
         let object = Arc::new(Object::new(self.next.fetch_add(1, Ordering::Relaxed), key.clone()));

@@ -180,7 +180,7 @@ impl Engine {
                 return Ok(false);
             }
             state.size = size;
-            (state.drop_range(0..u64::MAX, &self.segments).0, state.copied)
+            (state.drop_range(0..u64::MAX, &self.segments).0, state.may_be_copied(&self.segments))
         };
         self.ram.removed(pages);
         // Also for copies let go of: found again after a crash, those not yet out of the log would be destaged again.

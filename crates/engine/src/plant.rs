@@ -3,6 +3,8 @@
 /// Every bug there is.
 #[cfg(feature = "plant")]
 pub const PLANTS: &[&str] = &[
+    "late copies replace newer ones",
+    "late copies count though they were dropped",
     "frames are not flushed",
     "one leg is enough",
     "checksums are not checked",
@@ -25,6 +27,8 @@ pub const PLANTS: &[&str] = &[
     "reads do not wait for frames",
     "what is moved within the log is taken for clean",
     "a lost device is not recorded",
+    "legs given up are used at once",
+    "lone legs are taken for mirrored",
 ];
 
 #[cfg(feature = "plant")]

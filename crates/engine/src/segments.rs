@@ -7,6 +7,7 @@
 //! - A leg that was given up is free only once a durable frame says so: its `tail` and `oldest` are past it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -35,6 +36,17 @@ pub(crate) struct Segment {
     pub(crate) durable: u16,
     /// Nothing more will be written to it.
     pub(crate) sealed: bool,
+    pub(crate) warmth: Warmth,
+}
+
+/// Whether the index has what a segment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Warmth {
+    /// Nothing of it yet.
+    Cold,
+    /// Some of it: it is being loaded.
+    Loading,
+    Warm,
 }
 
 /// The order in which segments are let go: by position; clean ones before the log segment that was open when they were
@@ -108,11 +120,17 @@ struct Inner {
     lone: u64,
     /// The newest tail that is durable.
     durable_tail: u64,
+    /// Segments before this position are not in use, durably.
+    durable_oldest: u64,
 }
 
 /// The segment table of a pool.
 #[derive(Debug, Default)]
-pub(crate) struct Segments(Mutex<Inner>);
+pub(crate) struct Segments {
+    inner: Mutex<Inner>,
+    /// Some segments are not in the index yet.
+    warming: AtomicBool,
+}
 
 /// How full the log is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -165,6 +183,32 @@ impl Inner {
         id
     }
 
+    /// A segment of the log, newer than all that were told of before, has so many legs.
+    fn has_lone_leg(&mut self, legs: usize, seq: u64) {
+        if legs < 2 && !plant::active("lone legs are taken for mirrored") {
+            self.lone = seq;
+        }
+    }
+
+    fn give_up(&mut self, place: Place, until: Until) {
+        if plant::active("legs given up are used at once") {
+            self.free[usize::from(place.device)].push(place.segment);
+        } else {
+            self.pending.push((place, until));
+        }
+    }
+
+    /// See [`Segments::let_go`].
+    fn let_go(&mut self, id: SegmentId) {
+        let Some(segment) = self.table.remove(&id) else { return };
+        self.live -= u64::from(segment.live);
+        self.dirty -= u64::from(segment.dirty);
+        self.damaged -= u64::from(segment.damaged);
+        let order = order(&segment);
+        self.fifo.remove(&order);
+        segment.legs.iter().for_each(|place| self.give_up(*place, Until::Oldest(order)));
+    }
+
     /// See [`Segments::advance`].
     fn advance(&mut self) {
         while let Some(id) = self.log.front().copied() {
@@ -175,7 +219,9 @@ impl Inner {
             }
             let seq = segment.seq;
             let second = (segment.legs.len() > 1).then(|| segment.legs.pop()).flatten();
-            self.pending.extend(second.map(|place| (place, Until::Tail(seq))));
+            if let Some(place) = second {
+                self.give_up(place, Until::Tail(seq));
+            }
             self.log.pop_front();
             self.left += 1;
         }
@@ -210,17 +256,18 @@ impl Inner {
 impl Segments {
     /// A table of `next_seq..` with nothing in it; `free[device]` lists the unused segments.
     pub(crate) fn new(next_seq: u64, free: Vec<Vec<u32>>, totals: Vec<u32>) -> Self {
-        Segments(Mutex::new(Inner { next_seq, free, totals, durable_tail: 1, ..Inner::default() }))
+        let inner = Inner { next_seq, free, totals, durable_tail: 1, ..Inner::default() };
+        Segments { inner: Mutex::new(inner), warming: AtomicBool::new(false) }
     }
 
     /// Adds a segment found by recovery; those of the log come in order.
     pub(crate) fn restore(&self, segment: Segment, in_log: bool) -> SegmentId {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         let (seq, legs) = (segment.seq, segment.legs.len());
         let id = inner.insert(segment);
         if in_log {
             inner.log.push_back(id);
-            inner.lone = if legs < 2 { seq } else { inner.lone };
+            inner.has_lone_leg(legs, seq);
         }
         id
     }
@@ -228,7 +275,7 @@ impl Segments {
     /// Opens a segment with `legs` copies on different devices, those with most room first, if on each of them more
     /// than `spare` segments are unused.
     pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         let mut devices: Vec<usize> = (0..inner.free.len())
             .filter(|d| inner.takes_segments(*d) && inner.free[*d].len() > spare)
             .collect();
@@ -255,12 +302,13 @@ impl Segments {
             holds: 0,
             durable: 0,
             sealed: false,
+            warmth: Warmth::Warm,
         };
         let previous = inner.last_log;
         let id = inner.insert(segment);
         if kind == SegmentKind::Log {
             inner.log.push_back(id);
-            inner.lone = if legs.len() < 2 { seq } else { inner.lone };
+            inner.has_lone_leg(legs.len(), seq);
         }
         Some(Opened { id, seq, position, previous, legs })
     }
@@ -268,30 +316,91 @@ impl Segments {
     /// Whether [`Segments::open`] would find `legs` devices with an unused segment; with `given_up`, counting those
     /// that are unused once it is durable.
     pub(crate) fn could_open(&self, legs: usize, given_up: bool) -> bool {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         let free = inner.free_now(given_up).into_iter().enumerate();
         free.filter(|(device, free)| *free > 0 && inner.takes_segments(*device)).count() >= legs
     }
 
     /// A copy of what is known about a segment.
     pub(crate) fn get(&self, id: SegmentId) -> Option<Segment> {
-        self.0.lock().table.get(&id).cloned()
+        self.inner.lock().table.get(&id).cloned()
     }
 
-    /// The index refers to one more block of the segment.
-    pub(crate) fn place(&self, id: SegmentId, dirty: bool) {
-        let mut inner = self.0.lock();
-        if let Some(segment) = inner.get(id) {
-            segment.live += 1;
-            segment.dirty += u32::from(dirty);
-            inner.live += 1;
-            inner.dirty += u64::from(dirty);
+    /// The index refers to one more block of the segment. Returns the segment's position.
+    pub(crate) fn place(&self, id: SegmentId, dirty: bool) -> u64 {
+        let mut inner = self.inner.lock();
+        let Some(segment) = inner.get(id) else { return 0 };
+        segment.live += 1;
+        segment.dirty += u32::from(dirty);
+        let position = segment.position;
+        inner.live += 1;
+        inner.dirty += u64::from(dirty);
+        position
+    }
+
+    /// Whether recovery could still find a segment of this position.
+    pub(crate) fn may_be_found(&self, position: u64) -> bool {
+        position >= self.inner.lock().durable_oldest
+    }
+
+    /// Whether the devices hold clean copies that the index does not know of yet.
+    pub(crate) fn is_warming(&self) -> bool {
+        self.warming.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_warming(&self, warming: bool) {
+        self.warming.store(warming, Ordering::Release);
+    }
+
+    /// A segment is being put into the index. None if it was let go.
+    pub(crate) fn begin_load(&self, id: SegmentId) -> Option<()> {
+        let mut inner = self.inner.lock();
+        let segment = inner.get(id)?;
+        segment.warmth = Warmth::Loading;
+        Some(())
+    }
+
+    /// The index has the segment. Of two legs that were found the one at `place` counts, if it is given.
+    pub(crate) fn end_load(&self, id: SegmentId, place: Option<Place>) {
+        let mut inner = self.inner.lock();
+        let Some(segment) = inner.get(id) else { return };
+        segment.warmth = Warmth::Warm;
+        let Some(kept) = place.filter(|place| segment.legs.contains(place)) else { return };
+        let legs = std::mem::replace(&mut segment.legs, smallvec::smallvec![kept]);
+        // Given up before the restart: that the segment left the log is durable.
+        for other in legs.into_iter().filter(|place| *place != kept) {
+            inner.free[usize::from(other.device)].push(other.segment);
         }
+    }
+
+    /// Lets go of a segment of which the index has nothing; false if it has some of it.
+    pub(crate) fn let_go_cold(&self, id: SegmentId) -> bool {
+        let mut inner = self.inner.lock();
+        let cold = inner.get(id).is_some_and(|segment| segment.warmth == Warmth::Cold);
+        if cold {
+            inner.let_go(id);
+        }
+        cold
+    }
+
+    /// Lets go of all segments of which the index has nothing; false if there are none.
+    pub(crate) fn let_go_all_cold(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let cold = inner.table.iter().filter(|(_, segment)| segment.warmth == Warmth::Cold);
+        let cold: Vec<_> = cold.map(|(id, _)| *id).collect();
+        cold.iter().for_each(|id| inner.let_go(*id));
+        !cold.is_empty()
+    }
+
+    /// Whether a segment is being loaded.
+    pub(crate) fn is_loading(&self, id: SegmentId) -> bool {
+        let inner = self.inner.lock();
+        inner.table.get(&id).is_some_and(|segment| segment.warmth == Warmth::Loading)
     }
 
     /// The index refers to one block less.
     pub(crate) fn unplace(&self, id: SegmentId, dirty: bool) {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         if let Some(segment) = inner.get(id) {
             segment.live -= 1;
             segment.dirty -= u32::from(dirty);
@@ -302,7 +411,7 @@ impl Segments {
 
     /// No copy of a dirty block can be read; or (`false`) it does not matter any more.
     pub(crate) fn damage(&self, id: SegmentId, damaged: bool) {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         if let Some(segment) = inner.get(id) {
             if damaged {
                 segment.damaged += 1;
@@ -316,14 +425,14 @@ impl Segments {
 
     /// Keeps the segment in the log until [`Segments::release`].
     pub(crate) fn hold(&self, id: SegmentId) {
-        if let Some(segment) = self.0.lock().get(id) {
+        if let Some(segment) = self.inner.lock().get(id) {
             segment.holds += 1;
         }
     }
 
     /// A block became clean.
     pub(crate) fn clean(&self, id: SegmentId) {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         if let Some(segment) = inner.get(id) {
             segment.dirty -= 1;
             inner.dirty -= 1;
@@ -332,21 +441,21 @@ impl Segments {
 
     /// Undoes one hold.
     pub(crate) fn release(&self, id: SegmentId) {
-        if let Some(segment) = self.0.lock().get(id) {
+        if let Some(segment) = self.inner.lock().get(id) {
             segment.holds -= 1;
         }
     }
 
     /// Everything below `slot` is durable.
     pub(crate) fn durable(&self, id: SegmentId, slot: u16) {
-        if let Some(segment) = self.0.lock().get(id) {
+        if let Some(segment) = self.inner.lock().get(id) {
             segment.durable = segment.durable.max(slot);
         }
     }
 
     /// Nothing more will be written to the segment.
     pub(crate) fn seal(&self, id: SegmentId) {
-        if let Some(segment) = self.0.lock().get(id) {
+        if let Some(segment) = self.inner.lock().get(id) {
             segment.sealed = true;
         }
     }
@@ -354,7 +463,7 @@ impl Segments {
     /// Lets segments leave the log, strictly oldest first; their second legs are given up. Returns where the log
     /// now reaches.
     pub(crate) fn advance(&self) -> Reach {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         inner.advance();
         inner.reach()
     }
@@ -362,9 +471,10 @@ impl Segments {
     /// A frame with `reach` is durable: legs given up before it may be used again. Returns whether any became free, or
     /// the log was rid of its lone legs.
     pub(crate) fn reached(&self, reach: Reach) -> bool {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         let lone = inner.lone >= inner.durable_tail;
         inner.durable_tail = inner.durable_tail.max(reach.tail);
+        inner.durable_oldest = inner.durable_oldest.max(reach.oldest.0);
         let rid = lone && inner.lone < inner.durable_tail;
         let pending = std::mem::take(&mut inner.pending);
         let before = pending.len();
@@ -383,7 +493,7 @@ impl Segments {
 
     /// The next segment to let go, though it may still be being filled; `None` if it is part of the log.
     pub(crate) fn first(&self) -> Option<(SegmentId, Segment)> {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         let id = *inner.fifo.values().next()?;
         let segment = inner.table.get(&id)?;
         (!inner.log.contains(&id)).then(|| (id, segment.clone()))
@@ -391,26 +501,20 @@ impl Segments {
 
     /// Lets go of a segment; its legs become free in time.
     pub(crate) fn let_go(&self, id: SegmentId) {
-        let mut inner = self.0.lock();
-        if let Some(segment) = inner.table.remove(&id) {
-            inner.live -= u64::from(segment.live);
-            inner.dirty -= u64::from(segment.dirty);
-            inner.damaged -= u64::from(segment.damaged);
-            let order = order(&segment);
-            inner.fifo.remove(&order);
-            inner.pending.extend(segment.legs.iter().map(|place| (*place, Until::Oldest(order))));
-        }
+        self.inner.lock().let_go(id);
     }
 
     /// A device is gone, and every leg on it.
     pub(crate) fn lose(&self, device: u16) {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         for segment in inner.table.values_mut() {
             segment.legs.retain(|place| place.device != device);
         }
         let is_lone = |id: &&SegmentId| inner.table.get(id).is_some_and(|segment| segment.legs.len() < 2);
         let newest = inner.log.iter().rev().find(is_lone).and_then(|id| inner.table.get(id));
-        inner.lone = newest.map_or(inner.lone, |segment| segment.seq);
+        if let Some((legs, seq)) = newest.map(|segment| (segment.legs.len(), segment.seq)) {
+            inner.has_lone_leg(legs, seq);
+        }
         inner.pending.retain(|(place, _)| place.device != device);
         if let Some(free) = inner.free.get_mut(usize::from(device)) {
             free.clear();
@@ -422,7 +526,7 @@ impl Segments {
 
     /// Nothing more is put on a device; or (`false`) it is as before.
     pub(crate) fn retire(&self, device: u16, retired: bool) {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         inner.retired.retain(|other| *other != device);
         if retired {
             inner.retired.push(device);
@@ -431,20 +535,20 @@ impl Segments {
 
     /// Whether a segment of the log has a leg on the device.
     pub(crate) fn log_is_on(&self, device: u16) -> bool {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         let mut segments = inner.log.iter().filter_map(|id| inner.table.get(id));
         segments.any(|segment| segment.legs.iter().any(|place| place.device == device))
     }
 
     /// Devices that take new segments.
     pub(crate) fn devices(&self) -> usize {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         (0..inner.totals.len()).filter(|device| inner.takes_segments(*device)).count()
     }
 
     /// A device came: all its segments are free.
     pub(crate) fn gain(&self, device: u16, segments: u32) {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         let index = usize::from(device);
         if inner.free.len() <= index {
             inner.free.resize_with(index + 1, Vec::new);
@@ -458,7 +562,7 @@ impl Segments {
     /// The fewest unused segments of any of `devices`; with `given_up`, counting those that are unused once it is
     /// durable.
     pub(crate) fn least_free(&self, devices: &[u16], given_up: bool) -> usize {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         let free = inner.free_now(given_up);
         let devices = devices.iter().map(|device| usize::from(*device));
         let takes = devices.filter(|device| inner.takes_segments(*device));
@@ -467,7 +571,7 @@ impl Segments {
 
     /// How full the log is.
     pub(crate) fn log_use(&self) -> LogUse {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         inner.advance();
         LogUse { segments: inner.log.len(), share: inner.log_share(), dirty: inner.dirty, left: inner.left }
     }
@@ -475,7 +579,7 @@ impl Segments {
     /// The oldest segment of the log, if the log has nearly outgrown its share and a quarter of it is of no use any more.
     /// Not earlier: what will soon be destaged need not be written again.
     pub(crate) fn worth_compacting(&self, slots: usize) -> Option<(SegmentId, Segment)> {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         inner.advance();
         let (used, share) = (inner.log.len(), inner.log_share());
         let dirty = usize::try_from(inner.dirty).unwrap_or(usize::MAX);
@@ -489,42 +593,42 @@ impl Segments {
 
     /// How many segments the log has from this one on.
     pub(crate) fn log_since(&self, id: SegmentId) -> usize {
-        let log = &self.0.lock().log;
+        let log = &self.inner.lock().log;
         log.iter().position(|other| *other == id).map_or(0, |at| log.len() - at)
     }
 
     /// Whether nothing more will be written to the segment, or it was let go.
     pub(crate) fn is_sealed(&self, id: SegmentId) -> bool {
-        self.0.lock().table.get(&id).is_none_or(|segment| segment.sealed)
+        self.inner.lock().table.get(&id).is_none_or(|segment| segment.sealed)
     }
 
     /// Blocks the index has on the devices, and how many of them are dirty.
     pub(crate) fn blocks(&self) -> (u64, u64) {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         (inner.live, inner.dirty)
     }
 
     /// Dirty blocks of which no copy can be read.
     pub(crate) fn damaged(&self) -> u64 {
-        self.0.lock().damaged
+        self.inner.lock().damaged
     }
 
     /// Whether the whole log is on two devices, durably, and so is what is written to `head` now.
     pub(crate) fn is_mirrored(&self, head: Option<SegmentId>) -> bool {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         let lone = inner.lone >= inner.durable_tail;
         head.is_some_and(|head| inner.has_two_legs(head)) && !lone
     }
 
     /// Whether no segment with fewer than two legs is in the log any more, but this is not durable yet.
     pub(crate) fn lone_left(&self) -> bool {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         inner.lone >= inner.durable_tail && inner.reach().tail > inner.lone
     }
 
     /// Whether the segment has to leave the log before everything in it is on two devices again.
     pub(crate) fn keeps_lone(&self, id: SegmentId) -> bool {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         inner.reach().tail <= inner.lone
             && inner.table.get(&id).is_some_and(|segment| segment.seq <= inner.lone)
     }
@@ -533,7 +637,7 @@ impl Segments {
     /// than two legs (all before that one have to go as well: only records in it may say that they are out of date), or
     /// only blocks that cannot be destaged keep it. None if `head`, where they would go, has fewer than two legs.
     pub(crate) fn to_rewrite(&self, head: SegmentId) -> Option<(SegmentId, Segment)> {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         let tail = *inner.log.front().filter(|_| inner.has_two_legs(head))?;
         let segment = inner.table.get(&tail)?;
         let stuck = segment.dirty == segment.damaged;
@@ -543,7 +647,7 @@ impl Segments {
 
     /// Every segment in use.
     pub(crate) fn all(&self) -> Vec<(SegmentId, Segment)> {
-        self.0.lock().table.iter().map(|(id, segment)| (*id, segment.clone())).collect()
+        self.inner.lock().table.iter().map(|(id, segment)| (*id, segment.clone())).collect()
     }
 }
 

@@ -50,3 +50,16 @@ pub(crate) async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     })
     .await
 }
+
+/// Lets others go on.
+pub(crate) async fn pass() {
+    let mut passed = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut passed, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -280,12 +280,10 @@ fn start_engine(
 }
 
 fn tell_recovered(events: &EventLog, recovered: &Recovered, took: Duration) {
-    let bytes = |blocks: u64| format_size(blocks * BLOCK as u64);
-    let (dirty, clean) = (bytes(recovered.dirty_blocks), bytes(recovered.clean_blocks));
-    if recovered.dirty_blocks + recovered.clean_blocks > 0 {
-        let message =
-            format!("the cache is back after {:.1} s: {dirty} dirty, {clean} clean", took.as_secs_f64());
-        events.add(Severity::Info, "recovered", message, &[("dirty", &dirty), ("clean", &clean)]);
+    if recovered.dirty_blocks > 0 {
+        let dirty = format_size(recovered.dirty_blocks * BLOCK as u64);
+        let message = format!("the cache is back after {:.1} s with {dirty} dirty", took.as_secs_f64());
+        events.add(Severity::Info, "recovered", message, &[("dirty", &dirty)]);
     }
 }
 

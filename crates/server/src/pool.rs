@@ -42,6 +42,10 @@ pub(crate) fn pool_status(cache: &Cache) -> PoolStatus {
         devices: present.chain(lost).collect(),
         clean_bytes: bytes(usage.ssd_blocks - usage.dirty_blocks.min(usage.ssd_blocks)),
         dirty_bytes: bytes(usage.dirty_blocks),
+        loaded_percent: cache.engine.warming().map_or(100, |warming| {
+            // Below 100 until the end.
+            (warming.done * 100 / warming.segments.max(1)).min(99) as u8
+        }),
         dirty_age_ns: cache.engine.dirty_age().as_nanos() as u64,
         ram_bytes: bytes(usage.ram_blocks),
         ram_limit_bytes: cache.ram,

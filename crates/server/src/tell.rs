@@ -3,8 +3,10 @@
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
+use forebay_config::format_size;
 use forebay_control::{EventLog, Severity};
 use forebay_engine::Event;
+use forebay_engine::buffer::BLOCK;
 use forebay_vfs::Vfs;
 
 use crate::cache::Watch;
@@ -43,6 +45,11 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
         Event::LogDropped => {
             let message = "the log of the only cache device is damaged: what was cached was dropped, and nothing is lost";
             (Severity::Warning, "log-dropped", message.to_owned())
+        }
+        Event::Warm { clean_blocks } => {
+            let clean = format_size(clean_blocks * BLOCK as u64);
+            let message = format!("the cache is as warm as before the start: {clean} clean on its devices");
+            (Severity::Info, "warm", message)
         }
         Event::Damaged { object, offset } => {
             watch.damaged.fetch_add(1, Ordering::Relaxed);

@@ -83,6 +83,8 @@ struct State {
     gone: bool,
     rates: Rates,
     base: Duration,
+    /// The machine crashes so many steps after so many segments were opened.
+    crash_at_header: Option<(u32, u64)>,
 }
 
 /// What becomes of one write.
@@ -108,6 +110,7 @@ impl Disk {
             gone: false,
             rates: Rates::default(),
             base,
+            crash_at_header: None,
         };
         Disk {
             executor: executor.clone(),
@@ -176,6 +179,11 @@ impl Disk {
                 self.hits.hit(Fault::HeaderRot);
             }
         }
+    }
+
+    /// Has the machine crash `steps` steps after `headers` more segments (of 1 MiB) were opened.
+    pub fn crash_at_header(&self, crash: Option<(u32, u64)>) {
+        self.state.lock().crash_at_header = crash;
     }
 
     /// Flips a bit of the block at byte `offset`.
@@ -313,6 +321,9 @@ impl Disk {
             return Err(DeviceError::Gone);
         }
         state.completed += 1;
+        if block > 0 && block.is_multiple_of(256) {
+            state.count_header(&self.executor);
+        }
         let block = if let Fate::Elsewhere(other) = fate { *other } else { block };
         for (place, page) in pages(&data).enumerate() {
             let skip = match fate {
@@ -394,6 +405,17 @@ impl Disk {
 }
 
 impl State {
+    fn count_header(&mut self, executor: &Executor) {
+        self.crash_at_header = match self.crash_at_header {
+            Some((headers, steps)) if headers <= 1 => {
+                executor.crash_in(Some(steps));
+                None
+            }
+            Some((headers, steps)) => Some((headers - 1, steps)),
+            None => None,
+        };
+    }
+
     fn current(&self, block: u64) -> Option<&Page> {
         self.cached
             .get(&block)

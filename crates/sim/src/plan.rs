@@ -115,6 +115,8 @@ pub struct Plan {
     pub sessions: u32,
     /// Chances in 10,000 that a session ends in a crash.
     pub crashes: u32,
+    /// Whether a crash comes when a segment was opened, rather than at any step.
+    pub cuts_at_headers: bool,
     /// How clients behave.
     pub habits: Habits,
     /// Whether there are notes in the log.
@@ -165,10 +167,13 @@ impl Plan {
         // Drawn apart: worlds without these stay what they were before there were these.
         let mut apart = Rng::new(mix(rng.clone().draw()));
         let mut sessions = rng.within(0, 4) as u32;
+        let (mut cuts_at_headers, mut lone) = (false, None);
         match apart.below(16) {
-            0 if count > 1 => {
+            0 | 3 if count > 1 => {
                 troubles = vec![Trouble::LoneLegs];
-                (disaster, sessions) = (None, sessions.max(2));
+                (disaster, sessions) = (None, apart.within(3, 8) as u32);
+                cuts_at_headers = apart.chance(5000);
+                lone = Some(apart.pick(&[0, 30, 600]) * Duration::from_secs(1));
             }
             1 if count > 1 => {
                 troubles.push(Trouble::VanishOnRead);
@@ -180,7 +185,7 @@ impl Plan {
             }
             _ => {}
         }
-        Plan {
+        let mut plan = Plan {
             victim: rng.index(count),
             devices,
             spares,
@@ -192,9 +197,16 @@ impl Plan {
             objects: rng.within(1, 6) as u32,
             sessions,
             crashes: rng.pick(&[0, 5000, 8000, 10_000]),
+            cuts_at_headers,
             habits,
             notes,
+        };
+        if let Some(destage_after) = lone {
+            // Much that is dirty, for as long as can be.
+            (plan.mode, plan.destage_after, plan.crashes) = (Mode::WriteBack, destage_after, 10_000);
+            plan.habits.modes.clear();
         }
+        plan
     }
 
     /// Whether `trouble` is part of the plan.

@@ -232,3 +232,85 @@ fn a_device_that_cannot_be_drained_goes_on_serving() {
     world.disks[0].vanish();
     check(&mut world, &engine);
 }
+
+/// Reads `len` bytes of file `number` in pieces of 64 KiB.
+fn read(world: &World, engine: &Arc<Engine>, number: u8, len: u64) {
+    with_client(world, engine, Allowed::default(), move |mut client| async move {
+        for offset in (0..len).step_by(64 << 10) {
+            client.read(number, offset, 64 << 10).await;
+        }
+    });
+}
+
+#[test]
+fn clean_copies_are_loaded_behind_the_start_of_service_and_never_over_what_is_newer() {
+    for seed in 0..40 {
+        let mut world = world(seed, 2);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 600);
+        with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
+        cut(&mut world, engine);
+        let engine = world.start_through(Vec::new()).unwrap();
+        assert!(engine.warming().is_some(), "service begins before everything is loaded");
+        // Some blocks past the log, some through it, and the end is cut off; some of that before their copies are loaded.
+        let theirs = engine.clone();
+        with_client(&world, &engine, Allowed::default(), move |mut client| async move {
+            theirs.set_mode(Mode::WriteAround);
+            client.write(1, 100 * 4096, 8192, true).await;
+            theirs.set_mode(Mode::WriteBack);
+            client.write(1, 200 * 4096, 8192, true).await;
+            client.truncate(1, 500 * 4096).await;
+            client.truncate(1, 600 * 4096).await;
+        });
+        if seed % 2 == 0 {
+            let theirs = engine.clone();
+            assert_eq!(until(&world, move || theirs.warming().is_none()), Stop::Done);
+            let before = engine.counters();
+            read(&world, &engine, 1, 96 * 4096);
+            assert_eq!(engine.counters().read_backing, before.read_backing, "it is as warm as before");
+            check(&mut world, &engine);
+        }
+        cut(&mut world, engine);
+        let engine = world.start_through(Vec::new()).unwrap();
+        check(&mut world, &engine);
+    }
+}
+
+#[test]
+fn a_forgotten_object_is_not_brought_back_by_what_is_loaded_late() {
+    let mut world = world(3, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 300);
+    with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    assert!(engine.warming().is_some());
+    let (key, object) = world.shared.objects.lock().remove(1).unwrap();
+    world.shared.model.lock().remove(1);
+    world.shared.store.remove(&key);
+    let theirs = engine.clone();
+    assert_eq!(world.shared.executor.block_on(LIMIT, async move { theirs.forget(&object).await }), Ok(()));
+    let theirs = engine.clone();
+    assert_eq!(until(&world, move || theirs.warming().is_none()), Stop::Done);
+    assert!(engine.known(&key).is_none() && engine.scan().ssd_blocks == 0);
+}
+
+#[test]
+fn what_is_only_read_is_cached_also_after_a_crash() {
+    let mut world = world(1, 2);
+    world.plan.mode = Mode::WriteAround;
+    world.shared.model.lock().logged = false;
+    let engine = world.start_through(Vec::new()).unwrap();
+    with_client(&world, &engine, Allowed::default(), |mut client| async move {
+        client.write(1, 0, 4 << 20, true).await;
+    });
+    read(&world, &engine, 1, 4 << 20);
+    let copies = engine.usage().ssd_blocks;
+    assert!(copies > 512, "two segments are full");
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    let theirs = engine.clone();
+    assert_eq!(until(&world, move || theirs.warming().is_none()), Stop::Done);
+    assert!(engine.usage().ssd_blocks >= copies - 256, "all but the segment that was being filled");
+    check(&mut world, &engine);
+}

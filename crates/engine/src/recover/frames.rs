@@ -288,7 +288,7 @@ async fn read_footer(pool: &Pool, segment: &Found) -> Option<Contents> {
     Some(Contents { bodies: vec![body?], sealed: legs == segment.legs.len() })
 }
 
-pub(super) async fn footer_of(pool: &Pool, place: Place, name: &SegmentId) -> Option<crate::format::Footer> {
+async fn footer_of(pool: &Pool, place: Place, name: &SegmentId) -> Option<crate::format::Footer> {
     let last = read_slots(pool, place, name.slots - 1, 1).await?;
     let blocks = footer::decode_trailer(&last, name)?;
     let whole = read_slots(pool, place, name.slots - blocks, usize::from(blocks)).await?;

@@ -2,11 +2,12 @@
 //!
 //! 1. The headers of all segments are read; those before the durable `oldest` do not count.
 //! 2. The segments of the log are read: by their footers, or where there is none yet, frame by frame (`frames.rs`).
-//! 3. The records of all segments are applied in the order in which segments are let go; the newest wins (`apply.rs`).
+//! 3. The records of the log are applied in order; the newest wins (`apply.rs`).
 //! 4. A frame that only one leg has is copied to the other; segments without a footer get one.
 //! 5. Cuts that the backing store may not have carried out are carried out.
+//! 6. Service starts; the segments that are not part of the log any more are loaded behind it (`warm.rs`).
 //!
-//! Everything before 4 only reads, and 4 and 5 write what is there already or do what is logged: recovery may be
+//! Everything before 4 only reads, and 4 to 6 write what is there already or do what is logged: recovery may be
 //! interrupted anywhere and begun again.
 
 mod apply;
@@ -23,6 +24,7 @@ use crate::io::{BackingError, Durability};
 use crate::notes::Note;
 use crate::object::Object;
 use crate::pool::{Pool, PoolError, State};
+use crate::warm::Cold;
 use crate::{Error, Seq};
 
 use apply::Applied;
@@ -56,8 +58,6 @@ pub enum OpenError {
 pub struct Recovered {
     /// Dirty blocks that will be destaged.
     pub dirty_blocks: u64,
-    /// Clean blocks that are cached again.
-    pub clean_blocks: u64,
     /// Frames read one by one.
     pub frames: u64,
     /// Whether the last frame was on one device only, or torn.
@@ -71,6 +71,7 @@ pub struct Recovered {
 pub struct Opening {
     engine: Arc<Engine>,
     unsure: Vec<Arc<Object>>,
+    cold: Cold,
     recovered: Recovered,
 }
 
@@ -85,18 +86,16 @@ impl Opening {
     /// # Errors
     /// See [`OpenError`]. Nothing that was on the devices is lost by that.
     pub async fn finish(self) -> Result<(Arc<Engine>, Recovered), OpenError> {
-        let Opening { engine, unsure, recovered } = self;
+        let Opening { engine, unsure, cold, recovered } = self;
         engine.settle(unsure).await?;
         engine.start_tasks();
         engine.log.started().await.map_err(OpenError::Engine)?;
         engine.finish_cuts().await?;
-        let scan = engine.scan();
-        let recovered = Recovered {
-            dirty_blocks: scan.dirty_blocks,
-            clean_blocks: scan.ssd_blocks - scan.dirty_blocks,
-            ..recovered
-        };
-        Ok((engine, recovered))
+        if !cold.is_empty() {
+            engine.start("forebay-warm", |engine| engine.run_warm(cold));
+        }
+        let dirty_blocks = engine.usage().dirty_blocks;
+        Ok((engine, Recovered { dirty_blocks, ..recovered }))
     }
 }
 
@@ -120,10 +119,11 @@ impl Engine {
     pub async fn begin(mut pool: Pool, env: Env, settings: Settings) -> Result<Opening, OpenError> {
         let (found, unread) = headers::scan(&pool).await;
         let doubtful = doubtful_before(&pool, unread.is_empty());
-        let read = frames::read_log(&pool, &found).await?;
+        let mut read = frames::read_log(&pool, &found).await?;
         let live = headers::live(found.clone(), &read, doubtful);
-        let Applied { segments, objects, notes, unsealed, unsure, kept, recovered } =
-            apply::apply(&pool, live, &read, doubtful).await;
+        let kept: Vec<u64> = live.iter().map(|found| found.seq).collect();
+        let Applied { segments, objects, notes, unsealed, unsure, cold, recovered } =
+            apply::apply(&pool, live, &mut read, doubtful);
         let names = pool.members.iter().map(|m| m.device.as_ref().map(|d| d.name().to_owned()));
         let names: Vec<_> = names.collect();
         let also_lost = pool.open_epoch().await?;
@@ -141,7 +141,7 @@ impl Engine {
         for (id, footer) in unsealed {
             engine.write_footer(id, &footer).await;
         }
-        Ok(Opening { engine, unsure, recovered })
+        Ok(Opening { engine, unsure, cold, recovered })
     }
 
     /// Makes it durable that segments do not count, where the reach does not say so.
