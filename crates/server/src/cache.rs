@@ -263,6 +263,7 @@ fn start_engine(
         ram: settings.cache.ram,
         ..forebay_engine::Settings::default()
     };
+    let log_identity = pool.uuid as u64;
     let begun = Instant::now();
     let (done, waiting) = channel::<()>();
     let watching = std::thread::Builder::new().name("forebay-recovery".into()).spawn(move || {
@@ -270,12 +271,30 @@ fn start_engine(
             tracing::info!("recovering the cache: {} s so far", begun.elapsed().as_secs());
         }
     })?;
-    let result = block_on(Engine::open(pool, env, chosen));
+    let unusable = |error: forebay_engine::OpenError| Error::Cache(error.to_string());
+    let opened = block_on(Engine::begin(pool, env, chosen)).map_err(unusable).and_then(|opening| {
+        // The engine takes a file that is not there for removed.
+        let recovery = vfs
+            .recover(&store, log_identity, opening.notes())
+            .map_err(|error| Error::Cache(error.to_string()))?;
+        Ok((block_on(opening.finish()).map_err(unusable)?, recovery))
+    });
     drop(done);
     let _ = watching.join();
-    let (engine, recovered) = result.map_err(|error| Error::Cache(error.to_string()))?;
+    let ((engine, recovered), recovery) = opened?;
     tell_recovered(events, &recovered, begun.elapsed());
-    nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, &recovered.notes)?);
+    for aside in &recovery.set_aside {
+        events.add(Severity::Warning, "set-aside", aside.clone(), &[]);
+    }
+    let log = events.clone();
+    let failed = Arc::new(move |error: &forebay_vfs::Error| {
+        let message = format!(
+            "the journal of a served file system fails ({error}): changes wait for it from now on, and what the cache has of \
+             them stays there until a restart"
+        );
+        log.add(Severity::Error, "checkpoint-failed", message, &[]);
+    });
+    nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, recovery, failed)?);
     Ok((engine, threads))
 }
 

@@ -9,12 +9,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 use forebay_disk::block_on;
 use forebay_engine::io::{BackingError, Key};
-use forebay_engine::{Engine, Error as CacheError, Mode, NoteId, Object as Cached};
+use forebay_engine::{Engine, Error as CacheError, Mode, Object as Cached};
 use parking_lot::Mutex;
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::fs::Filesystem;
 use crate::journal::{Done, Logged};
 use crate::object::Object;
-use crate::oplog::OpLog;
+use crate::oplog::{Checkpoints, Failed, Logging, OpLog};
 use crate::overlay::Overlay;
 use crate::reserve::Reserve;
 use crate::sys::KernelHandle;
@@ -37,8 +37,7 @@ pub(crate) struct Cache {
     verifier: Arc<Verifier>,
     pub(crate) downtime: Downtime,
     pub(crate) oplog: Arc<OpLog>,
-    /// Lets go of answers when the engine's log needs room.
-    letting_go: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) checkpoints: Checkpoints,
     /// Objects whose removal is durable, for the engine to forget: it may wait for room in its log, as whoever answers
     /// clients must not.
     removed: Mutex<Option<Forgetter>>,
@@ -53,6 +52,7 @@ type Forgetter = (Sender<Arc<Cached>>, JoinHandle<()>);
 pub(crate) struct Linked {
     pub(crate) cache: Arc<Cache>,
     pub(crate) reserve: Reserve,
+    pub(crate) logging: Logging,
     /// What tells its files from those of other file systems in keys.
     number: u32,
 }
@@ -88,6 +88,8 @@ impl Cache {
         engine: Arc<Engine>,
         verifier: Arc<Verifier>,
         downtime: Downtime,
+        filesystems: Vec<(u32, Weak<Filesystem>)>,
+        failed: Failed,
     ) -> std::io::Result<Arc<Self>> {
         let (send, receive) = channel::<Arc<Cached>>();
         let forgetting = engine.clone();
@@ -97,16 +99,10 @@ impl Cache {
             }
         })?;
         let removed = Mutex::new(Some((send, thread)));
-        let theirs = engine.clone();
-        let letting_go = std::thread::Builder::new().name("forebay-answers".into()).spawn(move || {
-            // By then nobody asks again for the oldest ones.
-            while let Some(upto) = block_on(theirs.notes_due()) {
-                theirs.let_go(upto);
-            }
-        })?;
-        let letting_go = Mutex::new(Some(letting_go));
-        let (oplog, broken) = (Arc::default(), AtomicBool::new(false));
-        Ok(Arc::new(Cache { engine, verifier, downtime, oplog, letting_go, removed, broken }))
+        let oplog = Arc::<OpLog>::default();
+        let checkpoints = Checkpoints::new(engine.clone(), oplog.clone(), filesystems, failed);
+        let broken = AtomicBool::new(false);
+        Ok(Arc::new(Cache { engine, verifier, downtime, oplog, checkpoints, removed, broken }))
     }
 
     /// The file is gone, durably.
@@ -124,11 +120,12 @@ impl Cache {
             // A panic there has said so itself.
             let _ = thread.join();
         }
-        // Everybody was answered. Answers alone shall not keep destaged data in the log.
-        self.engine.let_go(NoteId::MAX);
+        // Everybody was answered: what keeps notes in the log is only what the file systems do not have.
+        let needless = self.checkpoints.make_last();
         let closed = block_on(self.engine.close());
-        if let Some(thread) = self.letting_go.lock().take() {
-            let _ = thread.join();
+        self.checkpoints.stop();
+        if needless {
+            self.checkpoints.tidy();
         }
         self.downtime.begin();
         closed
@@ -173,7 +170,7 @@ impl Cache {
 
 impl Linked {
     pub(crate) fn new(cache: Arc<Cache>, number: u32) -> Self {
-        Linked { cache, reserve: Reserve::default(), number }
+        Linked { cache, reserve: Reserve::default(), logging: Logging::default(), number }
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -188,6 +188,10 @@ impl Vfs {
         }
         let (target, len) = (write.target, write.data.len() as u64);
         let engine = &linked.cache.engine;
+        if linked.logging.is_touched(&target.object.kernel) {
+            // Recovery might make the file again, and would find nothing of this in the log.
+            linked.cache.checkpoints.make()?;
+        }
         let cached = linked.object(&target.object)?;
         if engine.dirty_bytes() > 0 && !linked.reserve.take(engine, target.export.fs.mount(), len) {
             // What was acknowledged before has the first claim to what space is left.

@@ -16,7 +16,7 @@ use crate::journal::Intent;
 use crate::lookup::stamp;
 use crate::names::Stamp;
 use crate::object::{Change, Object};
-use crate::oplog;
+use crate::oplog::{self, Did, Pending, binding};
 use crate::sys::{KernelHandle, proc_path};
 use crate::verdicts::want;
 
@@ -87,8 +87,13 @@ impl Vfs {
         let wcc = change.end();
         // Even a failure may have changed something: several attributes are several system calls.
         let changed = !set.is_empty() && result != Err(Error::NotSync);
-        let pending = if changed { target.export.fs.changed([]) } else { None };
-        Changed { result, wcc, intent: changed.then(|| Intent { pending, ..metadata(&[target]) }) }
+        let intent = changed.then(|| {
+            let fs = &target.export.fs;
+            let way = fs.way_with_size(&target.object, set.size);
+            let did = Did { objects: oplog::objects(&[target]), ..Did::default() };
+            metadata(&[target], fs.changed(way, did))
+        });
+        Changed { result, wcc, intent }
     }
 
     /// Applies `set` as the caller; the kernel decides.
@@ -164,7 +169,7 @@ impl Vfs {
     }
 
     fn unlink(&self, dir: &Target, name: &[u8], cred: &Cred, flags: AtFlags) -> Changed<()> {
-        if let Err(error) = require_dir(&dir.object).and_then(|()| crate::check_name(name)) {
+        if let Err(error) = changeable(dir, name) {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         }
         let renaming = Renaming::begin(dir);
@@ -177,11 +182,14 @@ impl Vfs {
             Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
         });
         drop(changing);
-        let pending =
-            if result.is_ok() { dir.export.fs.changed([oplog::entry(dir, name, None)]) } else { None };
+        let intent = result.is_ok().then(|| {
+            let bindings = [binding(dir, name, victim, None)].into_iter().collect();
+            let did = Did { bindings, objects: oplog::objects(&[dir]), ..Did::default() };
+            metadata(&[dir], fs.changed(fs.way(), did))
+        });
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
         let removed = self.forget_if_gone(dir, victim);
-        let intent = result.is_ok().then(|| Intent { removed, pending, ..metadata(&[dir]) });
+        let intent = intent.map(|intent| Intent { removed, ..intent });
         Changed { result, wcc, intent }
     }
 
@@ -194,10 +202,9 @@ impl Vfs {
         to_name: &[u8],
         cred: &Cred,
     ) -> Renamed {
-        let refused = require_dir(&from.object)
-            .and_then(|()| require_dir(&to.object))
-            .and_then(|()| crate::check_name(from_name))
-            .and_then(|()| crate::check_name(to_name))
+        let refused = require_dir(&to.object)
+            .and_then(|()| changeable(from, from_name))
+            .and_then(|()| changeable(to, to_name))
             .and_then(|()| match [from_name, to_name].iter().any(|name| matches!(*name, b"." | b"..")) {
                 true => Err(Error::INVALID),
                 false => Ok(()),
@@ -231,17 +238,47 @@ impl Vfs {
             let kernel = kernel.as_ref()?;
             Some((fs.versions.change(kernel), fs.own_change_of(kernel)))
         });
+        let way = fs.way();
+        let announce = || match moved.filter(|_| victim != moved) {
+            Some(moved) => fs.announce(way, |log, number, filesystem| oplog::Announcement {
+                log,
+                number,
+                filesystem,
+                from: (from.object.kernel, from_name.into()),
+                to: (to.object.kernel, to_name.into()),
+                moved,
+                replaced: victim,
+            }),
+            // rename(2) will refuse, or has nothing to do.
+            None => Ok(None),
+        };
         let result = self.attr_of(from).and(self.attr_of(to)).and_then(|_| {
+            let announced = announce()?;
             let _acting = self.act_as(cred)?;
-            Ok(rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?)
+            rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?;
+            Ok(announced)
         });
         drop(changing);
         let done = result.is_ok();
         if let (true, Some(moved), Scheme::Names(locator)) = (done, &moved, &from.export.fs.scheme) {
             locator.learn(moved, &to.object.kernel, to_name);
         }
-        let entries = || [oplog::entry(from, from_name, None), oplog::entry(to, to_name, moved)];
-        let pending = if done { fs.changed(entries()) } else { None };
+        let (result, announced) = match result {
+            Ok(announced) => (Ok(()), announced),
+            Err(error) => (Err(error), None),
+        };
+        let intent = done.then(|| {
+            let mut did = Did { objects: oplog::objects(&[from, to]), ..Did::default() };
+            if victim != moved {
+                did.bindings.push(binding(from, from_name, moved, None));
+                did.bindings.push(binding(to, to_name, victim, moved));
+            }
+            let pending = match announced {
+                Some(announced) => fs.carried_out(announced, did),
+                None => fs.changed(way, did),
+            };
+            metadata(&[from, to], pending)
+        });
         let (from_wcc, to_wcc) = match second {
             Some(second) => {
                 let to_wcc = second.end(done, &[(to_name, moved)]);
@@ -253,13 +290,13 @@ impl Vfs {
             }
         };
         let removed = self.forget_if_gone(to, victim);
-        let intent = done.then(|| Intent { removed, pending, ..metadata(&[from, to]) });
+        let intent = intent.map(|intent| Intent { removed, ..intent });
         Renamed { result, from: from_wcc, to: to_wcc, intent }
     }
 
     /// Gives the target another name; returns its attributes after that, if it still has any.
     pub fn link(&self, target: &Target, dir: &Target, name: &[u8], cred: &Cred) -> Changed<Option<Attr>> {
-        let refused = require_dir(&dir.object).and_then(|()| crate::check_name(name)).and_then(|()| {
+        let refused = changeable(dir, name).and_then(|()| {
             match (target.export.id == dir.export.id, target.object.is_dir()) {
                 (false, _) => Err(Error::Os(Errno::XDEV)),
                 (_, true) => Err(Error::PERM),
@@ -286,11 +323,13 @@ impl Vfs {
             });
         drop(own);
         let kernel = Some(target.object.kernel);
-        let pending =
-            if result.is_ok() { dir.export.fs.changed([oplog::entry(dir, name, kernel)]) } else { None };
+        let intent = result.is_ok().then(|| {
+            let bindings = [binding(dir, name, None, kernel)].into_iter().collect();
+            let did = Did { bindings, objects: oplog::objects(&[dir, target]), ..Did::default() };
+            metadata(&[dir, target], dir.export.fs.changed(dir.export.fs.way(), did))
+        });
         let wcc = renaming.end(result.is_ok(), &[(name, kernel)]);
         let after = linked.end().after;
-        let intent = result.is_ok().then(|| Intent { pending, ..metadata(&[dir, target]) });
         Changed { result: result.map(|()| after), wcc, intent }
     }
 
@@ -308,6 +347,10 @@ impl Vfs {
         victim: Option<KernelHandle>,
     ) -> Option<Arc<forebay_engine::Object>> {
         let (kernel, fs) = (victim?, &dir.export.fs);
+        if fs.aliases.has(&kernel) && fs.is_gone(&kernel) {
+            // Left behind, it is removed at the next start.
+            let _ = fs.aliases.remove(&kernel);
+        }
         let known = match fs.table.get(&kernel) {
             Some(object) => Some(object),
             // Nobody has it open, but the cache may hold some of it. Without kernel handles it would have to be looked
@@ -328,6 +371,13 @@ impl Vfs {
     }
 }
 
+/// Fails unless clients may change what a name leads to, as far as this server is concerned.
+pub(crate) fn changeable(dir: &Target, name: &[u8]) -> Result<()> {
+    require_dir(&dir.object)?;
+    crate::check_name(name)?;
+    if dir.export.fs.is_private(&dir.object.kernel, name) { Err(Error::ACCESS) } else { Ok(()) }
+}
+
 /// As whoever the thread acts as.
 fn change_owner_and_mode(object: &Object, set: &SetAttr) -> Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
@@ -343,10 +393,10 @@ fn change_owner_and_mode(object: &Object, set: &SetAttr) -> Result<()> {
 }
 
 /// The intent of a change to names or attributes of these objects.
-pub(crate) fn metadata(targets: &[&Target]) -> Intent {
+pub(crate) fn metadata(targets: &[&Target], pending: Option<Box<Pending>>) -> Intent {
     let mut metadata: SmallVec<[_; 3]> = smallvec![];
     metadata.extend(targets.iter().map(|target| target.object.clone()));
-    Intent { metadata, ..Intent::default() }
+    Intent { metadata, pending, ..Intent::default() }
 }
 
 /// A checked name for a system call that takes C strings.

@@ -1,16 +1,15 @@
 //! CREATE, MKDIR, SYMLINK and MKNOD.
 
+use forebay_oplog::New;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::attr::{Attr, SetAttr, SetTime, Time};
-use crate::change::{Changed, Renaming, metadata};
+use crate::change::{Changed, Renaming, changeable, metadata};
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs};
-use crate::fs::require_dir;
-use crate::journal::Intent;
-use crate::oplog::{self, Entry, Rights};
+use crate::oplog::{self, Did, Rights, binding};
 use crate::sys::{self, KernelHandle};
 
 /// How CREATE treats a name that is taken (RFC 1813 createmode3).
@@ -53,12 +52,19 @@ fn verifier_times(verifier: [u8; 8]) -> (Time, Time) {
 
 type Made = (Target, Attr);
 
+/// What came of it, and what it takes to make it again, if it was made.
+type Making = (Made, Option<New>);
+
 impl Vfs {
     /// Makes or finds a regular file.
     pub fn create(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Changed<Made> {
-        self.make_name(dir, name, |vfs| match vfs.create_new(dir, name, how, cred) {
-            Err(Error::Os(Errno::EXIST)) => vfs.create_existing(dir, name, how, cred),
-            result => result,
+        let size = match how {
+            Create::Unchecked(set) | Create::Guarded(set) => set.size,
+            Create::Exclusive(_) => None,
+        };
+        self.make_name(dir, name, size, |vfs| match vfs.create_new(dir, name, how, cred) {
+            Err(Error::Os(Errno::EXIST)) => Ok((vfs.create_existing(dir, name, how, cred)?, None)),
+            result => Ok((result?, Some(New::Plain))),
         })
     }
 
@@ -115,7 +121,12 @@ impl Vfs {
         set: &SetAttr,
         cred: &Cred,
     ) -> Changed<Made> {
-        self.make_name(dir, name, |vfs| {
+        let new = match special {
+            Special::Symlink(text) => New::Link(text.into()),
+            Special::Character(major, minor) | Special::Block(major, minor) => New::Device(major, minor),
+            Special::Directory | Special::Fifo | Special::Socket => New::Plain,
+        };
+        self.make_name(dir, name, None, |vfs| {
             {
                 let _acting = vfs.act_as(cred)?;
                 make_special(dir, name, special, set.mode.unwrap_or(0) & 0o7777)?;
@@ -125,31 +136,41 @@ impl Vfs {
             let again =
                 matches!(special, Special::Directory) && set.mode.is_some_and(|mode| mode & 0o6000 != 0);
             let set = SetAttr { mode: set.mode.filter(|_| again), size: None, ..*set };
-            vfs.finish(Target { export: dir.export.clone(), object }, attr, set, cred)
+            let made = vfs.finish(Target { export: dir.export.clone(), object }, attr, set, cred)?;
+            Ok((made, Some(new)))
         })
     }
 
-    /// Runs `make` with the directory locked and reports the change of the directory.
+    /// Runs `make` with the directory locked and reports the change of the directory. `size` is set if there is one.
     fn make_name(
         &self,
         dir: &Target,
         name: &[u8],
-        make: impl FnOnce(&Self) -> Result<Made>,
+        size: Option<u64>,
+        make: impl FnOnce(&Self) -> Result<Making>,
     ) -> Changed<Made> {
-        let refused = require_dir(&dir.object).and_then(|()| crate::check_name(name));
-        if let Err(error) = refused {
+        if let Err(error) = changeable(dir, name) {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         }
+        let fs = &dir.export.fs;
         let renaming = Renaming::begin(dir);
+        let ticket = fs.linked().map(|_| fs.making.begin());
         let result = self.attr_of(dir).and_then(|_| make(self));
-        let child: Option<KernelHandle> = result.as_ref().ok().map(|(target, _)| target.object.kernel);
-        let pending = result.as_ref().ok().and_then(|(target, attr)| {
-            let made = Some(Rights { mode: attr.mode, uid: attr.uid, gid: attr.gid });
-            dir.export.fs.changed([Entry { made, ..oplog::entry(dir, name, Some(target.object.kernel)) }])
+        let child: Option<KernelHandle> = result.as_ref().ok().map(|((target, _), _)| target.object.kernel);
+        let intent = result.as_ref().ok().map(|((target, attr), new)| {
+            let size = size.filter(|size| new.is_none() || *size > 0);
+            let way = fs.way_with_size(&target.object, size);
+            let intent = metadata(
+                &[dir, target],
+                fs.changed(way, Did { ticket, ..did(dir, name, target, attr, new) }),
+            );
+            if size.is_some() {
+                fs.way_with_size(&target.object, size);
+            }
+            intent
         });
         let wcc = renaming.end(result.is_ok(), &[(name, child)]);
-        let intent = result.as_ref().ok().map(|(target, _)| Intent { pending, ..metadata(&[dir, target]) });
-        Changed { result, wcc, intent }
+        Changed { result: result.map(|(made, _)| made), wcc, intent }
     }
 
     /// Applies what could not be given at the making, and takes the final attributes.
@@ -171,6 +192,23 @@ impl Vfs {
         applied?;
         let attr = target.object.attr()?;
         Ok((target, attr))
+    }
+}
+
+/// What is to be logged of a creation, or of one that found its object there.
+fn did(dir: &Target, name: &[u8], target: &Target, attr: &Attr, new: &Option<New>) -> Did {
+    let kernel = target.object.kernel;
+    if new.is_none() {
+        return Did { objects: oplog::objects(&[target]), ..Did::default() };
+    }
+    let made = Some(Rights { mode: attr.mode, uid: attr.uid, gid: attr.gid });
+    let mut objects = oplog::objects(&[dir]);
+    objects.extend(oplog::object(target, attr, new.clone()));
+    Did {
+        bindings: [binding(dir, name, None, Some(kernel))].into_iter().collect(),
+        objects,
+        made,
+        ticket: None,
     }
 }
 

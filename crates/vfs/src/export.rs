@@ -15,7 +15,7 @@ use crate::fs::{self, Filesystem, Scheme};
 use crate::handle::{Handle, HandleKey};
 use crate::journal::{Data, Deliver, Done, Intent, Journal, Order};
 use crate::object::Object;
-use crate::oplog;
+use crate::oplog::{self, Pending, Recovery, Way};
 use crate::table::Budget;
 use crate::verdicts::ask_kernel;
 use crate::verifier::Verifier;
@@ -229,6 +229,7 @@ impl Vfs {
             return Err(Error::WouldBlock);
         }
         let object = export.fs.resolve(&kernel, wait.allowed())?;
+        export.fs.is_recorded(&object, wait.allowed())?;
         Ok(Target { export: export.clone(), object })
     }
 
@@ -263,17 +264,26 @@ impl Vfs {
         Ok(Store::new(numbers.into_iter().zip(filesystems).collect(), self.budget.clone()))
     }
 
-    /// Puts the engine in front of everything served, which is its backing `store`; `notes` are what it found in its log.
+    /// Makes everything served, which is the engine's backing `store`, equal to what the engine found in its log: `notes`.
+    /// `log` tells the logs of different pools apart.
+    /// Nobody may have looked at it yet, not even the engine.
+    pub fn recover(&self, store: &Store, log: u64, notes: &[Note]) -> std::io::Result<Recovery> {
+        oplog::recover(log, notes, store.filesystems())
+    }
+
+    /// Puts the engine in front of everything served, which is its backing `store`, after [`Vfs::recover`].
     /// Returns the answers to the last changes before the start, as [`Vfs::commit`] was given them, oldest first. Nobody
-    /// may be served yet.
+    /// may be served yet. `failed` is told why what the log has cannot be made durable in a file system.
     pub fn set_cache(
         &self,
         engine: Arc<Engine>,
         store: &Store,
         downtime: Downtime,
-        notes: &[Note],
+        recovery: Recovery,
+        failed: Arc<dyn Fn(&Error) + Send + Sync>,
     ) -> std::io::Result<Vec<Box<[u8]>>> {
-        let cache = Cache::new(engine, self.verifier.clone(), downtime)?;
+        let weak = store.filesystems().iter().map(|(number, fs)| (*number, Arc::downgrade(fs)));
+        let cache = Cache::new(engine, self.verifier.clone(), downtime, weak.collect(), failed)?;
         for (number, fs) in store.filesystems() {
             let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number));
             // What recovery looked at is in the table already.
@@ -283,7 +293,8 @@ impl Vfs {
                 }
             }
         }
-        let answers = oplog::recover(&cache, notes, store.filesystems())?;
+        let answers = oplog::settle(&cache, recovery, store.filesystems())?;
+        cache.checkpoints.start()?;
         let _ = self.cache.set(cache);
         Ok(answers)
     }
@@ -322,8 +333,18 @@ impl Vfs {
     /// `answer` becomes durable as well: after a crash [`Vfs::set_cache`] returns it if the change happened.
     pub fn commit(&self, export: &Export, mut intent: Intent, answer: &[u8], mut done: Done) {
         if let Some(cache) = self.cache.get() {
-            if let Some(pending) = intent.pending.take().filter(|_| !answer.is_empty()) {
-                done = oplog::keep(cache, pending, answer, done);
+            if let Some(mut pending) = intent.pending.take() {
+                let frame = match (pending.way(), answer) {
+                    (Way::Each, []) => None,
+                    _ => oplog::keep(cache, &mut pending, answer),
+                };
+                match frame {
+                    Some(frame) if pending.way() == Way::Log => {
+                        return self.commit_logged(cache, export, intent, (pending, frame), done);
+                    }
+                    Some(frame) => done = oplog::both(cache, pending, frame, done),
+                    None => {}
+                }
             }
             done = after_journal(cache, &mut intent, done);
         }
@@ -331,6 +352,30 @@ impl Vfs {
             true => done(Ok(())),
             false => export.fs.journal.submit(intent, done),
         }
+    }
+
+    /// The record is enough; the file system's journal has to do if the log breaks.
+    fn commit_logged(
+        &self,
+        cache: &Arc<Cache>,
+        export: &Export,
+        mut intent: Intent,
+        (pending, frame): (Box<Pending>, forebay_engine::Seq),
+        done: Done,
+    ) {
+        let (theirs, journal) = (cache.clone(), export.fs.journal.clone());
+        let logged = Box::new(move |durable: std::result::Result<(), forebay_engine::Error>| {
+            drop(pending);
+            let done = after_journal(&theirs, &mut intent, done);
+            match durable {
+                Ok(()) => done(Ok(())),
+                Err(_) => {
+                    theirs.log_broke();
+                    journal.submit(intent, done);
+                }
+            }
+        });
+        cache.engine.when_durable(frame, logged);
     }
 
     /// Which of `want` the caller has on the object, whose attributes were just read.

@@ -1,17 +1,21 @@
 //! A backing file system: what it promises, the objects known on it, how handles become objects.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use crate::alias::{Aliases, PRIVATE};
 use crate::attr::Attr;
 use crate::cache::Linked;
 use crate::error::{Error, Result};
 use crate::journal::{Deliver, Journal};
 use crate::locate::{self, Locator};
 use crate::object::Object;
+use crate::oplog::making::Making;
+use crate::oplog::slots::Slots;
 use crate::order::order_of;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, Table};
@@ -38,6 +42,11 @@ pub(crate) struct Filesystem {
     pub(crate) device: u64,
     pub(crate) magic: i64,
     mount: OwnedFd,
+    /// The directory whose [`PRIVATE`] is the server's own.
+    pub(crate) root: KernelHandle,
+    pub(crate) aliases: Aliases,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) making: Arc<Making>,
     pub(crate) scheme: Scheme,
     pub(crate) table: Table,
     pub(crate) journal: Arc<Journal>,
@@ -74,10 +83,18 @@ impl Filesystem {
         let kernel_handles = sys::name_to_handle(root, c"")
             .and_then(|handle| sys::open_by_handle(root, &handle, libc::O_PATH))
             .is_ok();
+        let identity = |root: &OwnedFd| match kernel_handles {
+            true => Ok(sys::name_to_handle(root, c"")?),
+            false => locate::identity(root),
+        };
         Ok(Filesystem {
             device,
             magic,
             mount: again()?,
+            root: identity(root)?,
+            aliases: Aliases::open(again()?, kernel_handles)?,
+            slots: Arc::default(),
+            making: Arc::default(),
             scheme: if kernel_handles { Scheme::Kernel } else { Scheme::Names(Locator::new(again()?)) },
             table: Table::new(budget.clone()),
             journal: Journal::open(again()?, order, budget.clone(), verifier, deliver)?,
@@ -102,12 +119,32 @@ impl Filesystem {
 
     /// The handle of an open object, and its attributes.
     pub(crate) fn identify(&self, fd: impl AsFd) -> Result<(KernelHandle, Attr)> {
-        let attr = Attr::from(&rustix::fs::fstat(&fd)?);
         let kernel = match &self.scheme {
-            Scheme::Kernel => sys::name_to_handle(&fd, c"")?,
+            Scheme::Kernel => self.aliases.outer(sys::name_to_handle(&fd, c"")?)?,
             Scheme::Names(_) => locate::identity(&fd)?,
         };
-        Ok((kernel, attr))
+        Ok((kernel, self.attr_of(&rustix::fs::fstat(&fd)?)))
+    }
+
+    /// Attributes with the file id that the object has outside.
+    pub(crate) fn attr_of(&self, stat: &Stat) -> Attr {
+        let attr = Attr::from(stat);
+        Attr { ino: self.aliases.fileid(attr.ino), ..attr }
+    }
+
+    /// The server's own directory, made if it is not there.
+    pub(crate) fn private(&self) -> Result<OwnedFd> {
+        self.aliases.private()
+    }
+
+    /// The same, if it is there.
+    pub(crate) fn private_if_there(&self) -> Result<Option<OwnedFd>> {
+        self.aliases.private_if_there()
+    }
+
+    /// Whether a name leads to what is the server's own.
+    pub(crate) fn is_private(&self, dir: &KernelHandle, name: &[u8]) -> bool {
+        name == PRIVATE.as_bytes() && *dir == self.root
     }
 
     /// The object an O_PATH descriptor refers to, and its attributes.
@@ -116,7 +153,8 @@ impl Filesystem {
         let object = match self.table.get(&kernel) {
             Some(object) => object,
             None => {
-                let object = Object::new(fd, kernel, attr.kind, &self.budget, &self.versions);
+                let object = Object::new(fd, kernel, &attr, &self.budget, &self.versions);
+                object.made_by.store(self.making.latest(), Ordering::Relaxed);
                 if let Some(linked) = self.linked.get() {
                     linked.meet(&object, &attr);
                 }
@@ -131,7 +169,7 @@ impl Filesystem {
     /// The handle of `name` in `dir` without keeping the object; for READDIRPLUS.
     pub(crate) fn handle_at(&self, dir: &Object, name: &std::ffi::CStr) -> Result<KernelHandle> {
         match &self.scheme {
-            Scheme::Kernel => Ok(sys::name_to_handle(dir.path(), name)?),
+            Scheme::Kernel => self.aliases.outer(sys::name_to_handle(dir.path(), name)?),
             Scheme::Names(locator) => {
                 let fd = self.open_child(dir, name.to_bytes(), false)?;
                 let kernel = locate::identity(&fd)?;
@@ -156,8 +194,36 @@ impl Filesystem {
         Ok(self.adopt(fd)?.0)
     }
 
+    /// An object is asked for by its handle: the record of its creation has to be in the log before anything is done to it.
+    /// Waits for other threads only.
+    pub(crate) fn is_recorded(&self, object: &Object, wait: bool) -> Result<()> {
+        let made_by = object.made_by.load(Ordering::Relaxed);
+        if made_by == 0 {
+            return Ok(());
+        }
+        if !self.making.is_through(made_by) {
+            if !wait {
+                return Err(Error::WouldBlock);
+            }
+            self.making.wait(made_by);
+        }
+        object.made_by.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether an object has no name any more.
+    pub(crate) fn is_gone(&self, kernel: &KernelHandle) -> bool {
+        let found = self.resolve(kernel, true).and_then(|object| object.raw_attr());
+        found == Err(Error::Stale)
+    }
+
     fn open_handle(&self, kernel: &KernelHandle) -> Result<OwnedFd> {
-        let open = || sys::open_by_handle(&self.mount, kernel, libc::O_PATH | libc::O_NOFOLLOW);
+        self.open_inner(&self.aliases.inner(kernel))
+    }
+
+    /// Opens what the file system itself calls so, as O_PATH.
+    pub(crate) fn open_inner(&self, inner: &KernelHandle) -> Result<OwnedFd> {
+        let open = || sys::open_by_handle(&self.mount, inner, libc::O_PATH | libc::O_NOFOLLOW);
         let mut opened = open();
         // Linux 6.18 says so for a moment of an inode on its way out, which is stale then.
         for _ in 0..TRIES {

@@ -16,6 +16,7 @@ use crate::cache::{Linked, from_cache};
 use crate::error::{Error, Result};
 use crate::export::{Export, Vfs};
 use crate::fs::Filesystem;
+use crate::sys::KernelHandle;
 
 /// What the cache holds of some files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,7 +118,7 @@ impl Walk<'_> {
     fn visit(&mut self, fd: &OwnedFd, path: &Path) -> Result<()> {
         let (kernel, attr) = self.fs.identify(fd)?;
         match attr.kind {
-            FileType::Directory => self.visit_all(fd, path)?,
+            FileType::Directory => self.visit_all(fd, &kernel, path)?,
             FileType::RegularFile if attr.nlink == 1 || self.seen.insert(attr.ino) => {
                 self.found.files += 1;
                 if let Some(cached) = self.linked.cache.engine.known(&self.linked.key(&kernel)) {
@@ -129,13 +130,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn visit_all(&mut self, dir: &OwnedFd, path: &Path) -> Result<()> {
+    fn visit_all(&mut self, dir: &OwnedFd, kernel: &KernelHandle, path: &Path) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let entries = rustix::fs::Dir::new(rustix::fs::openat(dir, c".", flags, Mode::empty())?)?;
         for entry in entries {
             let entry = entry?;
             let name = entry.file_name();
-            if name == c"." || name == c".." {
+            let private = self.fs.is_private(kernel, name.to_bytes());
+            if private || name == c"." || name == c".." {
                 continue;
             }
             let name = Path::new(OsStr::from_bytes(name.to_bytes()));

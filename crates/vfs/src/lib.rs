@@ -7,6 +7,7 @@
 //!
 //! This crate knows nothing of NFS, sockets or threads but those that lead group commits and let go of removed files.
 
+mod alias;
 mod attr;
 mod backing;
 mod cache;
@@ -59,6 +60,7 @@ pub use journal::{Deliver, Done, Intent, Journal, JournalStats, Order};
 pub use list::{Entry, EntryPlus, ListEnd};
 pub use lookup::Access;
 pub use object::Object;
+pub use oplog::Recovery;
 pub use owner::Ownership;
 pub use rustix::fs::FileType;
 pub use rustix::io::Errno;

@@ -59,7 +59,9 @@ impl Vfs {
     /// The verifier of a directory's cookies (RFC 1813 cookieverf3): cookies of another server or
     /// directory are refused.
     pub fn cookie_verifier(&self, target: &Target) -> [u8; 8] {
-        let handle = self.handle(target);
+        // One that recovery made again has other cookies.
+        let inner = target.export.fs.aliases.inner(&target.object.kernel);
+        let handle = self.seal(&target.export, &inner);
         self.derive(handle.as_slice()).to_be_bytes()
     }
 
@@ -142,7 +144,7 @@ impl Vfs {
         // What was learnt holds if nothing has changed the directory up to now, after the attributes were taken.
         let holds = known.is_none() || stamp.is_some_and(|stamp| dir.object.quiet() == Some(stamp.changes));
         if holds && kernel.may_be_of(stat.st_ino) {
-            let attr = Attr::from(&stat);
+            let attr = fs.attr_of(&stat);
             let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
             if let Some((names, stamp)) = names {
                 let seen = version.filter(|version| fs.versions.of(&kernel) == Some(*version));
@@ -156,7 +158,7 @@ impl Vfs {
         let fd = fs.open_child(&dir.object, name.to_bytes(), false).ok()?;
         let kernel = fs.identify(&fd).ok()?.0;
         let overlay = fs.overlay(&kernel);
-        let attr = Attr::from(&rustix::fs::fstat(&fd).ok()?);
+        let attr = fs.attr_of(&rustix::fs::fstat(&fd).ok()?);
         let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
         Some((attr, self.seal(&dir.export, &kernel)))
     }
@@ -171,6 +173,7 @@ impl Vfs {
         if i64::try_from(cookie).is_err() {
             return Err(Error::BadCookie);
         }
+        let fs = &target.export.fs;
         let (fd, mut position) = self.listing_at(target, cookie)?;
         let at_root = target.object.kernel == target.export.root.kernel;
         let root_ino = target.object.attr()?.ino;
@@ -180,9 +183,13 @@ impl Vfs {
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            // The parent of the exported directory is none of the client's business.
-            let ino = if at_root && name == b".." { root_ino } else { entry.ino() };
             let next = entry.next_entry_cookie();
+            if fs.is_private(&target.object.kernel, name) {
+                position = next;
+                continue;
+            }
+            // The parent of the exported directory is none of the client's business.
+            let ino = if at_root && name == b".." { root_ino } else { fs.aliases.fileid(entry.ino()) };
             if !visit(Entry { ino, name, cookie: next }) {
                 stopped = true;
                 break;

@@ -83,6 +83,9 @@ impl Vfs {
 
     fn child(&self, dir: &Target, attr: &Attr, name: &[u8], wait: Wait) -> Result<(Target, Attr)> {
         let fs = &dir.export.fs;
+        if fs.is_private(&dir.object.kernel, name) {
+            return Err(Error::Os(rustix::io::Errno::NOENT));
+        }
         let stamp = stamp(&dir.object, attr);
         if let Some(stamp) = stamp
             && let Some(names) = &dir.object.names

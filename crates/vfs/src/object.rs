@@ -30,6 +30,8 @@ use crate::writeback::Stream;
 pub struct Object {
     pub(crate) kernel: KernelHandle,
     pub(crate) kind: FileType,
+    /// The file id: the inode number, unless the object has an alias.
+    fileid: u64,
     path: CountedFd,
     reader: OnceLock<CountedFd>,
     writer: OnceLock<CountedFd>,
@@ -44,6 +46,8 @@ pub struct Object {
     pub(crate) uncommitted: Uncommitted,
     pub(crate) link: Link,
     pub(crate) stream: Stream,
+    /// The last creation that may have made it and has no record yet, in [`crate::oplog::making`]; 0: it has one.
+    pub(crate) made_by: AtomicU64,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,
 }
@@ -59,13 +63,15 @@ impl Object {
     pub(crate) fn new(
         path: OwnedFd,
         kernel: KernelHandle,
-        kind: FileType,
+        attr: &Attr,
         budget: &Budget,
         versions: &Versions,
     ) -> Self {
+        let kind = attr.kind;
         Object {
             kernel,
             kind,
+            fileid: attr.ino,
             path: budget.count(path),
             reader: OnceLock::new(),
             writer: OnceLock::new(),
@@ -78,6 +84,7 @@ impl Object {
             uncommitted: Uncommitted::new(budget.clone()),
             link: Link::default(),
             stream: Stream::default(),
+            made_by: AtomicU64::new(0),
             used: AtomicBool::new(true),
         }
     }
@@ -106,7 +113,7 @@ impl Object {
     /// The attributes of the backing file.
     pub(crate) fn raw_attr(&self) -> Result<Attr> {
         let attr = Attr::from(&rustix::fs::fstat(&self.path)?);
-        if attr.nlink == 0 { Err(Error::Stale) } else { Ok(attr) }
+        if attr.nlink == 0 { Err(Error::Stale) } else { Ok(Attr { ino: self.fileid, ..attr }) }
     }
 
     /// Opens the object again with `flags`, as the server itself.
@@ -237,7 +244,8 @@ mod tests {
     fn object(dir: &tempfile::TempDir) -> Object {
         let fd = rustix::fs::open(dir.path(), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         let kernel = sys::name_to_handle(&fd, c"").unwrap();
-        Object::new(fd, kernel, FileType::Directory, &Budget::new(10), &Versions::new())
+        let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
+        Object::new(fd, kernel, &attr, &Budget::new(10), &Versions::new())
     }
 
     #[test]

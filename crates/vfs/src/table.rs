@@ -223,13 +223,14 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::sys::KERNEL_HANDLE_MAX;
-    use rustix::fs::{FileType, Mode, OFlags};
+    use rustix::fs::{Mode, OFlags};
 
     fn object(n: u32, budget: &Budget) -> Object {
         let fd = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap();
         let mut kernel = KernelHandle { kind: 1, len: 4, bytes: [0; KERNEL_HANDLE_MAX] };
         kernel.bytes[..4].copy_from_slice(&n.to_le_bytes());
-        Object::new(fd, kernel, FileType::Directory, budget, &crate::versions::Versions::new())
+        let attr = crate::attr::Attr::from(&rustix::fs::fstat(&fd).unwrap());
+        Object::new(fd, kernel, &attr, budget, &crate::versions::Versions::new())
     }
 
     #[test]

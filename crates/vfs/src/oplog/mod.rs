@@ -1,68 +1,135 @@
-//! Replies to changes in the cache's log: a client that asks again after a crash gets its answer, and nothing is done
-//! twice.
+//! Changes of names and attributes in the cache's log: a client that asks again after a crash gets its answer, nothing is
+//! done twice, and where a journal orders all changes of the file system the log makes them durable by itself.
+//! docs/metadata-log.md is the design.
 //!
-//! A change is carried out in the backing file system; then its record goes to the log and the file system's journal is
-//! asked to commit, both at once; the client is answered when both are durable. So a record may be in the log of a
-//! change that a crash took back. Each record says which changes were known to be durable when it was written. Those
-//! after them are looked for in the directories at the next start: see [`recover`].
+//! A change is carried out in the backing file system under its locks, where it gets its number; then its record goes to
+//! the log, in order of numbers; the client is answered when the record is durable ([`Way::Log`]), or when the file system's
+//! journal has committed as well ([`Way::Journal`]). Where no journal orders changes the record is of another kind, which
+//! says what was known to be durable when it was written: recovery looks for the others in the directories
+//! ([`Way::Each`], see [`recover`]).
 
+mod checkpoint;
+mod files;
+pub(crate) mod making;
+mod queue;
 mod recover;
+pub(crate) mod slots;
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use forebay_disk::block_on;
-use forebay_engine::NOTE_MAX;
+use forebay_engine::{Mode, NOTE_MAX, Seq};
+use forebay_oplog::{Bindings, New, Operation};
 use parking_lot::Mutex;
 
-use crate::cache::Cache;
+use crate::attr::Attr;
+use crate::cache::{Cache, Linked};
+use crate::error::{Error, Result};
 use crate::export::Target;
-use crate::fs::Filesystem;
-use crate::journal::Done;
-pub(crate) use forebay_oplog::{Change, Entries, Entry, Record, Rights};
-pub(crate) use recover::recover;
+use crate::fs::{Filesystem, Scheme};
+use crate::journal::{Done, Order};
+pub(crate) use checkpoint::{Checkpoints, Failed, Logging};
+use files::attributes;
+pub(crate) use forebay_oplog::{
+    Binding, Change, Entries, Entry, Intent as Announcement, Object, Record, Rights,
+};
+use making::Ticket;
+use queue::Queue;
+pub use recover::Recovery;
+pub(crate) use recover::{recover, settle};
+use slots::Slots;
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// Tells this log from others.
+    identity: u64,
     /// The number of the last change.
     last: u64,
-    /// Changes that may not be durable.
+    /// Changes of [`Way::Each`] that may not be durable.
     open: BTreeSet<u64>,
+    /// Changes that have a number and may not be carried out.
+    ahead: BTreeSet<u64>,
 }
 
 /// Numbers changes, and knows which are durable.
-#[derive(Debug, Default)]
-pub(crate) struct OpLog(Mutex<Inner>);
+#[derive(Default)]
+pub(crate) struct OpLog {
+    inner: Mutex<Inner>,
+    queue: Queue,
+}
+
+/// How a change becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// With its record.
+    Log,
+    /// With its record and the journal's commit.
+    Journal,
+    /// The file system makes each object durable; the record is for its reply.
+    Each,
+}
 
 /// A change that was carried out and is not durable yet.
-#[derive(Debug)]
 pub(crate) struct Pending {
     log: Arc<OpLog>,
     number: u64,
     filesystem: u32,
-    entries: Entries,
+    way: Way,
+    bindings: Bindings,
+    /// The objects that it touched.
+    objects: Vec<Object>,
+    /// Of an object that it made: what it was to be.
+    made: Option<Rights>,
+    /// Of a RENAME: where it said what it was about to do. Taken back with the value.
+    slot: Option<(Arc<Slots>, OwnedFd)>,
+    /// Of a creation, until its record is in the log.
+    ticket: Option<Ticket>,
     /// It never became durable; nor may it seem so.
     failed: bool,
+    /// Its record went to the log, or never will.
+    recorded: bool,
 }
 
 impl OpLog {
-    /// Everything up to `last` is settled.
-    fn settled(&self, last: u64) {
-        self.0.lock().last = last;
+    /// Everything up to `last` is settled; `identity` tells this log from others.
+    fn settled(&self, identity: u64, last: u64) {
+        let mut inner = self.inner.lock();
+        (inner.identity, inner.last) = (identity, last);
+        drop(inner);
+        self.queue.begin(last + 1);
     }
 
-    fn begin(&self) -> u64 {
-        let mut inner = self.0.lock();
+    fn begin(&self, way: Way) -> u64 {
+        let mut inner = self.inner.lock();
         inner.last += 1;
         let number = inner.last;
-        inner.open.insert(number);
+        if way == Way::Each {
+            inner.open.insert(number);
+        }
         number
     }
 
-    /// All changes up to this one are durable.
+    /// For what is still to be carried out.
+    fn begin_ahead(&self) -> (u64, u64) {
+        let mut inner = self.inner.lock();
+        inner.last += 1;
+        let number = inner.last;
+        inner.ahead.insert(number);
+        (inner.identity, number)
+    }
+
+    /// All changes of [`Way::Each`] up to this one are durable.
     fn confirmed(&self) -> u64 {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         inner.open.first().map_or(inner.last, |first| first - 1)
+    }
+
+    /// All changes up to this one are carried out.
+    fn carried_out(&self) -> u64 {
+        let inner = self.inner.lock();
+        inner.ahead.first().map_or(inner.last, |first| first - 1)
     }
 }
 
@@ -70,50 +137,219 @@ impl Drop for Pending {
     /// It is durable, or there is no record of it.
     fn drop(&mut self) {
         if !self.failed {
-            self.log.0.lock().open.remove(&self.number);
+            self.log.inner.lock().open.remove(&self.number);
+        }
+        if !self.recorded {
+            self.log.queue.skip(self.number);
+        }
+        if let Some((slots, slot)) = self.slot.take() {
+            slots.give_back(slot);
         }
     }
 }
 
+/// What a change did, to be told to [`Filesystem::changed`].
+#[derive(Default)]
+pub(crate) struct Did {
+    /// Each name that it changed.
+    pub(crate) bindings: Bindings,
+    /// The objects that it touched, as they are now.
+    pub(crate) objects: Vec<Object>,
+    /// Of an object that it made: what it was to be.
+    pub(crate) made: Option<Rights>,
+    /// Of a creation: from before it.
+    pub(crate) ticket: Option<Ticket>,
+}
+
 impl Filesystem {
-    /// A change of these names, or of attributes only, that was just carried out. To be called under the locks that it was
-    /// carried out under, so that numbers tell the order. `None`: there is no cache.
-    pub(crate) fn changed(&self, entries: impl IntoIterator<Item = Entry>) -> Option<Box<Pending>> {
+    /// How changes become durable now. `None`: there is no cache.
+    pub(crate) fn way(&self) -> Option<Way> {
         let linked = self.linked()?;
+        let ordered = self.journal.order() == Order::Journal && matches!(self.scheme, Scheme::Kernel);
+        let cached = linked.cache.engine.effective_mode() == Mode::WriteBack;
+        Some(match (ordered, cached && !linked.logging.is_broken()) {
+            (false, _) => Way::Each,
+            (true, false) => Way::Journal,
+            (true, true) => Way::Log,
+        })
+    }
+
+    /// How a change that may have set the size of a file becomes durable. The cache's records carry sizes, and not of what is
+    /// not dirty: the file has to be durable before it is answered, and not be made by recovery afterwards.
+    pub(crate) fn way_with_size(&self, object: &crate::object::Object, size: Option<u64>) -> Option<Way> {
+        let way = self.way()?;
+        if size.is_none() || way == Way::Each {
+            return Some(way);
+        }
+        if let Some(linked) = self.linked().filter(|linked| linked.logging.is_touched(&object.kernel)) {
+            // The journal's commit tells the client if this fails.
+            let _ = linked.cache.checkpoints.make();
+        }
+        Some(Way::Journal)
+    }
+
+    /// A change was just carried out. To be called under the locks that it was carried out under, so that numbers tell the
+    /// order. `None`: there is no cache.
+    pub(crate) fn changed(&self, way: Option<Way>, did: Did) -> Option<Box<Pending>> {
+        let (linked, way) = self.linked().zip(way)?;
         let log = linked.cache.oplog.clone();
-        let (number, filesystem) = (log.begin(), linked.number());
-        let entries = entries.into_iter().collect();
-        Some(Box::new(Pending { log, number, filesystem, entries, failed: false }))
+        let number = log.begin(way);
+        Some(self.pending(linked, log, number, way, did))
+    }
+
+    fn pending(&self, linked: &Linked, log: Arc<OpLog>, number: u64, way: Way, did: Did) -> Box<Pending> {
+        let filesystem = linked.number();
+        if way != Way::Each {
+            linked.logging.touch(number, &did.objects);
+        }
+        let Did { bindings, objects, made, ticket } = did;
+        let (slot, failed, recorded) = (None, false, false);
+        Box::new(Pending {
+            log,
+            number,
+            filesystem,
+            way,
+            bindings,
+            objects,
+            made,
+            slot,
+            ticket,
+            failed,
+            recorded,
+        })
+    }
+
+    /// Says in a slot what a RENAME is about to do, whose locks are held. `None`: nothing needs to be said. Fails with
+    /// [`Error::Busy`] if too many are under way.
+    pub(crate) fn announce(
+        &self,
+        way: Option<Way>,
+        announcement: impl FnOnce(u64, u64, u32) -> Announcement,
+    ) -> Result<Option<Announced>> {
+        let Some((linked, way)) = self.linked().zip(way.filter(|way| *way != Way::Each)) else {
+            return Ok(None);
+        };
+        let log = linked.cache.oplog.clone();
+        let (identity, number) = log.begin_ahead();
+        let mut announced =
+            Announced { log, slots: self.slots.clone(), number, way, slot: None, ended: false };
+        announced.slot = self.slots.take(self, &announcement(identity, number, linked.number()))?;
+        if announced.slot.is_some() { Ok(Some(announced)) } else { Err(Error::Busy) }
+    }
+
+    /// What was announced was carried out; as [`Filesystem::changed`].
+    pub(crate) fn carried_out(&self, mut announced: Announced, did: Did) -> Option<Box<Pending>> {
+        let linked = self.linked()?;
+        let (log, number, way) = (announced.log.clone(), announced.number, announced.way);
+        let mut pending = self.pending(linked, log, number, way, did);
+        pending.slot = announced.slot.take().map(|slot| (announced.slots.clone(), slot));
+        announced.ended = true;
+        Some(pending)
     }
 }
 
-/// `name` in `dir` now leads to `object`.
-pub(crate) fn entry(dir: &Target, name: &[u8], object: Option<crate::sys::KernelHandle>) -> Entry {
-    Entry { dir: dir.object.kernel, name: name.into(), object, made: None }
+/// A RENAME that a slot tells of. Dropped, it was not carried out.
+pub(crate) struct Announced {
+    log: Arc<OpLog>,
+    slots: Arc<Slots>,
+    number: u64,
+    way: Way,
+    slot: Option<OwnedFd>,
+    ended: bool,
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            // What cannot be taken back stays true: nothing is where it says.
+            let _ = self.slots.withdraw(slot);
+        }
+        self.log.inner.lock().ahead.remove(&self.number);
+        if !self.ended {
+            self.log.queue.skip(self.number);
+        }
+    }
+}
+
+/// `name` in `dir` led to `was` and now leads to `now`.
+pub(crate) fn binding(
+    dir: &Target,
+    name: &[u8],
+    was: Option<crate::sys::KernelHandle>,
+    now: Option<crate::sys::KernelHandle>,
+) -> Binding {
+    Binding { dir: dir.object.kernel, name: name.into(), was, now }
+}
+
+/// What the log says of an object with these attributes, which the change made if there is a `new`.
+pub(crate) fn object(target: &Target, attr: &Attr, new: Option<New>) -> Option<Object> {
+    Some(Object { identity: target.object.kernel, attributes: attributes(attr)?, new })
+}
+
+/// The same of objects that were there before, as they are now: with what only the cache has, which may be destaged and
+/// forgotten before the record is.
+pub(crate) fn objects(targets: &[&Target]) -> Vec<Object> {
+    targets.iter().filter_map(|target| object(target, &target.object.attr().ok()?, None)).collect()
 }
 
 const _: () = assert!(forebay_oplog::RECORD_MAX == NOTE_MAX);
 
-/// Puts a change with its answer into the log. Returns what is to be called when the change itself is durable: it calls
-/// `done` when the record is, too. May wait for room in the log.
-pub(crate) fn keep(cache: &Arc<Cache>, mut pending: Box<Pending>, answer: &[u8], done: Done) -> Done {
-    let change = Change {
-        number: pending.number,
-        confirmed: pending.log.confirmed(),
-        filesystem: pending.filesystem,
-        entries: std::mem::take(&mut pending.entries),
-        answer: answer.into(),
-    };
-    let record = Record::Change(Box::new(change)).encode();
-    let noted = (record.len() <= NOTE_MAX).then(|| block_on(cache.engine.note(&record)));
-    // Without cache devices a crash forgets the answer, as without a cache.
-    let Some(Ok((frame, _))) = noted else { return done };
+impl Pending {
+    pub(crate) fn way(&self) -> Way {
+        self.way
+    }
+
+    fn record(&mut self, answer: &[u8]) -> Record {
+        let (number, filesystem) = (self.number, self.filesystem);
+        let bindings = std::mem::take(&mut self.bindings);
+        if self.way != Way::Each {
+            let (objects, reply) = (std::mem::take(&mut self.objects), answer.into());
+            return Record::Operation(Box::new(Operation {
+                number,
+                filesystem,
+                entries: bindings,
+                objects,
+                reply,
+            }));
+        }
+        let made = self.made.take();
+        let entry = |binding: Binding| {
+            let made = made.filter(|_| binding.now.is_some());
+            Entry { dir: binding.dir, name: binding.name, object: binding.now, made }
+        };
+        let entries: Entries = bindings.into_iter().map(entry).collect();
+        let confirmed = self.log.confirmed();
+        Record::Change(Box::new(Change { number, confirmed, filesystem, entries, answer: answer.into() }))
+    }
+}
+
+/// Puts a change with its answer into the log, behind all changes with lower numbers; may wait for room there. Returns the
+/// frame that makes the record durable; `None`: there is no record, for want of cache devices or since it is too long.
+pub(crate) fn keep(cache: &Cache, pending: &mut Pending, answer: &[u8]) -> Option<Seq> {
+    let record = pending.record(answer).encode();
+    if record.len() > NOTE_MAX {
+        return None;
+    }
+    pending.recorded = true;
+    let note = || block_on(cache.engine.note(&record)).ok();
+    let noted = pending.log.queue.turn(pending.number, note);
+    drop(pending.ticket.take());
+    noted.map(|(frame, _)| frame)
+}
+
+/// What is to be called when the file system has made a change durable whose record is in `frame`: it calls `done` when
+/// that is durable, too.
+pub(crate) fn both(cache: &Arc<Cache>, mut pending: Box<Pending>, frame: Seq, done: Done) -> Done {
     let cache = cache.clone();
     Box::new(move |result| match result {
         Ok(()) => {
-            drop(pending);
-            // That the answer is not kept is no reason not to give it.
-            cache.engine.when_durable(frame, Box::new(|_| done(Ok(()))));
+            let recorded = move |_| {
+                // Not before: recovery may need what its slot says.
+                drop(pending);
+                // That the answer is not kept is no reason not to give it.
+                done(Ok(()));
+            };
+            cache.engine.when_durable(frame, Box::new(recorded));
         }
         Err(error) => {
             pending.failed = true;
@@ -129,13 +365,19 @@ mod tests {
     #[test]
     fn only_what_has_no_open_change_before_it_is_confirmed() {
         let log = Arc::new(OpLog::default());
-        log.settled(10);
+        log.settled(0, 10);
         let begin = || Pending {
             log: log.clone(),
-            number: log.begin(),
+            number: log.begin(Way::Each),
             filesystem: 0,
-            entries: Entries::new(),
+            way: Way::Each,
+            bindings: Bindings::new(),
+            objects: Vec::new(),
+            made: None,
+            slot: None,
+            ticket: None,
             failed: false,
+            recorded: false,
         };
         let (first, mut second, third) = (begin(), begin(), begin());
         assert_eq!(log.confirmed(), 10);

@@ -10,21 +10,27 @@
 //! | else | | it did not happen, or only in part: it is void, and done again if the client asks again |
 //! | of attributes only | not known to be durable | void: doing it again does no harm |
 //!
+//! This is of changes that the file system itself makes durable, object by object. What the log makes durable has happened:
+//! [`reconcile`] sees to that.
+//!
 //! Only the last few changes before a crash are looked for. What is decided is put into the log before anybody is
 //! answered, and the file systems are synced: what happened stays so.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
 use forebay_disk::block_on;
 use forebay_engine::{NOTE_MAX, Note};
+use forebay_oplog::{Change, Entry, Operation, Record, SetAside, Tree as _, reconcile};
 
-use super::{Change, Entry, Record};
+use super::files::Files;
+use super::slots;
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::fs::Filesystem;
-use crate::sys::KernelHandle;
+use crate::object::Object;
+use crate::sys::{KernelHandle, proc_path};
 
 /// Numbers in one record.
 const VOID: usize = (NOTE_MAX - 9) / 8;
@@ -38,26 +44,112 @@ struct Found {
     changes: BTreeMap<u64, Change>,
     settled: u64,
     void: HashSet<u64>,
+    /// In the log's order, by file system.
+    operations: BTreeMap<u32, Vec<Operation>>,
+    checkpoints: HashMap<u32, u64>,
 }
 
-/// The answers of all changes in the log that happened, oldest first. Decides about those of which that is not known.
-pub(crate) fn recover(
+/// What came of the log of changes: the file systems are where it says they are.
+pub struct Recovery {
+    found: Found,
+    log: u64,
+    /// The highest number in the log and in the slots.
+    last: u64,
+    /// What was in the way of what the log has, and has another name now: one sentence each.
+    pub set_aside: Vec<String>,
+}
+
+/// Makes the file systems equal to the log with this identity, durably. Nobody may look at them yet, not even the cache.
+pub(crate) fn recover(log: u64, notes: &[Note], filesystems: &Filesystems) -> io::Result<Recovery> {
+    let found = read(notes)?;
+    let ours = |number: &u32| filesystems.iter().any(|(id, _)| id == number);
+    let unserved = |(number, operations): (&u32, &Vec<Operation>)| {
+        let upto = found.checkpoints.get(number).copied().unwrap_or(0);
+        !ours(number) && operations.iter().any(|operation| operation.number > upto)
+    };
+    if found.operations.iter().any(unserved) {
+        let why = "the cache's log has changes of a directory that is not served now; serve it again, with the same id";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    let numbers = found.operations.values().flatten().map(|operation| operation.number);
+    let numbers = numbers.chain(found.changes.keys().copied()).chain(found.checkpoints.values().copied());
+    let mut last = numbers.max().unwrap_or(0).max(found.settled);
+    let mut set_aside = Vec::new();
+    for (number, fs) in filesystems {
+        let operations = found.operations.get(number).map_or(&[][..], Vec::as_slice);
+        let upto = found.checkpoints.get(number).copied().unwrap_or(0);
+        let mut files = Files::new(fs, log);
+        let intents = files.intents().map_err(io::Error::other)?;
+        last = intents.iter().map(|intent| intent.number).fold(last, u64::max);
+        if intents.is_empty() && operations.iter().all(|operation| operation.number <= upto) {
+            continue;
+        }
+        let outcome = reconcile(&mut files, operations, upto).map_err(io::Error::other)?;
+        set_aside.extend(outcome.set_aside.iter().map(|aside| told(fs, aside)));
+    }
+    Ok(Recovery { found, log, last, set_aside })
+}
+
+fn told(fs: &Filesystem, SetAside { dir, name, .. }: &SetAside) -> String {
+    let path = |dir: &Object| {
+        let mut buffer = [0; 32];
+        rustix::fs::readlink(proc_path(&mut buffer, dir.path()), Vec::new()).ok()
+    };
+    let dir = fs.resolve(dir, true).ok().and_then(|dir| path(&dir));
+    let dir = dir
+        .map_or_else(|| "a directory".into(), |path| String::from_utf8_lossy(path.to_bytes()).into_owned());
+    format!(
+        "{dir}/{}: what has this name now was in the way of a client's file, and is kept under this name",
+        name.escape_ascii()
+    )
+}
+
+/// Puts into the log what came of it, and returns the answers of all changes in it that happened, oldest first. Decides about
+/// those of which that is not known yet.
+pub(crate) fn settle(
     cache: &Cache,
-    notes: &[Note],
+    recovery: Recovery,
     filesystems: &Filesystems,
 ) -> io::Result<Vec<Box<[u8]>>> {
-    let mut found = read(notes)?;
-    let last = found.changes.last_key_value().map_or(0, |(number, _)| *number).max(found.settled);
-    if last > found.settled {
+    let Recovery { mut found, log, last, .. } = recovery;
+    let failed = |error: forebay_engine::Error| io::Error::other(error.to_string());
+    let unsettled = found.changes.last_key_value().map_or(0, |(number, _)| *number);
+    if unsettled > found.settled {
         let void = decide(&found, |name, entry| leads_where_it_says(filesystems, name, entry));
         let touched = found.changes.range(found.settled + 1..).map(|(_, change)| change.filesystem);
         sync(filesystems, touched.collect()).map_err(|error| io::Error::other(error.to_string()))?;
-        settle(cache, last, &void).map_err(|error| io::Error::other(error.to_string()))?;
+        declare(cache, last, &void).map_err(failed)?;
         found.void.extend(void);
     }
-    cache.oplog.settled(last);
+    cache.oplog.settled(log, last);
+    for (number, fs) in filesystems {
+        if found.operations.contains_key(number)
+            || fs.private_if_there().is_ok_and(|private| private.is_some())
+        {
+            let record = Record::Checkpoint { filesystem: *number, upto: last };
+            let noted = block_on(async {
+                let (frame, _) = cache.engine.note(&record.encode()).await?;
+                cache.engine.commit(frame).await
+            });
+            noted.map_err(failed)?;
+            // Numbers go on from here: what the slots say is old.
+            slots::clear(fs).map_err(|error| io::Error::other(error.to_string()))?;
+        }
+        for (outer, _) in fs.aliases.all() {
+            if fs.is_gone(&outer) {
+                fs.aliases.remove(&outer).map_err(|error| io::Error::other(error.to_string()))?;
+            }
+        }
+        if let Some(linked) = fs.linked() {
+            linked.logging.reached(last);
+        }
+    }
     found.changes.retain(|number, _| !found.void.contains(number));
-    Ok(found.changes.into_values().map(|change| change.answer).collect())
+    let mut answers: BTreeMap<u64, Box<[u8]>> =
+        found.changes.into_iter().map(|(number, change)| (number, change.answer)).collect();
+    let operations = found.operations.into_values().flatten();
+    answers.extend(operations.map(|operation| (operation.number, operation.reply)));
+    Ok(answers.into_values().filter(|answer| !answer.is_empty()).collect())
 }
 
 fn read(notes: &[Note]) -> io::Result<Found> {
@@ -72,8 +164,14 @@ fn read(notes: &[Note]) -> io::Result<Found> {
                 found.settled = found.settled.max(upto);
                 found.void.extend(void);
             }
-            // Of operations nothing is known here yet: as of what a newer version wrote.
-            Some(Record::Operation(_) | Record::Checkpoint { .. }) | None => {
+            Some(Record::Operation(operation)) => {
+                found.operations.entry(operation.filesystem).or_default().push(*operation);
+            }
+            Some(Record::Checkpoint { filesystem, upto }) => {
+                let known = found.checkpoints.entry(filesystem).or_default();
+                *known = upto.max(*known);
+            }
+            None => {
                 let why = "the cache's log has a record of a change that this version of Forebay does not know; use the \
                            version that wrote it";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -134,7 +232,7 @@ fn sync(filesystems: &Filesystems, touched: HashSet<u32>) -> crate::error::Resul
 }
 
 /// Puts what was decided into the log, the last part of it last: a part without it decides nothing.
-fn settle(cache: &Cache, last: u64, void: &BTreeSet<u64>) -> Result<(), forebay_engine::Error> {
+fn declare(cache: &Cache, last: u64, void: &BTreeSet<u64>) -> Result<(), forebay_engine::Error> {
     let void: Vec<_> = void.iter().copied().collect();
     let rest = void.chunks(VOID).skip(1).map(|void| Record::Settled { upto: 0, void: void.to_vec() });
     let first = void.iter().take(VOID).copied().collect();
@@ -166,7 +264,7 @@ mod tests {
             let entries = entries.iter().map(entry).collect();
             (number, Change { number, confirmed: 0, filesystem: 3, entries, answer: Box::default() })
         };
-        Found { changes: (1..).zip(changes).map(change).collect(), settled, void: HashSet::new() }
+        Found { changes: (1..).zip(changes).map(change).collect(), settled, ..Found::default() }
     }
 
     /// The changes that are void where the directory has these names.

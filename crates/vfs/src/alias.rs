@@ -1,0 +1,329 @@
+//! Objects that clients, the log and the cache know under another identity than the file system's own: what recovery
+//! had to make again, and what came by the inode number that such an object shows.
+//!
+//! Each alias is an empty file "OUTER=INNER" in `.forebay/aliases` on the file system itself: one transaction, in order
+//! with those that it goes with, and gone with them.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
+
+/// The server's own directory in the root of the first export of a file system. Clients do not see it.
+pub(crate) const PRIVATE: &str = ".forebay";
+const ALIASES: &str = "aliases";
+/// What recovery has taken from one place and not brought to another one yet.
+pub(crate) const MOVING: &str = "moving";
+/// What RENAMEs are about to do.
+pub(crate) const SLOTS: &str = "slots";
+
+/// The kind of an identity that the server made up: a number.
+const MADE_UP: i32 = -2;
+/// File ids of made-up identities begin here: no file system has so many inodes.
+const MADE_UP_INO: u64 = 1 << 62;
+/// ext4's and XFS's handles: inode number and generation of 32 bits each; with this bit the number has 64 bits (XFS).
+const INO_GENERATION: i32 = 1;
+const LARGE_INO: i32 = 0x80;
+
+/// The aliases of one file system.
+pub(crate) struct Aliases {
+    /// The directory whose `.forebay` they are in.
+    root: OwnedFd,
+    /// Only where handles are the kernel's.
+    used: bool,
+    any: AtomicBool,
+    maps: RwLock<Maps>,
+}
+
+#[derive(Default)]
+struct Maps {
+    inner: HashMap<KernelHandle, KernelHandle>,
+    outer: HashMap<KernelHandle, KernelHandle>,
+    /// The inode numbers that outer identities show, and how many show each.
+    shown: HashMap<u64, usize>,
+    /// By the inode numbers of inner ones.
+    fileids: HashMap<u64, u64>,
+}
+
+/// The inode number that an identity shows, where it tells.
+pub(crate) fn ino_of(identity: &KernelHandle) -> Option<u64> {
+    let bytes = identity.as_slice();
+    match identity.kind {
+        MADE_UP => Some(MADE_UP_INO | u64::from_le_bytes(*bytes.first_chunk()?)),
+        INO_GENERATION => Some(u32::from_ne_bytes(*bytes.first_chunk()?).into()),
+        kind if kind == INO_GENERATION | LARGE_INO => Some(u64::from_ne_bytes(*bytes.first_chunk()?)),
+        _ => None,
+    }
+}
+
+fn made_up() -> KernelHandle {
+    let mut number = [0; 8];
+    // From the kernel's generator, which never gives less than was asked for up to 256 bytes.
+    let _ = rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty());
+    let number = u64::from_le_bytes(number) % MADE_UP_INO;
+    let mut bytes = [0; KERNEL_HANDLE_MAX];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    KernelHandle { kind: MADE_UP, len: 8, bytes }
+}
+
+fn file_name(outer: &KernelHandle, inner: &KernelHandle) -> String {
+    format!("{}={}", outer.to_name(), inner.to_name())
+}
+
+fn parse(name: &[u8]) -> Option<(KernelHandle, KernelHandle)> {
+    let at = name.iter().position(|byte| *byte == b'=')?;
+    Some((KernelHandle::from_name(&name[..at])?, KernelHandle::from_name(&name[at + 1..])?))
+}
+
+/// Opens a directory below another, made if it is not there: only the server gets in.
+pub(crate) fn private_dir(at: impl AsFd, name: &str) -> Result<OwnedFd> {
+    match rustix::fs::mkdirat(&at, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    dir_if_there(at, name)?.ok_or(Error::Os(Errno::NOENT))
+}
+
+/// Opens a directory below another; `None`: there is none.
+pub(crate) fn dir_if_there(at: impl AsFd, name: &str) -> Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(&at, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(None),
+        opened => Ok(Some(opened?)),
+    }
+}
+
+impl Maps {
+    fn insert(&mut self, outer: KernelHandle, inner: KernelHandle) {
+        self.remove(&outer);
+        self.inner.insert(outer, inner);
+        self.outer.insert(inner, outer);
+        if let Some(shown) = ino_of(&outer) {
+            *self.shown.entry(shown).or_default() += 1;
+            if let Some(ino) = ino_of(&inner) {
+                self.fileids.insert(ino, shown);
+            }
+        }
+    }
+
+    fn remove(&mut self, outer: &KernelHandle) -> Option<KernelHandle> {
+        let inner = self.inner.remove(outer)?;
+        self.outer.remove(&inner);
+        if let Some(ino) = ino_of(&inner) {
+            self.fileids.remove(&ino);
+        }
+        if let Some(shown) = ino_of(outer)
+            && let Some(count) = self.shown.get_mut(&shown)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.shown.remove(&shown);
+            }
+        }
+        Some(inner)
+    }
+}
+
+impl Aliases {
+    /// Reads those below `root`, a directory of the file system.
+    pub(crate) fn open(root: OwnedFd, used: bool) -> Result<Self> {
+        let aliases = Aliases { root, used, any: AtomicBool::new(false), maps: RwLock::default() };
+        let Some(private) = aliases.private_if_there()? else { return Ok(aliases) };
+        let Some(dir) = dir_if_there(&private, ALIASES)? else { return Ok(aliases) };
+        let mut maps = Maps::default();
+        for entry in Dir::new(dir).map_err(Error::from)? {
+            if let Some((outer, inner)) = parse(entry?.file_name().to_bytes()) {
+                maps.insert(outer, inner);
+            }
+        }
+        aliases.any.store(!maps.inner.is_empty(), Ordering::Release);
+        *aliases.maps.write() = maps;
+        Ok(aliases)
+    }
+
+    fn dir(&self) -> Result<OwnedFd> {
+        private_dir(self.private()?, ALIASES)
+    }
+
+    /// The server's own directory, made if it is not there.
+    pub(crate) fn private(&self) -> Result<OwnedFd> {
+        private_dir(&self.root, PRIVATE)
+    }
+
+    /// The same, if it is there.
+    pub(crate) fn private_if_there(&self) -> Result<Option<OwnedFd>> {
+        if self.used { dir_if_there(&self.root, PRIVATE) } else { Ok(None) }
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.any.load(Ordering::Acquire)
+    }
+
+    /// All of them: outer, inner.
+    pub(crate) fn all(&self) -> Vec<(KernelHandle, KernelHandle)> {
+        self.maps.read().inner.iter().map(|(outer, inner)| (*outer, *inner)).collect()
+    }
+
+    /// Whether an object has another name outside than in the file system.
+    pub(crate) fn has(&self, outer: &KernelHandle) -> bool {
+        !self.is_empty() && self.maps.read().inner.contains_key(outer)
+    }
+
+    /// What the file system calls an object.
+    pub(crate) fn inner(&self, outer: &KernelHandle) -> KernelHandle {
+        if self.is_empty() {
+            return *outer;
+        }
+        self.maps.read().inner.get(outer).copied().unwrap_or(*outer)
+    }
+
+    /// What an object is called outside. One that came by a number that another shows gets a made-up identity, lest two
+    /// have one file id.
+    pub(crate) fn outer(&self, inner: KernelHandle) -> Result<KernelHandle> {
+        if self.is_empty() {
+            return Ok(inner);
+        }
+        let known = |maps: &Maps| match maps.outer.get(&inner) {
+            Some(outer) => Some(*outer),
+            None => ino_of(&inner).is_none_or(|ino| !maps.shown.contains_key(&ino)).then_some(inner),
+        };
+        if let Some(outer) = known(&self.maps.read()) {
+            return Ok(outer);
+        }
+        let mut maps = self.maps.write();
+        if let Some(outer) = known(&maps) {
+            return Ok(outer);
+        }
+        let outer = made_up();
+        self.write(&mut maps, outer, inner)?;
+        Ok(outer)
+    }
+
+    /// The file id of what has this inode number.
+    pub(crate) fn fileid(&self, ino: u64) -> u64 {
+        if self.is_empty() { ino } else { self.maps.read().fileids.get(&ino).copied().unwrap_or(ino) }
+    }
+
+    /// From now on `inner` is known as `outer`, and nothing else is. One transaction.
+    pub(crate) fn insert(&self, outer: KernelHandle, inner: KernelHandle) -> Result<()> {
+        self.write(&mut self.maps.write(), outer, inner)
+    }
+
+    fn write(&self, maps: &mut Maps, outer: KernelHandle, inner: KernelHandle) -> Result<()> {
+        let (dir, to) = (self.dir()?, file_name(&outer, &inner));
+        match maps.inner.get(&outer) {
+            Some(before) if *before == inner => return Ok(()),
+            Some(before) => rustix::fs::renameat(&dir, file_name(&outer, before), &dir, to)?,
+            None => {
+                let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                drop(rustix::fs::openat(&dir, to, flags, Mode::empty())?);
+            }
+        }
+        maps.insert(outer, inner);
+        self.any.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Removes the directories of the server's own that are empty.
+    pub(crate) fn tidy(&self) -> Result<()> {
+        let Some(private) = self.private_if_there()? else { return Ok(()) };
+        // What is not empty stays.
+        for name in [ALIASES, MOVING, SLOTS] {
+            let _ = rustix::fs::unlinkat(&private, name, AtFlags::REMOVEDIR);
+        }
+        let _ = rustix::fs::unlinkat(&self.root, PRIVATE, AtFlags::REMOVEDIR);
+        Ok(())
+    }
+
+    /// Forgets the alias of `outer`, if there is one: the object is gone.
+    pub(crate) fn remove(&self, outer: &KernelHandle) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut maps = self.maps.write();
+        let Some(inner) = maps.inner.get(outer).copied() else { return Ok(()) };
+        rustix::fs::unlinkat(self.dir()?, file_name(outer, &inner), AtFlags::empty())?;
+        maps.remove(outer);
+        self.any.store(!maps.inner.is_empty(), Ordering::Release);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(ino: u32, generation: u32) -> KernelHandle {
+        let mut bytes = [0; KERNEL_HANDLE_MAX];
+        bytes[..4].copy_from_slice(&ino.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&generation.to_ne_bytes());
+        KernelHandle { kind: INO_GENERATION, len: 8, bytes }
+    }
+
+    fn open(dir: &tempfile::TempDir) -> Aliases {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        Aliases::open(rustix::fs::open(dir.path(), flags, Mode::empty()).unwrap(), true).unwrap()
+    }
+
+    #[test]
+    fn an_alias_leads_both_ways_and_outlives_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let aliases = open(&dir);
+        assert!(aliases.is_empty() && !dir.path().join(PRIVATE).exists());
+        aliases.insert(handle(10, 1), handle(20, 2)).unwrap();
+        // Made again after another crash: no chain grows.
+        aliases.insert(handle(10, 1), handle(30, 3)).unwrap();
+        for aliases in [aliases, open(&dir)] {
+            assert_eq!(aliases.all(), [(handle(10, 1), handle(30, 3))]);
+            assert_eq!(aliases.inner(&handle(10, 1)), handle(30, 3));
+            assert_eq!(aliases.outer(handle(30, 3)).unwrap(), handle(10, 1));
+            assert_eq!((aliases.fileid(30), aliases.fileid(20)), (10, 20));
+            assert_eq!(aliases.outer(handle(20, 9)).unwrap(), handle(20, 9), "nobody shows that number");
+        }
+        let aliases = open(&dir);
+        aliases.remove(&handle(10, 1)).unwrap();
+        aliases.tidy().unwrap();
+        assert!(open(&dir).is_empty() && !dir.path().join(PRIVATE).exists());
+    }
+
+    #[test]
+    fn what_comes_by_a_number_that_an_alias_shows_gets_another_one_for_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let aliases = open(&dir);
+        aliases.insert(handle(10, 1), handle(20, 2)).unwrap();
+        let newcomer = handle(10, 7);
+        let outer = aliases.outer(newcomer).unwrap();
+        assert_eq!(outer.kind, MADE_UP);
+        let fileid = aliases.fileid(10);
+        assert!(fileid >= MADE_UP_INO && Some(fileid) == ino_of(&outer));
+        assert_eq!(aliases.fileid(20), 10);
+        for aliases in [aliases, open(&dir)] {
+            assert_eq!(aliases.outer(newcomer).unwrap(), outer);
+            assert_eq!(aliases.inner(&outer), newcomer);
+            assert_eq!(aliases.fileid(10), fileid);
+        }
+        // Two that were made again may have got each other's numbers.
+        let aliases = open(&dir);
+        aliases.insert(handle(41, 1), handle(42, 5)).unwrap();
+        aliases.insert(handle(42, 1), handle(41, 5)).unwrap();
+        assert_eq!(aliases.outer(handle(42, 5)).unwrap(), handle(41, 1));
+        assert_eq!((aliases.fileid(41), aliases.fileid(42)), (42, 41));
+    }
+
+    #[test]
+    fn file_ids_are_those_of_ext4_and_xfs() {
+        let mut large = handle(0, 0);
+        (large.kind, large.len) = (INO_GENERATION | LARGE_INO, 12);
+        large.bytes[..8].copy_from_slice(&(1u64 << 40).to_ne_bytes());
+        assert_eq!(ino_of(&large), Some(1 << 40));
+        assert_eq!(ino_of(&handle(7, 9)), Some(7));
+        assert!(ino_of(&made_up()).is_some_and(|ino| ino >= MADE_UP_INO));
+    }
+}
