@@ -35,7 +35,10 @@ struct Part {
 impl Engine {
     /// Destages up to `most` blocks; false if the backing store failed.
     pub(crate) async fn destage(&self, most: usize) -> bool {
+        // Whatever is taken from the queue, it is in a batch.
+        self.destager.set_batch(Some(Duration::ZERO));
         let parts = self.gather(most);
+        self.destager.set_batch(parts.iter().map(|part| part.since).min());
         if parts.is_empty() {
             // What was queued needs nothing any more; or it is being written directly or cut, which does not take long.
             self.destager.pace.changed.wake();
@@ -55,6 +58,7 @@ impl Engine {
         for (part, result) in parts.into_iter().zip(results) {
             healthy &= self.finish_part(part, result);
         }
+        self.destager.set_batch(None);
         self.destager.relax();
         self.destager.pace.changed.wake();
         // Space becomes free only once a frame says so; who waits for space sees to it.

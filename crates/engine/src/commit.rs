@@ -77,6 +77,8 @@ impl Engine {
         self.log.continue_in(opened);
         self.notes.changed.wake();
         self.look_at_mirror();
+        // The one before may leave the log.
+        self.space.wake();
     }
 
     /// Writes a segment's footer to whatever legs it has, durable with the next frame.

@@ -36,7 +36,8 @@ impl Engine {
                     return Some(None);
                 }
                 let oldest = self.segments.worth_compacting(self.slots());
-                oldest.filter(|(id, _)| self.is_mirrored() && stuck != Some(*id)).map(Some)
+                let wanted = self.is_mirrored() && !self.destager.is_flushing();
+                oldest.filter(|(id, _)| wanted && stuck != Some(*id)).map(Some)
             };
             let Some((id, segment)) = self.space.until(ready).await else { return };
             if self.compact(id, &segment).await.is_err() {

@@ -35,6 +35,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 #[derive(Debug, Default)]
 pub(crate) struct Destager {
     queue: Mutex<VecDeque<(Arc<Object>, Duration)>>,
+    /// Since when the oldest of the objects in the batch under way waits.
+    batch: Mutex<Option<Duration>>,
     pub(crate) work: Gate,
     /// Flushes under way.
     flushing: AtomicUsize,
@@ -49,12 +51,14 @@ pub(crate) struct Destager {
     damaged: Mutex<Vec<Weak<Object>>>,
 }
 
-/// See [`Destager::flushing`].
-pub(crate) struct Flushing<'a>(&'a Destager);
+/// See [`Engine::flushing`].
+pub(crate) struct Flushing<'a>(&'a Engine);
 
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
-        self.0.flushing.fetch_sub(1, Ordering::Relaxed);
+        self.0.destager.flushing.fetch_sub(1, Ordering::Relaxed);
+        // Who moves blocks within the log goes on.
+        self.0.space.wake();
     }
 }
 
@@ -85,11 +89,21 @@ impl Destager {
         self.work.wake();
     }
 
-    /// Everything dirty is destaged without delay while the result lives.
-    pub(crate) fn flushing(&self) -> Flushing<'_> {
-        self.flushing.fetch_add(1, Ordering::Relaxed);
-        self.work.wake();
-        Flushing(self)
+    /// Whether somebody flushes: then nothing is moved within the log, or a flush could wait for ever for what was dirty
+    /// when it began.
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.flushing.load(Ordering::Relaxed) > 0
+    }
+
+    /// A batch with objects that wait since `since` is under way, or (`None`) no batch is.
+    pub(crate) fn set_batch(&self, since: Option<Duration>) {
+        *self.batch.lock() = since;
+    }
+
+    /// Whether everything that waited at `time` has been through a batch.
+    fn is_past(&self, time: Duration) -> bool {
+        self.batch.lock().is_none_or(|since| since > time)
+            && self.queue.lock().iter().all(|(_, since)| *since > time)
     }
 
     /// Objects waiting.
@@ -136,6 +150,13 @@ impl Engine {
         self.destager.oldest().map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
+    /// Everything dirty is destaged without delay while the result lives.
+    pub(crate) fn flushing(&self) -> Flushing<'_> {
+        self.destager.flushing.fetch_add(1, Ordering::Relaxed);
+        self.destager.work.wake();
+        Flushing(self)
+    }
+
     /// Destages everything that is dirty now. Returns once the backing store has it durably; what clients write
     /// meanwhile may be destaged too. May be given up at any time.
     ///
@@ -143,25 +164,38 @@ impl Engine {
     /// The backing store's, if a whole pass over what is dirty failed; it is tried again in the background.
     pub async fn flush(&self) -> Result<()> {
         self.try_damaged_again();
-        let flushing = self.destager.flushing();
+        let begun = self.env.clock.now();
         let errors = self.totals.backing_errors.get();
+        let flushing = self.flushing();
+        let wanting = self.notes.want();
+        let used = self.log.used_segment();
+        if used.is_some() {
+            self.log.want_roll();
+        }
+        // All that is dirty now is in segments before this one.
+        let head = used.or_else(|| self.log.segment()).and_then(|head| self.segments.get(head));
+        let head = head.map_or(u64::MAX, |head| head.seq + u64::from(used.is_some()));
         let ready = || {
             if self.closing() {
                 return Some(Err(Error::Closing));
             }
-            let dirty = self.segments.blocks().1;
-            if dirty == 0 && self.destager.oldest().is_none() {
+            let (dirty, damaged) = (self.segments.blocks().1, self.segments.damaged());
+            let past = dirty == 0 || self.segments.advance().tail >= head;
+            if past && damaged == 0 && self.destager.is_past(begun) {
                 return Some(Ok(()));
             }
-            if dirty > 0 && dirty == self.segments.damaged() {
+            if dirty > 0 && (dirty == damaged || (past && damaged > 0)) {
                 return Some(Err(Error::Damaged));
             }
             self.failure_since(errors).map(|error| Err(Error::Backing(error)))
         };
         let result = self.space.until(ready).await;
-        drop(flushing);
+        drop((flushing, wanting));
         result?;
-        self.empty_log().await
+        if self.segments.blocks().1 == 0 {
+            return self.empty_log().await;
+        }
+        self.commit(self.log.kick()).await
     }
 
     /// Nothing is dirty: makes it so durably that recovery finds nothing to replay. Otherwise what was destaged would be

@@ -18,6 +18,8 @@ pub struct Direct {
     /// The frame that says that older copies do not count.
     frame: Seq,
     fetch: u64,
+    /// Blocks of which no copy can be read, and which the write overwrites whole.
+    mended: Vec<u64>,
 }
 
 impl Engine {
@@ -26,10 +28,10 @@ impl Engine {
     pub async fn begin_direct(&self, object: &Arc<Object>, offset: u64, len: u64) -> Result<Direct> {
         let range = blocks(offset, len);
         loop {
-            if let Some((fetch, copies)) = self.enter_direct(object, &range)? {
+            if let Some((fetch, copies, mended)) = self.enter_direct(object, &range, offset..offset + len)? {
                 let frame = if copies { self.invalidate_durably(object, range.clone()).await } else { Ok(0) };
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
-                return Ok(Direct { range, frame, fetch });
+                return Ok(Direct { range, frame, fetch, mended });
             }
             if let Some(error) = self.log.broken() {
                 // What was never made durable cannot be destaged.
@@ -38,24 +40,30 @@ impl Engine {
             self.destager.hurry(object, self.env.clock.now());
             let ready = || {
                 let state = object.lock();
-                (self.log.broken().is_some()
-                    || state.gone
-                    || state.is_damaged(&range)
-                    || state.is_free_for_direct(&range))
-                .then_some(())
+                (self.log.broken().is_some() || state.gone || state.is_free_for_direct(&range)).then_some(())
             };
             object.changed.until(ready).await;
         }
     }
 
-    /// Enters a direct write if nothing stands in the way; returns its mark, and whether copies of what it writes were
-    /// dropped from the SSDs' index.
-    fn enter_direct(&self, object: &Object, range: &Range<u64>) -> Result<Option<(u64, bool)>> {
+    /// Enters a direct write of `bytes` if nothing stands in the way; returns its mark, whether copies of what it writes
+    /// were dropped from the SSDs' index, and the damaged blocks that it mends.
+    fn enter_direct(
+        &self,
+        object: &Object,
+        range: &Range<u64>,
+        bytes: Range<u64>,
+    ) -> Result<Option<(u64, bool, Vec<u64>)>> {
         let mut state = object.lock();
         if state.gone {
             return Err(Error::Backing(BackingError::Gone));
         }
-        if state.is_damaged(range) {
+        let mended: Vec<u64> = state.damaged.range(range.clone()).copied().collect();
+        let whole = |block: &u64| {
+            let start = block * BLOCK as u64;
+            bytes.start <= start && bytes.end >= (start + BLOCK as u64).min(state.size)
+        };
+        if !mended.iter().all(whole) {
             // What is lost must not become what the backing store had before, not even for a moment.
             return Err(Error::Damaged);
         }
@@ -63,11 +71,18 @@ impl Engine {
             return Ok(None);
         }
         state.directs += 1;
-        let copies = self.forget_range(&mut state, range.clone()) || state.may_be_copied(&self.segments);
+        // Those that it mends stay what they are until the backing store has the new contents.
+        let mut copies = false;
+        let mut from = range.start;
+        for end in mended.iter().copied().chain([range.end]) {
+            copies |= self.forget_range(&mut state, from..end);
+            from = end + 1;
+        }
+        let copies = copies || state.may_be_copied(&self.segments);
         let copies = copies && !crate::plant::active("direct writes void nothing");
         // What others write directly at the same time makes this one's contents doubtful.
         let fetch = state.begin_own(range.clone());
-        Ok(Some((fetch, copies)))
+        Ok(Some((fetch, copies, mended)))
     }
 
     /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached;
@@ -84,7 +99,16 @@ impl Engine {
         size: u64,
         now: Time,
     ) -> Result<Seq> {
-        let Direct { range, frame, fetch } = direct;
+        let Direct { range, mut frame, fetch, mended } = direct;
+        if written.is_some() && !mended.is_empty() {
+            match self.mend(object, mended).await {
+                Ok(mended) => frame = frame.max(mended),
+                Err(error) => {
+                    self.leave(object, fetch);
+                    return Err(error);
+                }
+            }
+        }
         let logged = self.leave_direct(object, &range, fetch, written, size, now);
         self.trim_ram();
         if !logged {
@@ -93,6 +117,31 @@ impl Engine {
         // Recovery must not bring an older modification time back.
         let (facts, _) = self.append(object, self.facts(object), None, (0, 0)).await?;
         Ok(frame.max(facts))
+    }
+
+    /// The backing store was given whole blocks of which no copy can be read: once it has them durably, those copies do
+    /// not count. Returns the frame that says so.
+    async fn mend(&self, object: &Arc<Object>, mended: Vec<u64>) -> Result<Seq> {
+        let failed = object.lock().failed_syncs;
+        self.sync_direct(object, failed).await?;
+        let record = |object, block, count| Record::Invalidate { object, block, count };
+        let mut last = 0;
+        for block in mended {
+            last = loop {
+                {
+                    let mut state = object.lock();
+                    let facts = self.facts_of(object, &state);
+                    // Both at once, or the copy could be moved within the log behind the record.
+                    if let Some((seq, _)) = self.log.append(object, &facts, Some(record), (block, 1))? {
+                        self.forget_range(&mut state, block..block + 1);
+                        state.last_frame = state.last_frame.max(seq);
+                        break seq;
+                    }
+                }
+                self.log.changed.until(|| self.log.has_room(0).then_some(())).await;
+            };
+        }
+        Ok(last)
     }
 
     /// Ends a direct write; true if the log has a modification time of the object.

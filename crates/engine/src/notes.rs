@@ -89,6 +89,13 @@ impl Notes {
         self.inner.lock().kept.front().is_none_or(|(_, last)| *last > upto)
     }
 
+    /// Asks for all notes to be let go, while the result lives.
+    pub(crate) fn want(&self) -> Wanting<'_> {
+        self.wanted.fetch_add(1, Ordering::AcqRel);
+        self.changed.wake();
+        Wanting(self)
+    }
+
     /// Whether no segment is kept.
     pub(crate) fn none_kept(&self) -> bool {
         self.oldest().is_none()
@@ -143,22 +150,14 @@ impl Engine {
     /// Waits until everything noted so far is let go, or the engine closes.
     pub(crate) async fn notes_let_go(&self) {
         let last = self.notes.last();
-        let _wanting = Wanting::new(&self.notes);
+        let _wanting = self.notes.want();
         let ready = || (self.notes.are_let_go(last) || self.closing()).then_some(());
         self.notes.changed.until(ready).await;
     }
 }
 
 /// Somebody waits for notes to be let go; given up or not.
-struct Wanting<'a>(&'a Notes);
-
-impl<'a> Wanting<'a> {
-    fn new(notes: &'a Notes) -> Self {
-        notes.wanted.fetch_add(1, Ordering::AcqRel);
-        notes.changed.wake();
-        Wanting(notes)
-    }
-}
+pub(crate) struct Wanting<'a>(&'a Notes);
 
 impl Drop for Wanting<'_> {
     fn drop(&mut self) {

@@ -364,7 +364,7 @@ impl State {
         self.busy == Busy::No
             && self.truncating.is_none()
             && !self.is_written_directly(range)
-            && (self.dirty_in(range.clone(), 1).is_empty()
+            && (self.to_destage(range.clone(), 1).is_empty()
                 || crate::plant::active("direct writes do not wait for dirty blocks"))
     }
 

@@ -211,7 +211,7 @@ impl Engine {
                 false => self.failure_since(errors).map(|error| Err(Error::Backing(error))),
             }
         };
-        let _flushing = self.destager.flushing();
+        let _flushing = self.flushing();
         self.destager.hurry(object, self.env.clock.now());
         object.changed.until(ready).await
     }

@@ -31,6 +31,8 @@ impl Engine {
             let ready = || {
                 let head = self.log.segment();
                 let wanted = head.and_then(|head| self.segments.to_rewrite(head));
+                let stuck = |segment: &Segment| segment.dirty == segment.damaged;
+                let wanted = wanted.filter(|(_, segment)| stuck(segment) || !self.destager.is_flushing());
                 let changed = self.is_mirrored() != self.segments.is_mirrored(head);
                 (wanted.is_some() || changed || self.segments.lone_left() || self.closing()).then_some(wanted)
             };

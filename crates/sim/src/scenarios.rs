@@ -314,3 +314,74 @@ fn what_is_only_read_is_cached_also_after_a_crash() {
     assert!(engine.usage().ssd_blocks >= copies - 256, "all but the segment that was being filled");
     check(&mut world, &engine);
 }
+
+#[test]
+fn a_block_of_which_no_copy_can_be_read_is_mended_by_overwriting_it_whole() {
+    let mut world = world(1, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 300);
+    let mut contents = vec![0; 4096];
+    let object = world.shared.objects.lock().object(1).unwrap();
+    let theirs = engine.clone();
+    let read = async move { theirs.read(&object, 5 * 4096, &mut contents).await.map(|_| contents) };
+    let contents = world.shared.executor.block_on(LIMIT, read).unwrap().unwrap();
+    for disk in &world.disks {
+        for block in disk.written() {
+            let buffer = forebay_engine::buffer::Buffer::zeroed(1);
+            let (found, _) = world.shared.executor.block_on(LIMIT, disk.read(block * 4096, buffer)).unwrap();
+            if found[..] == contents[..] {
+                disk.rot_at(block * 4096);
+            }
+        }
+    }
+    // Out of memory.
+    write(&world, &engine, 100, 50);
+    engine.set_mode(Mode::WriteThrough);
+    let object = world.shared.objects.lock().object(1).unwrap();
+    let result = |offset: u64, len: usize| {
+        let (engine, object) = (engine.clone(), object.clone());
+        let time = forebay_engine::io::Time::default();
+        let write = async move { engine.write(&object, offset, &vec![1; len], time).await.map(|_| ()) };
+        world.shared.executor.block_on(LIMIT, write).unwrap()
+    };
+    assert_eq!(result(5 * 4096, 100), Err(forebay_engine::Error::Damaged), "the rest of it is lost");
+    with_client(&world, &engine, Allowed::default(), |mut client| async move {
+        client.write(1, 4 * 4096, 3 * 4096, true).await;
+        client.read(1, 4 * 4096, 3 * 4096).await;
+    });
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
+}
+
+#[test]
+fn a_flush_ends_while_clients_go_on_writing() {
+    let mut world = world(2, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 100);
+    for writer in 1..3 {
+        let mut client = Client::new(&world.shared, &engine, Allowed::default(), world.rng.fork());
+        let executor = world.shared.executor.clone();
+        let writes = async move {
+            for turn in 0.. {
+                client.write(1, (writer * 200 + turn % 64) * 4096, 4096, true).await;
+                forebay_engine::io::Clock::sleep(&executor, Duration::from_micros(200)).await;
+            }
+        };
+        world.shared.executor.start("client", Box::pin(writes));
+    }
+    let theirs = engine.clone();
+    let flushed =
+        world.shared.executor.block_on(Duration::from_secs(60), async move { theirs.flush().await });
+    assert_eq!(flushed, Ok(Ok(())));
+    assert!(engine.usage().dirty_blocks > 0, "they go on");
+    let mut expected = vec![0; 100 * 4096];
+    let object = world.shared.objects.lock().object(1).unwrap();
+    let read = async move { engine.read(&object, 0, &mut expected).await.map(|_| expected) };
+    let expected = world.shared.executor.block_on(LIMIT, read).unwrap().unwrap();
+    let key = world.shared.objects.lock().key(1).unwrap();
+    let mut found = vec![0; expected.len()];
+    world.shared.store.durable(&key).unwrap().read(0, &mut found);
+    assert!(found == expected, "what was dirty before it is in the backing store");
+    world.crash(Crash::Kill);
+}
