@@ -65,10 +65,15 @@ pub(crate) fn all() -> Vec<Step> {
         step("fuzz", fuzz),
         step("sim", || one(&mut sim(&["--minutes", "2"]))),
         step("sim: all", || one(&mut sim(&["--exhaustive", "2", "--stride", "40"]))),
+        step("sim: names", || {
+            one(&mut sim(&["--names", "--minutes", "1"]))?;
+            one(&mut sim(&["--names", "--exhaustive", "3", "--stride", "40"]))
+        }),
         step("sim: bugs", || {
             let features =
                 ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
-            one(command("cargo", features).args(["--", "--plants", "--seeds", "800"]))
+            one(command("cargo", features).args(["--", "--plants", "--seeds", "800"]))?;
+            one(command("cargo", features).args(["--", "--names", "--plants", "--seeds", "800"]))
         }),
         step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
         // Real requests through FUSE and a loop device: the ratios between loads are those of the model.

@@ -7,7 +7,8 @@ use crate::identity::Identity;
 const VERSION: u8 = 1;
 
 /// A RENAME about to be carried out: the contents of a slot (see docs/metadata-log.md, "Intents"). To be written under
-/// the locks of both directories, and to be emptied under them if the RENAME fails.
+/// the locks of both directories. It proves that what was done before it is in the file system; recovery needs the number and
+/// the two directories for that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
     /// The log that its record will be in: what other logs left in a slot says nothing.

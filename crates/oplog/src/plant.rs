@@ -8,12 +8,10 @@ pub const PLANTS: &[&str] = &[
     "4: what is in the way and unknown is removed",
     "5: what is gone is not made again",
     "5: the alias comes last",
-    "7: what is there goes",
     "11: what was removed stays",
     "12: what has the name of something removed is removed",
     "intents are not read",
     "the horizon is the checkpoint",
-    "only the last intent is taken for done",
     "attributes stay as they are",
 ];
 

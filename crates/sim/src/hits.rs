@@ -58,6 +58,23 @@ faults! {
     DeviceRemoved "a device removed in service",
     ModeSwitch "the mode switched in service",
     NotesLetGo "notes let go in service",
+    NamesLost "a change in the log that the file system had lost",
+    NamesAhead "a change in the file system that the log had lost",
+    NamesHalf "a change half in the file system",
+    NamesCheckpoint "a checkpoint with changes behind it",
+    NamesOtherOrder "changes in the log in another order than they were made",
+    NamesMadeAgain "an object made again",
+    NamesSetAside "an object set aside",
+    NamesMeddled "somebody else's file put there before recovery",
+    NamesCutInRecovery "power cut inside recovery of names",
+    NamesCutAgain "power cut inside recovery of names, and again",
+}
+
+impl Fault {
+    /// Whether it is one of the worlds of names, and not of those of the engine.
+    pub fn is_of_names(self) -> bool {
+        self as usize >= Fault::NamesLost as usize
+    }
 }
 
 /// Hits per class.

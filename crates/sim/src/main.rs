@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use forebay_sim::exhaustive;
 use forebay_sim::hits::{FAULTS, Hits};
-use forebay_sim::namespace::exhaustive as small;
+use forebay_sim::namespace::{self, exhaustive as small};
 use forebay_sim::world::{self, Outcome};
 use parking_lot::Mutex;
 
@@ -56,7 +56,14 @@ struct Arguments {
     failures: u64,
 }
 
+/// Which worlds: of the engine, or of names.
+#[derive(Clone, Copy)]
+struct Worlds {
+    names: bool,
+}
+
 struct Run {
+    worlds: Worlds,
     next: AtomicU64,
     done: AtomicU64,
     steps: AtomicU64,
@@ -65,29 +72,37 @@ struct Run {
     hits: Hits,
 }
 
-/// Runs a world; a panic is a failure like any other.
-fn guarded(seed: u64, keep_log: bool) -> Result<Outcome, String> {
-    catch_unwind(AssertUnwindSafe(|| world::run(seed, keep_log))).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        format!("panicked: {}", text.unwrap_or("without a word"))
-    })
+impl Worlds {
+    /// Runs a world; a panic is a failure like any other.
+    fn guarded(self, seed: u64, keep_log: bool) -> Result<Outcome, String> {
+        let run = if self.names { namespace::world::run } else { world::run };
+        catch_unwind(AssertUnwindSafe(|| run(seed, keep_log))).map_err(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            format!("panicked: {}", text.unwrap_or("without a word"))
+        })
+    }
+
+    /// Runs a world, now and then twice.
+    fn checked(self, seed: u64) -> Result<Outcome, String> {
+        let outcome = self.guarded(seed, false)?;
+        if let Some(failure) = outcome.failure {
+            return Err(failure);
+        }
+        if seed.is_multiple_of(TWICE) && self.guarded(seed, false)?.digest != outcome.digest {
+            return Err("the second run of the same seed took another course (P21)".to_owned());
+        }
+        Ok(outcome)
+    }
+
+    /// The arguments that choose them.
+    fn arguments(self) -> &'static str {
+        if self.names { "--names " } else { "" }
+    }
 }
 
-/// Runs a world, now and then twice.
-fn checked(seed: u64) -> Result<Outcome, String> {
-    let outcome = guarded(seed, false)?;
-    if let Some(failure) = outcome.failure {
-        return Err(failure);
-    }
-    if seed.is_multiple_of(TWICE) && guarded(seed, false)?.digest != outcome.digest {
-        return Err("the second run of the same seed took another course (P21)".to_owned());
-    }
-    Ok(outcome)
-}
-
-fn one(seed: u64) -> ExitCode {
-    match guarded(seed, true) {
+fn one(worlds: Worlds, seed: u64) -> ExitCode {
+    match worlds.guarded(seed, true) {
         Ok(outcome) => {
             // Who reads only part of it is served as well.
             let _ = outcome.log.iter().try_for_each(|line| writeln!(std::io::stdout(), "{line}"));
@@ -113,13 +128,14 @@ fn worker(run: &Run, last: Option<u64>, end: Option<Instant>, failures: u64) {
         if last.is_some_and(|last| seed > last) || end.is_some_and(|end| Instant::now() >= end) {
             return;
         }
-        match checked(seed) {
+        match run.worlds.checked(seed) {
             Ok(outcome) => {
                 run.hits.add(&outcome.hits);
                 run.steps.fetch_add(outcome.steps, Ordering::Relaxed);
             }
             Err(failure) => {
-                println!("FAILED seed {seed}: {failure}\n    cargo x sim --seed {seed}");
+                let which = run.worlds.arguments();
+                println!("FAILED seed {seed}: {failure}\n    cargo x sim {which}--seed {seed}");
                 if run.failed.fetch_add(1, Ordering::Relaxed) + 1 >= failures {
                     run.stop.store(true, Ordering::Relaxed);
                 }
@@ -131,8 +147,9 @@ fn worker(run: &Run, last: Option<u64>, end: Option<Instant>, failures: u64) {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let worlds = Worlds { names: arguments.names };
     if let Some(seed) = arguments.seed {
-        return one(seed);
+        return one(worlds, seed);
     }
     // The message comes with the seed; the default hook would print it without.
     std::panic::set_hook(Box::new(|_| {}));
@@ -140,7 +157,7 @@ fn main() -> ExitCode {
         arguments.threads.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     #[cfg(feature = "plant")]
     if arguments.plants {
-        return plants(arguments.seeds, threads);
+        return plants(worlds, arguments.seeds, threads);
     }
     if let (true, Some(most)) = (arguments.names, arguments.exhaustive) {
         return exhaustive_names(most as usize, arguments.stride.max(1), threads);
@@ -152,6 +169,7 @@ fn main() -> ExitCode {
     let end = arguments.minutes.map(|minutes| start + Duration::from_secs(60 * minutes));
     let last = end.is_none().then(|| arguments.first + arguments.seeds - 1);
     let run = Run {
+        worlds,
         next: AtomicU64::new(arguments.first),
         done: AtomicU64::new(0),
         steps: AtomicU64::new(0),
@@ -226,16 +244,19 @@ fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
 
 /// Plants each bug and looks for the first seed that finds it.
 #[cfg(feature = "plant")]
-fn plants(seeds: u64, threads: usize) -> ExitCode {
-    use forebay_engine::plant::{PLANTS, plant};
+fn plants(worlds: Worlds, seeds: u64, threads: usize) -> ExitCode {
+    use forebay_engine::plant as engine;
+    use forebay_oplog::plant as oplog;
+    let (bugs, plant): (_, fn(_)) =
+        if worlds.names { (oplog::PLANTS, oplog::plant) } else { (engine::PLANTS, engine::plant) };
     let next = AtomicU64::new(0);
     let missed = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(bug) = PLANTS.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     plant(Some(bug));
-                    let found = (1..=seeds).find_map(|seed| Some((seed, checked(seed).err()?)));
+                    let found = (1..=seeds).find_map(|seed| Some((seed, worlds.checked(seed).err()?)));
                     plant(None);
                     match found {
                         Some((seed, failure)) => {
@@ -252,14 +273,14 @@ fn plants(seeds: u64, threads: usize) -> ExitCode {
         }
     });
     let missed = missed.into_inner();
-    println!("{} of {} planted bugs found", PLANTS.len() as u64 - missed, PLANTS.len());
+    println!("{} of {} planted bugs found", bugs.len() as u64 - missed, bugs.len());
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn report(run: &Run, time: Duration) -> ExitCode {
     let (done, failed) = (run.done.load(Ordering::Relaxed), run.failed.load(Ordering::Relaxed));
     let mut missing = 0;
-    for (fault, text) in FAULTS {
+    for (fault, text) in FAULTS.iter().filter(|(fault, _)| fault.is_of_names() == run.worlds.names) {
         let hits = run.hits.of(*fault);
         println!("{hits:>10}  {text}");
         if hits == 0 && done >= ENOUGH {

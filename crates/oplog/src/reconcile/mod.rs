@@ -21,12 +21,11 @@
 //! | 11 | one that the log once had here | it is detached, and removed unless it has a place elsewhere |
 //! | 12 | another one | nothing |
 
+mod carried_out;
 mod decide;
 mod fold;
 mod names;
 mod view;
-
-use std::collections::HashSet;
 
 use crate::Name;
 use crate::identity::Identity;
@@ -34,6 +33,7 @@ use crate::object::Kind;
 use crate::operation::Operation;
 use crate::plant;
 use crate::tree::Tree;
+use carried_out::CarriedOut;
 use fold::Fold;
 use names::Names;
 use view::View;
@@ -64,7 +64,8 @@ pub struct SetAside {
 /// Makes the tree of one file system equal to the log, durably. `operations`: all of this file system that the log has, in its order;
 /// `checkpoint`: those up to this number are in the tree already. To be called before anybody else looks at the tree; may
 /// be cut anywhere and called again. Then a checkpoint up to the highest number in the log *and in the slots* has to be made
-/// durable in the log before the slots are emptied, and both before clients are let in.
+/// durable in the log before the slots are emptied, and both before clients are let in. No number up to that may be given out
+/// again before the slots are empty durably.
 ///
 /// # Errors
 ///
@@ -78,16 +79,10 @@ pub fn reconcile<T: Tree>(
     if plant::active("intents are not read") {
         intents.clear();
     }
-    let horizon = intents.iter().map(|intent| intent.number).max();
-    let horizon = horizon.filter(|_| !plant::active("the horizon is the checkpoint")).unwrap_or(0);
-    let logged: HashSet<u64> = operations.iter().map(|operation| operation.number).collect();
-    let mut fold = Fold::of(operations.iter().filter(|operation| operation.number > checkpoint), horizon);
+    let carried_out = CarriedOut::of(&intents, operations);
+    let behind = operations.iter().filter(|operation| operation.number > checkpoint);
+    let fold = Fold::of(behind, |operation| carried_out.has(operation));
     let mut view = View::new(tree)?;
-    let is_logged = |number: u64| number <= checkpoint || logged.contains(&number);
-    let happened = fold::unlogged(&intents, is_logged, |place, object| {
-        Ok(view.attributes(place.0)?.is_some() && view.lookup(place)? == Some(object))
-    })?;
-    happened.iter().flat_map(|intent| [&intent.from, &intent.to]).for_each(|place| fold.forget(place));
     let decided = decide::decide(&mut view, &fold)?;
     let mut names = Names { view, fold: &fold, decided: &decided, set_aside: Vec::new() };
     names.detach()?;

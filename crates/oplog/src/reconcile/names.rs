@@ -51,12 +51,7 @@ impl<T: Tree> Names<'_, T> {
             // Row 1.
             Some(object) if object == found => Verdict::Leave,
             // Rows 7 and 9.
-            Some(object) if !self.decided.wanted.contains(&object) => {
-                match plant::active("7: what is there goes") {
-                    true => Verdict::SetAside,
-                    false => Verdict::Leave,
-                }
-            }
+            Some(object) if !self.decided.wanted.contains(&object) => Verdict::Leave,
             // Row 3. What is known by its attributes only may be an administrator's doing.
             Some(_) if wanted || known && gone => {
                 match plant::active("3: what is in the way and known stays") {
@@ -138,13 +133,24 @@ impl<T: Tree> Names<'_, T> {
             let homes = self.fold.entries.iter().filter(|(_, bound)| bound.known.contains(&object));
             let homes: Vec<&Place> = homes.map(|(home, _)| home).collect();
             let lost = self.decided.bound.contains(&object) && !self.decided.wanted.contains(&object);
-            if homes.is_empty() || lost || !self.remove(object, &place)? {
-                let there = homes.into_iter().rfind(|home| self.decided.present.contains(&home.0)).cloned();
-                let home = there.unwrap_or((self.view.root()?, place.1.clone()));
+            let strange = homes.is_empty() && !plant::active("4: what is in the way and unknown is removed");
+            if strange || lost || !self.remove(object, &place)? {
+                let home = self.home(&homes, &place)?;
                 self.set_aside_as(object, &place, &home)?;
             }
         }
         Ok(())
+    }
+
+    /// A place that something had, in a directory that is still there.
+    fn home(&mut self, homes: &[&Place], place: &Place) -> Result<Place, T::Error> {
+        for home in homes.iter().rev() {
+            if self.view.is_directory(home.0)? {
+                return Ok((*home).clone());
+            }
+        }
+        let name = homes.last().map_or(&place.1, |home| &home.1);
+        Ok((self.view.root()?, name.clone()))
     }
 
     /// `false`: it is a directory with something in it that the fold does not know.

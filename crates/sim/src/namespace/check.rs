@@ -68,21 +68,19 @@ impl<'a> Expected<'a> {
     /// Compares a tree with what it may be.
     pub fn check(&self, after: &Volume) -> Result<(), String> {
         sound(after)?;
-        let mut failure = String::new();
+        let mut nearest: Option<String> = None;
         let mut subset = self.unlogged;
         loop {
             let set = self.crash.logged | subset;
             let replay = self.history.replay(set);
-            if replay.same & self.crash.logged != self.crash.logged {
-                failure += &format!("\n  with {set:b}: a logged operation comes out differently");
-            } else {
-                match self.compare(after, &replay.volume) {
-                    Ok(()) => return Ok(()),
-                    Err(error) => failure += &format!("\n  with {set:b}: {error}"),
-                }
+            // Else one of the logged operations would come out differently.
+            if replay.same & self.crash.logged == self.crash.logged {
+                let Err(error) = self.compare(after, &replay.volume) else { return Ok(()) };
+                let error = format!("compared with {set:b}: {error}");
+                nearest = Some(nearest.filter(|nearest| nearest.len() <= error.len()).unwrap_or(error));
             }
             if subset == 0 {
-                return Err(failure);
+                return Err(nearest.unwrap_or_else(|| "no set of operations is possible".to_owned()));
             }
             subset = (subset - 1) & self.unlogged;
         }
@@ -96,11 +94,17 @@ impl<'a> Expected<'a> {
         for place in aside {
             beside.extend(found.remove(&place));
         }
-        let kept = names(after, Some(&expected));
+        let mut kept = names(after, Some(&expected));
+        // Other names of what was set aside, given by LINKs that were not logged either.
+        kept.retain(|place, object| {
+            expected.contains_key(place) || !(beside.contains(object) && self.linked.contains(object))
+        });
         beside
             .extend(found.iter().filter(|(place, _)| !kept.contains_key(*place)).map(|(_, object)| *object));
         if kept != expected {
-            return Err(format!("names are {kept:?}, not {expected:?}"));
+            let wrong = kept.iter().filter(|(place, object)| expected.get(place) != Some(object));
+            let missing = expected.iter().filter(|(place, object)| kept.get(place) != Some(object));
+            return Err(format!("names are {:?}, not {:?}", Vec::from_iter(wrong), Vec::from_iter(missing)));
         }
         let living: BTreeSet<Identity> = expected.values().copied().chain([Volume::root()]).collect();
         for object in self.history.identities().filter(|object| *object != Volume::moving_dir()) {
@@ -130,7 +134,7 @@ impl<'a> Expected<'a> {
         let modelled = model.resolve(object).ok_or(Refused::Stale).map_err(missing)?;
         let (is, was) = (after.inode(inner).map_err(missing)?, model.inode(modelled).map_err(missing)?);
         let mut wanted = was.attributes;
-        // What was not logged and happened may have left the directory's time as the log tells it.
+        // What was not logged and happened may have left a directory's time as the log tells it.
         if wanted.kind == Kind::Directory && self.times.get(&object) == Some(&is.attributes.mtime) {
             wanted.mtime = is.attributes.mtime;
         }

@@ -149,8 +149,7 @@ fn one_crash(history: &History, crash: Crash, counts: &mut Counts) -> Result<(),
     expected.check(&recovered).map_err(|error| told("", error))?;
     counts.crashes += 1;
     for (step, state) in recovered.history.iter().enumerate() {
-        let mut again = recovered.clone();
-        again.state = state.clone();
+        let again = recovered.with(state);
         let when = format!(", again after {} steps", step + 1);
         let again = recover(history, crash, again).map_err(|error| told(&when, error))?.volume;
         expected.check(&again).map_err(|error| told(&when, error))?;

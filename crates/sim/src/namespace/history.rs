@@ -65,10 +65,7 @@ impl History {
 
     /// The file system after so many transactions.
     pub fn crashed(&self, transactions: usize) -> Volume {
-        let mut volume = self.volume.clone();
-        volume.state = self.state(transactions).clone();
-        volume.history = Vec::new();
-        volume
+        self.volume.with(self.state(transactions))
     }
 
     fn state(&self, transactions: usize) -> &State {
@@ -112,6 +109,7 @@ impl History {
             return replay.clone();
         }
         let mut replay = Replay { volume: self.initial.clone(), same: 0 };
+        replay.volume.remembers = false;
         for (index, step) in self.steps.iter().enumerate().filter(|(index, _)| set >> index & 1 == 1) {
             let Done { request, operation, .. } = &step.done;
             let made = step.done.made();

@@ -9,3 +9,4 @@ pub mod request;
 mod rows;
 mod tree;
 pub mod volume;
+pub mod world;

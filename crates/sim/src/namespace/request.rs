@@ -190,7 +190,9 @@ impl Worker<'_> {
                 self.in_steps = Some(*object);
                 let (inner, number) = (self.inner(*object)?, self.number as u32);
                 self.volume.change(inner, |it| (it.uid, it.gid) = (number, number))?;
-                self.volume.change_mode(inner, number & 0o777 | 0o2000)?;
+                if self.volume.inode(inner)?.attributes.kind != Kind::Symlink {
+                    self.volume.change_mode(inner, number & 0o777 | 0o2000)?;
+                }
                 self.volume.change(inner, |it| it.mtime = time(i64::from(number) << 32))
             }
         }

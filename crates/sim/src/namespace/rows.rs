@@ -229,6 +229,18 @@ fn row_11_what_was_removed_goes() {
 }
 
 #[test]
+fn row_11_a_directory_goes_with_all_that_was_in_it() {
+    let (dir, empty, _) = parts();
+    let requests =
+        [Request::Remove(at(dir, "a")), Request::Rmdir(at(dir, "b")), Request::Rmdir(at(root(), "b"))];
+    let mut removed = case(&requests);
+    assert_eq!(names(&removed.crash(ALL, 0).0), ["a"]);
+    removed.theirs = Some((empty, b"theirs"));
+    let (volume, ..) = removed.crash(ALL, 0);
+    assert_eq!(names(&volume), ["a", "b.forebay-1", "b.forebay-1/theirs"]);
+}
+
+#[test]
 fn row_12_what_came_after_a_removal_stays() {
     let mut removed = case(&[Request::Remove(at(root(), "a"))]);
     removed.theirs = Some((root(), b"a"));

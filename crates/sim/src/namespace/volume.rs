@@ -59,8 +59,10 @@ pub struct State {
 pub struct Volume {
     /// As it is now.
     pub state: State,
-    /// As it was after each transaction since somebody cared.
+    /// As it was after each transaction, while somebody cares.
     pub history: Vec<State>,
+    /// Somebody does.
+    pub remembers: bool,
     /// The last time given to anything.
     pub clock: i64,
     /// The last generation given to an inode: no two are ever the same, on the disk or lost.
@@ -88,11 +90,17 @@ type Result<T> = std::result::Result<T, Refused>;
 impl Volume {
     /// An empty one.
     pub fn new() -> Self {
-        let mut volume = Volume { state: State::default(), history: Vec::new(), clock: 0, generation: 0 };
+        let mut volume =
+            Volume { state: State::default(), history: Vec::new(), remembers: true, clock: 0, generation: 0 };
         for dir in [Self::root(), Self::moving_dir()] {
             volume.state.inodes.insert(dir, Rc::new(volume.blank(Kind::Directory, &New::Plain)));
         }
         volume
+    }
+
+    /// The same one as it was in another state, remembering nothing yet.
+    pub fn with(&self, state: &State) -> Self {
+        Volume { state: state.clone(), history: Vec::new(), remembers: true, ..*self }
     }
 
     /// The directory that is served.
@@ -120,7 +128,9 @@ impl Volume {
     }
 
     fn committed(&mut self) {
-        self.history.push(self.state.clone());
+        if self.remembers {
+            self.history.push(self.state.clone());
+        }
     }
 
     /// An object.

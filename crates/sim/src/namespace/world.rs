@@ -1,0 +1,235 @@
+//! Longer lives by chance: one seed is one tree that lives through several crashes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use forebay_oplog::{Identity, Kind, Name, New};
+
+use super::check::{Crash, Expected, recover};
+use super::exhaustive::small_tree;
+use super::history::{History, Set};
+use super::request::{How, Place, Request};
+use super::volume::Volume;
+use crate::hits::{Fault, Hits};
+use crate::rng::{Rng, mix};
+use crate::world::Outcome;
+
+/// As many operations may lack a record at a crash, among as many of the last ones.
+const OPEN: u32 = 6;
+const WINDOW: usize = 12;
+
+/// More than the last operations need.
+const SLOTS: u64 = 16;
+
+/// Objects in a tree: enough for some depth, few enough to meet again.
+const OBJECTS: usize = 24;
+
+struct World {
+    rng: Rng,
+    hits: Hits,
+    steps: u64,
+    digest: u64,
+    log: Option<Vec<String>>,
+    /// What was removed in an earlier life.
+    dead: BTreeSet<Identity>,
+}
+
+/// Runs the world of `seed` to its end.
+pub fn run(seed: u64, keep_log: bool) -> Outcome {
+    let rng = Rng::new(seed);
+    let mut world = World {
+        rng,
+        hits: Hits::default(),
+        steps: 0,
+        digest: seed,
+        log: keep_log.then(Vec::new),
+        dead: BTreeSet::new(),
+    };
+    let failure = world.live().err();
+    let World { hits, steps, digest, log, .. } = world;
+    Outcome { failure, digest, steps, hits: Arc::new(hits), log: log.unwrap_or_default() }
+}
+
+impl World {
+    fn tell(&mut self, line: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push(line());
+        }
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        let (mut volume, mut number) = (small_tree(), 0);
+        for life in 0..self.rng.within(2, 6) {
+            self.tell(|| format!("life {life}"));
+            let mut history = History::new(volume, number);
+            let count = self.rng.within(1, 40) as usize;
+            while history.steps.len() < count {
+                self.step(&mut history);
+            }
+            number += count as u64;
+            volume = self.crash(&history)?;
+            // The checkpoint is durable.
+            volume.state.slots.clear();
+            self.bury(&history, &volume)?;
+            self.steps += history.volume.history.len() as u64;
+            self.digest = format!("{:?}", volume.state)
+                .bytes()
+                .fold(self.digest, |sum, byte| mix(sum ^ u64::from(byte)));
+        }
+        Ok(())
+    }
+
+    /// One operation that is not refused.
+    fn step(&mut self, history: &mut History) {
+        let slot = (history.before + history.steps.len() as u64 + 1) % SLOTS;
+        loop {
+            let request = self.request(&history.volume);
+            if let Ok(done) = history.carry_out(&request, slot as usize) {
+                let told = format!("{} {:?}", done.operation.number, done.request);
+                return self.tell(|| told);
+            }
+        }
+    }
+
+    /// A name in a directory: one that is taken, if it is to be.
+    fn place(&mut self, volume: &Volume, taken: bool) -> Place {
+        let dirs = volume.state.inodes.iter().filter(|(inner, inode)| {
+            **inner != Volume::moving_dir()
+                && inode.attributes.kind == Kind::Directory
+                && !(taken && inode.entries.is_empty())
+        });
+        let dirs: Vec<_> = dirs.collect();
+        if dirs.is_empty() {
+            return (Volume::root(), Name::from_slice(b"a"));
+        }
+        let (dir, inode) = self.rng.pick(&dirs);
+        let names: Vec<&Name> = inode.entries.keys().collect();
+        let name = match taken {
+            true => self.rng.pick(&names).clone(),
+            false => Name::from_slice(self.rng.pick(&[b"a", b"b", b"c", b"d"])),
+        };
+        (volume.outer(*dir), name)
+    }
+
+    fn request(&mut self, volume: &Volume) -> Request {
+        let objects: Vec<_> = volume.state.inodes.keys().filter(|it| **it != Volume::moving_dir()).collect();
+        let object = volume.outer(*self.rng.pick(&objects));
+        let (free, other, taken) =
+            (self.place(volume, false), self.place(volume, false), self.place(volume, true));
+        let how = self.rng.pick(&[How::Unchecked, How::Guarded, How::Exclusive]);
+        // A large tree shrinks.
+        match self.rng.below(if objects.len() < OBJECTS { 14 } else { 9 }) {
+            0..=1 => Request::Remove(taken),
+            2 => Request::Rmdir(taken),
+            3..=5 => Request::Rename(taken, other),
+            6 => Request::Link(object, free),
+            7 => Request::Chmod(object),
+            8 => Request::Setattr(object),
+            9..=10 => Request::Create(free, how),
+            11 => Request::Symlink(free),
+            12 => Request::Mknod(free),
+            _ => Request::Mkdir(free),
+        }
+    }
+
+    /// The power goes, perhaps in the recovery again; returns what the last recovery leaves.
+    fn crash(&mut self, history: &History) -> Result<Volume, String> {
+        let crash = self.choose(history);
+        self.tell(|| format!("{crash:?}"));
+        let expected = Expected::new(history, crash);
+        let crashed = history.crashed(crash.transactions);
+        self.meddle(history, crash, &crashed)?;
+        let mut recovered = recover(history, crash, crashed)?;
+        expected.check(&recovered.volume)?;
+        for cut in 0..self.rng.below(4) {
+            if recovered.volume.history.is_empty() {
+                break;
+            }
+            let at = self.rng.index(recovered.volume.history.len());
+            self.tell(|| format!("cut again after {} steps of recovery", at + 1));
+            self.hits.hit(if cut == 0 { Fault::NamesCutInRecovery } else { Fault::NamesCutAgain });
+            recovered = recover(history, crash, recovered.volume.with(&recovered.volume.history[at]))?;
+            expected.check(&recovered.volume)?;
+        }
+        let made = recovered.outcome.aliases.len() > history.initial.state.aliases.len();
+        self.count(&[(made, Fault::NamesMadeAgain)]);
+        Ok(recovered.volume)
+    }
+
+    fn count(&self, hits: &[(bool, Fault)]) {
+        hits.iter().filter(|(hit, _)| *hit).for_each(|(_, fault)| self.hits.hit(*fault));
+    }
+
+    /// What is left of the log and the file system.
+    fn choose(&mut self, history: &History) -> Crash {
+        let count = history.steps.len();
+        let mut logged: Set = (1 << count) - 1;
+        for index in (count.saturating_sub(WINDOW)..count).rev() {
+            let without = logged & !(1 << index);
+            if (!without).trailing_zeros() < count as u32
+                && count as u32 - without.count_ones() <= OPEN
+                && self.rng.chance(6000)
+                && history.may_be_logged(without)
+            {
+                logged = without;
+            }
+        }
+        let oldest = (!logged).trailing_zeros() as usize;
+        // An operation with a number below the checkpoint may lack its record, too.
+        let checkpoint = self.rng.below(oldest.min(count) as u64 + 2).min(count as u64);
+        let checkpoint = if self.rng.chance(3000) { 0 } else { checkpoint };
+        let durable = if checkpoint == 0 { 0 } else { history.steps[checkpoint as usize - 1].end };
+        let all = history.steps[count - 1].end;
+        let least = if self.rng.chance(5000) { durable.max(all.saturating_sub(2 * WINDOW)) } else { durable };
+        let transactions = self.rng.within(least as u64, all as u64) as usize;
+        let reverse = self.rng.chance(5000);
+        let steps = || history.steps.iter().enumerate().map(|(index, step)| (logged >> index & 1 == 1, step));
+        self.count(&[
+            (steps().any(|(logged, step)| logged && step.end > transactions), Fault::NamesLost),
+            (steps().any(|(logged, step)| !logged && step.begin < transactions), Fault::NamesAhead),
+            (steps().any(|(_, step)| step.begin < transactions && transactions < step.end), Fault::NamesHalf),
+            (checkpoint > 0 && checkpoint < count as u64, Fault::NamesCheckpoint),
+            (
+                reverse && history.records(logged, true) != history.records(logged, false),
+                Fault::NamesOtherOrder,
+            ),
+        ]);
+        Crash { logged, reverse, checkpoint: history.before + checkpoint, transactions }
+    }
+
+    /// Somebody puts a file somewhere before the recovery, which must not remove it.
+    fn meddle(&mut self, history: &History, crash: Crash, crashed: &Volume) -> Result<(), String> {
+        let mut meddled = crashed.clone();
+        let (dir, name) = self.place(crashed, false);
+        let dir = crashed.resolve(dir).unwrap_or(Volume::root());
+        let Ok(theirs) = meddled.make_as(None, (dir, &name), Kind::File, &New::Plain) else { return Ok(()) };
+        self.hits.hit(Fault::NamesMeddled);
+        let recovered = recover(history, crash, meddled)?;
+        self.count(&[(!recovered.outcome.set_aside.is_empty(), Fault::NamesSetAside)]);
+        match recovered.volume.inode(theirs) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(format!("what somebody put at {:?} is gone", (dir, name))),
+        }
+    }
+
+    /// What was removed stays so in all lives.
+    fn bury(&mut self, history: &History, volume: &Volume) -> Result<(), String> {
+        if let Some(risen) = self.dead.iter().find(|dead| volume.resolve(**dead).is_some()) {
+            return Err(format!("{risen:?} was removed in an earlier life and its handle works"));
+        }
+        self.dead.extend(history.identities().filter(|object| volume.resolve(*object).is_none()));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_worlds() {
+        for seed in 1..=60 {
+            assert_eq!(run(seed, false).failure, None, "seed {seed}");
+        }
+    }
+}
