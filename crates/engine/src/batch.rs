@@ -88,7 +88,7 @@ impl Engine {
             looked += 1;
             let Some((object, since)) = self.destager.next() else { break };
             let mut state = object.lock();
-            if state.busy != Busy::No || state.directs > 0 {
+            if state.busy != Busy::No {
                 drop(state);
                 self.destager.again(object, since, false);
                 continue;
@@ -103,10 +103,16 @@ impl Engine {
                 state.queued = false;
                 continue;
             }
+            if blocks.is_empty() && state.directs > 0 {
+                // Its time is about to change.
+                drop(state);
+                self.destager.again(object, since, false);
+                continue;
+            }
             left -= blocks.len().min(left);
             state.busy = Busy::Destage;
             let complete = blocks.len() as u64 + state.damaged.len() as u64 == state.dirty;
-            let mtime = state.mtime.filter(|_| complete);
+            let mtime = state.mtime.filter(|_| complete && state.directs == 0);
             drop(state);
             parts.push(Part { object, since, blocks, mtime, damaged: Mutex::default() });
         }
@@ -182,7 +188,8 @@ impl Engine {
             for (block, copy) in blocks.iter().filter(|(block, _)| !damaged.contains(block)) {
                 state.cleaned(*block, copy, &self.segments);
             }
-            if mtime.is_some() && state.mtime == mtime && !state.needs_destage() {
+            // A direct write that is under way sets a later time when it ends, if it finds one.
+            if mtime.is_some() && state.mtime == mtime && !state.needs_destage() && state.directs == 0 {
                 state.mtime = None;
             }
             state.cursor = blocks.last().map_or(0, |(block, _)| block + 1);

@@ -361,7 +361,7 @@ impl State {
 
     /// Whether `range` may be written straight to the backing store.
     pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
-        self.busy == Busy::No
+        self.busy != Busy::Truncate
             && self.truncating.is_none()
             && !self.is_written_directly(range)
             && (self.to_destage(range.clone(), 1).is_empty()
