@@ -46,6 +46,7 @@ impl Engine {
             self.rest(BUSY_PAUSE).await;
             return true;
         }
+        let (begun, before) = (self.env.clock.now(), self.totals.destage_writes.get());
         let mut writes = Vec::new();
         for part in &parts {
             writes.push(Box::pin(self.write_part(part)));
@@ -53,6 +54,9 @@ impl Engine {
         let written = all(writes).await;
         let keys = parts.iter().map(|part| part.object.key.clone()).collect();
         let synced = self.sync_batch(keys).await;
+        let blocks = parts.iter().map(|part| part.blocks.len() as u64).sum();
+        let writes = self.totals.destage_writes.get() - before;
+        self.service.backing.measured(blocks, writes, self.env.clock.now() - begun);
         let results = written.into_iter().zip(synced).map(|(written, synced)| written.and(synced));
         let mut healthy = true;
         for (part, result) in parts.into_iter().zip(results) {

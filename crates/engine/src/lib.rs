@@ -42,6 +42,7 @@ mod recover;
 mod rewrite;
 mod scrub;
 mod segments;
+mod service;
 mod wait;
 mod warm;
 mod write;

@@ -12,10 +12,8 @@ use crate::io::{BackingError, Time};
 use crate::leaf::{Entry, Page};
 use crate::log::Placed;
 use crate::object::{Busy, Object, Source, State, blocks};
+use crate::service::STREAM;
 use crate::{Error, Result, Seq};
-
-/// A write of so many blocks is part of a stream.
-const STREAM: u64 = 32;
 
 /// What came of trying to write without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,9 +222,13 @@ impl Engine {
         if let Some(paced) = &write.paced {
             let all = paced.end - paced.start;
             let new = all - state.dirty_in(paced.clone(), usize::MAX).len() as u64;
+            let stream = all >= STREAM && state.is_free_for_direct(paced);
+            if stream && self.service.is_faster_direct() {
+                return Ok(Err(Blocked::Direct));
+            }
             if !self.destager.pace.admits(&self.log_load(), new, all) {
-                // Where the backing store sets the pace, a stream is through sooner without the log.
-                if all >= STREAM && state.is_free_for_direct(paced) {
+                // Where destaging sets the pace, a stream is through sooner without the log.
+                if stream {
                     return Ok(Err(Blocked::Direct));
                 }
                 self.destager.press();

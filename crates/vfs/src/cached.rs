@@ -182,8 +182,7 @@ impl Vfs {
         wait: Wait,
     ) -> Result<(usize, bool, Option<Intent>)> {
         let rest = Writing { offset: write.offset + len as u64, data: &write.data[len..], ..*write };
-        let direct =
-            if rest.data.is_empty() { None } else { Some(self.write_direct(linked, &rest, wait)) };
+        let direct = if rest.data.is_empty() { None } else { Some(self.write_direct(linked, &rest, wait)) };
         let (direct, stable, intent) = match direct {
             // What was accepted counts; the client sends the rest again and then learns the error.
             Some(Err(error)) if len == 0 => return Err(error),
