@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use crate::Error;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
-use crate::io::{BackingError, BackingResult, Key, Time};
+use crate::io::{BackingError, BackingResult, Time};
 use crate::leaf::Entry;
 use crate::object::{Busy, Object};
 use crate::plant;
+use crate::sync::Unsynced;
 use crate::wait::all;
 
 /// Objects destaged together at most.
@@ -28,8 +29,16 @@ struct Part {
     blocks: Vec<(u64, Entry)>,
     /// All that is dirty is in this part; then the modification time is set as well.
     mtime: Option<Time>,
+    /// Syncs of its file that had failed before.
+    failed: u64,
     /// Blocks that could not be read.
     damaged: Mutex<Vec<u64>>,
+}
+
+impl Part {
+    fn unsynced(&self) -> Unsynced<'_> {
+        Unsynced { object: &self.object, failed: self.failed }
+    }
 }
 
 impl Engine {
@@ -52,8 +61,11 @@ impl Engine {
             writes.push(Box::pin(self.write_part(part)));
         }
         let written = all(writes).await;
-        let keys = parts.iter().map(|part| part.object.key.clone()).collect();
-        let synced = self.sync_batch(keys).await;
+        let synced = if plant::active("destage does not sync") {
+            parts.iter().map(|_| Ok(())).collect()
+        } else {
+            self.sync_files(&parts.iter().map(Part::unsynced).collect::<Vec<_>>()).await
+        };
         let blocks = parts.iter().map(|part| part.blocks.len() as u64).sum();
         let writes = self.totals.destage_writes.get() - before;
         self.service.backing.measured(blocks, writes, self.env.clock.now() - begun);
@@ -69,17 +81,6 @@ impl Engine {
         self.segments.advance();
         self.space.wake();
         healthy
-    }
-
-    async fn sync_batch(&self, keys: Vec<Key>) -> Vec<BackingResult<()>> {
-        if plant::active("destage does not sync") {
-            return keys.iter().map(|_| Ok(())).collect();
-        }
-        let synced = self.env.backing.sync(keys.clone()).await;
-        if plant::active("only the sync is tried again") && synced.iter().any(Result::is_err) {
-            return self.env.backing.sync(keys).await;
-        }
-        synced
     }
 
     /// Takes objects from the queue and what is dirty of them.
@@ -117,8 +118,9 @@ impl Engine {
             state.busy = Busy::Destage;
             let complete = blocks.len() as u64 + state.damaged.len() as u64 == state.dirty;
             let mtime = state.mtime.filter(|_| complete && state.directs == 0);
+            let failed = state.syncs.failed();
             drop(state);
-            parts.push(Part { object, since, blocks, mtime, damaged: Mutex::default() });
+            parts.push(Part { object, since, blocks, mtime, failed, damaged: Mutex::default() });
         }
         parts
     }
@@ -178,7 +180,7 @@ impl Engine {
 
     /// What the backing store has durably is clean. False if it failed.
     fn finish_part(&self, part: Part, result: BackingResult<()>) -> bool {
-        let Part { object, since, blocks, mtime, damaged } = part;
+        let Part { object, since, blocks, mtime, damaged, .. } = part;
         if result == Err(BackingError::Gone) {
             // Removed: nobody will ever ask for it.
             object.lock().busy = Busy::No;

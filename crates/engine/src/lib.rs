@@ -43,6 +43,7 @@ mod rewrite;
 mod scrub;
 mod segments;
 mod service;
+mod sync;
 mod wait;
 mod warm;
 mod write;
