@@ -123,8 +123,8 @@ impl Engine {
     /// The backing store was given whole blocks of which no copy can be read: once it has them durably, those copies do
     /// not count. Returns the frame that says so.
     async fn mend(&self, object: &Arc<Object>, mended: Vec<u64>) -> Result<Seq> {
-        let failed = object.lock().failed_syncs;
-        self.sync_direct(object, failed).await?;
+        let failed = object.lock().syncs.failed();
+        self.sync_file(Unsynced { object, failed }).await?;
         let record = |object, block, count| Record::Invalidate { object, block, count };
         let mut last = 0;
         for block in mended {
@@ -252,8 +252,7 @@ impl Engine {
         let failed = object.lock().syncs.failed();
         let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
         if result.is_ok() {
-            let synced = self.sync_files(&[Unsynced { object, failed }]).await.pop();
-            result = synced.unwrap_or(Err(BackingError::Gone));
+            result = self.sync_file(Unsynced { object, failed }).await;
         }
         let end = offset + data.len() as u64;
         let (written, size) = match result {

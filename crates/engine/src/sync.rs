@@ -71,6 +71,11 @@ impl Engine {
         all
     }
 
+    /// The same of one file.
+    pub(crate) async fn sync_file(&self, file: Unsynced<'_>) -> BackingResult<()> {
+        self.sync_files(&[file]).await.pop().unwrap_or(Err(BackingError::Gone))
+    }
+
     /// One that began before this one ended may have failed before it, and have dropped what this one was to make durable.
     async fn none_failed(&self, file: &Unsynced<'_>, last: u64) -> BackingResult<()> {
         let Unsynced { object, failed } = file;
