@@ -20,7 +20,6 @@ use crate::objects::Objects;
 use crate::ram::Ram;
 use crate::scrub::Scrubber;
 use crate::segments::Segments;
-use crate::service::Service;
 use crate::wait::Gate;
 use crate::warm::Warmer;
 use crate::{Completion, Result, Seq};
@@ -102,7 +101,6 @@ pub struct Engine {
     pub(crate) ghosts: Ghosts,
     pub(crate) clean: Clean,
     pub(crate) destager: Destager,
-    pub(crate) service: Service,
     pub(crate) scrubber: Scrubber,
     pub(crate) warmer: Warmer,
     pub(crate) totals: Totals,
@@ -154,7 +152,6 @@ impl Engine {
             ghosts: Ghosts::new(pages * 2),
             clean: Clean::default(),
             destager: Destager::default(),
-            service: Service::default(),
             scrubber: Scrubber::default(),
             warmer: Warmer::default(),
             totals: Totals::default(),

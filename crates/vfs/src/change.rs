@@ -17,6 +17,7 @@ use crate::lookup::stamp;
 use crate::names::Stamp;
 use crate::object::{Change, Object};
 use crate::oplog::{self, Did, Pending, binding};
+use crate::places::{self, Moving, Place, Seen};
 use crate::sys::{KernelHandle, proc_path};
 use crate::verdicts::want;
 
@@ -46,17 +47,22 @@ pub struct Renamed {
 /// A directory locked for a change of its names.
 pub(crate) struct Renaming<'a> {
     dir: &'a Target,
-    _alone: RwLockWriteGuard<'a, ()>,
+    _alone: Option<RwLockWriteGuard<'a, ()>>,
     stamp: Option<Stamp>,
     change: Change<'a>,
 }
 
 impl<'a> Renaming<'a> {
     pub(crate) fn begin(dir: &'a Target) -> Self {
+        let alone = dir.object.changing.write();
+        Renaming { _alone: Some(alone), ..Self::locked(dir) }
+    }
+
+    /// The caller has locked it, with others.
+    fn locked(dir: &'a Target) -> Self {
         let object = &dir.object;
-        let alone = object.changing.write();
         let stamp = object.attr().ok().and_then(|attr| stamp(object, &attr));
-        Renaming { dir, _alone: alone, stamp, change: object.begin_change() }
+        Renaming { dir, _alone: None, stamp, change: object.begin_change() }
     }
 
     /// Ends the change; if it was `done`, the names in `changed` now lead elsewhere.
@@ -152,27 +158,40 @@ impl Vfs {
 
     /// Removes the name of anything but a directory.
     pub fn remove(&self, dir: &Target, name: &[u8], cred: &Cred) -> Changed<()> {
-        self.unlink(dir, name, cred, AtFlags::empty())
+        if let Err(error) = changeable(dir, name) {
+            return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
+        }
+        self.unlink(Renaming::begin(dir), name, cred, AtFlags::empty())
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: &Target, name: &[u8], cred: &Cred) -> Changed<()> {
-        let refused = match name {
-            b"." => Some(Error::INVALID),
-            b".." => Some(Error::Os(Errno::EXIST)),
-            _ => None,
-        };
-        match refused {
-            Some(error) => Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None },
-            None => self.unlink(dir, name, cred, AtFlags::REMOVEDIR),
+        let failed = |error| Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
+        match name {
+            b"." => return failed(Error::INVALID),
+            b".." => return failed(Error::Os(Errno::EXIST)),
+            _ => {}
+        }
+        if let Err(error) = changeable(dir, name) {
+            return failed(error);
+        }
+        loop {
+            let seen = match Place::look(dir, name) {
+                Ok(seen) => seen,
+                Err(error) => return failed(error),
+            };
+            match places::lock_removal(dir, name, &seen) {
+                Ok(Some(_locked)) => {
+                    return self.unlink(Renaming::locked(dir), name, cred, AtFlags::REMOVEDIR);
+                }
+                Ok(None) => {}
+                Err(error) => return failed(error),
+            }
         }
     }
 
-    fn unlink(&self, dir: &Target, name: &[u8], cred: &Cred, flags: AtFlags) -> Changed<()> {
-        if let Err(error) = changeable(dir, name) {
-            return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
-        }
-        let renaming = Renaming::begin(dir);
+    fn unlink(&self, renaming: Renaming<'_>, name: &[u8], cred: &Cred, flags: AtFlags) -> Changed<()> {
+        let dir = renaming.dir;
         let victim = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok();
         // Its link count changes, and with it what was seen of it under other names.
         let fs = &dir.export.fs;
@@ -213,27 +232,38 @@ impl Vfs {
                 true => Ok(()),
                 false => Err(Error::Os(Errno::XDEV)),
             });
+        let failed = |error| {
+            let (from, to) = (self.wcc_of(from), self.wcc_of(to));
+            Renamed { result: Err(error), from, to, intent: None }
+        };
         if let Err(error) = refused {
-            return Renamed {
-                result: Err(error),
-                from: self.wcc_of(from),
-                to: self.wcc_of(to),
-                intent: None,
+            return failed(error);
+        }
+        let (from, to) = ((from, from_name), (to, to_name));
+        loop {
+            let seen = match Seen::look(from, to) {
+                Ok(seen) => seen,
+                Err(error) => return failed(error),
             };
+            match seen.lock(&from.0.export.fs, from, to) {
+                Ok(Some(moving)) => return self.rename_locked(from, to, cred, moving),
+                Ok(None) => {}
+                Err(error) => return failed(error),
+            }
         }
-        let same = from.object.kernel == to.object.kernel;
-        // Two renames between the same directories must not wait for each other: always in one order.
-        let (mut first, mut second) = (None, None);
-        if same || from.object.kernel.as_slice() < to.object.kernel.as_slice() {
-            first = Some(Renaming::begin(from));
-        }
-        if !same {
-            second = Some(Renaming::begin(to));
-        }
-        let first = first.unwrap_or_else(|| Renaming::begin(from));
+    }
+
+    fn rename_locked(
+        &self,
+        (from, from_name): (&Target, &[u8]),
+        (to, to_name): (&Target, &[u8]),
+        cred: &Cred,
+        locked: Moving<'_>,
+    ) -> Renamed {
         let fs = &from.export.fs;
-        let victim = fs.handle_at(&to.object, &c_name(to_name)).ok();
-        let moved = fs.handle_at(&from.object, &c_name(from_name)).ok();
+        let (victim, moved) = (locked.victim, locked.moved);
+        let first = Renaming::locked(from);
+        let second = (from.object.kernel != to.object.kernel).then(|| Renaming::locked(to));
         let changing = [&victim, &moved].map(|kernel| {
             let kernel = kernel.as_ref()?;
             Some((fs.versions.change(kernel), fs.own_change_of(kernel)))
@@ -289,6 +319,7 @@ impl Vfs {
                 (wcc, wcc)
             }
         };
+        drop(locked);
         let removed = self.forget_if_gone(to, victim);
         let intent = intent.map(|intent| Intent { removed, ..intent });
         Renamed { result, from: from_wcc, to: to_wcc, intent }
@@ -400,7 +431,7 @@ pub(crate) fn metadata(targets: &[&Target], pending: Option<Box<Pending>>) -> In
 }
 
 /// A checked name for a system call that takes C strings.
-fn c_name(name: &[u8]) -> std::ffi::CString {
+pub(crate) fn c_name(name: &[u8]) -> std::ffi::CString {
     // A NUL was refused before; the empty name leads nowhere.
     std::ffi::CString::new(name).unwrap_or_default()
 }

@@ -62,7 +62,7 @@ impl Vfs {
             Create::Unchecked(set) | Create::Guarded(set) => set.size,
             Create::Exclusive(_) => None,
         };
-        self.make_name(dir, name, size, |vfs| match vfs.create_new(dir, name, how, cred) {
+        self.make_name(dir, name, (size, true), |vfs| match vfs.create_new(dir, name, how, cred) {
             Err(Error::Os(Errno::EXIST)) => Ok((vfs.create_existing(dir, name, how, cred)?, None)),
             result => Ok((result?, Some(New::Plain))),
         })
@@ -126,7 +126,8 @@ impl Vfs {
             Special::Character(major, minor) | Special::Block(major, minor) => New::Device(major, minor),
             Special::Directory | Special::Fifo | Special::Socket => New::Plain,
         };
-        self.make_name(dir, name, None, |vfs| {
+        let recorded = !matches!(special, Special::Symlink(text) if text.len() > oplog::TEXT_MAX);
+        self.make_name(dir, name, (None, recorded), |vfs| {
             {
                 let _acting = vfs.act_as(cred)?;
                 make_special(dir, name, special, set.mode.unwrap_or(0) & 0o7777)?;
@@ -142,11 +143,12 @@ impl Vfs {
     }
 
     /// Runs `make` with the directory locked and reports the change of the directory. `size` is set if there is one.
+    /// Unless `recorded`, the log may not have it.
     fn make_name(
         &self,
         dir: &Target,
         name: &[u8],
-        size: Option<u64>,
+        (size, recorded): (Option<u64>, bool),
         make: impl FnOnce(&Self) -> Result<Making>,
     ) -> Changed<Made> {
         if let Err(error) = changeable(dir, name) {
@@ -155,7 +157,8 @@ impl Vfs {
         let fs = &dir.export.fs;
         let renaming = Renaming::begin(dir);
         let ticket = fs.linked().map(|_| fs.making.begin());
-        let result = self.attr_of(dir).and_then(|_| make(self));
+        let covered = || if recorded { Ok(()) } else { fs.without_record() };
+        let result = self.attr_of(dir).and_then(|_| covered()).and_then(|()| make(self));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|((target, _), _)| target.object.kernel);
         let intent = result.as_ref().ok().map(|((target, attr), new)| {
             let size = size.filter(|size| new.is_none() || *size > 0);
@@ -169,6 +172,7 @@ impl Vfs {
             }
             intent
         });
+        let result = result.and_then(|made| covered().map(|()| made));
         let wcc = renaming.end(result.is_ok(), &[(name, child)]);
         Changed { result: result.map(|(made, _)| made), wcc, intent }
     }

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
@@ -47,6 +48,8 @@ pub(crate) struct Filesystem {
     pub(crate) aliases: Aliases,
     pub(crate) slots: Arc<Slots>,
     pub(crate) making: Arc<Making>,
+    /// Held by a RENAME of a directory to another parent.
+    pub(crate) moving: Mutex<()>,
     pub(crate) scheme: Scheme,
     pub(crate) table: Table,
     pub(crate) journal: Arc<Journal>,
@@ -95,6 +98,7 @@ impl Filesystem {
             aliases: Aliases::open(again()?, kernel_handles)?,
             slots: Arc::default(),
             making: Arc::default(),
+            moving: Mutex::default(),
             scheme: if kernel_handles { Scheme::Kernel } else { Scheme::Names(Locator::new(again()?)) },
             table: Table::new(budget.clone()),
             journal: Journal::open(again()?, order, budget.clone(), verifier, deliver)?,

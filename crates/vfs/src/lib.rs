@@ -33,6 +33,7 @@ mod order;
 mod outside;
 mod overlay;
 mod owner;
+mod places;
 mod reserve;
 mod state;
 mod sweep;

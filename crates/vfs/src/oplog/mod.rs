@@ -22,11 +22,11 @@ use std::sync::Arc;
 use forebay_disk::block_on;
 use forebay_engine::{Mode, NOTE_MAX, Seq};
 use forebay_oplog::{Bindings, New, Operation};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::attr::Attr;
 use crate::cache::{Cache, Linked};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::export::Target;
 use crate::fs::{Filesystem, Scheme};
 use crate::journal::{Done, Order};
@@ -57,6 +57,8 @@ struct Inner {
 #[derive(Default)]
 pub(crate) struct OpLog {
     inner: Mutex<Inner>,
+    /// A number that was ahead is so no more.
+    through: Condvar,
     queue: Queue,
 }
 
@@ -131,6 +133,15 @@ impl OpLog {
         let inner = self.inner.lock();
         inner.ahead.first().map_or(inner.last, |first| first - 1)
     }
+
+    /// Waits until everything that has a number by now is carried out: system calls of others, who have all they need.
+    fn carry_out(&self) {
+        let mut inner = self.inner.lock();
+        let last = inner.last;
+        while inner.ahead.first().is_some_and(|first| *first <= last) {
+            self.through.wait(&mut inner);
+        }
+    }
 }
 
 impl Drop for Pending {
@@ -188,6 +199,16 @@ impl Filesystem {
         Some(Way::Journal)
     }
 
+    /// What changes in the directories that the caller has locked will have no record: from here on nothing in the log is
+    /// about what came before it. To be called before that change, so that recovery does not take half of it back, and after
+    /// it, so that it stays.
+    pub(crate) fn without_record(&self) -> Result<()> {
+        let way = self.way().filter(|way| *way != Way::Each);
+        let Some((linked, _)) = self.linked().zip(way) else { return Ok(()) };
+        linked.cache.oplog.carry_out();
+        linked.cache.checkpoints.make()
+    }
+
     /// A change was just carried out. To be called under the locks that it was carried out under, so that numbers tell the
     /// order. `None`: there is no cache.
     pub(crate) fn changed(&self, way: Option<Way>, did: Did) -> Option<Box<Pending>> {
@@ -219,8 +240,7 @@ impl Filesystem {
         })
     }
 
-    /// Says in a slot what a RENAME is about to do, whose locks are held. `None`: nothing needs to be said. Fails with
-    /// [`Error::Busy`] if too many are under way.
+    /// Says in a slot what a RENAME is about to do, whose locks are held. `None`: nothing needs to be said.
     pub(crate) fn announce(
         &self,
         way: Option<Way>,
@@ -229,12 +249,13 @@ impl Filesystem {
         let Some((linked, way)) = self.linked().zip(way.filter(|way| *way != Way::Each)) else {
             return Ok(None);
         };
+        let slot = self.slots.take(self)?;
         let log = linked.cache.oplog.clone();
         let (identity, number) = log.begin_ahead();
-        let mut announced =
-            Announced { log, slots: self.slots.clone(), number, way, slot: None, ended: false };
-        announced.slot = self.slots.take(self, &announcement(identity, number, linked.number()))?;
-        if announced.slot.is_some() { Ok(Some(announced)) } else { Err(Error::Busy) }
+        let said = slots::say(&slot, &announcement(identity, number, linked.number()));
+        let slots = self.slots.clone();
+        let announced = Announced { log, slots, number, way, slot: Some(slot), ended: false };
+        said.map(|()| Some(announced))
     }
 
     /// What was announced was carried out; as [`Filesystem::changed`].
@@ -265,6 +286,7 @@ impl Drop for Announced {
             let _ = self.slots.withdraw(slot);
         }
         self.log.inner.lock().ahead.remove(&self.number);
+        self.log.through.notify_all();
         if !self.ended {
             self.log.queue.skip(self.number);
         }
@@ -293,6 +315,9 @@ pub(crate) fn objects(targets: &[&Target]) -> Vec<Object> {
 }
 
 const _: () = assert!(forebay_oplog::RECORD_MAX == NOTE_MAX);
+
+/// A record fits a note unless it has a longer text of a symbolic link, in bytes; see [`Filesystem::without_record`].
+pub(crate) const TEXT_MAX: usize = 2048;
 
 impl Pending {
     pub(crate) fn way(&self) -> Way {
@@ -361,6 +386,41 @@ pub(crate) fn both(cache: &Arc<Cache>, mut pending: Box<Pending>, frame: Seq, do
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_record_fits_a_note() {
+        let kernel = crate::sys::KernelHandle {
+            kind: 1,
+            len: crate::sys::KERNEL_HANDLE_MAX as u8,
+            bytes: [1; crate::sys::KERNEL_HANDLE_MAX],
+        };
+        let time = forebay_oplog::Time { sec: i64::MAX, nsec: u32::MAX };
+        let attributes = forebay_oplog::Attributes {
+            kind: forebay_oplog::Kind::Symlink,
+            mode: u32::MAX,
+            uid: u32::MAX,
+            gid: u32::MAX,
+            atime: time,
+            mtime: time,
+        };
+        let object = |new| Object { identity: kernel, attributes, new };
+        let entry =
+            Binding { dir: kernel, name: [b'n'; 255][..].into(), was: Some(kernel), now: Some(kernel) };
+        let record = |entries: usize, objects| {
+            Record::Operation(Box::new(Operation {
+                number: u64::MAX,
+                filesystem: u32::MAX,
+                entries: std::iter::repeat_n(entry.clone(), entries).collect(),
+                objects,
+                // Handle, attributes and those around the change of two directories are 400.
+                reply: [0; 600].into(),
+            }))
+            .encode()
+        };
+        let text = New::Link([b't'; TEXT_MAX].into());
+        assert!(record(1, vec![object(None), object(Some(text))]).len() <= NOTE_MAX);
+        assert!(record(2, vec![object(None), object(None)]).len() <= NOTE_MAX);
+    }
 
     #[test]
     fn only_what_has_no_open_change_before_it_is_confirmed() {

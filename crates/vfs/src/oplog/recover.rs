@@ -132,7 +132,7 @@ pub(crate) fn settle(
                 cache.engine.commit(frame).await
             });
             noted.map_err(failed)?;
-            // Numbers go on from here: what the slots say is old.
+            // What the slots say is old now.
             slots::clear(fs).map_err(|error| io::Error::other(error.to_string()))?;
         }
         for (outer, _) in fs.aliases.all() {
@@ -140,6 +140,9 @@ pub(crate) fn settle(
                 fs.aliases.remove(&outer).map_err(|error| io::Error::other(error.to_string()))?;
             }
         }
+        // Also what the stop before this start has emptied: a slot that a power cut brings back would prove what has
+        // got a lower number since.
+        fs.journal.barrier().map_err(|error| io::Error::other(error.to_string()))?;
         if let Some(linked) = fs.linked() {
             linked.logging.reached(last);
         }

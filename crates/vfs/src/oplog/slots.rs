@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use forebay_oplog::Intent;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -18,7 +18,10 @@ const MOST: usize = 256;
 
 /// The slots of one file system.
 #[derive(Default)]
-pub(crate) struct Slots(Mutex<Inner>);
+pub(crate) struct Slots {
+    inner: Mutex<Inner>,
+    freed: Condvar,
+}
 
 #[derive(Default)]
 struct Inner {
@@ -27,31 +30,29 @@ struct Inner {
 }
 
 impl Slots {
-    /// Says what a RENAME is about to do. `None`: all slots are taken. The slot is to be given back once the record of the
-    /// RENAME is durable, or it has failed.
-    pub(crate) fn take(&self, fs: &Filesystem, intent: &Intent) -> Result<Option<OwnedFd>> {
-        let slot = {
-            let mut inner = self.0.lock();
-            match inner.free.pop() {
-                Some(slot) => slot,
-                None if inner.made == MOST => return Ok(None),
-                None => {
-                    let dir = private_dir(fs.private()?, SLOTS)?;
-                    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                    let mode = Mode::RUSR | Mode::WUSR;
-                    let slot = rustix::fs::openat(&dir, inner.made.to_string(), flags, mode)?;
-                    inner.made += 1;
-                    slot
-                }
+    /// A slot for a RENAME, to be given back once its record is durable, or it has failed. Waits until one is free, for as
+    /// long as a frame of the log takes: so nobody may have a number yet, which others' records wait for.
+    pub(crate) fn take(&self, fs: &Filesystem) -> Result<OwnedFd> {
+        self.take_or_make(MOST, |made| {
+            let dir = private_dir(fs.private()?, SLOTS)?;
+            let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mode = Mode::RUSR | Mode::WUSR;
+            Ok(rustix::fs::openat(&dir, made.to_string(), flags, mode)?)
+        })
+    }
+
+    fn take_or_make(&self, most: usize, make: impl FnOnce(usize) -> Result<OwnedFd>) -> Result<OwnedFd> {
+        let mut inner = self.inner.lock();
+        loop {
+            if let Some(slot) = inner.free.pop() {
+                return Ok(slot);
             }
-        };
-        let said = rustix::fs::fsetxattr(&slot, ATTRIBUTE, &intent.encode(), XattrFlags::empty());
-        match said {
-            Ok(()) => Ok(Some(slot)),
-            Err(errno) => {
-                self.give_back(slot);
-                Err(errno.into())
+            if inner.made < most {
+                let slot = make(inner.made)?;
+                inner.made += 1;
+                return Ok(slot);
             }
+            self.freed.wait(&mut inner);
         }
     }
 
@@ -63,8 +64,14 @@ impl Slots {
     }
 
     pub(crate) fn give_back(&self, slot: OwnedFd) {
-        self.0.lock().free.push(slot);
+        self.inner.lock().free.push(slot);
+        self.freed.notify_one();
     }
+}
+
+/// Says in a slot what its RENAME is about to do.
+pub(crate) fn say(slot: &OwnedFd, intent: &Intent) -> Result<()> {
+    Ok(rustix::fs::fsetxattr(slot, ATTRIBUTE, &intent.encode(), XattrFlags::empty())?)
 }
 
 /// What the slots of earlier runs say.
@@ -85,7 +92,8 @@ pub(crate) fn read(fs: &Filesystem) -> Result<Vec<Intent>> {
     Ok(intents)
 }
 
-/// Removes the slots of earlier runs: numbers begin again, and nobody may take what they say for news.
+/// Removes the slots of earlier runs. To be durable before a number is given out: numbers may begin again, and nobody may take
+/// what they say for news.
 pub(crate) fn clear(fs: &Filesystem) -> Result<()> {
     each(fs, |dir, name| Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?))
 }
@@ -100,4 +108,31 @@ fn each(fs: &Filesystem, mut visit: impl FnMut(&OwnedFd, &std::ffi::CStr) -> Res
         .iter()
         .filter(|name| !matches!(name.to_bytes(), b"." | b".."))
         .try_for_each(|name| visit(&dir, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn who_finds_no_slot_gets_the_next_one_that_is_given_back() {
+        let slots = Slots::default();
+        let make = |_| Ok(OwnedFd::from(tempfile::tempfile().unwrap()));
+        let taken: Vec<_> = (0..3).map(|_| slots.take_or_make(3, make).unwrap()).collect();
+        let (send, got) = channel();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let (slots, send) = (&slots, send.clone());
+                scope.spawn(move || send.send(slots.take_or_make(3, make).is_ok()).unwrap());
+            }
+            assert!(got.recv_timeout(Duration::from_millis(100)).is_err(), "there are three");
+            for slot in taken {
+                slots.give_back(slot);
+                assert!(got.recv().unwrap());
+            }
+        });
+    }
 }
