@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use crate::Error;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
-use crate::io::{BackingError, BackingResult, Key, Time};
+use crate::io::{BackingError, BackingResult, Time};
 use crate::leaf::Entry;
 use crate::object::{Busy, Object};
 use crate::plant;
+use crate::sync::Unsynced;
 use crate::wait::all;
 
 /// Objects destaged together at most.
@@ -28,8 +29,16 @@ struct Part {
     blocks: Vec<(u64, Entry)>,
     /// All that is dirty is in this part; then the modification time is set as well.
     mtime: Option<Time>,
+    /// Syncs of its file that had failed before.
+    failed: u64,
     /// Blocks that could not be read.
     damaged: Mutex<Vec<u64>>,
+}
+
+impl Part {
+    fn unsynced(&self) -> Unsynced<'_> {
+        Unsynced { object: &self.object, failed: self.failed }
+    }
 }
 
 impl Engine {
@@ -46,13 +55,20 @@ impl Engine {
             self.rest(BUSY_PAUSE).await;
             return true;
         }
+        let (begun, before) = (self.env.clock.now(), self.totals.destage_writes.get());
         let mut writes = Vec::new();
         for part in &parts {
             writes.push(Box::pin(self.write_part(part)));
         }
         let written = all(writes).await;
-        let keys = parts.iter().map(|part| part.object.key.clone()).collect();
-        let synced = self.sync_batch(keys).await;
+        let synced = if plant::active("destage does not sync") {
+            parts.iter().map(|_| Ok(())).collect()
+        } else {
+            self.sync_files(&parts.iter().map(Part::unsynced).collect::<Vec<_>>()).await
+        };
+        let blocks = parts.iter().map(|part| part.blocks.len() as u64).sum();
+        let writes = self.totals.destage_writes.get() - before;
+        self.service.backing.measured(blocks, writes, self.env.clock.now() - begun);
         let results = written.into_iter().zip(synced).map(|(written, synced)| written.and(synced));
         let mut healthy = true;
         for (part, result) in parts.into_iter().zip(results) {
@@ -67,17 +83,6 @@ impl Engine {
         healthy
     }
 
-    async fn sync_batch(&self, keys: Vec<Key>) -> Vec<BackingResult<()>> {
-        if plant::active("destage does not sync") {
-            return keys.iter().map(|_| Ok(())).collect();
-        }
-        let synced = self.env.backing.sync(keys.clone()).await;
-        if plant::active("only the sync is tried again") && synced.iter().any(Result::is_err) {
-            return self.env.backing.sync(keys).await;
-        }
-        synced
-    }
-
     /// Takes objects from the queue and what is dirty of them.
     fn gather(&self, most: usize) -> Vec<Part> {
         let mut parts = Vec::<Part>::new();
@@ -88,7 +93,7 @@ impl Engine {
             looked += 1;
             let Some((object, since)) = self.destager.next() else { break };
             let mut state = object.lock();
-            if state.busy != Busy::No || state.directs > 0 {
+            if state.busy != Busy::No {
                 drop(state);
                 self.destager.again(object, since, false);
                 continue;
@@ -103,12 +108,19 @@ impl Engine {
                 state.queued = false;
                 continue;
             }
+            if blocks.is_empty() && state.directs > 0 {
+                // Its time is about to change.
+                drop(state);
+                self.destager.again(object, since, false);
+                continue;
+            }
             left -= blocks.len().min(left);
             state.busy = Busy::Destage;
             let complete = blocks.len() as u64 + state.damaged.len() as u64 == state.dirty;
-            let mtime = state.mtime.filter(|_| complete);
+            let mtime = state.mtime.filter(|_| complete && state.directs == 0);
+            let failed = state.syncs.failed();
             drop(state);
-            parts.push(Part { object, since, blocks, mtime, damaged: Mutex::default() });
+            parts.push(Part { object, since, blocks, mtime, failed, damaged: Mutex::default() });
         }
         parts
     }
@@ -168,7 +180,7 @@ impl Engine {
 
     /// What the backing store has durably is clean. False if it failed.
     fn finish_part(&self, part: Part, result: BackingResult<()>) -> bool {
-        let Part { object, since, blocks, mtime, damaged } = part;
+        let Part { object, since, blocks, mtime, damaged, .. } = part;
         if result == Err(BackingError::Gone) {
             // Removed: nobody will ever ask for it.
             object.lock().busy = Busy::No;
@@ -182,7 +194,8 @@ impl Engine {
             for (block, copy) in blocks.iter().filter(|(block, _)| !damaged.contains(block)) {
                 state.cleaned(*block, copy, &self.segments);
             }
-            if mtime.is_some() && state.mtime == mtime && !state.needs_destage() {
+            // A direct write that is under way sets a later time when it ends, if it finds one.
+            if mtime.is_some() && state.mtime == mtime && !state.needs_destage() && state.directs == 0 {
                 state.mtime = None;
             }
             state.cursor = blocks.last().map_or(0, |(block, _)| block + 1);

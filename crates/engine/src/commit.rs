@@ -37,11 +37,13 @@ impl Engine {
         let legs: Vec<_> = legs.into_iter().take(most).map(|place| (place, data.clone())).collect();
         let durability =
             if plant::active("frames are not flushed") { Durability::Later } else { Durability::Now };
+        let begun = self.env.clock.now();
         let written = self.write_legs(&legs, start, durability).await;
         drop((legs, data));
         if !written {
             return self.break_down();
         }
+        self.service.log.measured(blocks as u64, 1, self.env.clock.now() - begun);
         self.record_losses().await;
         self.totals.frames.add(1);
         self.segments.durable(segment.id, end);

@@ -335,7 +335,7 @@ impl Engine {
         let aged = self.env.clock.now() >= oldest + self.settings.destage_after;
         let wanted =
             destager.flushing.load(Ordering::Relaxed) > 0 || !self.is_mirrored() || aged || fill >= 0.25;
-        wanted.then_some(if fill >= 0.5 { BATCH_TIME } else { CALM_BATCH_TIME })
+        wanted.then_some(CALM_BATCH_TIME)
     }
 }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::{Engine, Mode};
 use crate::format::{Facts, Record};
-use crate::io::{BackingError, BackingResult, Time};
+use crate::io::{BackingError, Time};
 use crate::leaf::Page;
 use crate::object::{Object, State, blocks};
+use crate::sync::Unsynced;
 use crate::{Error, Result, Seq};
 
 /// A direct write under way; ended by [`Engine::end_direct`].
@@ -122,8 +123,8 @@ impl Engine {
     /// The backing store was given whole blocks of which no copy can be read: once it has them durably, those copies do
     /// not count. Returns the frame that says so.
     async fn mend(&self, object: &Arc<Object>, mended: Vec<u64>) -> Result<Seq> {
-        let failed = object.lock().failed_syncs;
-        self.sync_direct(object, failed).await?;
+        let failed = object.lock().syncs.failed();
+        self.sync_file(Unsynced { object, failed }).await?;
         let record = |object, block, count| Record::Invalidate { object, block, count };
         let mut last = 0;
         for block in mended {
@@ -248,10 +249,10 @@ impl Engine {
         let direct = self.begin_direct(object, offset, data.len() as u64).await?;
         let buffer = Arc::new(Buffer::from_bytes(data));
         let backing = &self.env.backing;
-        let failed = object.lock().failed_syncs;
+        let failed = object.lock().syncs.failed();
         let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
         if result.is_ok() {
-            result = self.sync_direct(object, failed).await;
+            result = self.sync_file(Unsynced { object, failed }).await;
         }
         let end = offset + data.len() as u64;
         let (written, size) = match result {
@@ -264,32 +265,6 @@ impl Engine {
         // What the log had of it may have been destaged meanwhile, and its time with it.
         self.set_mtime(object, now).await?;
         frame
-    }
-
-    /// Syncs what a direct write wrote when `failed` syncs of the file had failed.
-    async fn sync_direct(&self, object: &Object, failed: u64) -> BackingResult<()> {
-        let own = {
-            let mut state = object.lock();
-            state.last_sync += 1;
-            let own = state.last_sync;
-            state.syncs.push(own);
-            own
-        };
-        let mut synced = self.env.backing.sync(vec![object.key.clone()]).await;
-        let result = synced.pop().unwrap_or(Err(BackingError::Gone));
-        let last = {
-            let mut state = object.lock();
-            state.syncs.retain(|other| *other != own);
-            state.failed_syncs += u64::from(result.is_err());
-            state.last_sync
-        };
-        object.changed.wake();
-        result?;
-        // One that began before this one ended may have failed before it, and have dropped what this one was to make
-        // durable.
-        let ended = || object.lock().syncs.iter().all(|other| *other > last);
-        object.changed.until(|| ended().then_some(())).await;
-        if object.lock().failed_syncs == failed { Ok(()) } else { Err(BackingError::Io(5)) }
     }
 
     /// Sets the modification time that destage has to leave behind. No effect on an object that never was in the log.

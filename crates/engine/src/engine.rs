@@ -20,6 +20,7 @@ use crate::objects::Objects;
 use crate::ram::Ram;
 use crate::scrub::Scrubber;
 use crate::segments::Segments;
+use crate::service::Service;
 use crate::wait::Gate;
 use crate::warm::Warmer;
 use crate::{Completion, Result, Seq};
@@ -101,6 +102,7 @@ pub struct Engine {
     pub(crate) ghosts: Ghosts,
     pub(crate) clean: Clean,
     pub(crate) destager: Destager,
+    pub(crate) service: Service,
     pub(crate) scrubber: Scrubber,
     pub(crate) warmer: Warmer,
     pub(crate) totals: Totals,
@@ -152,6 +154,7 @@ impl Engine {
             ghosts: Ghosts::new(pages * 2),
             clean: Clean::default(),
             destager: Destager::default(),
+            service: Service::default(),
             scrubber: Scrubber::default(),
             warmer: Warmer::default(),
             totals: Totals::default(),

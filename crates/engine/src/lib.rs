@@ -42,6 +42,8 @@ mod recover;
 mod rewrite;
 mod scrub;
 mod segments;
+mod service;
+mod sync;
 mod wait;
 mod warm;
 mod write;
@@ -60,7 +62,7 @@ pub use read::TriedRead;
 pub use recover::{OpenError, Opening, Recovered};
 pub use scrub::Scrub;
 pub use warm::Warming;
-pub use write::Tried;
+pub use write::{Logged, Tried};
 
 /// The number of a frame of the log: grows by one with every frame.
 pub type Seq = u64;

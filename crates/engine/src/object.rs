@@ -19,6 +19,7 @@ use crate::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
 use crate::outside::Watch;
 use crate::ranges::Ranges;
 use crate::segments::Segments;
+use crate::sync::Syncs;
 use crate::wait::Gate;
 
 /// An object of the backing store, as the cache knows it.
@@ -84,12 +85,7 @@ pub(crate) struct State {
     pub(crate) busy: Busy,
     /// Direct writes to the backing store under way.
     pub(crate) directs: u32,
-    /// Syncs of the backing file by direct writes that failed: each may have lost what others wrote before it, without
-    /// them being told.
-    pub(crate) failed_syncs: u64,
-    /// Those under way, by number, and the last one begun.
-    pub(crate) syncs: Vec<u64>,
-    pub(crate) last_sync: u64,
+    pub(crate) syncs: Syncs,
     pub(crate) fetches: Vec<Fetch>,
     pub(crate) next_fetch: u64,
     /// The segment held by a truncation that the backing store has not carried out yet.
@@ -361,7 +357,7 @@ impl State {
 
     /// Whether `range` may be written straight to the backing store.
     pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
-        self.busy == Busy::No
+        self.busy != Busy::Truncate
             && self.truncating.is_none()
             && !self.is_written_directly(range)
             && (self.to_destage(range.clone(), 1).is_empty()

@@ -1,5 +1,6 @@
 //! Writes: into the log, or straight to the backing store.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -11,10 +12,8 @@ use crate::io::{BackingError, Time};
 use crate::leaf::{Entry, Page};
 use crate::log::Placed;
 use crate::object::{Busy, Object, Source, State, blocks};
+use crate::service::STREAM;
 use crate::{Error, Result, Seq};
-
-/// A write of so many blocks is part of a stream.
-const STREAM: usize = 32;
 
 /// What came of trying to write without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +24,15 @@ pub enum Tried {
     Wait,
     /// In the mode in force it goes to the backing store.
     Direct,
+}
+
+/// What the log has accepted of a write, from its start on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Logged {
+    /// Bytes.
+    pub len: usize,
+    /// They are durable once this frame is.
+    pub frame: Seq,
 }
 
 /// Why a write was not accepted yet.
@@ -53,6 +61,9 @@ struct Writing<'a> {
     offset: u64,
     data: &'a [u8],
     now: Time,
+    /// The blocks whose pace is to be asked for: those of the whole write with its first piece, so that no part of a
+    /// stream goes another way than the rest.
+    paced: Option<Range<u64>>,
     loaded: SmallVec<[Loaded; 2]>,
 }
 
@@ -62,7 +73,8 @@ impl Engine {
     /// Accepted data is read at once by others only after it is durable. Errors: the object is gone, or no cache device
     /// is left.
     pub fn try_write(&self, object: &Arc<Object>, offset: u64, data: &[u8], now: Time) -> Result<Tried> {
-        let mut write = Writing { offset, data, now, loaded: SmallVec::new() };
+        let paced = Some(blocks(offset, data.len() as u64));
+        let mut write = Writing { offset, data, now, paced, loaded: SmallVec::new() };
         if data.len() > BLOCK * 64 {
             // Its parts may need several frames.
             return Ok(if self.takes_log(object, offset, data.len()) { Tried::Wait } else { Tried::Direct });
@@ -77,35 +89,43 @@ impl Engine {
     /// Writes. The data is accepted (an unstable write may be acknowledged) when this returns, and durable once
     /// [`Engine::commit`] of the frame it returns has succeeded. `now` becomes the object's modification time.
     pub async fn write(&self, object: &Arc<Object>, offset: u64, data: &[u8], now: Time) -> Result<Seq> {
-        let mut seq = self.log.durable();
-        let mut done = 0;
-        let most = BLOCK * 64;
-        while done < data.len() {
-            let at = offset + done as u64;
-            // Pieces end at block boundaries.
-            let len = (most - (at % BLOCK as u64) as usize).min(data.len() - done);
-            let piece = &data[done..done + len];
-            match self.write_piece(object, at, piece, now).await? {
-                Some(accepted) => seq = seq.max(accepted),
-                None => {
-                    let rest = &data[done..];
-                    return Ok(seq.max(self.write_direct(object, at, rest, now).await?));
-                }
-            }
-            done += len;
+        let Logged { len, frame } = self.write_log(object, offset, data, now).await?;
+        if len == data.len() {
+            return Ok(frame);
         }
-        Ok(seq)
+        Ok(frame.max(self.write_direct(object, offset + len as u64, &data[len..], now).await?))
     }
 
-    /// `None`: it goes to the backing store.
-    async fn write_piece(
+    /// The same for callers who write to the backing store themselves what the log does not take: between
+    /// [`Engine::begin_direct`] and [`Engine::end_direct`], without a sync where their client asks for none.
+    pub async fn write_log(
         &self,
         object: &Arc<Object>,
         offset: u64,
         data: &[u8],
         now: Time,
-    ) -> Result<Option<Seq>> {
-        let mut write = Writing { offset, data, now, loaded: SmallVec::new() };
+    ) -> Result<Logged> {
+        let mut logged = Logged { len: 0, frame: self.log.durable() };
+        let most = BLOCK * 64;
+        let mut paced = Some(blocks(offset, data.len() as u64));
+        while logged.len < data.len() {
+            let offset = offset + logged.len as u64;
+            // Pieces end at block boundaries.
+            let len = (most - (offset % BLOCK as u64) as usize).min(data.len() - logged.len);
+            let data = &data[logged.len..][..len];
+            let piece = Writing { offset, data, now, paced: paced.take(), loaded: SmallVec::new() };
+            match self.write_piece(object, piece).await? {
+                Some(frame) => logged.frame = logged.frame.max(frame),
+                None => break,
+            }
+            logged.len += len;
+        }
+        Ok(logged)
+    }
+
+    /// `None`: it goes to the backing store.
+    async fn write_piece(&self, object: &Arc<Object>, mut write: Writing<'_>) -> Result<Option<Seq>> {
+        let range = blocks(write.offset, write.data.len() as u64);
         loop {
             let blocked = match self.attempt(object, &mut write)? {
                 Ok(seq) => return Ok(Some(seq)),
@@ -117,7 +137,6 @@ impl Engine {
                     return Ok(None);
                 }
                 Blocked::Busy => {
-                    let range = blocks(offset, data.len() as u64);
                     let free = || {
                         let state = object.lock();
                         state.busy != Busy::Truncate && !state.is_written_directly(&range)
@@ -200,13 +219,22 @@ impl Engine {
             };
             pages.push(page);
         }
-        let all = pages.len() as u64;
-        let new = all - state.dirty_in(range.clone(), usize::MAX).len() as u64;
-        if !self.destager.pace.admits(&self.log_load(), new, all) {
-            self.destager.press();
-            // Where the backing store sets the pace, a stream is through sooner without the log.
-            let stream = pages.len() >= STREAM && state.is_free_for_direct(&range);
-            return Ok(Err(if stream { Blocked::Direct } else { Blocked::Pace }));
+        if let Some(paced) = &write.paced {
+            let all = paced.end - paced.start;
+            let new = all - state.dirty_in(paced.clone(), usize::MAX).len() as u64;
+            let stream = all >= STREAM && state.is_free_for_direct(paced);
+            if stream && self.service.is_faster_direct() {
+                return Ok(Err(Blocked::Direct));
+            }
+            if !self.destager.pace.admits(&self.log_load(), new, all) {
+                // Where destaging sets the pace, a stream is through sooner without the log.
+                if stream {
+                    return Ok(Err(Blocked::Direct));
+                }
+                self.destager.press();
+                return Ok(Err(Blocked::Pace));
+            }
+            write.paced = None;
         }
         let size = state.size.max(write.offset + write.data.len() as u64);
         let logged = if crate::plant::active("sizes are not logged") { state.size } else { size };

@@ -47,10 +47,11 @@ struct Arguments {
     /// Of exhaustive crashes, only every so manyth; of names, of the longest sequences
     #[arg(long, default_value_t = 1)]
     stride: u64,
-    /// Plant deliberate bugs, one at a time, and show that each is found within the seeds
+    /// Plant deliberate bugs, one at a time, and show that each is found within the seeds; only those that are named so
     #[cfg(feature = "plant")]
-    #[arg(long, conflicts_with_all = ["minutes", "seed", "exhaustive"])]
-    plants: bool,
+    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "")]
+    #[arg(conflicts_with_all = ["minutes", "seed", "exhaustive"])]
+    plants: Option<String>,
     /// Give up after so many failures
     #[arg(long, default_value_t = 10)]
     failures: u64,
@@ -156,8 +157,8 @@ fn main() -> ExitCode {
     let threads =
         arguments.threads.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     #[cfg(feature = "plant")]
-    if arguments.plants {
-        return plants(worlds, arguments.seeds, threads);
+    if let Some(part) = &arguments.plants {
+        return plants(worlds, part, arguments.seeds, threads);
     }
     if let (true, Some(most)) = (arguments.names, arguments.exhaustive) {
         return exhaustive_names(most as usize, arguments.stride.max(1), threads);
@@ -242,13 +243,14 @@ fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Plants each bug and looks for the first seed that finds it.
+/// Plants each bug with `part` in its name and looks for the first seed that finds it.
 #[cfg(feature = "plant")]
-fn plants(worlds: Worlds, seeds: u64, threads: usize) -> ExitCode {
+fn plants(worlds: Worlds, part: &str, seeds: u64, threads: usize) -> ExitCode {
     use forebay_engine::plant as engine;
     use forebay_oplog::plant as oplog;
     let (bugs, plant): (_, fn(_)) =
         if worlds.names { (oplog::PLANTS, oplog::plant) } else { (engine::PLANTS, engine::plant) };
+    let bugs: Vec<_> = bugs.iter().filter(|bug| bug.contains(part)).collect();
     let next = AtomicU64::new(0);
     let missed = AtomicU64::new(0);
     std::thread::scope(|scope| {

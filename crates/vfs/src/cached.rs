@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_disk::block_on;
 use forebay_engine::io::Time as CacheTime;
-use forebay_engine::{Engine, Object as Cached, Tried, TriedRead};
+use forebay_engine::{Engine, Logged as Accepted, Object as Cached, Tried, TriedRead};
 
 use crate::attr::{Attr, Time};
 use crate::cache::{Linked, from_cache};
@@ -160,21 +160,45 @@ impl Vfs {
         }
         let now = cache_time(now());
         let accepted = match engine.try_write(cached, write.offset, write.data, now) {
-            Ok(Tried::Accepted(frame)) => Ok(frame),
+            Ok(Tried::Accepted(frame)) => Ok(Accepted { len: write.data.len(), frame }),
             Ok(Tried::Wait) if wait.allowed() => {
-                block_on(engine.write(cached, write.offset, write.data, now)).map_err(from_cache)
+                block_on(engine.write_log(cached, write.offset, write.data, now)).map_err(from_cache)
             }
             Ok(Tried::Wait) => Err(Error::WouldBlock),
-            Ok(Tried::Direct) => {
-                linked.reserve.give_back(len);
-                return self.write_direct(linked, write, wait);
-            }
+            Ok(Tried::Direct) => Ok(Accepted { len: 0, frame: 0 }),
             Err(error) => Err(from_cache(error)),
         };
-        let frame = accepted.inspect_err(|_| linked.reserve.give_back(len))?;
-        let logged = write.stable.then_some(Logged::Change(frame));
-        let intent = logged.map(|logged| Intent { logged: Some(logged), ..Intent::default() });
-        Ok((write.data.len(), write.stable, intent))
+        let accepted = accepted.inspect_err(|_| linked.reserve.give_back(len))?;
+        linked.reserve.give_back(len - accepted.len as u64);
+        self.write_rest(linked, write, accepted, wait)
+    }
+
+    /// Writes to the backing file what the log has not accepted.
+    fn write_rest(
+        &self,
+        linked: &Linked,
+        write: &Writing<'_>,
+        Accepted { len, frame }: Accepted,
+        wait: Wait,
+    ) -> Result<(usize, bool, Option<Intent>)> {
+        let rest = Writing { offset: write.offset + len as u64, data: &write.data[len..], ..*write };
+        let direct = if rest.data.is_empty() { None } else { Some(self.write_direct(linked, &rest, wait)) };
+        let (direct, stable, intent) = match direct {
+            // What was accepted counts; the client sends the rest again and then learns the error.
+            Some(Err(error)) if len == 0 => return Err(error),
+            None | Some(Err(_)) => (0, write.stable, None),
+            Some(Ok(written)) => written,
+        };
+        if len == 0 || !stable {
+            return Ok((len + direct, stable, intent));
+        }
+        let mut intent = intent.unwrap_or_default();
+        let frame = match intent.logged {
+            Some(Logged::Change(later)) => frame.max(later),
+            _ => frame,
+        };
+        intent.logged = Some(Logged::Change(frame));
+        Ok((len + direct, true, Some(intent)))
     }
 
     fn write_direct(

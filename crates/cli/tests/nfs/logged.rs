@@ -263,7 +263,7 @@ impl Worker {
     }
 }
 
-/// Clients work until the power goes, at `cut` changes. Returns the server after its restart, and the clients.
+/// Clients work until the power goes, after so many changes, some of each. Returns the server after its restart, and the clients.
 fn cut(array: &Array, seed: u64, changes: usize) -> (Server, Vec<Worker>) {
     let mut server = array.serve().cached().start();
     let mut c = server.connect();
@@ -273,10 +273,15 @@ fn cut(array: &Array, seed: u64, changes: usize) -> (Server, Vec<Worker>) {
     };
     let mut workers: Vec<_> =
         (0..4).map(|n| Worker::new(server.connect(), seed * 4 + n + 1, dirs(n))).collect();
-    let done = AtomicUsize::new(0);
+    let done: [AtomicUsize; 4] = Default::default();
+    let enough = || {
+        let done = done.each_ref().map(|done| done.load(Ordering::Relaxed));
+        done.iter().sum::<usize>() >= changes && done.iter().all(|done| *done >= 60)
+    };
     std::thread::scope(|scope| {
-        let working: Vec<_> = workers.iter_mut().map(|worker| scope.spawn(|| worker.work(&done))).collect();
-        while done.load(Ordering::Relaxed) < changes && !working.iter().all(|thread| thread.is_finished()) {
+        let working = workers.iter_mut().zip(&done).map(|(worker, done)| scope.spawn(|| worker.work(done)));
+        let working: Vec<_> = working.collect();
+        while !enough() && !working.iter().all(|thread| thread.is_finished()) {
             std::thread::yield_now();
         }
         array.cut_power(&seed.to_string());

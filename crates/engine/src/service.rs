@@ -1,0 +1,86 @@
+//! How long the log and the backing store take for what belongs together: a stream goes where it is through sooner.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Blocks written together that say something of streams.
+pub(crate) const STREAM: u64 = 32;
+/// The weight of what was measured last: one part in so many.
+const WEIGHT: u64 = 8;
+/// One stream write in so many goes through the log all the same, so that neither figure grows old.
+const PROBE: u64 = 64;
+
+/// A running mean of the time for a block of a stream.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceTime {
+    /// Nanoseconds; 0 while nothing is known.
+    mean: AtomicU64,
+}
+
+impl ServiceTime {
+    /// `writes` writes of `blocks` blocks in all took `time`. Short ones do not count.
+    pub(crate) fn measured(&self, blocks: u64, writes: u64, time: Duration) {
+        if blocks < STREAM * writes.max(1) {
+            return;
+        }
+        let sample = (time.as_nanos() as u64 / blocks).max(1);
+        // Updates that cross lose a sample, which does not matter.
+        let mean = match self.mean.load(Ordering::Relaxed) {
+            0 => sample,
+            mean => mean - mean / WEIGHT + sample / WEIGHT,
+        };
+        self.mean.store(mean.max(1), Ordering::Relaxed);
+    }
+
+    fn known(&self) -> Option<u64> {
+        Some(self.mean.load(Ordering::Relaxed)).filter(|mean| *mean > 0)
+    }
+}
+
+/// Both.
+#[derive(Debug, Default)]
+pub(crate) struct Service {
+    /// Frames of the log.
+    pub(crate) log: ServiceTime,
+    /// Batches of destaging, their sync included.
+    pub(crate) backing: ServiceTime,
+    asked: AtomicU64,
+}
+
+impl Service {
+    /// Whether a write of a stream is through sooner past the log.
+    pub(crate) fn is_faster_direct(&self) -> bool {
+        let Some((log, backing)) = self.log.known().zip(self.backing.known()) else { return false };
+        // Not for a little: what is in the log is also cached.
+        backing < log - log / 4 && !self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    #[test]
+    fn a_stream_goes_past_the_log_once_the_backing_store_is_known_to_be_faster() {
+        let service = Service::default();
+        let directly = || (0..PROBE).filter(|_| service.is_faster_direct()).count();
+        service.log.measured(64, 1, US * 64 * 8);
+        assert_eq!(directly(), 0, "nothing is known of the backing store");
+        service.backing.measured(6400, 25, US * 6400 * 7);
+        assert_eq!(directly(), 0, "about the same");
+        (0..100).for_each(|_| service.backing.measured(6400, 25, US * 6400 * 2));
+        assert_eq!(directly(), PROBE as usize - 1, "one in so many looks whether that is still so");
+        (0..100).for_each(|_| service.log.measured(64, 1, US * 64));
+        assert_eq!(directly(), 0);
+    }
+
+    #[test]
+    fn what_is_written_in_small_pieces_says_nothing() {
+        let service = Service::default();
+        service.log.measured(8, 1, US);
+        service.backing.measured(1000, 900, US);
+        assert!(service.log.known().is_none() && service.backing.known().is_none());
+    }
+}
