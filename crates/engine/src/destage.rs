@@ -205,7 +205,7 @@ impl Engine {
             self.log.want_roll();
             self.log.changed.until(|| self.log.has_left(segment).then_some(())).await;
         }
-        self.notes_let_go().await;
+        self.notes_let_go().await?;
         self.segments.advance();
         self.commit(self.log.kick()).await
     }

@@ -5,15 +5,17 @@
 //! and before those perhaps some that were let go already.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
+use crate::io::BackingError;
 use crate::leaf::SegmentId;
 use crate::segments::Segments;
 use crate::wait::Gate;
-use crate::{Result, Seq};
+use crate::{Error, Result, Seq};
 
 /// The longest note, in bytes: it fits any frame that is empty.
 pub const NOTE_MAX: usize = 4000;
@@ -46,6 +48,8 @@ pub(crate) struct Notes {
     inner: Mutex<Inner>,
     /// How many wait for notes to be let go.
     wanted: AtomicUsize,
+    /// Why their user cannot let go of any more.
+    stuck: OnceLock<BackingError>,
     /// Wakes whoever waits for that, and whoever lets go.
     pub(crate) changed: Gate,
 }
@@ -147,12 +151,23 @@ impl Engine {
         self.notes.changed.until(due).await
     }
 
+    /// Notes that are there now cannot be let go of before the next opening: whoever waits for it is told so.
+    pub fn keep_notes(&self, why: BackingError) {
+        // The first reason is as good as others.
+        let _ = self.notes.stuck.set(why);
+        self.notes.changed.wake();
+    }
+
     /// Waits until everything noted so far is let go, or the engine closes.
-    pub(crate) async fn notes_let_go(&self) {
+    pub(crate) async fn notes_let_go(&self) -> Result<()> {
         let last = self.notes.last();
         let _wanting = self.notes.want();
-        let ready = || (self.notes.are_let_go(last) || self.closing()).then_some(());
-        self.notes.changed.until(ready).await;
+        let ready = || {
+            let through = self.notes.are_let_go(last) || self.closing();
+            let stuck = || self.notes.stuck.get().map(|why| Err(Error::Backing(*why)));
+            if through { Some(Ok(())) } else { stuck() }
+        };
+        self.notes.changed.until(ready).await
     }
 }
 

@@ -138,7 +138,7 @@ fn gone_for_good(fs: &Filesystem, error: Error) -> BackingError {
     }
 }
 
-fn io_error(error: Error) -> BackingError {
+pub(crate) fn io_error(error: Error) -> BackingError {
     match error {
         Error::Os(Errno::NOSPC) => BackingError::NoSpace,
         Error::Os(Errno::DQUOT) => BackingError::Quota,

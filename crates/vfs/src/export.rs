@@ -293,8 +293,9 @@ impl Vfs {
                 }
             }
         }
-        let answers = oplog::settle(&cache, recovery, store.filesystems())?;
+        // Before what it puts into the log, which may be full of notes.
         cache.checkpoints.start()?;
+        let answers = oplog::settle(&cache, recovery, store.filesystems())?;
         let _ = self.cache.set(cache);
         Ok(answers)
     }

@@ -130,6 +130,8 @@ impl Shared {
         }
         fs.journal.barrier().inspect_err(|error| {
             linked.logging.broken.store(true, Ordering::Release);
+            // Nobody is to wait for what the log keeps from now on.
+            self.engine.keep_notes(crate::backing::io_error(*error));
             (self.failed)(error);
         })
     }
@@ -146,7 +148,7 @@ impl Checkpoints {
         Checkpoints { shared, threads: Mutex::new(None) }
     }
 
-    /// Begins with it: recovery is through.
+    /// Begins with it: what recovery found in the log is in the file systems, durably.
     pub(crate) fn start(&self) -> std::io::Result<()> {
         let (stop, stopped) = channel::<()>();
         let timed = self.shared.clone();
