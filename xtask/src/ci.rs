@@ -66,7 +66,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("sim", || one(&mut sim(&["--minutes", "2"]))),
         step("sim: all", || one(&mut sim(&["--exhaustive", "2", "--stride", "40"]))),
         step("sim: names", || {
-            one(&mut sim(&["--names", "--minutes", "1"]))?;
+            one(&mut sim(&["--names", "--seeds", "10000"]))?;
             one(&mut sim(&["--names", "--exhaustive", "3", "--stride", "40"]))
         }),
         step("sim: bugs", || {
