@@ -58,8 +58,8 @@ pub(crate) fn all() -> Vec<Step> {
         }),
         // The tests that do not say which mode they need, once more.
         step("write-back", || {
-            let mut command =
-                command("cargo", ["test", "-p", "forebay-cli", "--test", "nfs", "--no-fail-fast"]);
+            // Not of one package: its dependencies would have other features, and all be built again.
+            let mut command = command("cargo", ["test", "--workspace", "--test", "nfs", "--no-fail-fast"]);
             tests(command.env("FOREBAY_TEST_MODE", "write-back"))
         }),
         step("fuzz", fuzz),
