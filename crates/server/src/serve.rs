@@ -55,6 +55,13 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
         Portmap::Register => portmap::register(ports).map(|()| None)?,
         Portmap::Off => None,
     };
+    for (export, error) in vfs.settle_after_crash() {
+        let message = format!(
+            "what the last server left in memory of {} may be lost in a power cut: syncfs fails: {error}",
+            export.name
+        );
+        events.add(Severity::Error, "backing", message, &[("export", &export.name)]);
+    }
     // Whatever can fail for other reasons has not: from here on there is something to stop well.
     let (cache, said) = cache::open(&settings, (&vfs, &nfs), &events, asker)?.unzip();
     // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.

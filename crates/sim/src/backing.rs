@@ -250,6 +250,15 @@ impl Store {
         }
     }
 
+    /// Everything in the page cache becomes durable, but for what failed syncs have lost.
+    pub fn settle(&self) {
+        for file in self.state.lock().files.values_mut() {
+            for (_, change) in std::mem::take(&mut file.pending) {
+                File::apply(&mut file.durable, &change);
+            }
+        }
+    }
+
     /// The power goes: see the fault model.
     pub fn power_cut(&self) {
         self.kill();

@@ -265,9 +265,9 @@ impl Model {
     }
 
     /// The machine crashed: nothing runs any more, and what was not durable may be lost. Where the power did not go,
-    /// the page cache is still there.
+    /// the page cache is still there, and is made durable before anybody looks, but for what failed syncs have lost.
     pub fn crash(&mut self, power: bool) {
-        let settles = self.logged || power;
+        let settles = self.logged || power || !self.lossy;
         for object in self.objects.values_mut() {
             object.readers = 0;
             object.size.crash(settles);

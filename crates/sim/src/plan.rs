@@ -244,7 +244,9 @@ impl Plan {
 
     /// Whether nothing is promised but no wrong bytes.
     pub fn is_lenient(&self) -> bool {
-        matches!(self.disaster, Some(Disaster::Rot | Disaster::DropFlushes))
+        // A lone device that forgets what it flushed forgets that its copies are out of date, and nobody else knows.
+        let forgetful = self.devices.len() == 1 && self.has(Trouble::DropFlushes);
+        forgetful || matches!(self.disaster, Some(Disaster::Rot | Disaster::DropFlushes))
     }
 
     /// Whether the victim may forget what a pool needs of it.

@@ -440,6 +440,13 @@ impl Vfs {
         Ok(rustix::fs::syncfs(export.fs.mount())?)
     }
 
+    /// What a server that crashed has left in the page cache becomes durable: clients are about to see it, and reads never
+    /// go back in time. Takes as long as the disks need for it. Returns the exports for which that failed.
+    pub fn settle_after_crash(&self) -> Vec<(&Export, Error)> {
+        let exports = self.exports.iter().filter(|_| self.verifier.follows_a_crash());
+        exports.filter_map(|export| Some((&**export, self.flush(export).err()?))).collect()
+    }
+
     /// Makes all data that clients were told is unstable durable; returns how many files failed.
     pub fn sync_unstable(&self) -> usize {
         let mut failed = 0;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct Verifier {
     value: AtomicU64,
+    after_crash: bool,
     path: PathBuf,
 }
 
@@ -36,9 +37,15 @@ impl Verifier {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        let verifier = Verifier { value: AtomicU64::new(value.unwrap_or_else(fresh)), path };
+        let after_crash = value.is_none();
+        let verifier = Verifier { value: AtomicU64::new(value.unwrap_or_else(fresh)), after_crash, path };
         verifier.save("serving")?;
         Ok(verifier)
+    }
+
+    /// Whether the last server here did not stop cleanly, as far as the state directory tells.
+    pub(crate) fn follows_a_crash(&self) -> bool {
+        self.after_crash
     }
 
     /// The eight bytes for a reply.
