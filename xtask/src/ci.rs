@@ -64,7 +64,10 @@ pub(crate) fn all() -> Vec<Step> {
         }),
         step("fuzz", fuzz),
         step("sim", || one(&mut sim(&["--minutes", "2"]))),
-        step("sim: all", || one(&mut sim(&["--exhaustive", "2", "--stride", "40"]))),
+        step("sim: all", || {
+            one(&mut sim(&["--exhaustive", "2", "--stride", "12"]))?;
+            one(&mut sim(&["--exhaustive", "3", "--stride", "120"]))
+        }),
         step("sim: names", || {
             one(&mut sim(&["--names", "--seeds", "10000"]))?;
             one(&mut sim(&["--names", "--exhaustive", "3", "--stride", "40"]))
