@@ -24,6 +24,13 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
     text.metric("syncs_total", "counter", "Syncs of the backing store.", &[("", &sample.sync_batches)]);
     text.metric("sync_failures_total", "counter", "Syncs that failed.", &[("", &sample.sync_failures)]);
     text.metric("resident_bytes", "gauge", "Memory of the process.", &[("", &status.memory.resident_bytes)]);
+    let metadata = &status.metadata;
+    text.metric("metadata_bytes", "gauge", "Names and attributes in memory.", &[("", &metadata.bytes)]);
+    let listings = [
+        ("{from=\"memory\"}", &metadata.listing_hits as &dyn Display),
+        ("{from=\"directory\"}", &metadata.listing_misses),
+    ];
+    text.metric("listings_total", "counter", "READDIRPLUS answered.", &listings);
     if let Some(pool) = &status.pool {
         let healthy = pool.devices.iter().filter(|device| device.state == "healthy").count();
         text.metric("cache_devices", "gauge", "Cache devices in use.", &[("", &healthy)]);

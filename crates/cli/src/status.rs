@@ -158,7 +158,7 @@ fn procedures(status: &Status) -> Table {
 }
 
 fn counters(status: &Status) -> String {
-    let Status { memory, workers, durability, reply_cache, .. } = status;
+    let Status { memory, workers, durability, reply_cache, metadata, .. } = status;
     let shared = match durability.batches {
         0 => String::new(),
         batches => format!(" ({:.1} per sync)", durability.operations as f64 / batches as f64),
@@ -205,6 +205,17 @@ fn counters(status: &Status) -> String {
                 count(durability.operations),
                 count(durability.failures),
                 latency(durability.latency.p99_ns)
+            ),
+        ),
+        (
+            "metadata",
+            format!(
+                "{} entries listed, {} of {}, {} listings answered from memory, {} not",
+                count(metadata.listed),
+                format_size(metadata.bytes),
+                format_size(metadata.limit_bytes),
+                count(metadata.listing_hits),
+                count(metadata.listing_misses)
             ),
         ),
         (

@@ -89,7 +89,7 @@ pub(crate) fn complete(
     let cache = CacheSettings {
         devices: devices.into_iter().map(|device| device.value).collect(),
         size: size.map_or(DEFAULT_SIZE, |size| size.value),
-        ram: ram.map_or_else(default_ram, |ram| ram.value),
+        ram: ram.map_or_else(eighth_of_memory, |ram| ram.value),
         format,
     };
     (mode, cache)
@@ -122,7 +122,7 @@ fn check_device(
 }
 
 /// An eighth of the memory, from 64 MiB to 16 GiB: the kernel's own cache needs some, too.
-fn default_ram() -> u64 {
+pub(crate) fn eighth_of_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
     let total: u64 = total.and_then(|kib| kib.trim().parse().ok()).unwrap_or(0);

@@ -83,6 +83,14 @@ pub const LIMITS: &[Limit] = &[
         "Memory for those replies",
         Kind::Size(|l| &mut l.reply_cache_memory, 64 * KIB..=TIB),
     ),
+    Limit {
+        per_machine: true,
+        ..limit(
+            "metadata_memory",
+            "Memory for names and attributes that were asked for; an eighth of the host's rounded down to a power of two unless given",
+            Kind::Size(|l| &mut l.metadata_memory, 0..=TIB),
+        )
+    },
     limit(
         "open_files",
         "Files and directories kept open between requests",

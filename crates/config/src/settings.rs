@@ -80,6 +80,9 @@ pub struct Limits {
     pub reply_cache_entries: usize,
     /// Bytes those kept replies may use.
     pub reply_cache_memory: u64,
+    /// Bytes that names and attributes kept in memory may use; default an eighth of the host's, 64 MiB to 16 GiB,
+    /// rounded down to a power of two.
+    pub metadata_memory: u64,
     /// Files and directories of the exports that are kept open between requests.
     pub open_files: usize,
     /// How long a thread looks for more work before it sleeps; zero switches it off, at most 10 ms.
@@ -105,6 +108,8 @@ impl Default for Limits {
             inflight: 256,
             reply_cache_entries: 65_536,
             reply_cache_memory: 64 << 20,
+            // A round figure, which is shown as it is.
+            metadata_memory: 1 << crate::cache::eighth_of_memory().ilog2(),
             open_files: 131_072,
             busy_poll: Duration::from_micros(50),
             idle_timeout: Duration::from_secs(3600),

@@ -24,6 +24,6 @@ pub use sample::{CacheCounters, OperationSample, StatSample};
 pub use server::{Handler, Server, ServerError};
 pub use socket::{SOCKET_NAME, socket_path};
 pub use status::{
-    ClientStatus, DurabilityStatus, ExportStatus, HandleMode, Health, MemoryStatus, ProcedureStatus,
-    ReplyCacheStatus, Status, WorkerStatus,
+    ClientStatus, DurabilityStatus, ExportStatus, HandleMode, Health, MemoryStatus, MetadataStatus,
+    ProcedureStatus, ReplyCacheStatus, Status, WorkerStatus,
 };

@@ -59,6 +59,9 @@ pub struct Status {
     pub durability: DurabilityStatus,
     /// Replies kept for retransmissions.
     pub reply_cache: ReplyCacheStatus,
+    /// Names and attributes kept in memory.
+    #[serde(default)]
+    pub metadata: MetadataStatus,
     /// The cache pool; absent when no cache is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolStatus>,
@@ -184,6 +187,21 @@ pub struct DurabilityStatus {
     pub failures: u64,
     /// Their latency.
     pub latency: LatencySummary,
+}
+
+/// Names and attributes kept in memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetadataStatus {
+    /// Entries of directories whose listings are kept.
+    pub listed: u64,
+    /// Bytes they use.
+    pub bytes: u64,
+    /// The most that may be used.
+    pub limit_bytes: u64,
+    /// READDIRPLUS answered from them alone since the start.
+    pub listing_hits: u64,
+    /// READDIRPLUS that asked the file system for entries.
+    pub listing_misses: u64,
 }
 
 /// Replies kept for retransmissions.

@@ -14,9 +14,9 @@ use std::time::Duration;
 use forebay_config::Mode;
 use forebay_control::{
     CachedFiles, Client, ClientError, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
-    FlushReport, HandleMode, Handler, Health, MemoryStatus, OperationSample, PoolRequest, PoolStatus,
-    ProcedureStatus, Recorder, ReplyCacheStatus, Server, ServerError, Severity, StatSample, Status,
-    WorkerStatus, socket_path,
+    FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, OperationSample, PoolRequest,
+    PoolStatus, ProcedureStatus, Recorder, ReplyCacheStatus, Server, ServerError, Severity, StatSample,
+    Status, WorkerStatus, socket_path,
 };
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -135,6 +135,13 @@ fn status() -> Status {
         workers: WorkerStatus::default(),
         durability: DurabilityStatus::default(),
         reply_cache: ReplyCacheStatus::default(),
+        metadata: MetadataStatus {
+            listed: 1000,
+            bytes: 200_000,
+            limit_bytes: 1 << 30,
+            listing_hits: 7,
+            listing_misses: 3,
+        },
         pool: None,
     }
 }

@@ -38,11 +38,14 @@ impl Room {
     }
 }
 
+/// The largest READDIRPLUS that an event loop answers itself, in bytes: longer ones keep others waiting.
+const SMALL_LISTING: u32 = 64 << 10;
+
 impl Shared {
     pub(crate) fn readdir(&self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<Nfsstat3, Stop> {
         let args: ReaddirArgs = call.args()?;
         let place = (args.dir, args.cookie, args.cookieverf);
-        self.listing(call, reply, place, args.count, u32::MAX, |at, room, out| {
+        self.listing(call, reply, (place, Wait::Yes), args.count, u32::MAX, |at, room, out| {
             self.vfs.readdir(&at.target, &at.caller.cred, args.cookie, |entry| {
                 let fits = room.take(entry_size(entry.name.len()), 0);
                 if fits {
@@ -54,12 +57,20 @@ impl Shared {
         })
     }
 
-    pub(crate) fn readdirplus(&self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<Nfsstat3, Stop> {
+    pub(crate) fn readdirplus(
+        &self,
+        call: &Call<'_>,
+        reply: &mut Reply<'_>,
+        wait: Wait,
+    ) -> Result<Nfsstat3, Stop> {
         let args: ReaddirplusArgs = call.args()?;
+        if wait == Wait::No && args.maxcount > SMALL_LISTING {
+            return Err(Stop::Later);
+        }
         let place = (args.dir, args.cookie, args.cookieverf);
-        self.listing(call, reply, place, args.maxcount, args.dircount, |at, room, out| {
+        self.listing(call, reply, (place, wait), args.maxcount, args.dircount, |at, room, out| {
             let fsid = at.fsid();
-            self.vfs.readdirplus(&at.target, &at.caller.cred, args.cookie, |plus| {
+            self.vfs.readdirplus(&at.target, &at.caller.cred, args.cookie, wait, |plus| {
                 let entry = EntryPlus {
                     fileid: plus.entry.ino,
                     name: plus.entry.name,
@@ -81,12 +92,12 @@ impl Shared {
         &self,
         call: &Call<'_>,
         reply: &mut Reply<'_>,
-        (dir, cookie, verifier): (FileHandle, u64, [u8; 8]),
+        ((dir, cookie, verifier), wait): ((FileHandle, u64, [u8; 8]), Wait),
         total: u32,
         names: u32,
         list: impl FnOnce(&At, &mut Room, &mut Vec<u8>) -> forebay_vfs::Result<forebay_vfs::ListEnd>,
     ) -> Result<Nfsstat3, Stop> {
-        let filled = self.at(call, &dir, Wait::Yes).and_then(|at| {
+        let filled = self.at(call, &dir, wait).and_then(|at| {
             let ours = self.vfs.cookie_verifier(&at.target);
             if cookie != 0 && verifier != ours {
                 return Err(Stop::Fail(Nfsstat3::BadCookie));

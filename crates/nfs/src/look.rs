@@ -51,11 +51,11 @@ impl Shared {
             },
             Procedure::Fsinfo => put(reply, xid, self.fsinfo(call, wait)),
             Procedure::Pathconf => put(reply, xid, self.pathconf(call, wait)),
+            Procedure::Readdirplus => self.readdirplus(call, reply, wait),
             _ if wait == Wait::No => Err(Stop::Later),
             Procedure::Readlink => self.readlink(call, reply),
             Procedure::Fsstat => put(reply, xid, self.fsstat(call, wait)),
             Procedure::Readdir => self.readdir(call, reply),
-            Procedure::Readdirplus => self.readdirplus(call, reply),
             _ => Err(Stop::Later),
         }
     }

@@ -9,8 +9,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use forebay_config::{Mode, Portmap, Settings};
 use forebay_control::{
     CachedFiles, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport,
-    HandleMode, Handler, Health, MemoryStatus, OperationSample, PoolRequest, PoolStatus, ProcedureStatus,
-    ReplyCacheStatus, Severity, Snapshot, StatSample, Status, WorkerStatus,
+    HandleMode, Handler, Health, MemoryStatus, MetadataStatus, OperationSample, PoolRequest, PoolStatus,
+    ProcedureStatus, ReplyCacheStatus, Severity, Snapshot, StatSample, Status, WorkerStatus,
 };
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
@@ -91,6 +91,17 @@ impl Control {
         }
         total.latency = latency.summary();
         total
+    }
+
+    fn metadata(&self) -> MetadataStatus {
+        let listings = self.vfs.budget.listings();
+        MetadataStatus {
+            listed: listings.entries() as u64,
+            bytes: listings.bytes() as u64,
+            limit_bytes: self.settings.limits.metadata_memory,
+            listing_hits: listings.hits.load(Relaxed),
+            listing_misses: listings.misses.load(Relaxed),
+        }
     }
 
     fn exports(&self) -> Vec<ExportStatus> {
@@ -231,6 +242,7 @@ impl Handler for Control {
                 hits: cache.hits.load(Relaxed),
                 in_progress_hits: cache.in_progress.load(Relaxed),
             },
+            metadata: self.metadata(),
             pool: self.cache.as_ref().map(pool_status),
         }
     }

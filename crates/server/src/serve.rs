@@ -151,7 +151,7 @@ fn open_vfs(settings: &Settings, open_files: u64) -> Result<Vfs, Error> {
     let reserved = settings.limits.connections as u64 + 256;
     let files =
         (settings.limits.open_files as u64).min(open_files.saturating_sub(reserved).max(open_files / 2));
-    let budget = Budget::new(files as usize);
+    let budget = Budget::new(files as usize, settings.limits.metadata_memory as usize);
     let opened = Vfs::open(&specs, key, verifier, budget, |answers| forebay_rpc::batch(answers));
     opened.map_err(|(place, error)| Error::Export {
         path: settings.exports[place].path.clone(),

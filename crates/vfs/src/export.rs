@@ -143,7 +143,7 @@ fn after_journal(cache: &Arc<Cache>, intent: &mut Intent, done: Done) -> Done {
 /// Everything served.
 pub struct Vfs {
     exports: Vec<Arc<Export>>,
-    key: HandleKey,
+    pub(crate) key: HandleKey,
     /// Known callers.
     pub creds: Creds,
     /// The write verifier in force.

@@ -31,6 +31,13 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// The handle with these bytes on the wire, at most [`HANDLE_MAX`].
+    pub(crate) fn of(wire: &[u8]) -> Self {
+        let mut bytes = [0; HANDLE_MAX];
+        bytes[..wire.len()].copy_from_slice(wire);
+        Handle { len: wire.len() as u8, bytes }
+    }
+
     /// The bytes on the wire.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]

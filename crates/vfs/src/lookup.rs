@@ -90,7 +90,7 @@ impl Vfs {
         if let Some(stamp) = stamp
             && let Some(names) = &dir.object.names
             && let Some(known) = names.lock().get(stamp, name)
-            && let Some(object) = fs.table.get(&known.kernel)
+            && let Some(object) = fs.table.get(&known)
             && let Ok(found) = object.attr()
         {
             return Ok((Target { export: dir.export.clone(), object }, found));
@@ -100,7 +100,7 @@ impl Vfs {
             && let Some(names) = &dir.object.names
             && settled(attr.ctime)
         {
-            names.lock().learn(stamp, name, object.kernel, None);
+            names.lock().learn(stamp, name, object.kernel);
         }
         Ok((Target { export: dir.export.clone(), object }, found))
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::attr::{Attr, Time};
+use crate::attr::Time;
 use crate::sys::KernelHandle;
 use crate::table::Budget;
 
@@ -15,29 +15,11 @@ pub(crate) struct Stamp {
     pub(crate) changes: u64,
 }
 
-/// What a name leads to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Child {
-    pub(crate) kernel: KernelHandle,
-    /// Its attributes when a listing last met it.
-    pub(crate) seen: Option<Seen>,
-}
-
-/// Attributes and how long to believe them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    pub(crate) attr: Attr,
-    /// The object's version then (see [`crate::versions`]).
-    pub(crate) version: u64,
-    /// When that was, in seconds of the monotonic clock.
-    pub(crate) at: f64,
-}
-
 /// What a directory's names led to.
 #[derive(Debug)]
 pub(crate) struct Names {
     stamp: Option<Stamp>,
-    known: HashMap<Box<[u8]>, Child, foldhash::fast::RandomState>,
+    known: HashMap<Box<[u8]>, KernelHandle, foldhash::fast::RandomState>,
     budget: Budget,
 }
 
@@ -47,17 +29,17 @@ impl Names {
     }
 
     /// What `name` leads to, if that was learnt under `stamp`.
-    pub(crate) fn get(&self, stamp: Stamp, name: &[u8]) -> Option<Child> {
+    pub(crate) fn get(&self, stamp: Stamp, name: &[u8]) -> Option<KernelHandle> {
         if self.stamp == Some(stamp) { self.known.get(name).copied() } else { None }
     }
 
     /// Remembers a name; what was learnt under another stamp is forgotten.
-    pub(crate) fn learn(&mut self, stamp: Stamp, name: &[u8], kernel: KernelHandle, seen: Option<Seen>) {
+    pub(crate) fn learn(&mut self, stamp: Stamp, name: &[u8], child: KernelHandle) {
         if self.stamp != Some(stamp) {
             self.forget();
             self.stamp = Some(stamp);
         }
-        self.add(name, Child { kernel, seen });
+        self.add(name, child);
     }
 
     /// Carries the names over a change made by the server itself, whose holder knows that nothing
@@ -71,13 +53,13 @@ impl Names {
             if self.known.remove(*name).is_some() {
                 self.budget.give_names(1);
             }
-            if let Some(kernel) = child {
-                self.add(name, Child { kernel: *kernel, seen: None });
+            if let Some(child) = child {
+                self.add(name, *child);
             }
         }
     }
 
-    fn add(&mut self, name: &[u8], child: Child) {
+    fn add(&mut self, name: &[u8], child: KernelHandle) {
         if let Some(known) = self.known.get_mut(name) {
             *known = child;
         } else if self.budget.take_name() {
@@ -105,50 +87,46 @@ mod tests {
         KernelHandle { kind: 1, len: 1, bytes: [n; crate::sys::KERNEL_HANDLE_MAX] }
     }
 
-    fn get(names: &Names, stamp: Stamp, name: &[u8]) -> Option<KernelHandle> {
-        names.get(stamp, name).map(|child| child.kernel)
-    }
-
     fn stamp(sec: i64, changes: u64) -> Stamp {
         Stamp { ctime: Time { sec, nsec: 0 }, changes }
     }
 
     #[test]
     fn a_name_is_believed_only_under_its_stamp() {
-        let mut names = Names::new(Budget::new(10));
-        names.learn(stamp(1, 0), b"a", child(1), None);
-        assert_eq!(get(&names, stamp(1, 0), b"a"), Some(child(1)));
-        assert_eq!(get(&names, stamp(2, 0), b"a"), None);
-        assert_eq!(get(&names, stamp(1, 1), b"a"), None);
-        names.learn(stamp(2, 0), b"b", child(2), None);
-        assert_eq!(get(&names, stamp(2, 0), b"a"), None, "learnt under an older stamp");
+        let mut names = Names::new(Budget::new(10, 1 << 20));
+        names.learn(stamp(1, 0), b"a", child(1));
+        assert_eq!(names.get(stamp(1, 0), b"a"), Some(child(1)));
+        assert_eq!(names.get(stamp(2, 0), b"a"), None);
+        assert_eq!(names.get(stamp(1, 1), b"a"), None);
+        names.learn(stamp(2, 0), b"b", child(2));
+        assert_eq!(names.get(stamp(2, 0), b"a"), None, "learnt under an older stamp");
     }
 
     #[test]
     fn own_changes_carry_the_other_names_over() {
-        let mut names = Names::new(Budget::new(10));
-        names.learn(stamp(1, 0), b"a", child(1), None);
-        names.learn(stamp(1, 0), b"b", child(2), None);
+        let mut names = Names::new(Budget::new(10, 1 << 20));
+        names.learn(stamp(1, 0), b"a", child(1));
+        names.learn(stamp(1, 0), b"b", child(2));
         names.carry(stamp(1, 0), stamp(2, 1), &[(b"a", None), (b"c", Some(child(3)))]);
         let at = stamp(2, 1);
         assert_eq!(
-            [get(&names, at, b"a"), get(&names, at, b"b"), get(&names, at, b"c")],
+            [names.get(at, b"a"), names.get(at, b"b"), names.get(at, b"c")],
             [None, Some(child(2)), Some(child(3))]
         );
         names.carry(stamp(9, 9), stamp(9, 10), &[(b"d", Some(child(4)))]);
-        assert_eq!(get(&names, stamp(9, 10), b"b"), None, "a gap forgets everything");
+        assert_eq!(names.get(stamp(9, 10), b"b"), None, "a gap forgets everything");
     }
 
     #[test]
     fn all_directories_together_remember_no_more_than_the_budget() {
-        let budget = Budget::new(1);
+        let budget = Budget::new(1, 1 << 20);
         let mut names = Names::new(budget.clone());
         let most = budget.names_limit();
         for n in 0..most + 10 {
-            names.learn(stamp(1, 0), &n.to_le_bytes(), child(1), None);
+            names.learn(stamp(1, 0), &n.to_le_bytes(), child(1));
         }
-        assert!(get(&names, stamp(1, 0), &(most - 1).to_le_bytes()).is_some());
-        assert!(get(&names, stamp(1, 0), &most.to_le_bytes()).is_none());
+        assert!(names.get(stamp(1, 0), &(most - 1).to_le_bytes()).is_some());
+        assert!(names.get(stamp(1, 0), &most.to_le_bytes()).is_none());
         drop(names);
         assert!(budget.take_name(), "dropped names give their room back");
     }

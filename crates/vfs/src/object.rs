@@ -17,6 +17,7 @@ use crate::attr::{Attr, Wcc};
 use crate::cache::Link;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
+use crate::kept::Kept;
 use crate::names::Names;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, CountedFd};
@@ -41,6 +42,8 @@ pub struct Object {
     verdicts: Mutex<Verdicts>,
     /// Names below a directory; boxed because most objects are files.
     pub(crate) names: Option<Box<Mutex<Names>>>,
+    /// The listing of a directory.
+    pub(crate) kept: Mutex<Kept>,
     /// A directory opened for listing, with its current position.
     pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
     pub(crate) uncommitted: Uncommitted,
@@ -80,6 +83,7 @@ impl Object {
             versions: versions.clone(),
             verdicts: Mutex::default(),
             names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
+            kept: Mutex::new(Kept::new(budget.clone())),
             listing: Mutex::new(None),
             uncommitted: Uncommitted::new(budget.clone()),
             link: Link::default(),
@@ -245,7 +249,7 @@ mod tests {
         let fd = rustix::fs::open(dir.path(), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         let kernel = sys::name_to_handle(&fd, c"").unwrap();
         let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
-        Object::new(fd, kernel, &attr, &Budget::new(10), &Versions::new())
+        Object::new(fd, kernel, &attr, &Budget::new(10, 1 << 20), &Versions::new())
     }
 
     #[test]

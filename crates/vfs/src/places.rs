@@ -130,7 +130,9 @@ mod tests {
             let spec = ExportSpec { id: 1, name: "/".into(), path };
             let verifier = Arc::new(Verifier::open(&state).unwrap());
             let opened =
-                Vfs::open(&[spec], HandleKey::new(&[7; 16]), verifier, Budget::new(1000), |run| run());
+                Vfs::open(&[spec], HandleKey::new(&[7; 16]), verifier, Budget::new(1000, 1 << 20), |run| {
+                    run()
+                });
             let vfs = opened.map_err(|(_, error)| error).unwrap();
             let root = vfs.exports()[0].root();
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

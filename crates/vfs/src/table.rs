@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::kept::Listings;
 use crate::object::Object;
 use crate::sys::KernelHandle;
 
-/// How many descriptors objects may hold and names directories may remember, and how many there are.
+/// How many descriptors objects may hold and names directories may remember, how many there are, and what listings are
+/// kept.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<BudgetInner>);
 
@@ -24,18 +26,25 @@ struct BudgetInner {
     open: AtomicUsize,
     limit: usize,
     names: AtomicUsize,
+    listings: Listings,
     uncommitted: AtomicUsize,
 }
 
 /// Names remembered for each descriptor of the budget: listings meet more names than are opened. A name takes
-/// about 300 bytes.
+/// about 130 bytes.
 const NAMES_PER_DESCRIPTOR: usize = 8;
 
 impl Budget {
-    /// A budget of `limit` descriptors.
-    pub fn new(limit: usize) -> Self {
+    /// A budget of `limit` descriptors, and of `memory` bytes for listings of directories.
+    pub fn new(limit: usize, memory: usize) -> Self {
         let none = || AtomicUsize::new(0);
-        Budget(Arc::new(BudgetInner { open: none(), limit, names: none(), uncommitted: none() }))
+        let listings = Listings::new(memory);
+        Budget(Arc::new(BudgetInner { open: none(), limit, names: none(), listings, uncommitted: none() }))
+    }
+
+    /// The listings kept in memory.
+    pub fn listings(&self) -> &Listings {
+        &self.0.listings
     }
 
     pub(crate) fn count(&self, fd: OwnedFd) -> CountedFd {
@@ -235,7 +244,7 @@ mod tests {
 
     #[test]
     fn one_object_per_handle() {
-        let budget = Budget::new(100);
+        let budget = Budget::new(100, 1 << 20);
         let table = Table::new(budget.clone());
         let first = table.insert(object(1, &budget));
         assert!(Arc::ptr_eq(&first, &table.insert(object(1, &budget))));
@@ -246,7 +255,7 @@ mod tests {
 
     #[test]
     fn descriptors_stay_near_the_budget_and_unstable_objects_stay() {
-        let budget = Budget::new(200);
+        let budget = Budget::new(200, 1 << 20);
         let table = Table::new(budget.clone());
         let unstable = table.insert(object(0, &budget));
         unstable.uncommitted.wrote();
@@ -261,7 +270,7 @@ mod tests {
 
     #[test]
     fn every_remaining_key_finds_its_own_object() {
-        let budget = Budget::new(10_000);
+        let budget = Budget::new(10_000, 1 << 20);
         let table = Table::new(budget.clone());
         let objects: Vec<_> = (0..2000).map(|n| table.insert(object(n, &budget))).collect();
         for object in objects.iter().step_by(3) {

@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_commit_that_ends_late_takes_no_later_write_for_stable() {
-        let file = Uncommitted::new(Budget::new(100));
+        let file = Uncommitted::new(Budget::new(100, 1 << 20));
         file.wrote();
         let (first, second) = (file.writes(), file.writes());
         file.committed(first);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_write_during_a_commit_stays_uncommitted() {
-        let file = Uncommitted::new(Budget::new(100));
+        let file = Uncommitted::new(Budget::new(100, 1 << 20));
         file.wrote();
         let seen = file.writes();
         file.wrote();
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_quarter_of_the_budget_may_be_uncommitted_and_what_is_gone_does_not_count() {
-        let budget = Budget::new(8);
+        let budget = Budget::new(8, 1 << 20);
         let files: Vec<_> = (0..3).map(|_| Uncommitted::new(budget.clone())).collect();
         assert!(files[0].wrote() && files[1].wrote() && files[0].wrote());
         assert!(!files[2].wrote());
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_one_for_everything_written_before_it_was_told() {
-        let file = Uncommitted::new(Budget::new(100));
+        let file = Uncommitted::new(Budget::new(100, 1 << 20));
         let before = file.errors();
         let failure = Error::Os(rustix::io::Errno::IO);
         assert_eq!(file.synced(before, || Err(failure)), Err(failure));

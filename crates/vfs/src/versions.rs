@@ -9,11 +9,19 @@ use crate::sys::KernelHandle;
 
 /// Objects that share counters: a change of one makes what is remembered of the others look changed too.
 const SLOTS: usize = 16_384;
+const _: () = assert!(SLOTS <= 1 << u16::BITS);
 
 #[derive(Debug, Default)]
 struct Slot {
     begun: AtomicU64,
     ended: AtomicU64,
+}
+
+/// A state of the objects that share counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    place: u16,
+    ended: u64,
 }
 
 /// The counters of one file system.
@@ -28,22 +36,28 @@ impl Versions {
         Versions { slots: (0..SLOTS).map(|_| Slot::default()).collect(), hasher: Default::default() }
     }
 
-    fn slot(&self, kernel: &KernelHandle) -> &Slot {
+    fn place(&self, kernel: &KernelHandle) -> u16 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(kernel.as_slice());
-        &self.slots[hasher.finish() as usize % SLOTS]
+        (hasher.finish() % SLOTS as u64) as u16
     }
 
-    /// A number that is another after every change; `None` while one is under way.
-    pub(crate) fn of(&self, kernel: &KernelHandle) -> Option<u64> {
-        let slot = self.slot(kernel);
+    /// The version now, which is another after every change; `None` while one is under way.
+    pub(crate) fn of(&self, kernel: &KernelHandle) -> Option<Version> {
+        let place = self.place(kernel);
+        let slot = &self.slots[usize::from(place)];
         let ended = slot.ended.load(Ordering::Acquire);
-        (slot.begun.load(Ordering::Acquire) == ended).then_some(ended)
+        (slot.begun.load(Ordering::Acquire) == ended).then_some(Version { place, ended })
+    }
+
+    /// Whether nothing has changed, nor is about to, since the version was this one.
+    pub(crate) fn holds(&self, version: Version) -> bool {
+        self.slots[usize::from(version.place)].begun.load(Ordering::Acquire) == version.ended
     }
 
     /// A change begins; it ends when the result is dropped.
     pub(crate) fn change(&self, kernel: &KernelHandle) -> Changing<'_> {
-        let slot = self.slot(kernel);
+        let slot = &self.slots[usize::from(self.place(kernel))];
         slot.begun.fetch_add(1, Ordering::AcqRel);
         Changing(slot)
     }
@@ -75,5 +89,6 @@ mod tests {
         assert_eq!(versions.of(&kernel), None, "the other is still under way");
         drop(second);
         assert!(versions.of(&kernel).is_some_and(|after| Some(after) != before));
+        assert!(!versions.holds(before.unwrap()) && versions.holds(versions.of(&kernel).unwrap()));
     }
 }

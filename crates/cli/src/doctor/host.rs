@@ -107,11 +107,11 @@ fn meminfo(key: &str) -> Option<u64> {
 
 fn memory(limits: &Limits) -> Option<Check> {
     let available = meminfo("MemAvailable")?;
-    let needed = limits.memory + limits.reply_cache_memory;
+    let needed = limits.memory + limits.reply_cache_memory + limits.metadata_memory;
     let finding = format!("{} available, the server may use {}", format_size(available), format_size(needed));
     Some(match available > needed {
         true => Check::ok("memory", finding),
-        false => Check::warn("memory", finding).mend("lower --memory, or free memory"),
+        false => Check::warn("memory", finding).mend("lower --memory or --metadata-memory, or free memory"),
     })
 }
 

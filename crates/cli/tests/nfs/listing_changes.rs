@@ -141,3 +141,109 @@ fn attributes_and_handle_of_an_entry_belong_together_while_names_are_exchanged()
         std::fs::rename(&new, server.data.join(format!("changing-{}", n % 20))).unwrap();
     });
 }
+
+fn listings_from_memory(server: &Server) -> u64 {
+    server.status()["metadata"]["listing_hits"].as_u64().unwrap()
+}
+
+/// Whoever makes or moves names, the next listing has them, from whatever place and in whatever pages it is read.
+#[test]
+fn listings_from_memory_are_as_the_directory_is() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let dir = c.new_dir(&root, b"dir", 0o777);
+    let at = |n: u64| server.data.join(format!("dir/{n}"));
+    let ways = [(4000, 8192), (1 << 20, 1 << 20), (1, 600), (600, 1500)];
+    let ways = ways.map(|(dircount, maxcount)| Way::Plus { dircount, maxcount });
+    let mut seed = 7u64;
+    let mut draw = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    for n in 0..40 {
+        c.new_file(&dir, n.to_string().as_bytes(), 0o644);
+    }
+    for round in 0..60 {
+        // Only what has not changed for a while is kept.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        for _ in 0..2 {
+            list(&mut c, &dir, ways[draw(4) as usize]);
+        }
+        let (one, other) = (draw(60), draw(60));
+        let name = |n: u64| n.to_string().into_bytes();
+        // Most of them can fail, too.
+        match draw(8) {
+            0 => drop(c.create(&dir, &name(one), CreateHow::Guarded(mode(0o600)))),
+            1 => drop(c.remove(&dir, &name(one))),
+            2 => drop(c.rename((&dir, &name(one)), (&dir, &name(other)))),
+            3 => drop(c.lookup(&dir, &name(one)).map(|file| c.link(&file.object, &dir, &name(other)))),
+            4 => drop(
+                c.lookup(&dir, &name(one))
+                    .map(|file| c.write(&file.object, round, b"x", StableHow::FileSync)),
+            ),
+            5 => drop(std::fs::File::create_new(at(one))),
+            6 => drop(std::fs::remove_file(at(one))),
+            _ => drop(std::fs::rename(at(one), at(other))),
+        }
+        for way in ways {
+            let listed = list(&mut c, &dir, way);
+            let names: std::collections::BTreeSet<_> =
+                listed.iter().map(|entry| entry.name.clone()).collect();
+            assert_eq!(names.len(), listed.len(), "doubles in round {round}");
+            let there = std::fs::read_dir(server.data.join("dir"))
+                .unwrap()
+                .map(|entry| std::os::unix::ffi::OsStringExt::into_vec(entry.unwrap().file_name()));
+            let there = there.chain([b".".to_vec(), b"..".to_vec()]).collect();
+            assert_eq!(names, there, "round {round}");
+        }
+        assert_listed_as_it_is(&mut c, &dir, &format!("round {round}"));
+    }
+    assert!(listings_from_memory(&server) > 60, "little came from memory");
+}
+
+/// What was acknowledged before a listing began is in it, while writers go on.
+#[test]
+fn listings_from_memory_never_go_back_in_time() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let files: Vec<_> = (0..24u8).map(|n| c.new_file(&root, &[b'a' + n], 0o666)).collect();
+    let sizes: Vec<_> = files.iter().map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
+    let done = AtomicBool::new(false);
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let (mut c, done, files, sizes) = (server.connect(), &done, &files, &sizes);
+            scope.spawn(move || {
+                for size in 1u64.. {
+                    for n in (writer..files.len()).step_by(3) {
+                        if done.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        if size.is_multiple_of(5) {
+                            c.setattr(&files[n], crate::harness::size(size)).unwrap();
+                        } else {
+                            c.write(&files[n], size - 1, b"x", StableHow::Unstable).unwrap();
+                        }
+                        sizes[n].store(size, Ordering::Release);
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            });
+        }
+        let _done = DoneAtEnd(&done);
+        for round in 0..300 {
+            let least: Vec<_> = sizes.iter().map(|size| size.load(Ordering::Acquire)).collect();
+            let way = Way::Plus { dircount: 1 << 20, maxcount: if round % 2 == 0 { 1 << 20 } else { 3000 } };
+            for entry in
+                list(&mut c, &root, way).iter().filter(|entry| entry.name.len() == 1 && entry.name[0] != b'.')
+            {
+                let size = entry.attributes.unwrap().size;
+                let n = usize::from(entry.name[0] - b'a');
+                assert!(size >= least[n], "file {n}: {size} after {}", least[n]);
+            }
+        }
+    });
+    assert!(listings_from_memory(&server) > 0);
+}
