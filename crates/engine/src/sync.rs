@@ -58,7 +58,9 @@ impl Engine {
         }
         let mut ended = Vec::with_capacity(files.len());
         for ((file, own), result) in files.iter().zip(begun).zip(&results) {
-            ended.push(file.object.lock().syncs.end(own, result.is_err()));
+            // One of a file that is gone for good lost nothing that anybody could ask for.
+            let failed = matches!(result, Err(error) if *error != BackingError::Gone);
+            ended.push(file.object.lock().syncs.end(own, failed));
             file.object.changed.wake();
         }
         let mut all = Vec::with_capacity(files.len());

@@ -1,6 +1,6 @@
 //! The reference model: what every block, size and time of every object may be, after each step and across crashes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use forebay_engine::buffer::BLOCK;
@@ -23,6 +23,9 @@ struct Object {
     torn: BTreeMap<u32, Range<u64>>,
     /// Those of them that have happened as a whole; until the reads under way end.
     whole: Vec<u32>,
+    /// Sizes it may have had, unless every write goes through the log: its backing file may still end at any of them,
+    /// as what made it longer since may be in the log only.
+    ends: BTreeSet<u64>,
 }
 
 /// Blocks of a write that may be more than one frame.
@@ -74,6 +77,20 @@ fn blocks(range: &Range<u64>) -> Range<u64> {
     range.start / BLOCK as u64..range.end.div_ceil(BLOCK as u64)
 }
 
+/// What is not known of a block for sure may be cut off from the start of `tail` on.
+fn may_end(register: &mut Block, tail: &Range<usize>) {
+    let mut values = register.settled().unwrap_or_default().to_vec();
+    if values.len() > 1 {
+        for mut value in values.clone() {
+            value.apply(tail, 0);
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        register.widen(values);
+    }
+}
+
 impl Model {
     /// A new object whose `size` bytes write `generation` left.
     pub fn create(&mut self, object: u8, size: u64, generation: Generation, mtime: Time) {
@@ -91,6 +108,7 @@ impl Model {
             readers: 0,
             torn: BTreeMap::new(),
             whole: Vec::new(),
+            ends: BTreeSet::new(),
         };
         self.objects.insert(object, new);
     }
@@ -131,6 +149,7 @@ impl Model {
         let id = self.number();
         let range = offset..offset + len;
         if let Some(state) = self.objects.get_mut(&object) {
+            state.note_end(self.logged);
             for block in blocks(&range) {
                 let register = state.blocks.entry(block).or_insert_with(|| Block::new(Runs::default()));
                 (register.lossy, register.logged) = (self.lossy, self.logged);
@@ -154,6 +173,7 @@ impl Model {
         let id = self.number();
         let first = size / BLOCK as u64;
         if let Some(state) = self.objects.get_mut(&object) {
+            state.note_end(self.logged);
             for (block, register) in state.blocks.range_mut(first..) {
                 register.begin(id, Overwrite(within(*block, &(size..u64::MAX)), 0));
             }
@@ -350,20 +370,25 @@ impl Object {
         }
     }
 
-    /// New contents of the last block may be there without the new size.
+    /// The size is about to change.
+    fn note_end(&mut self, logged: bool) {
+        if !logged {
+            let partial = self.size.possible(0).into_iter().filter(|size| !size.is_multiple_of(BLOCK as u64));
+            self.ends.extend(partial);
+        }
+    }
+
+    /// New contents of the last block may be there without the new size: that of the object or of its backing file.
     fn cut_short(&mut self) {
         for size in self.size.settled().unwrap_or_default().to_vec() {
             for (block, register) in self.blocks.range_mut(size / BLOCK as u64..) {
-                let mut values = register.settled().unwrap_or_default().to_vec();
-                if values.len() > 1 {
-                    for mut value in values.clone() {
-                        value.apply(&within(*block, &(size..u64::MAX)), 0);
-                        if !values.contains(&value) {
-                            values.push(value);
-                        }
-                    }
-                    register.widen(values);
-                }
+                may_end(register, &within(*block, &(size..u64::MAX)));
+            }
+        }
+        for end in &self.ends {
+            let block = end / BLOCK as u64;
+            if let Some(register) = self.blocks.get_mut(&block) {
+                may_end(register, &within(block, &(*end..u64::MAX)));
             }
         }
     }
@@ -502,6 +527,26 @@ mod tests {
         read(&mut model, 0, 0..4096).unwrap();
         read(&mut model, writes[1], 4096..8192).unwrap();
         assert!(model.check_prefix().is_err());
+    }
+
+    #[test]
+    fn a_direct_write_may_be_cut_short_where_the_backing_file_ends_though_the_log_has_more() {
+        let mut model = Model::default();
+        model.create(1, 49, 0, NOW);
+        let failed = model.begin_write(1, 0, 8192, NOW);
+        model.failed(failed);
+        let logged = model.begin_write(1, 4 * 4096, 4096, NOW);
+        model.durable(logged);
+        model.crash(true);
+        let mut first_block = |end: usize| {
+            let mut bytes = vec![0; BLOCK];
+            fill(&mut bytes[..end], 0, failed, Place { object: 1, block: 0 });
+            let reading = model.begin_read(1, 0, BLOCK);
+            model.end_read(&reading, Some(&bytes))
+        };
+        first_block(49).unwrap();
+        assert!(first_block(100).is_err(), "the file never ended there");
+        assert!(read(&mut model, 0, 4 * 4096..5 * 4096).is_err(), "what is durable stays");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_engine::io::Device as _;
 use forebay_engine::{Engine, Mode};
 
-use crate::client::{Allowed, Client};
+use crate::client::{Allowed, Client, Shared};
 use crate::executor::Stop;
 use crate::notes::let_go_when_due;
 use crate::plan::Plan;
@@ -231,6 +231,39 @@ fn a_device_that_cannot_be_drained_goes_on_serving() {
     assert_eq!(remove(&engine, world.disks[0].name()), Ok(true));
     world.disks[0].vanish();
     check(&mut world, &engine);
+}
+
+#[test]
+fn a_file_removed_while_it_is_destaged_and_written_directly_is_no_failure_of_the_backing_store() {
+    for seed in 0..20 {
+        let world = &mut world(seed, 2);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(world, &engine, 0, 1);
+        engine.set_mode(Mode::WriteThrough);
+        let mut client = Client::new(&world.shared, &engine, Allowed::default(), world.rng.fork());
+        let direct = async move { client.write(1, 8 * 4096, 4096, true).await };
+        world.shared.executor.start("client", Box::pin(direct));
+        let (shared, theirs) = (world.shared.clone(), engine.clone());
+        let first_block = |shared: &Shared| {
+            let key = shared.objects.lock().key(1)?;
+            Some(shared.store.durable(&key)?.page(0))
+        };
+        let before = first_block(&shared);
+        let removal = async move {
+            // One of the two has been synced, the other may be on its way.
+            while first_block(&shared) == before {
+                forebay_engine::io::Clock::sleep(&shared.executor, Duration::from_micros(10)).await;
+            }
+            let Some((key, object)) = shared.objects.lock().remove(1) else { return };
+            shared.model.lock().remove(1);
+            shared.store.remove(&key);
+            theirs.forget(&object).await;
+        };
+        world.shared.executor.start("client", Box::pin(removal));
+        let theirs = engine.clone();
+        let flushed = world.shared.executor.block_on(LIMIT, async move { theirs.flush().await });
+        assert_eq!((flushed, engine.counters().backing_errors), (Ok(Ok(())), 0), "seed {seed}");
+    }
 }
 
 /// Reads `len` bytes of file `number` in pieces of 64 KiB.
