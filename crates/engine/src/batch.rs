@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::Error;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
 use crate::io::{BackingError, BackingResult, Time};
 use crate::leaf::Entry;
+use crate::lock::Mutex;
 use crate::object::{Busy, Object};
 use crate::plant;
 use crate::sync::Unsynced;

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use smallvec::smallvec;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
@@ -16,6 +15,7 @@ use crate::format::{Facts, Footer, Record, SegmentKind, bind, content_hash, foot
 use crate::gathered::Gathered;
 use crate::io::Durability;
 use crate::leaf::{Entry, Page};
+use crate::lock::Mutex;
 use crate::object::Object;
 use crate::segments::Opened;
 use crate::wait::Gate;

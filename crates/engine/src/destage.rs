@@ -9,12 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
-
 use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::io::BackingError;
+use crate::lock::{Mutex, MutexGuard};
 use crate::object::{Object, State};
 use crate::pace::{Load, Pace};
 use crate::segments::LogUse;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use crate::clean::Clean;
 use crate::counters::Totals;
@@ -12,6 +12,7 @@ use crate::destage::Destager;
 use crate::event::Event;
 use crate::ghost::Ghosts;
 use crate::io::{Backing, Clock, Device, Key, Spawn};
+use crate::lock::Mutex;
 use crate::log::Log;
 use crate::members::Members;
 use crate::notes::Notes;

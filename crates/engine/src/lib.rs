@@ -23,6 +23,7 @@ mod ghost;
 pub mod io;
 mod leaf;
 mod legs;
+mod lock;
 mod log;
 mod members;
 mod notes;

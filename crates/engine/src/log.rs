@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::buffer::{BLOCK, Buffer};
@@ -14,6 +13,7 @@ use crate::format::{
 };
 use crate::gathered::Gathered;
 use crate::leaf::{Page, SegmentId};
+use crate::lock::{Mutex, MutexGuard};
 use crate::notes::{NoteId, Notes};
 use crate::object::Object;
 use crate::segments::{Opened, Reach, Segments};

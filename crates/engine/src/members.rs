@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::io::Device;
+use crate::lock::Mutex;
 use crate::log::Log;
 use crate::plant;
 use crate::pool::{AlsoLost, Member, Pool, PoolError};

@@ -8,11 +8,10 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
-
 use crate::engine::Engine;
 use crate::io::BackingError;
 use crate::leaf::SegmentId;
+use crate::lock::Mutex;
 use crate::segments::Segments;
 use crate::wait::Gate;
 use crate::{Error, Result, Seq};

@@ -9,13 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use parking_lot::{Mutex, MutexGuard};
-
 use crate::Seq;
 use crate::buffer::BLOCK;
 use crate::format::key_hash;
 use crate::io::{Key, Time};
 use crate::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
+use crate::lock::{Mutex, MutexGuard};
 use crate::outside::Watch;
 use crate::ranges::Ranges;
 use crate::segments::Segments;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use foldhash::fast::FixedState;
-use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::io::Key;
+use crate::lock::Mutex;
 use crate::object::Object;
 use crate::segments::Segments;
 

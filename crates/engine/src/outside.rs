@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
-
 use crate::Result;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::io::{BackingError, Key};
+use crate::lock::{Mutex, MutexGuard};
 use crate::object::{Busy, Object};
 
 /// No version was seen yet, since the pool was opened.

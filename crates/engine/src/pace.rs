@@ -2,9 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-
 use crate::engine::Engine;
+use crate::lock::Mutex;
 use crate::wait::Gate;
 
 /// From this part of the log on, writers are paced.

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-
 use crate::engine::Engine;
+use crate::lock::Mutex;
 use crate::object::{Object, Source};
 
 /// Which blocks are in memory, oldest first, and how many may be.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::engine::Engine;
 use crate::leaf::SegmentId;
+use crate::lock::Mutex;
 use crate::segments::Segment;
 use crate::wait::Gate;
 use crate::{Error, Result};

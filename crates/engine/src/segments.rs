@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::format::{Place, SegmentKind};
 use crate::leaf::SegmentId;
+use crate::lock::Mutex;
 use crate::plant;
 
 /// A segment in use.

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 
 /// Where tasks wait until something changes.
 #[derive(Debug, Default)]
