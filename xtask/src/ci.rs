@@ -15,6 +15,7 @@ use crate::{
     server::{Kind, Server},
     setup,
     suites::{self, Counts, SUITES, Target},
+    untar,
 };
 
 /// What takes longer hangs: it is ended, and the other steps still run.
@@ -93,6 +94,8 @@ pub(crate) fn all() -> Vec<Step> {
             suites::run(suite, Kind::Forebay, Target::Own(Server::start(Kind::Forebay, None)?))
         })
     }));
+    // A power cut under a kernel client that unpacks a tree.
+    steps.push(step("untar", untar::check));
     steps
 }
 

@@ -1,6 +1,7 @@
 //! Every developer command, under the alias `cargo x`.
 #![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
 
+mod array;
 mod ci;
 mod documents;
 mod process;
@@ -8,6 +9,7 @@ mod readme;
 mod server;
 mod setup;
 mod suites;
+mod untar;
 mod vm;
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
@@ -54,6 +56,8 @@ enum Verb {
     },
     /// Run a suite against a server, by default a new one on an empty directory
     Suite(SuiteArguments),
+    /// Unpack a source tree through a Linux client over emulated slow disks while the power fails, or to measure it (as root)
+    Untar(untar::Untar),
     /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
     Vm(VmArguments),
 }
@@ -145,8 +149,11 @@ fn suite(arguments: SuiteArguments) -> Result<ExitCode> {
         }
         _ => Target::Own(Server::start(arguments.server, arguments.forebay.as_deref())?),
     };
-    let counts = suites::run(suite, arguments.server, target)?;
-    Ok(if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(status(&suites::run(suite, arguments.server, target)?))
+}
+
+fn status(counts: &suites::Counts) -> ExitCode {
+    if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn steps(all: Vec<ci::Step>, only: &[String]) -> Result<ExitCode> {
@@ -167,6 +174,7 @@ fn main() -> ExitCode {
         Verb::Sim { arguments } => process::run(&mut ci::sim(&arguments)).map(|()| ExitCode::SUCCESS),
         Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),
         Verb::Suite(arguments) => suite(arguments),
+        Verb::Untar(untar) => untar.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),
     };
     result.unwrap_or_else(|error| {

@@ -14,9 +14,15 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::process::{Guarded, bounded, rigs_dir, run, target_dir};
+use crate::{
+    array::Array,
+    process::{Guarded, bounded, rigs_dir, run, target_dir},
+};
 
-/// The cache's two files, beside the directory served.
+/// What is served, in the server's directory.
+pub(crate) const EXPORT: &str = "export";
+/// Where the cache's two files and the state are.
+pub(crate) const SSD: &str = "ssd";
 const LEGS: [&str; 2] = ["cache-a", "cache-b"];
 const READY: Duration = Duration::from_secs(20);
 const STOPPED: Duration = Duration::from_secs(30);
@@ -41,9 +47,22 @@ pub(crate) struct Server {
     kind: Kind,
     binary: PathBuf,
     process: Guarded,
+    /// What is mounted in its directory.
+    arrays: Vec<Array>,
+    mode: String,
     work: TempDir,
     pub(crate) port: u16,
     pub(crate) mount_port: u16,
+}
+
+/// A directory for a server.
+pub(crate) fn work_dir() -> Result<TempDir> {
+    Ok(tempfile::Builder::new().prefix("server-").tempdir_in(rigs_dir()?)?)
+}
+
+/// The binary to use: `forebay`, or the release build.
+pub(crate) fn binary(forebay: Option<&Path>) -> PathBuf {
+    forebay.map_or_else(|| target_dir().join("release/forebay"), Path::to_owned)
 }
 
 impl Server {
@@ -51,28 +70,37 @@ impl Server {
     ///
     /// `forebay` is the binary to use in place of the release build.
     pub(crate) fn start(kind: Kind, forebay: Option<&Path>) -> Result<Self> {
-        let work = tempfile::Builder::new().prefix("server-").tempdir_in(rigs_dir()?)?;
-        fs::create_dir(work.path().join("export"))?;
+        Self::start_in(work_dir()?, Vec::new(), kind, forebay, "write-back")
+    }
+
+    /// The same in a directory in which `arrays` are mounted, in a mode of Forebay's.
+    pub(crate) fn start_in(
+        work: TempDir,
+        arrays: Vec<Array>,
+        kind: Kind,
+        forebay: Option<&Path>,
+        mode: &str,
+    ) -> Result<Self> {
+        fs::create_dir_all(work.path().join(EXPORT))?;
+        fs::create_dir_all(work.path().join(SSD))?;
         let port = free_port()?;
         let (binary, mount_port) = match kind {
-            Kind::Forebay => {
-                (forebay.map_or_else(|| target_dir().join("release/forebay"), Path::to_owned), port)
-            }
+            Kind::Forebay => (binary(forebay), port),
             Kind::Ganesha => ("unshare".into(), free_port()?),
         };
-        let process = launch(kind, &binary, work.path(), port, mount_port)?;
-        Ok(Self { kind, binary, process, work, port, mount_port })
+        let process = launch(kind, &binary, work.path(), mode, (port, mount_port))?;
+        Ok(Self { kind, binary, process, arrays, mode: mode.into(), work, port, mount_port })
     }
 
     /// The directory served.
     pub(crate) fn directory(&self) -> PathBuf {
-        self.work.path().join("export")
+        self.work.path().join(EXPORT)
     }
 
     /// Makes the directory hold everything that clients have written.
     pub(crate) fn flush(&self) -> Result<()> {
         if self.kind == Kind::Forebay {
-            let state = self.work.path().join("state");
+            let state = self.work.path().join(SSD).join("state");
             run(Command::new(&self.binary).args(["flush", "--wait", "--state-dir"]).arg(state))?;
         }
         Ok(())
@@ -81,19 +109,39 @@ impl Server {
     /// Kills the server as a crash would and starts it again on the same directory and port; with `lose_leg`, without
     /// what one of its two cache files held.
     pub(crate) fn crash_and_restart(&mut self, lose_leg: bool) -> Result<()> {
+        self.kill()?;
+        if lose_leg {
+            fs::remove_file(self.work.path().join(SSD).join(LEGS[1]))?;
+        }
+        self.launch()
+    }
+
+    /// The power fails, for the server and its arrays, and comes back.
+    pub(crate) fn cut_power(&mut self, seed: u64) -> Result<()> {
+        // Nobody may hear of what happens while one array has no power and another one has.
+        kill_process(self.pid()?, Signal::STOP)?;
+        self.arrays.iter().try_for_each(|array| array.cut_power(seed))?;
+        self.kill()?;
+        self.arrays.iter().try_for_each(Array::power_on)?;
+        self.launch()
+    }
+
+    fn kill(&mut self) -> Result<()> {
         kill_process(self.pid()?, Signal::KILL)?;
         self.process.wait(STOPPED)?.context("the server survived SIGKILL")?;
-        if lose_leg {
-            fs::remove_file(self.work.path().join(LEGS[1]))?;
-        }
-        self.process = launch(self.kind, &self.binary, self.work.path(), self.port, self.mount_port)?;
+        Ok(())
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let ports = (self.port, self.mount_port);
+        self.process = launch(self.kind, &self.binary, self.work.path(), &self.mode, ports)?;
         Ok(())
     }
 
     /// Stops Forebay with SIGTERM, which must end it with status 0; other servers are killed.
-    pub(crate) fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(&mut self) -> Result<()> {
         if self.kind != Kind::Forebay {
-            return Ok(());
+            return self.kill();
         }
         if let Some(status) = self.process.0.try_wait()? {
             bail!("the server ended by itself with {status}:\n{}", tail(self.work.path()));
@@ -114,7 +162,13 @@ impl Server {
 }
 
 /// Starts the server and waits until it accepts connections.
-fn launch(kind: Kind, binary: &Path, work: &Path, port: u16, mount_port: u16) -> Result<Guarded> {
+fn launch(
+    kind: Kind,
+    binary: &Path,
+    work: &Path,
+    mode: &str,
+    (port, mount_port): (u16, u16),
+) -> Result<Guarded> {
     let arguments: Vec<OsString> = match kind {
         Kind::Forebay => {
             ensure!(
@@ -123,17 +177,18 @@ fn launch(kind: Kind, binary: &Path, work: &Path, port: u16, mount_port: u16) ->
                 binary.display()
             );
             let listen = format!("127.0.0.1:{port}");
-            let mut arguments = vec!["serve".into(), work.join("export").into_os_string()];
-            arguments.extend(["--listen", &listen, "--squash", "none", "--state-dir"].map(OsString::from));
-            arguments.push(work.join("state").into());
+            let ssd = work.join(SSD);
+            let mut arguments = vec!["serve".into(), work.join(EXPORT).into_os_string()];
+            arguments.extend(["--listen", &listen, "--squash", "none", "--mode", mode].map(OsString::from));
+            arguments.extend(["--state-dir".into(), ssd.join("state").into_os_string()]);
             for leg in LEGS {
-                arguments.extend(["--cache".into(), work.join(leg).into_os_string()]);
+                arguments.extend(["--cache".into(), ssd.join(leg).into_os_string()]);
             }
             arguments.extend(["--cache-size", "256MiB"].map(OsString::from));
             arguments
         }
         Kind::Ganesha => {
-            fs::write(work.join("ganesha.conf"), ganesha_config(&work.join("export"), port, mount_port))?;
+            fs::write(work.join("ganesha.conf"), ganesha_config(&work.join(EXPORT), port, mount_port))?;
             let script = include_str!("ganesha.sh");
             let mut arguments: Vec<OsString> =
                 ["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh"]

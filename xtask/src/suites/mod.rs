@@ -136,7 +136,7 @@ impl Target {
 /// Runs a suite against a target, prints what failed and what was not expected, and counts.
 pub(crate) fn run(suite: &Suite, kind: Kind, mut target: Target) -> Result<Counts> {
     let cases = (suite.run)(&mut target)?;
-    if let Target::Own(server) = target {
+    if let Target::Own(server) = &mut target {
         server.stop()?;
     }
     if cases.is_empty() {

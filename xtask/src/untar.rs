@@ -1,0 +1,155 @@
+//! A Linux client unpacks a source tree over emulated slow disks, on a mount that writes synchronously, while the power
+//! is cut: server, disks and cache devices lose what was not flushed. The client carries on by itself, and tree, handles and
+//! open files are as they were. Without cuts, and with other servers, it is a measurement.
+
+use std::{fs, path::Path, process::Command, thread, time::Duration};
+
+use anyhow::{Result, bail, ensure};
+use clap::Parser;
+
+use crate::{
+    array::Array,
+    process::{self, run},
+    server::{self, EXPORT, Kind, SSD, Server},
+    suites::{Case, Counts, Outcome, asset, reported, whole},
+    vm::{Guest, NfsMount},
+};
+
+/// What is unpacked where, and what happens meanwhile.
+#[derive(Parser)]
+pub(crate) struct Untar {
+    /// File system of the slow disks: xfs or ext4
+    #[arg(long, default_value = "xfs")]
+    fs: String,
+    /// Regular files in the tree
+    #[arg(long, default_value_t = 800, value_name = "N")]
+    files: usize,
+    /// So many times the power fails
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    cuts: u64,
+    /// Where in time, and what the disks lose
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Server to start
+    #[arg(long, value_enum, default_value = "forebay")]
+    server: Kind,
+    /// Mode of Forebay
+    #[arg(long, default_value = "write-back", value_parser = ["write-back", "write-through", "pass-through"])]
+    mode: String,
+    /// Binary to use in place of target/release/forebay
+    #[arg(long, value_name = "PATH")]
+    forebay: Option<std::path::PathBuf>,
+    /// The control: flushes of the cache devices do nothing, and the run has to fail
+    #[arg(long)]
+    lose_flushes: bool,
+    /// The guest is killed after so many seconds
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    timeout: u64,
+}
+
+/// On both file systems that have a journal.
+pub(crate) fn check() -> Result<Counts> {
+    let mut counts = Counts::default();
+    for fs in ["xfs", "ext4"] {
+        let Counts { passed, failed, .. } = Untar::parse_from(["untar", "--fs", fs]).run()?;
+        counts.passed += passed;
+        counts.failed += failed;
+    }
+    Ok(counts)
+}
+
+impl Untar {
+    /// Runs it, prints what failed, and counts.
+    pub(crate) fn run(&self) -> Result<Counts> {
+        ensure!(self.cuts == 0 || self.server == Kind::Forebay, "other servers are only measured: --cuts 0");
+        eprintln!("{} files over {}, {} power cuts", self.files, self.fs, self.cuts);
+        let mut counts = Counts::default();
+        for Case { name, outcome } in self.cases()? {
+            match outcome {
+                Outcome::Passed => counts.passed += 1,
+                Outcome::Skipped => counts.skipped += 1,
+                Outcome::Failed(why) => {
+                    println!("FAILED {name} ({}): {why}", self.fs);
+                    counts.failed += 1;
+                }
+            }
+        }
+        println!("untar over {}: {} passed, {} failed", self.fs, counts.passed, counts.failed);
+        Ok(counts)
+    }
+
+    fn start(&self) -> Result<Server> {
+        let (work, binary) = (server::work_dir()?, server::binary(self.forebay.as_deref()));
+        let mut arrays = Vec::new();
+        if self.cuts > 0 {
+            arrays.push(Array::new(&binary, work.path(), SSD, "xfs", true)?);
+        }
+        arrays.push(Array::new(&binary, work.path(), EXPORT, &self.fs, false)?);
+        if self.lose_flushes {
+            arrays[0].inject("flush-noop")?;
+        }
+        Server::start_in(work, arrays, self.server, self.forebay.as_deref(), &self.mode)
+    }
+
+    fn cases(&self) -> Result<Vec<Case>> {
+        let (script, share) = (asset("untar.py"), tempfile::tempdir()?);
+        let script = script.to_string_lossy();
+        let archive = share.path().join("tree.tar");
+        run(Command::new("python3").args([&script, "make"]).arg(&archive).arg(self.files.to_string()))?;
+        let mut server = self.start()?;
+        let (mut cases, mut remade) = (Vec::new(), 0);
+        let mut report = |line: &[u8]| {
+            let line = String::from_utf8_lossy(line);
+            eprint!("{line}");
+            cases.extend(reported(&line));
+        };
+        let guest = self.guest(&server, &script, share.path());
+        let status = thread::scope(|scope| {
+            let client = scope.spawn(|| guest.run(&mut report));
+            for cut in 0..self.cuts {
+                let under_way = share.path().join(format!("under-way-{cut}"));
+                while !under_way.exists() && !client.is_finished() {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                if client.is_finished() {
+                    break;
+                }
+                server.cut_power(self.seed + cut)?;
+                remade += aliases(&server.directory());
+            }
+            client.join().unwrap_or_else(|_| bail!("the client's thread died"))
+        })?;
+        server.flush()?;
+        server.stop()?;
+        let mut verify = Command::new("python3");
+        verify.args([&script, "host"]).arg(server.directory()).arg(share.path());
+        process::lines(&mut verify, &mut report)?;
+        cases.push(whole("the run", (status != 0).then(|| format!("the guest ended with {status}"))));
+        if self.cuts > 0 {
+            let nothing = (remade == 0).then(|| "no file had to be made again: this proves nothing".into());
+            cases.push(whole("the cuts took something", nothing));
+        }
+        Ok(cases)
+    }
+
+    fn guest(&self, server: &Server, script: &str, share: &Path) -> Guest {
+        let command = ["/usr/bin/python3", script, "guest", "/mnt", "/share", &self.cuts.to_string()];
+        Guest {
+            nfs: Some(NfsMount {
+                port: server.port,
+                mount_port: server.mount_port,
+                export: "/".into(),
+                options: "hard,sync".into(),
+            }),
+            shares: vec![(share.to_owned(), "/share".into())],
+            command: command.map(str::to_owned).into(),
+            limit: Duration::from_secs(self.timeout),
+            memory: 2048,
+        }
+    }
+}
+
+/// How many objects recovery has made again (or shows under another file id).
+fn aliases(directory: &Path) -> usize {
+    fs::read_dir(directory.join(".forebay/aliases")).map_or(0, Iterator::count)
+}
