@@ -2,8 +2,8 @@
 //!
 //! The file system holds a prefix of what was done. So if it holds an intent, it holds all that was done before that was
 //! written: every operation with a lower number, but for RENAMEs, which have their numbers before they are carried out. A
-//! RENAME was carried out if something known to have been carried out in one of its two directories has a higher number, or
-//! if an intent with a higher number is there for one of them: both came under that directory's lock.
+//! RENAME was carried out if something known to have been carried out in one of its two directories, or to set the attributes of
+//! one, has a higher number, or if an intent with a higher number is there for one of them: all come under that directory's lock.
 //!
 //! So whether a RENAME that was not logged was carried out need not be known: if its intent is there, the log says nothing
 //! of its two names, and they are as they are.
@@ -19,7 +19,7 @@ use crate::plant;
 pub(super) struct CarriedOut {
     /// The highest number in a slot.
     horizon: u64,
-    /// For each directory a number below which all its changes have been.
+    /// For each object a number below which all its changes have been; RENAME needs those of its directories.
     below: BTreeMap<Identity, u64>,
 }
 
@@ -29,13 +29,14 @@ impl CarriedOut {
         let horizon = horizon.filter(|_| !plant::active("the horizon is the checkpoint")).unwrap_or(0);
         let mut known = CarriedOut { horizon, below: BTreeMap::new() };
         for intent in intents {
-            known.raise([intent.from.0, intent.to.0], intent.number);
+            known.raise(intent.dirs, intent.number);
         }
         let (mut renames, others): (Vec<_>, Vec<_>) = operations.iter().partition(|it| it.entries.len() > 1);
         renames.sort_by_key(|rename| std::cmp::Reverse(rename.number));
         for operation in others.into_iter().chain(renames) {
             if known.has(operation) {
-                known.raise(operation.entries.iter().map(|entry| entry.dir), operation.number);
+                // The directories of its names are among them.
+                known.raise(operation.objects.iter().map(|object| object.identity), operation.number);
             }
         }
         known

@@ -270,6 +270,27 @@ fn an_intent_tells_that_what_was_replaced_is_gone() {
 }
 
 #[test]
+fn what_set_the_attributes_of_a_directory_tells_that_a_rename_before_it_was_carried_out() {
+    let (dir, empty, file) = parts();
+    let requests = [
+        Request::Link(file, at(dir, "c")),
+        Request::Rename(at(dir, "c"), at(empty, "c")),
+        Request::Setattr(empty),
+        Request::Remove(at(empty, "c")),
+        // Its slot is that of the first RENAME, whose record was durable.
+        Request::Rename(at(root(), "a"), at(root(), "c")),
+    ];
+    let mut history = History::new(small_tree(), 0);
+    for request in &requests {
+        history.carry_out(request, 0).unwrap();
+    }
+    let renamed = Case { history, theirs: None };
+    let (volume, steps, _) = renamed.crash(0b111, renamed.all());
+    // Nor does the directory get the time of a recovery.
+    assert_eq!((names(&volume).contains(&"b/b/c".into()), steps), (false, 0));
+}
+
+#[test]
 fn an_intent_tells_that_what_was_made_before_it_was_removed() {
     let (_, empty, _) = parts();
     let requests = [
