@@ -269,19 +269,10 @@ impl Vfs {
             Some((fs.versions.change(kernel), fs.own_change_of(kernel)))
         });
         let way = fs.way();
-        let announce = || match moved.filter(|_| victim != moved) {
-            Some(moved) => fs.announce(way, |log, number, filesystem| oplog::Announcement {
-                log,
-                number,
-                filesystem,
-                from: (from.object.kernel, from_name.into()),
-                to: (to.object.kernel, to_name.into()),
-                moved,
-                replaced: victim,
-            }),
-            // rename(2) will refuse, or has nothing to do.
-            None => Ok(None),
-        };
+        // Else rename(2) will refuse, or has nothing to do.
+        let moves = moved.is_some() && victim != moved;
+        let announce =
+            || if moves { fs.announce(way, [from.object.kernel, to.object.kernel]) } else { Ok(None) };
         let result = self.attr_of(from).and(self.attr_of(to)).and_then(|_| {
             let announced = announce()?;
             let _acting = self.act_as(cred)?;

@@ -245,8 +245,7 @@ impl Worker<'_> {
         }
         let is_directory = self.is_directory(moved)?;
         if let Some(slot) = slot {
-            let (from, to) = (from.clone(), to.clone());
-            let intent = Intent { log: LOG, number: self.number, filesystem: 0, from, to, moved, replaced };
+            let intent = Intent { log: LOG, number: self.number, filesystem: 0, dirs: [from.0, to.0] };
             self.volume.slot(slot, Some(intent));
         }
         self.volume.move_name((from_dir, &from.1), (to_dir, &to.1))?;

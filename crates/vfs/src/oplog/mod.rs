@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use forebay_disk::block_on;
 use forebay_engine::{Mode, NOTE_MAX, Seq};
-use forebay_oplog::{Bindings, New, Operation};
+use forebay_oplog::{Bindings, Identity, Intent, New, Operation};
 use parking_lot::{Condvar, Mutex};
 
 use crate::attr::Attr;
@@ -32,9 +32,7 @@ use crate::fs::{Filesystem, Scheme};
 use crate::journal::{Done, Order};
 pub(crate) use checkpoint::{Checkpoints, Failed, Logging};
 use files::attributes;
-pub(crate) use forebay_oplog::{
-    Binding, Change, Entries, Entry, Intent as Announcement, Object, Record, Rights,
-};
+pub(crate) use forebay_oplog::{Binding, Change, Entries, Entry, Object, Record, Rights};
 use making::Ticket;
 use queue::Queue;
 pub use recover::Recovery;
@@ -240,19 +238,17 @@ impl Filesystem {
         })
     }
 
-    /// Says in a slot what a RENAME is about to do, whose locks are held. `None`: nothing needs to be said.
-    pub(crate) fn announce(
-        &self,
-        way: Option<Way>,
-        announcement: impl FnOnce(u64, u64, u32) -> Announcement,
-    ) -> Result<Option<Announced>> {
+    /// Says in a slot what a RENAME from one of these directories to the other is about to do, whose locks are held. `None`:
+    /// nothing needs to be said.
+    pub(crate) fn announce(&self, way: Option<Way>, dirs: [Identity; 2]) -> Result<Option<Announced>> {
         let Some((linked, way)) = self.linked().zip(way.filter(|way| *way != Way::Each)) else {
             return Ok(None);
         };
         let slot = self.slots.take(self)?;
         let log = linked.cache.oplog.clone();
         let (identity, number) = log.begin_ahead();
-        let said = slots::say(&slot, &announcement(identity, number, linked.number()));
+        let intent = Intent { log: identity, number, filesystem: linked.number(), dirs };
+        let said = slots::say(&slot, &intent);
         let slots = self.slots.clone();
         let announced = Announced { log, slots, number, way, slot: Some(slot), ended: false };
         said.map(|()| Some(announced))
