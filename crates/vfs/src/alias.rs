@@ -5,23 +5,25 @@
 //! with those that it goes with, and gone with them.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
 
-/// The server's own directory in the root of the first export of a file system. Clients do not see it.
+/// The server's own directory in the root of the first export of a file system. Clients do not see it there.
 pub(crate) const PRIVATE: &str = ".forebay";
 const ALIASES: &str = "aliases";
 /// What recovery has taken from one place and not brought to another one yet.
 pub(crate) const MOVING: &str = "moving";
 /// What RENAMEs are about to do.
 pub(crate) const SLOTS: &str = "slots";
+const OWN: [&str; 3] = [ALIASES, MOVING, SLOTS];
 
 /// The kind of an identity that the server made up: a number.
 const MADE_UP: i32 = -2;
@@ -99,6 +101,21 @@ pub(crate) fn dir_if_there(at: impl AsFd, name: &str) -> Result<Option<OwnedFd>>
     }
 }
 
+/// Removes the server's own directory in `root`, and those in it; what is not empty stays.
+fn remove_empty(root: &OwnedFd, private: &OwnedFd) {
+    for name in OWN {
+        let _ = rustix::fs::unlinkat(private, name, AtFlags::REMOVEDIR);
+    }
+    let _ = rustix::fs::unlinkat(root, PRIVATE, AtFlags::REMOVEDIR);
+}
+
+/// The names in a directory.
+pub(crate) fn names(dir: &OwnedFd) -> Result<Vec<CString>> {
+    let all: rustix::io::Result<Vec<_>> =
+        Dir::read_from(dir)?.map(|entry| Ok(entry?.file_name().to_owned())).collect();
+    Ok(all?.into_iter().filter(|name| !matches!(name.to_bytes(), b"." | b"..")).collect())
+}
+
 impl Maps {
     fn insert(&mut self, outer: KernelHandle, inner: KernelHandle) {
         self.remove(&outer);
@@ -134,17 +151,43 @@ impl Aliases {
     /// Reads those below `root`, a directory of the file system.
     pub(crate) fn open(root: OwnedFd, used: bool) -> Result<Self> {
         let aliases = Aliases { root, used, any: AtomicBool::new(false), maps: RwLock::default() };
-        let Some(private) = aliases.private_if_there()? else { return Ok(aliases) };
-        let Some(dir) = dir_if_there(&private, ALIASES)? else { return Ok(aliases) };
+        aliases.read()?;
+        Ok(aliases)
+    }
+
+    fn read(&self) -> Result<()> {
+        let Some(private) = self.private_if_there()? else { return Ok(()) };
+        let Some(dir) = dir_if_there(&private, ALIASES)? else { return Ok(()) };
         let mut maps = Maps::default();
         for entry in Dir::new(dir).map_err(Error::from)? {
             if let Some((outer, inner)) = parse(entry?.file_name().to_bytes()) {
                 maps.insert(outer, inner);
             }
         }
-        aliases.any.store(!maps.inner.is_empty(), Ordering::Release);
-        *aliases.maps.write() = maps;
-        Ok(aliases)
+        self.any.store(!maps.inner.is_empty(), Ordering::Release);
+        *self.maps.write() = maps;
+        Ok(())
+    }
+
+    /// Takes over the server's own directory in another directory of the file system, where it was when that was the first
+    /// export. May be cut anywhere: the rest is taken at the next start.
+    pub(crate) fn gather(&self, other: &OwnedFd) -> Result<()> {
+        let theirs = if self.used { dir_if_there(other, PRIVATE)? } else { None };
+        let Some(theirs) = theirs else { return Ok(()) };
+        for place in OWN {
+            let Some(from) = dir_if_there(&theirs, place)? else { continue };
+            let to = private_dir(self.private()?, place)?;
+            for name in names(&from)? {
+                // Slots are told apart by nothing but numbers, which begin again in each directory.
+                let mut kept = name.to_bytes().to_vec();
+                if place == SLOTS {
+                    kept.extend_from_slice(format!("-{}", rustix::fs::fstat(other)?.st_ino).as_bytes());
+                }
+                rustix::fs::renameat_with(&from, &name, &to, kept, RenameFlags::NOREPLACE)?;
+            }
+        }
+        remove_empty(other, &theirs);
+        self.read()
     }
 
     fn dir(&self) -> Result<OwnedFd> {
@@ -234,11 +277,7 @@ impl Aliases {
     /// Removes the directories of the server's own that are empty.
     pub(crate) fn tidy(&self) -> Result<()> {
         let Some(private) = self.private_if_there()? else { return Ok(()) };
-        // What is not empty stays.
-        for name in [ALIASES, MOVING, SLOTS] {
-            let _ = rustix::fs::unlinkat(&private, name, AtFlags::REMOVEDIR);
-        }
-        let _ = rustix::fs::unlinkat(&self.root, PRIVATE, AtFlags::REMOVEDIR);
+        remove_empty(&self.root, &private);
         Ok(())
     }
 
@@ -291,6 +330,25 @@ mod tests {
         aliases.remove(&handle(10, 1)).unwrap();
         aliases.tidy().unwrap();
         assert!(open(&dir).is_empty() && !dir.path().join(PRIVATE).exists());
+    }
+
+    #[test]
+    fn what_another_directory_has_is_taken_over() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (aliases, theirs) = (open(&dir), open(&other));
+        aliases.insert(handle(10, 1), handle(20, 2)).unwrap();
+        theirs.insert(handle(11, 1), handle(21, 2)).unwrap();
+        for aliases in [&aliases, &theirs] {
+            let slots = private_dir(aliases.private().unwrap(), SLOTS).unwrap();
+            rustix::fs::mkdirat(&slots, "0", Mode::RWXU).unwrap();
+        }
+        aliases.gather(&theirs.root).unwrap();
+        assert!(!other.path().join(PRIVATE).exists());
+        for aliases in [&aliases, &open(&dir)] {
+            assert_eq!(aliases.inner(&handle(10, 1)), handle(20, 2));
+            assert_eq!(aliases.inner(&handle(11, 1)), handle(21, 2));
+        }
+        assert_eq!(std::fs::read_dir(dir.path().join(PRIVATE).join(SLOTS)).unwrap().count(), 2);
     }
 
     #[test]

@@ -192,7 +192,12 @@ impl Vfs {
         let fs = match earlier.iter().find(|export| export.fs.device == device) {
             // Exports of one file system share objects, so their locks and caches agree. Without kernel
             // handles an object is found from one root only.
-            Some(export) if export.kernel_handles() => export.fs.clone(),
+            Some(export) if export.kernel_handles() => {
+                if crate::sys::name_to_handle(&root, c"")? != export.fs.root {
+                    export.fs.aliases.gather(&root)?;
+                }
+                export.fs.clone()
+            }
             _ => {
                 let fs = Arc::new(Filesystem::open(&root, budget.clone(), verifier.clone(), deliver)?);
                 crate::sweep::start(&fs).map_err(|_| Error::Busy)?;

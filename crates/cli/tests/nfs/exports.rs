@@ -160,3 +160,36 @@ fn privileged_ports_where_they_are_asked_for() {
     privileged.attr(&root);
     assert_eq!(c.getattr(&root).status(), Nfsstat3::Acces);
 }
+
+#[test]
+fn handles_from_before_a_crash_are_valid_whichever_export_comes_first() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "ext4", 320 << 20) else { return };
+    let [a, b] = ["a", "b"].map(|name| disk.at.join(name));
+    [&a, &b].iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+    let export = |id: u32, at: &std::path::Path| {
+        let (at, client) = (at.display(), "[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'");
+        format!("[[export]]\nid={id}\npath='{at}'\nname='/{id}'\n{client}\n")
+    };
+    let (first, second) = (export(1, &a), export(2, &b));
+    let mut server = Serve::new().exports(&[&first[..], &second].concat()).cached().start();
+    let mut c = server.connect();
+    let file = {
+        let root = c.mnt(b"/2").unwrap().fhandle;
+        c.new_file(&root, b"f", 0o644)
+    };
+    c.write(&file, 0, b"text", StableHow::FileSync).unwrap();
+    server.kill();
+    // As a power cut leaves it.
+    std::fs::remove_file(b.join("f")).unwrap();
+    server.start();
+    assert_eq!(server.connect().read(&file, 0, 10).unwrap().data, b"text");
+    assert!(a.join(".forebay").exists());
+    server.stop();
+    std::fs::write(server.home().join("forebay.toml"), [&second[..], &first].concat()).unwrap();
+    server.start();
+    assert_eq!(server.connect().read(&file, 0, 10).unwrap().data, b"text");
+    assert!(b.join(".forebay").exists() && !a.join(".forebay").exists());
+    server.stop();
+}

@@ -5,10 +5,10 @@ use std::os::fd::OwnedFd;
 
 use forebay_oplog::Intent;
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, XattrFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::alias::{SLOTS, dir_if_there, private_dir};
+use crate::alias::{SLOTS, dir_if_there, names, private_dir};
 use crate::error::Result;
 use crate::fs::Filesystem;
 
@@ -82,8 +82,8 @@ pub(crate) fn read(fs: &Filesystem) -> Result<Vec<Intent>> {
         let slot = rustix::fs::openat(dir, name, flags, Mode::empty())?;
         let mut bytes = [0; 1024];
         match rustix::fs::fgetxattr(&slot, ATTRIBUTE, &mut bytes) {
-            // What is cut short was never written so: an extended attribute is set as a whole.
-            Ok(len) => intents.extend(Intent::decode(&bytes[..len])),
+            // An extended attribute is set as a whole: what cannot be read is another version's.
+            Ok(len) => intents.push(Intent::decode(&bytes[..len]).ok_or(Errno::BADMSG)?),
             Err(Errno::NODATA) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -101,13 +101,7 @@ pub(crate) fn clear(fs: &Filesystem) -> Result<()> {
 fn each(fs: &Filesystem, mut visit: impl FnMut(&OwnedFd, &std::ffi::CStr) -> Result<()>) -> Result<()> {
     let Some(private) = fs.private_if_there()? else { return Ok(()) };
     let Some(dir) = dir_if_there(&private, SLOTS)? else { return Ok(()) };
-    let names: rustix::io::Result<Vec<_>> =
-        Dir::read_from(&dir)?.map(|entry| Ok(entry?.file_name().to_owned())).collect();
-    let names = names?;
-    names
-        .iter()
-        .filter(|name| !matches!(name.to_bytes(), b"." | b".."))
-        .try_for_each(|name| visit(&dir, name))
+    names(&dir)?.iter().try_for_each(|name| visit(&dir, name))
 }
 
 #[cfg(test)]
