@@ -114,11 +114,19 @@ impl Engine {
     /// No cache device is left.
     pub async fn note(&self, bytes: &[u8]) -> Result<(Seq, NoteId)> {
         loop {
-            if let Some(noted) = self.log.append_note(bytes, &self.notes, &self.segments)? {
+            if let Some(noted) = self.try_note(bytes)? {
                 return Ok(noted);
             }
             self.log.changed.until(|| self.log.has_room(0).then_some(())).await;
         }
+    }
+
+    /// The same without waiting: `None` if there is no room now.
+    ///
+    /// # Errors
+    /// No cache device is left.
+    pub fn try_note(&self, bytes: &[u8]) -> Result<Option<(Seq, NoteId)>> {
+        self.log.append_note(bytes, &self.notes, &self.segments)
     }
 
     /// Notes up to this one are not needed any more.

@@ -26,6 +26,7 @@ mod handles;
 mod independent;
 mod listing;
 mod listing_changes;
+mod log_faults;
 mod logged;
 mod mounting;
 mod names;

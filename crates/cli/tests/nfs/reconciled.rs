@@ -360,3 +360,16 @@ fn a_symbolic_link_with_a_long_text_is_not_undone_by_what_came_before_it() {
         assert_eq!(c.attr(&scene.root).mtime, before.mtime, "the directory's time is the change's");
     });
 }
+
+#[test]
+fn an_alias_goes_with_its_file() {
+    on_each(|scene| {
+        let file = scene.file("f");
+        scene.crash(|at| std::fs::remove_file(at.join("f")).unwrap());
+        scene.assert_file("f", &file, "f");
+        let aliases = || std::fs::read_dir(scene.at.join(".forebay/aliases")).unwrap().count();
+        assert_eq!(aliases(), 1);
+        scene.client().remove(&scene.root, b"f").unwrap();
+        assert_eq!(aliases(), 0);
+    });
+}

@@ -89,38 +89,44 @@ struct Threads {
 }
 
 impl Shared {
-    /// Everything that has a number by now is in the backing file systems, durably. Notes up to `let_go` were appended
-    /// before this was called, and need not be kept.
+    /// Everything that has a number by now is in the backing file systems, durably, but for those that fail. Notes up to
+    /// `let_go` were appended before this was called, and need not be kept if none fails.
     fn make(&self, let_go: Option<NoteId>) -> Result<()> {
         let one = self.under_way.lock();
         let upto = self.oplog.carried_out();
-        let due: Vec<_> =
-            self.filesystems.iter().filter_map(|(number, fs)| Some((*number, fs.upgrade()?))).collect();
+        let due = self.filesystems.iter().filter_map(|(number, fs)| Some((*number, fs.upgrade()?)));
         let is_due = |fs: &Filesystem| fs.linked().is_some_and(|linked| linked.logging.is_due());
-        let due: Vec<_> = due.into_iter().filter(|(_, fs)| is_due(fs)).collect();
-        for (_, fs) in &due {
-            self.commit(fs)?;
-        }
+        let due: Vec<_> = due.filter(|(_, fs)| is_due(fs)).collect();
+        let committed: Vec<_> = due.iter().map(|(_, fs)| self.commit(fs)).collect();
+        let result = committed.iter().copied().fold(Ok(()), Result::and);
         // Before the records, which may have to wait for this very room: what of the rest is found is in the file systems.
-        if let Some(notes) = let_go {
+        if let Some(notes) = let_go.filter(|_| result.is_ok()) {
             self.engine.let_go(notes);
         }
         // Who waits for room here must not keep others from making it.
         drop(one);
-        for (filesystem, fs) in &due {
-            let record = Record::Checkpoint { filesystem: *filesystem, upto };
-            let noted = block_on(async {
-                let (frame, _) = self.engine.note(&record.encode()).await?;
-                self.engine.commit(frame).await
-            });
-            // Without cache devices there is no log, and nothing in it.
-            if noted.is_ok()
-                && let Some(linked) = fs.linked()
-            {
-                linked.logging.reached(upto);
-            }
+        let through = due.iter().zip(committed).filter(|(_, committed)| committed.is_ok());
+        through.for_each(|((filesystem, fs), _)| self.record(*filesystem, fs, upto, result.is_ok()));
+        result
+    }
+
+    /// Puts into the log what a commit has made true. `wait`: for room; nobody makes any while a file system fails.
+    fn record(&self, filesystem: u32, fs: &Filesystem, upto: u64, wait: bool) {
+        let record = Record::Checkpoint { filesystem, upto }.encode();
+        let noted = block_on(async {
+            let noted = match wait {
+                true => Some(self.engine.note(&record).await?),
+                false => self.engine.try_note(&record)?,
+            };
+            let Some((frame, _)) = noted else { return Ok(false) };
+            self.engine.commit(frame).await.map(|()| true)
+        });
+        // Without cache devices there is no log, and nothing in it.
+        if noted == Ok(true)
+            && let Some(linked) = fs.linked()
+        {
+            linked.logging.reached(upto);
         }
-        Ok(())
     }
 
     fn commit(&self, fs: &Filesystem) -> Result<()> {
