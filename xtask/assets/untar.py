@@ -29,7 +29,7 @@ def entry(path, kind, chance):
 
 
 def make(archive, count):
-    """Sizes as in the sources of Linux: half below 4 KiB, 13 KiB on average; some links of both kinds."""
+    """Sizes as in the sources of Linux: half below 3.3 KiB, 10 KiB on average; some links of both kinds."""
     chance = random.Random(int(count))
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
         for number in range(int(count)):
