@@ -59,7 +59,8 @@ pub(crate) struct Guest {
 impl Guest {
     /// Boots, runs the command, and returns its exit status; `each` gets every line of its stdout and stderr.
     ///
-    /// Emulation now and then hangs before the guest is up; it is then booted once more.
+    /// Emulation on a busy machine now and then hangs, or the kernel panics, before the guest is up; it is then booted once
+    /// more.
     ///
     /// # Errors
     /// The guest did not boot, could not mount, was killed by its limit, or died.
@@ -71,7 +72,7 @@ impl Guest {
         let ended = match self.boot(work.path(), &kernel, &mut each)? {
             Some(ended) => ended,
             None => {
-                eprintln!("the guest was not up after {} s: booting it again", BOOT.as_secs());
+                eprintln!("the guest did not come up within {} s: booting it again", BOOT.as_secs());
                 let again = self.boot(work.path(), &kernel, &mut each)?;
                 again
                     .with_context(|| format!("the guest did not boot; its console:\n{}", tail(work.path())))?
@@ -95,7 +96,8 @@ impl Guest {
         fs::write(work.join("console"), "")?;
         let up = || console(work).contains(UP);
         let mut qemu = bounded(Some(self.limit), "qemu-system-x86_64", self.arguments(kernel));
-        process::lines_once_begun(qemu.current_dir(work), BOOT, up, each)
+        let ended = process::lines_once_begun(qemu.current_dir(work), BOOT, up, each)?;
+        Ok(ended.filter(|_| up()))
     }
 
     fn initramfs(&self, kernel: &Kernel) -> Result<Vec<u8>> {
