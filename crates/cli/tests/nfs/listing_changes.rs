@@ -213,6 +213,7 @@ fn listings_from_memory_never_go_back_in_time() {
     let done = AtomicBool::new(false);
     std::thread::sleep(std::time::Duration::from_millis(30));
     std::thread::scope(|scope| {
+        let _done = DoneAtEnd(&done);
         for writer in 0..3 {
             let (mut c, done, files, sizes) = (server.connect(), &done, &files, &sizes);
             scope.spawn(move || {
@@ -232,7 +233,6 @@ fn listings_from_memory_never_go_back_in_time() {
                 }
             });
         }
-        let _done = DoneAtEnd(&done);
         for round in 0..300 {
             let least: Vec<_> = sizes.iter().map(|size| size.load(Ordering::Acquire)).collect();
             let way = Way::Plus { dircount: 1 << 20, maxcount: if round % 2 == 0 { 1 << 20 } else { 3000 } };
