@@ -1,5 +1,5 @@
 //! A Linux client unpacks a source tree over emulated slow disks, on a mount that writes synchronously, while the power
-//! is cut: server, disks and cache devices lose what was not flushed. The client carries on by itself, and tree, handles and
+//! is cut: the server dies and the disks lose what was not flushed. The client carries on by itself, and tree, handles and
 //! open files are as they were. Without cuts, and with other servers, it is a measurement.
 
 use std::{fs, path::Path, process::Command, thread, time::Duration};
@@ -39,7 +39,7 @@ pub(crate) struct Untar {
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<std::path::PathBuf>,
-    /// The control: flushes of the cache devices do nothing, and the run has to fail
+    /// The control: flushes of the disks do nothing, and the run has to fail
     #[arg(long)]
     lose_flushes: bool,
     /// The guest is killed after so many seconds
@@ -86,7 +86,7 @@ impl Untar {
         }
         arrays.push(Array::new(&binary, work.path(), EXPORT, &self.fs, false)?);
         if self.lose_flushes {
-            arrays[0].inject("flush-noop")?;
+            arrays.iter().try_for_each(|array| array.inject("flush-noop"))?;
         }
         Server::start_in(work, arrays, self.server, self.forebay.as_deref(), &self.mode)
     }
