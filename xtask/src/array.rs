@@ -17,14 +17,14 @@ pub(crate) struct Array {
     state: PathBuf,
     fs: String,
     mount: PathBuf,
-    /// Its requests take no time.
-    instant: bool,
+    /// It is as quick as an SSD.
+    quick: bool,
 }
 
 impl Array {
-    /// One with the file system `fs`, ext4 or xfs, mounted at `place` in `work`: as slow as eight disks or, `instant`, like an
+    /// One with the file system `fs`, ext4 or xfs, mounted at `place` in `work`: as slow as eight disks or, `quick`, like an
     /// SSD.
-    pub(crate) fn new(forebay: &Path, work: &Path, place: &str, fs: &str, instant: bool) -> Result<Self> {
+    pub(crate) fn new(forebay: &Path, work: &Path, place: &str, fs: &str, quick: bool) -> Result<Self> {
         let array = Array {
             forebay: forebay.into(),
             // The data is in a directory that all share.
@@ -32,7 +32,7 @@ impl Array {
             state: work.join("arrays"),
             fs: fs.into(),
             mount: work.join(place),
-            instant,
+            quick,
         };
         array.power_on()?;
         Ok(array)
@@ -52,11 +52,13 @@ impl Array {
         let mut arguments: Vec<&OsStr> = what.map(OsStr::new).into();
         arguments.extend([OsStr::new("--mount"), self.mount.as_os_str()]);
         self.verb(&arguments)?;
-        if self.instant { self.inject("instant") } else { Ok(()) }
+        if self.quick { self.inject(&["slow", "--factor", "0.01"]) } else { Ok(()) }
     }
 
-    pub(crate) fn inject(&self, fault: &str) -> Result<()> {
-        self.verb(&["inject", fault].map(OsStr::new))
+    pub(crate) fn inject(&self, fault: &[&str]) -> Result<()> {
+        let mut arguments = vec![OsStr::new("inject")];
+        arguments.extend(fault.iter().map(OsStr::new));
+        self.verb(&arguments)
     }
 
     /// From now on every request fails; a part of what was not flushed, which `seed` decides on, is lost.

@@ -86,7 +86,7 @@ impl Untar {
         }
         arrays.push(Array::new(&binary, work.path(), EXPORT, &self.fs, false)?);
         if self.lose_flushes {
-            arrays.iter().try_for_each(|array| array.inject("flush-noop"))?;
+            arrays.iter().try_for_each(|array| array.inject(&["flush-noop"]))?;
         }
         Server::start_in(work, arrays, self.server, self.forebay.as_deref(), &self.mode)
     }
