@@ -65,7 +65,7 @@ pub(crate) fn all() -> Vec<Step> {
         }),
         step("fuzz", fuzz),
         // So many worlds, not minutes: it must mean the same on every machine.
-        step("sim", || one(&mut sim(&["--seeds", "1200"]))),
+        step("sim", || one(&mut sim(&["--seeds", "800"]))),
         step("sim: all", || {
             one(&mut sim(&["--exhaustive", "2", "--stride", "12"]))?;
             one(&mut sim(&["--exhaustive", "3", "--stride", "120"]))
