@@ -156,7 +156,7 @@ fn keep_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: only sets limits of the allocator.
     unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 20);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
         libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
     }
 }

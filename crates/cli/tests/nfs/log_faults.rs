@@ -64,7 +64,7 @@ fn the_journal_of_one_file_system_fails_and_others_have_checkpoints() {
 #[test]
 fn without_cache_devices_every_change_waits_for_the_journal() {
     for fs in ["xfs", "ext4"] {
-        let Some(array) = Array::instant(fs) else { return };
+        let Some(array) = Array::new(fs) else { return };
         let mut server = array.serve().cached().start();
         let mut c = server.connect();
         let root = c.root();
