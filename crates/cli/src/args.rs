@@ -180,8 +180,8 @@ pub(crate) struct PathArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What only the cache has is first written to the directory; nothing is lost. For who has changed files in the served \
-directory itself and wants to be sure that clients read those.
+What only the cache has is first written to the directory; nothing is lost. What is known of names and attributes is \
+forgotten. For who has changed files in the served directory itself and wants to be sure that clients read those.
 
 Examples:
   forebay invalidate /srv/data/results/run7.h5

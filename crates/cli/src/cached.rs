@@ -24,11 +24,13 @@ pub(crate) fn invalidate(args: &InvalidateArgs) -> anyhow::Result<Exit> {
         output::json(&files)?;
     } else {
         output::note(&format!(
-            "Dropped {} on the cache devices and {} in memory of {} files, {} of which were destaged first.",
+            "Dropped {} on the cache devices and {} in memory of {} files, {} of which were destaged first, and what was known of the \
+             names and attributes of {} files.",
             format_size(files.ssd_bytes),
             format_size(files.ram_bytes),
             output::count(files.cached_files),
-            output::count(files.dirty_files)
+            output::count(files.dirty_files),
+            output::count(files.files)
         ));
     }
     if files.kept_files > 0 {

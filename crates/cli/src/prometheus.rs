@@ -31,6 +31,17 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
         ("{from=\"directory\"}", &metadata.listing_misses),
     ];
     text.metric("listings_total", "counter", "READDIRPLUS answered.", &listings);
+    text.metric(
+        "known_files",
+        "gauge",
+        "Files not open whose attributes are kept.",
+        &[("", &metadata.files)],
+    );
+    let looks = [
+        ("{from=\"memory\"}", &metadata.file_hits as &dyn Display),
+        ("{from=\"directory\"}", &metadata.file_misses),
+    ];
+    text.metric("closed_looks_total", "counter", "GETATTR and LOOKUP of files that are not open.", &looks);
     if let Some(pool) = &status.pool {
         let healthy = pool.devices.iter().filter(|device| device.state == "healthy").count();
         text.metric("cache_devices", "gauge", "Cache devices in use.", &[("", &healthy)]);

@@ -210,12 +210,22 @@ fn counters(status: &Status) -> String {
         (
             "metadata",
             format!(
-                "{} entries listed, {} of {}, {} listings answered from memory, {} not",
-                count(metadata.listed),
+                "{} of {}: {} entries listed, {} names, attributes of {} files that are not open",
                 format_size(metadata.bytes),
                 format_size(metadata.limit_bytes),
+                count(metadata.listed),
+                count(metadata.names),
+                count(metadata.files)
+            ),
+        ),
+        (
+            "from memory",
+            format!(
+                "{} listings, {} not; {} GETATTR and LOOKUP of files that are not open, {} not",
                 count(metadata.listing_hits),
-                count(metadata.listing_misses)
+                count(metadata.listing_misses),
+                count(metadata.file_hits),
+                count(metadata.file_misses)
             ),
         ),
         (

@@ -194,7 +194,11 @@ pub struct DurabilityStatus {
 pub struct MetadataStatus {
     /// Entries of directories whose listings are kept.
     pub listed: u64,
-    /// Bytes they use.
+    /// Files that are not open whose attributes are kept.
+    pub files: u64,
+    /// Names that open directories were asked for, also in vain.
+    pub names: u64,
+    /// Bytes that all of these use.
     pub bytes: u64,
     /// The most that may be used.
     pub limit_bytes: u64,
@@ -202,6 +206,10 @@ pub struct MetadataStatus {
     pub listing_hits: u64,
     /// READDIRPLUS that asked the file system for entries.
     pub listing_misses: u64,
+    /// GETATTR and LOOKUP of files that are not open, answered from their attributes.
+    pub file_hits: u64,
+    /// GETATTR and LOOKUP that had to open a file.
+    pub file_misses: u64,
 }
 
 /// Replies kept for retransmissions.

@@ -3,8 +3,8 @@
 use forebay_rpc::Reply;
 use forebay_vfs::{Access, FileType, Wait};
 use forebay_wire::nfs3::{
-    self, AccessArgs, AccessOk, Failed, Fattr3, FsinfoOk, FsstatOk, GetattrArgs, LookupArgs, LookupOk,
-    Nfsstat3, Nfstime3, PathconfOk, PostOpAttr, Procedure, access, fsf,
+    self, AccessArgs, AccessOk, Failed, Fattr3, FileHandle, FsinfoOk, FsstatOk, GetattrArgs, LookupArgs,
+    LookupOk, Nfsstat3, Nfstime3, PathconfOk, PostOpAttr, Procedure, access, fsf,
 };
 use forebay_wire::xdr::Encode;
 
@@ -62,8 +62,18 @@ impl Shared {
 
     fn getattr(&self, call: &Call<'_>, wait: Wait) -> Answer<Fattr3, ()> {
         let args: GetattrArgs = call.args()?;
-        let found = self.at(call, &args.object, wait);
-        finish(found.and_then(|at| Ok(fattr(&self.vfs.getattr(&at.target)?, at.fsid()))), ())
+        let found = match self.at(call, &args.object, wait) {
+            Err(Stop::Later) => self.known(call, &args.object),
+            at => at.and_then(|at| Ok(fattr(&self.vfs.getattr(&at.target)?, at.fsid()))),
+        };
+        finish(found, ())
+    }
+
+    /// The attributes of what is not open, if they are known.
+    fn known(&self, call: &Call<'_>, object: &FileHandle) -> Result<Fattr3, Stop> {
+        let (export, attr) = self.vfs.known(object.as_bytes()).ok_or(Stop::Later)?;
+        self.admit(call, &export)?;
+        Ok(fattr(&attr, export.fsid))
     }
 
     fn lookup(&self, call: &Call<'_>, wait: Wait) -> Answer<LookupOk, PostOpAttr> {
@@ -72,9 +82,9 @@ impl Shared {
         let found = self.at(call, &args.dir, wait).and_then(|at| {
             let (found, dir) = self.vfs.lookup(&at.target, args.name, &at.caller.cred, wait);
             dir_attributes = dir.map(|attr| fattr(&attr, at.fsid()));
-            let (child, attr) = found?;
-            let obj_attributes = Some(fattr(&attr, at.fsid()));
-            Ok(LookupOk { object: handle(&self.vfs.handle(&child)), obj_attributes, dir_attributes })
+            let found = found?;
+            let obj_attributes = Some(fattr(&found.attr, at.fsid()));
+            Ok(LookupOk { object: handle(&found.handle), obj_attributes, dir_attributes })
         });
         finish(found, dir_attributes)
     }

@@ -123,7 +123,8 @@ impl Shared {
     }
 
     fn step(&self, dir: &Target, name: &[u8], server: &Cred) -> Result<Target, Mountstat3> {
-        let (target, _) = self.vfs.lookup(dir, name, server, Wait::Yes).0.map_err(mount_status)?;
+        let found = self.vfs.lookup(dir, name, server, Wait::Yes).0.map_err(mount_status)?;
+        let target = self.vfs.target(found.handle.as_slice(), Wait::Yes).map_err(mount_status)?;
         if target.object.kind() == FileType::Directory { Ok(target) } else { Err(Mountstat3::Notdir) }
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay_disk::tasks;
 use forebay_rpc::{Message, Outcome, Peer, Record, Reply, Service, Ticket, Workers};
-use forebay_vfs::{Target, Vfs, Wait};
+use forebay_vfs::{Export, Target, Vfs, Wait};
 use forebay_wire::mount3;
 use forebay_wire::nfs3::{FileHandle, Nfsstat3, Procedure};
 use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
@@ -329,11 +329,16 @@ impl Shared {
     /// The object `handle` names and the caller, if the export's rules admit it.
     pub(crate) fn at(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
         let target = self.vfs.target(handle.as_bytes(), wait)?;
-        let export = self.exports.iter().find(|export| export.id == target.export.id);
-        let export = export.ok_or(Stop::Fail(Nfsstat3::Stale))?;
-        let caller = caller::admit(&self.vfs.creds, &self.clients, export, call.peer, &call.header.cred)
-            .map_err(Stop::Fail)?;
+        let caller = self.admit(call, &target.export)?;
         Ok(At { target, caller })
+    }
+
+    /// The caller, if the export's rules admit it.
+    pub(crate) fn admit(&self, call: &Call<'_>, export: &Export) -> Result<Caller, Stop> {
+        let export = self.exports.iter().find(|known| known.id == export.id);
+        let export = export.ok_or(Stop::Fail(Nfsstat3::Stale))?;
+        caller::admit(&self.vfs.creds, &self.clients, export, call.peer, &call.header.cred)
+            .map_err(Stop::Fail)
     }
 }
 

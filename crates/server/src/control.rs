@@ -14,7 +14,7 @@ use forebay_control::{
 };
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
-use forebay_vfs::{Holdings, Vfs};
+use forebay_vfs::{Holdings, NAME_COST, Vfs};
 use forebay_wire::nfs3::Procedure;
 
 use crate::cache::{Cache, config_mode, engine_mode};
@@ -94,13 +94,18 @@ impl Control {
     }
 
     fn metadata(&self) -> MetadataStatus {
-        let listings = self.vfs.budget.listings();
+        let budget = &self.vfs.budget;
+        let (listings, known, names) = (budget.listings(), budget.known(), budget.names());
         MetadataStatus {
             listed: listings.entries() as u64,
-            bytes: listings.bytes() as u64,
+            files: known.len() as u64,
+            names: names as u64,
+            bytes: (listings.bytes() + known.bytes() + names * NAME_COST) as u64,
             limit_bytes: self.settings.limits.metadata_memory,
             listing_hits: listings.hits.load(Relaxed),
             listing_misses: listings.misses.load(Relaxed),
+            file_hits: known.hits.load(Relaxed),
+            file_misses: known.misses.load(Relaxed),
         }
     }
 

@@ -10,7 +10,7 @@ use forebay_config::{Access, Export, Mode, Portmap, Settings, format_size};
 use forebay_control::{EventLog, HandleMode, Severity};
 use forebay_nfs::{CacheLimits, Nfs, NfsConfig, Ports};
 use forebay_rpc::{Config, Server, StartError};
-use forebay_vfs::{Budget, ExportSpec, HandleKey, Ownership, Verifier, Vfs};
+use forebay_vfs::{Budget, ExportSpec, HandleKey, Ownership, Verifier, Vfs, Watch};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::cache::{self, Cache, CacheReady};
@@ -40,11 +40,14 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
     let started = Instant::now();
     let open_files = privileges::raise_open_files();
     let asker = Asker::start();
+    // Only who has all privileges is told.
+    let watches: Vec<_> =
+        settings.exports.iter().map(|export| Watch::open(&export.path).map(Arc::new)).collect();
     privileges::drop_capabilities();
     let _state = state_dir::take(&settings.state_dir)?;
     let _owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, _>>()?;
     let events = Arc::new(EventLog::default());
-    let vfs = Arc::new(open_vfs(&settings, open_files)?);
+    let vfs = Arc::new(open_vfs(&settings, open_files, watches)?);
     let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings))?);
     let server =
         Server::bind(&settings.listen, transport_config(&settings), nfs.clone()).map_err(start_error)?;
@@ -138,14 +141,18 @@ fn require_writable(path: &Path) -> Result<(), Error> {
     writable.map_err(|errno| Error::ReadOnlyDirectory { path: path.into(), reason: errno.to_string() })
 }
 
-fn open_vfs(settings: &Settings, open_files: u64) -> Result<Vfs, Error> {
+fn open_vfs(settings: &Settings, open_files: u64, watches: Vec<Option<Arc<Watch>>>) -> Result<Vfs, Error> {
     let failed = |source: io::Error| Error::StateDir { path: settings.state_dir.clone(), source };
     let key = HandleKey::new(&forebay_vfs::handle_secret(&settings.state_dir).map_err(failed)?);
     let verifier = Arc::new(Verifier::open(&settings.state_dir).map_err(failed)?);
     let specs: Vec<_> = settings
         .exports
         .iter()
-        .map(|export| ExportSpec { id: export.id, name: export.name.clone(), path: export.path.clone() })
+        .zip(watches)
+        .map(|(export, watch)| {
+            let (name, path) = (export.name.clone(), export.path.clone());
+            ExportSpec { id: export.id, name, path, watch }
+        })
         .collect();
     // Descriptors left over for connections and the server's own files.
     let reserved = settings.limits.connections as u64 + 256;

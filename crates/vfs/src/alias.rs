@@ -129,6 +129,14 @@ impl Maps {
         }
     }
 
+    /// What an object is called outside; `None`: it needs an identity of its own.
+    fn outer_of(&self, inner: &KernelHandle) -> Option<KernelHandle> {
+        match self.outer.get(inner) {
+            Some(outer) => Some(*outer),
+            None => ino_of(inner).is_none_or(|ino| !self.shown.contains_key(&ino)).then_some(*inner),
+        }
+    }
+
     fn remove(&mut self, outer: &KernelHandle) -> Option<KernelHandle> {
         let inner = self.inner.remove(outer)?;
         self.outer.remove(&inner);
@@ -233,20 +241,22 @@ impl Aliases {
         if self.is_empty() {
             return Ok(inner);
         }
-        let known = |maps: &Maps| match maps.outer.get(&inner) {
-            Some(outer) => Some(*outer),
-            None => ino_of(&inner).is_none_or(|ino| !maps.shown.contains_key(&ino)).then_some(inner),
-        };
-        if let Some(outer) = known(&self.maps.read()) {
+        if let Some(outer) = self.maps.read().outer_of(&inner) {
             return Ok(outer);
         }
         let mut maps = self.maps.write();
-        if let Some(outer) = known(&maps) {
+        if let Some(outer) = maps.outer_of(&inner) {
             return Ok(outer);
         }
         let outer = made_up();
         self.write(&mut maps, outer, inner)?;
         Ok(outer)
+    }
+
+    /// The same of an object that need not be an exported one. `None`: nobody has asked for it yet, so nothing can be known
+    /// of it under the name that it will have.
+    pub(crate) fn outer_if_met(&self, inner: &KernelHandle) -> Option<KernelHandle> {
+        if self.is_empty() { Some(*inner) } else { self.maps.read().outer_of(inner) }
     }
 
     /// The file id of what has this inode number.
@@ -357,8 +367,12 @@ mod tests {
         let aliases = open(&dir);
         aliases.insert(handle(10, 1), handle(20, 2)).unwrap();
         let newcomer = handle(10, 7);
+        assert_eq!(aliases.outer_if_met(&newcomer), None);
+        assert_eq!(aliases.all(), [(handle(10, 1), handle(20, 2))], "nothing was made up for that");
         let outer = aliases.outer(newcomer).unwrap();
         assert_eq!(outer.kind, MADE_UP);
+        assert_eq!(aliases.outer_if_met(&newcomer), Some(outer));
+        assert_eq!(aliases.outer_if_met(&handle(20, 2)), Some(handle(10, 1)));
         let fileid = aliases.fileid(10);
         assert!(fileid >= MADE_UP_INO && Some(fileid) == ino_of(&outer));
         assert_eq!(aliases.fileid(20), 10);

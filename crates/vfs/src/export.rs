@@ -19,6 +19,7 @@ use crate::oplog::{self, Pending, Recovery, Way};
 use crate::table::Budget;
 use crate::verdicts::ask_kernel;
 use crate::verifier::Verifier;
+use crate::watch::Watch;
 
 /// Whether an operation may wait for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub struct ExportSpec {
     pub name: String,
     /// The directory served.
     pub path: PathBuf,
+    /// What tells of changes by others in its file system, if anything does.
+    pub watch: Option<Arc<Watch>>,
 }
 
 /// A directory in service.
@@ -199,7 +202,14 @@ impl Vfs {
                 export.fs.clone()
             }
             _ => {
-                let fs = Arc::new(Filesystem::open(&root, budget.clone(), verifier.clone(), deliver)?);
+                // Numbers are those of exports, of which there are fewer.
+                let number = u16::try_from(earlier.len());
+                let watch = spec.watch.clone().filter(|_| number.is_ok());
+                let number = number.unwrap_or_default();
+                let opened =
+                    Filesystem::open(&root, budget.clone(), verifier.clone(), deliver, number, watch)?;
+                let fs = Arc::new(opened);
+                crate::watch::start(&fs).map_err(|_| Error::Busy)?;
                 crate::sweep::start(&fs).map_err(|_| Error::Busy)?;
                 fs
             }
@@ -236,6 +246,15 @@ impl Vfs {
         let object = export.fs.resolve(&kernel, wait.allowed())?;
         export.fs.is_recorded(&object, wait.allowed())?;
         Ok(Target { export: export.clone(), object })
+    }
+
+    /// What a handle from the wire names, if that is not open and its attributes are known all the same: its export and
+    /// the attributes. Never waits.
+    pub fn known(&self, wire: &[u8]) -> Option<(Arc<Export>, Attr)> {
+        let (id, kernel) = self.key.open(wire).ok()?;
+        let export = self.exports.iter().find(|export| export.id == id)?;
+        let attr = export.fs.known(&kernel, Wait::No)?;
+        Some((export.clone(), attr))
     }
 
     /// The handle of a target.
@@ -301,6 +320,10 @@ impl Vfs {
         // Before what it puts into the log, which may be full of notes.
         cache.checkpoints.start()?;
         let answers = oplog::settle(&cache, recovery, store.filesystems())?;
+        // What was seen before had not been brought to where the log says it is, nor was the cache asked.
+        for (_, fs) in store.filesystems() {
+            fs.anything_changed();
+        }
         let _ = self.cache.set(cache);
         Ok(answers)
     }

@@ -12,16 +12,19 @@ use crate::alias::{Aliases, PRIVATE};
 use crate::attr::Attr;
 use crate::cache::Linked;
 use crate::error::{Error, Result};
+use crate::export::Wait;
 use crate::journal::{Deliver, Journal};
 use crate::locate::{self, Locator};
 use crate::object::Object;
 use crate::oplog::making::Making;
 use crate::oplog::slots::Slots;
 use crate::order::order_of;
+use crate::overlay::Overlay;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, Table};
 use crate::verifier::Verifier;
-use crate::versions::Versions;
+use crate::versions::{Version, Versions};
+use crate::watch::Watch;
 use crate::writeback::Writeback;
 
 pub(crate) const EXT4: i64 = 0xef53;
@@ -58,6 +61,8 @@ pub(crate) struct Filesystem {
     /// The largest file it can hold and this process may write, in bytes.
     pub(crate) largest_file: u64,
     pub(crate) versions: Versions,
+    /// What others do in it, if the kernel tells.
+    pub(crate) watch: Option<Arc<Watch>>,
     /// The cache in front of it.
     pub(crate) linked: OnceLock<Linked>,
     /// Whether two changes of an object always show different ctimes if it was looked at in between.
@@ -71,6 +76,8 @@ impl Filesystem {
         budget: Budget,
         verifier: Arc<Verifier>,
         deliver: Deliver,
+        number: u16,
+        watch: Option<Arc<Watch>>,
     ) -> Result<Self> {
         let device = rustix::fs::fstat(root)?.st_dev;
         let magic = rustix::fs::fstatfs(root)?.f_type;
@@ -104,9 +111,11 @@ impl Filesystem {
             journal: Journal::open(again()?, order, budget.clone(), verifier, deliver)?,
             writeback: Writeback::start(budget.clone()).map_err(|_| Error::Busy)?,
             largest_file: largest_file(root, magic)?,
+            versions: Versions::new(budget.known().clone(), number),
+            // Of a file system that others use as well, over a network, the kernel tells what this host does only.
+            watch: watch.filter(|_| kernel_handles && is_local(magic) && budget.known().has_room()),
             budget,
             fine_times: fine_times(root),
-            versions: Versions::new(),
             linked: OnceLock::new(),
         })
     }
@@ -114,7 +123,7 @@ impl Filesystem {
     /// Whether fstat of an open object needs no more than memory: true of local file systems, not of those that
     /// ask a server or another process.
     pub(crate) fn attributes_in_memory(&self) -> bool {
-        matches!(type_name(self.magic), "ext4" | "xfs" | "btrfs" | "tmpfs" | "zfs" | "f2fs")
+        is_local(self.magic)
     }
 
     pub(crate) fn mount(&self) -> BorrowedFd<'_> {
@@ -162,12 +171,81 @@ impl Filesystem {
                 if let Some(linked) = self.linked.get() {
                     linked.meet(&object, &attr);
                 }
-                self.table.insert(object)
+                self.table.insert(object, |leaving| self.remember(leaving))
             }
         };
         // Asked for after the backing file's: taken again if the engine knows more.
         let attr = if object.link.get().is_some() { object.attr()? } else { attr };
         Ok((object, attr))
+    }
+
+    /// Keeps the attributes of an object that has left the table.
+    fn remember(&self, object: &Object) {
+        if self.watch.is_none() || object.is_dir() {
+            return;
+        }
+        let kernel = &object.kernel;
+        let version = self.versions.of(kernel);
+        // Not what the object refers to: it may have come into the table again, and into the cache, since it left.
+        let overlay = self.overlay(kernel);
+        let recorded = self.making.is_through(object.made_by.load(Ordering::Relaxed));
+        let settled = overlay.as_ref().is_none_or(Overlay::is_settled);
+        match (version.filter(|_| recorded && settled), object.raw_attr()) {
+            (Some(version), Ok(attr)) => {
+                let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
+                self.versions.learn(kernel, &attr, version);
+            }
+            // What was kept of it before it came into the table is older.
+            _ => self.versions.forget(kernel),
+        }
+    }
+
+    /// Keeps attributes that were just seen, under `version`, of what is not in the table. The backing store knew
+    /// everything of it.
+    pub(crate) fn saw(&self, kernel: &KernelHandle, attr: &Attr, version: Version) {
+        // Nobody may see an object before the record that made it is in the log.
+        let recorded = self.linked.get().is_none() || self.making.latest() == 0;
+        if self.watch.is_some() && recorded && attr.kind != FileType::Directory {
+            self.versions.learn(kernel, attr, version);
+        }
+    }
+
+    /// The attributes of an object that is not in the table, without asking the file system; `None`: not known.
+    /// A request that may not wait comes again if this fails: it counts then.
+    pub(crate) fn known(&self, kernel: &KernelHandle, wait: Wait) -> Option<Attr> {
+        let known = if self.catch_up() { self.versions.known(kernel) } else { None };
+        let counters = self.budget.known();
+        if known.is_some() {
+            counters.hits.fetch_add(1, Ordering::Relaxed);
+        } else if !wait.allowed() {
+            counters.misses.fetch_add(1, Ordering::Relaxed);
+        }
+        known
+    }
+
+    /// Takes notice of what others have done up to now; false: nobody tells, or it is too much.
+    pub(crate) fn catch_up(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.catch_up(self))
+    }
+
+    /// Others have changed an object.
+    pub(crate) fn changed_behind(&self, inner: &KernelHandle) {
+        if let Some(kernel) = self.aliases.outer_if_met(inner) {
+            drop(self.versions.change(&kernel));
+        }
+    }
+
+    /// Whatever is known of an object is asked for again.
+    pub(crate) fn forget_known(&self, kernel: &KernelHandle) {
+        drop(self.versions.change(kernel));
+        if let Some(object) = self.table.get(kernel) {
+            object.forget_known();
+        }
+    }
+
+    /// Others may have changed anything.
+    pub(crate) fn anything_changed(&self) {
+        self.versions.change_all();
     }
 
     /// The handle of `name` in `dir` without keeping the object; for READDIRPLUS.
@@ -321,6 +399,11 @@ pub(crate) fn type_name(magic: i64) -> &'static str {
         0x6969 => "nfs",
         _ => "other",
     }
+}
+
+/// Whether only this host's kernel changes a file system of this type.
+fn is_local(magic: i64) -> bool {
+    matches!(type_name(magic), "ext4" | "xfs" | "btrfs" | "tmpfs" | "zfs" | "f2fs")
 }
 
 /// Whether the kernel gives this file system fine-grained change times (Linux 6.13 and most local ones), tried with an

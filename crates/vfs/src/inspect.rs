@@ -1,4 +1,4 @@
-//! What the cache holds of the files below a path, and dropping it.
+//! What the cache holds of the files below a path, and dropping it with all that is known of names and attributes.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -62,10 +62,11 @@ const TRIES: usize = 8;
 /// A walk over the files below a path.
 struct Walk<'a> {
     fs: &'a Filesystem,
-    linked: &'a Linked,
+    /// The cache, if there is one.
+    linked: Option<&'a Linked>,
     seen: HashSet<u64>,
     found: Holdings,
-    /// Files of which something is cached, if they are wanted.
+    /// Files of which something is cached, if that is to be dropped.
     cached: Option<Vec<(String, Arc<Cached>)>>,
 }
 
@@ -73,13 +74,17 @@ impl Vfs {
     /// What the cache holds of the file at `path`, or of all below the directory. `path` is absolute, without symbolic
     /// links.
     pub fn holdings(&self, path: &Path) -> std::result::Result<Holdings, InspectError> {
+        if self.cache.get().is_none() {
+            return Err(InspectError::NoCache);
+        }
         self.walk(path, false).map(|walk| walk.found)
     }
 
-    /// Destages what only the cache has of the file at `path`, or of all below the directory, then drops everything
-    /// cached of them: durably when this returns. What was there before is the result.
+    /// Forgets names and attributes of what is at `path`, and of all below a directory. Destages what only the cache has
+    /// of these files, then drops everything cached of them: durably when this returns. What was there before is the result.
     pub fn drop_cached(&self, path: &Path) -> std::result::Result<Holdings, InspectError> {
         let Walk { fs, linked, mut found, cached, .. } = self.walk(path, true)?;
+        let Some(linked) = linked else { return Ok(found) };
         for (name, cached) in cached.unwrap_or_default() {
             match drop_file(fs, linked, &cached) {
                 // A file that is gone has nothing to drop.
@@ -95,10 +100,16 @@ impl Vfs {
         let shown = || path.display().to_string();
         let (export, rest) = self.export_of(path).ok_or_else(|| InspectError::NotServed(shown()))?;
         let fs = &*export.fs;
-        let linked = fs.linked().ok_or(InspectError::NoCache)?;
         let cached = list.then(Vec::new);
-        let mut walk = Walk { fs, linked, seen: HashSet::new(), found: Holdings::default(), cached };
-        let looked = open(export.root.path(), &rest).and_then(|fd| walk.visit(&fd, path));
+        let mut walk =
+            Walk { fs, linked: fs.linked(), seen: HashSet::new(), found: Holdings::default(), cached };
+        let root = export.root.path();
+        let looked = open(root, &rest).and_then(|fd| {
+            if let Some(parent) = rest.parent().filter(|_| list) {
+                fs.forget_known(&fs.identify(open(root, parent)?)?.0);
+            }
+            walk.visit(&fd, path)
+        });
         looked.map_err(|error| InspectError::System(shown(), error))?;
         Ok(walk)
     }
@@ -117,11 +128,15 @@ impl Vfs {
 impl Walk<'_> {
     fn visit(&mut self, fd: &OwnedFd, path: &Path) -> Result<()> {
         let (kernel, attr) = self.fs.identify(fd)?;
+        if self.cached.is_some() {
+            self.fs.forget_known(&kernel);
+        }
         match attr.kind {
             FileType::Directory => self.visit_all(fd, &kernel, path)?,
             FileType::RegularFile if attr.nlink == 1 || self.seen.insert(attr.ino) => {
                 self.found.files += 1;
-                if let Some(cached) = self.linked.cache.engine.known(&self.linked.key(&kernel)) {
+                let known = self.linked.and_then(|linked| linked.cache.engine.known(&linked.key(&kernel)));
+                if let Some(cached) = known {
                     self.count(cached, path);
                 }
             }

@@ -28,6 +28,9 @@ pub(crate) struct State {
     pub(crate) export: u32,
 }
 
+/// Until it changes: as long as the kernel tells what others do.
+pub(crate) const CHANGE: u64 = u64::MAX;
+
 /// What an entry led to when it was looked at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
@@ -35,8 +38,8 @@ pub(crate) struct Seen {
     pub(crate) handle: Handle,
     /// Under which that holds.
     pub(crate) version: Version,
-    /// When it was looked at, in milliseconds of the monotonic clock.
-    pub(crate) at: u64,
+    /// Up to when it is believed, in milliseconds of the monotonic clock, or [`CHANGE`].
+    pub(crate) until: u64,
 }
 
 /// An entry; its name and handle are in the listing's text.
@@ -74,7 +77,7 @@ impl Run {
         self.text.extend_from_slice(name);
         let handle = seen.as_ref().map_or(&[][..], |seen| seen.handle.as_slice());
         self.text.extend_from_slice(handle);
-        let seen = seen.map(|seen| (seen.attr, seen.version, seen.at));
+        let seen = seen.map(|seen| (seen.attr, seen.version, seen.until));
         self.entries.push(Entry { cookie, ino, text, name: len, handle: handle.len() as u8, seen });
     }
 
@@ -82,8 +85,12 @@ impl Run {
         let entry = self.entries.get(at)?;
         let (name, rest) = self.text[entry.text as usize..].split_at(entry.name.into());
         let handle = &rest[..entry.handle.into()];
-        let seen =
-            entry.seen.map(|(attr, version, at)| Seen { attr, handle: Handle::of(handle), version, at });
+        let seen = entry.seen.map(|(attr, version, until)| Seen {
+            attr,
+            handle: Handle::of(handle),
+            version,
+            until,
+        });
         Some(Known { cookie: entry.cookie, ino: entry.ino, name, seen })
     }
 
@@ -181,7 +188,7 @@ impl Kept {
         let from = entry.text as usize + usize::from(entry.name);
         let same = |seen: &Seen| self.run.text[from..].starts_with(seen.handle.as_slice());
         let seen = seen.filter(|seen| entry.handle == seen.handle.as_slice().len() as u8 && same(seen));
-        entry.seen = seen.map(|seen| (seen.attr, seen.version, seen.at));
+        entry.seen = seen.map(|seen| (seen.attr, seen.version, seen.until));
     }
 
     /// Goes on behind `cookie` with entries of `object` in this state; `ends`: they reach its end. Nothing happens where

@@ -24,6 +24,7 @@ mod handle;
 mod inspect;
 mod journal;
 mod kept;
+mod known;
 mod list;
 mod locate;
 mod lookup;
@@ -45,6 +46,7 @@ mod uncommitted;
 mod verdicts;
 mod verifier;
 mod versions;
+mod watch;
 mod writeback;
 
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
@@ -61,16 +63,18 @@ pub use handle::{HANDLE_MAX, Handle, HandleKey};
 pub use inspect::{Holdings, InspectError};
 pub use journal::{Deliver, Done, Intent, Journal, JournalStats, Order};
 pub use kept::Listings;
+pub use known::KnownFiles;
 pub use list::{Entry, EntryPlus, ListEnd};
-pub use lookup::Access;
+pub use lookup::{Access, Found};
 pub use object::Object;
 pub use oplog::Recovery;
 pub use owner::Ownership;
 pub use rustix::fs::FileType;
 pub use rustix::io::Errno;
 pub use state::handle_secret;
-pub use table::Budget;
+pub use table::{Budget, NAME_COST};
 pub use verifier::Verifier;
+pub use watch::Watch;
 
 /// Checks a name a client sent (RFC 1813 filename3): any bytes but '/' and NUL, 1 to 255 of them.
 fn check_name(name: &[u8]) -> Result<()> {

@@ -1,12 +1,16 @@
 //! LOOKUP, ACCESS, GETATTR and READLINK.
 
+use rustix::io::Errno;
+
 use crate::attr::Attr;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::fs::require_dir;
+use crate::handle::Handle;
 use crate::names::Stamp;
 use crate::object::Object;
+use crate::sys::KernelHandle;
 use crate::verdicts::{settled, want};
 
 /// What ACCESS asks about, in POSIX terms; the protocol layer maps its own bits to these.
@@ -18,6 +22,15 @@ pub struct Access {
     pub write: bool,
     /// Execute the file or search the directory.
     pub execute: bool,
+}
+
+/// What LOOKUP finds.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// The object's handle.
+    pub handle: Handle,
+    /// Its attributes.
+    pub attr: Attr,
 }
 
 impl Vfs {
@@ -47,7 +60,7 @@ impl Vfs {
         Ok((Access { read: has(want::READ), write: has(want::WRITE), execute: has(want::EXECUTE) }, attr))
     }
 
-    /// Finds `name` in a directory: the object, its attributes, and the directory's. The second is
+    /// Finds `name` in a directory: the object's handle and attributes, and the directory's attributes. The second is
     /// there even when the lookup fails.
     pub fn lookup(
         &self,
@@ -55,7 +68,7 @@ impl Vfs {
         name: &[u8],
         cred: &Cred,
         wait: Wait,
-    ) -> (Result<(Target, Attr)>, Option<Attr>) {
+    ) -> (Result<Found>, Option<Attr>) {
         let attr = match self.attr_of(dir) {
             Ok(attr) => attr,
             Err(error) => return (Err(error), None),
@@ -63,51 +76,55 @@ impl Vfs {
         (self.lookup_in(dir, &attr, name, cred, wait), Some(attr))
     }
 
-    fn lookup_in(
-        &self,
-        dir: &Target,
-        attr: &Attr,
-        name: &[u8],
-        cred: &Cred,
-        wait: Wait,
-    ) -> Result<(Target, Attr)> {
+    fn lookup_in(&self, dir: &Target, attr: &Attr, name: &[u8], cred: &Cred, wait: Wait) -> Result<Found> {
         require_dir(&dir.object)?;
         crate::check_name(name)?;
         self.require(&dir.object, cred, attr, want::EXECUTE, wait)?;
         match name {
-            b"." => Ok((dir.clone(), *attr)),
+            b"." => Ok(Found { handle: self.handle(dir), attr: *attr }),
             b".." => self.parent(dir, wait),
             _ => self.child(dir, attr, name, wait),
         }
     }
 
-    fn child(&self, dir: &Target, attr: &Attr, name: &[u8], wait: Wait) -> Result<(Target, Attr)> {
+    fn child(&self, dir: &Target, attr: &Attr, name: &[u8], wait: Wait) -> Result<Found> {
+        const NONE: Error = Error::Os(Errno::NOENT);
         let fs = &dir.export.fs;
         if fs.is_private(&dir.object.kernel, name) {
-            return Err(Error::Os(rustix::io::Errno::NOENT));
+            return Err(NONE);
         }
+        let found = |kernel: &KernelHandle, attr| Found { handle: self.seal(&dir.export, kernel), attr };
         let stamp = stamp(&dir.object, attr);
-        if let Some(stamp) = stamp
-            && let Some(names) = &dir.object.names
-            && let Some(known) = names.lock().get(stamp, name)
-            && let Some(object) = fs.table.get(&known)
-            && let Ok(found) = object.attr()
-        {
-            return Ok((Target { export: dir.export.clone(), object }, found));
+        let known =
+            stamp.zip(dir.object.names.as_ref()).and_then(|(stamp, names)| names.lock().get(stamp, name));
+        match known {
+            Some(None) => return Err(NONE),
+            Some(Some(kernel)) => {
+                let attr = match fs.table.get(&kernel) {
+                    Some(object) => object.attr().ok(),
+                    None => fs.known(&kernel, wait),
+                };
+                if let Some(attr) = attr {
+                    return Ok(found(&kernel, attr));
+                }
+            }
+            None => {}
         }
-        let (object, found) = fs.child(&dir.object, name, !wait.allowed())?;
-        if let Some(stamp) = stamp
-            && let Some(names) = &dir.object.names
-            && settled(attr.ctime)
-        {
-            names.lock().learn(stamp, name, object.kernel);
+        let child = fs.child(&dir.object, name, !wait.allowed());
+        let kernel = match &child {
+            Ok((object, _)) => Some(Some(object.kernel)),
+            // Change times from elsewhere are cached and coarse.
+            Err(error) => (*error == NONE && fs.attributes_in_memory()).then_some(None),
+        };
+        if let (Some(kernel), Some(stamp)) = (kernel, stamp.filter(|_| settled(attr.ctime))) {
+            dir.object.learn_name(stamp, name, kernel);
         }
-        Ok((Target { export: dir.export.clone(), object }, found))
+        child.map(|(object, attr)| found(&object.kernel, attr))
     }
 
-    fn parent(&self, dir: &Target, wait: Wait) -> Result<(Target, Attr)> {
+    fn parent(&self, dir: &Target, wait: Wait) -> Result<Found> {
         if dir.object.kernel == dir.export.root.kernel {
-            return Ok((dir.clone(), self.attr_of(dir)?));
+            return Ok(Found { handle: self.handle(dir), attr: self.attr_of(dir)? });
         }
         if !wait.allowed() {
             return Err(Error::WouldBlock);
@@ -118,7 +135,7 @@ impl Vfs {
         if !fs.is_below(&object, &dir.export.root)? {
             return Err(Error::ACCESS);
         }
-        Ok((Target { export: dir.export.clone(), object }, attr))
+        Ok(Found { handle: self.handle_of(&dir.export, &object), attr })
     }
 
     /// The target of a symbolic link, and the link's attributes.

@@ -18,7 +18,7 @@ use crate::cache::Link;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::kept::Kept;
-use crate::names::Names;
+use crate::names::{Names, Stamp};
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, CountedFd};
 use crate::uncommitted::Uncommitted;
@@ -201,6 +201,22 @@ impl Object {
         Ok(granted)
     }
 
+    /// Remembers what a name of this directory leads to.
+    pub(crate) fn learn_name(&self, stamp: Stamp, name: &[u8], child: Option<KernelHandle>) {
+        if let Some(names) = &self.names {
+            names.lock().learn(stamp, name, child);
+        }
+    }
+
+    /// Forgets names, listing and permission verdicts.
+    pub(crate) fn forget_known(&self) {
+        *self.verdicts.lock() = Verdicts::default();
+        self.kept.lock().clear();
+        if let Some(names) = &self.names {
+            names.lock().forget();
+        }
+    }
+
     /// Begins a change whose before-and-after attributes are to be reported.
     pub(crate) fn begin_change(&self) -> Change<'_> {
         let version = self.versions.change(&self.kernel);
@@ -249,7 +265,8 @@ mod tests {
         let fd = rustix::fs::open(dir.path(), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         let kernel = sys::name_to_handle(&fd, c"").unwrap();
         let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
-        Object::new(fd, kernel, &attr, &Budget::new(10, 1 << 20), &Versions::new())
+        let budget = Budget::new(10, 1 << 20);
+        Object::new(fd, kernel, &attr, &budget, &Versions::new(budget.known().clone(), 0))
     }
 
     #[test]

@@ -38,6 +38,11 @@ impl<C: Deref<Target = Cached>> Overlay<C> {
         Overlay { cached, unsettled }
     }
 
+    /// Whether the backing store knows everything.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unsettled.is_none()
+    }
+
     /// The attributes clients are to see instead of the backing file's.
     pub(crate) fn over(&self, attr: Attr) -> Attr {
         let seen = number(attr.backing_ctime);

@@ -127,7 +127,7 @@ mod tests {
             let (path, state) = (home.path().join("data"), home.path().join("state"));
             std::fs::create_dir(&path).unwrap();
             std::fs::create_dir(&state).unwrap();
-            let spec = ExportSpec { id: 1, name: "/".into(), path };
+            let spec = ExportSpec { id: 1, name: "/".into(), path, watch: None };
             let verifier = Arc::new(Verifier::open(&state).unwrap());
             let opened =
                 Vfs::open(&[spec], HandleKey::new(&[7; 16]), verifier, Budget::new(1000, 1 << 20), |run| {

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, FileType};
 use smallvec::SmallVec;
 
 use crate::attr::Attr;
@@ -12,15 +12,16 @@ use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::fs::require_dir;
 use crate::handle::Handle;
-use crate::kept::{Run, Seen, State};
+use crate::kept::{CHANGE, Run, Seen, State};
 use crate::list::{Entry, EntryPlus, ListEnd};
 use crate::lookup::stamp as current;
 use crate::names::Stamp;
+use crate::overlay::Overlay;
 use crate::sys::KernelHandle;
 use crate::verdicts::{settled, want};
 
 /// How long a listing believes attributes that it saw before, in milliseconds, if the object was not changed through this
-/// server since: changes made on the host itself show in listings this late. GETATTR and LOOKUP always ask.
+/// server since and the kernel does not tell what others do: their changes show in listings this late.
 const FRESH: u64 = 1000;
 
 /// What was seen of an entry.
@@ -125,11 +126,13 @@ impl Vfs {
         let mut kept = kept.ok_or(Error::WouldBlock)?;
         let Some(mut at) = kept.find(state, cookie) else { return unknown };
         let (mut from, now) = (cookie, now());
+        let told = target.export.fs.catch_up();
         while let Some(known) = kept.get(at) {
             let (ino, reached) = (known.ino, known.cookie);
             let entry = Entry { ino, name: known.name, cookie: reached };
             let versions = &target.export.fs.versions;
-            let fresh = |seen: &Seen| now.saturating_sub(seen.at) < FRESH && versions.holds(seen.version);
+            let young = |seen: &Seen| if seen.until == CHANGE { told } else { now < seen.until };
+            let fresh = |seen: &Seen| young(seen) && versions.holds(seen.version);
             let fits = match known.seen {
                 Some(seen) if fresh(&seen) => {
                     visit(Sight::passing(Some((seen.attr, seen.handle))).entry(&entry))
@@ -187,10 +190,22 @@ impl Vfs {
             return Sight::passing(self.see_by_descriptor(dir, name));
         }
         let attr = fs.attr_of(&stat);
+        let settled = overlay.as_ref().is_none_or(Overlay::is_settled);
         let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
         let handle = self.seal(&dir.export, &kernel);
         let version = version.filter(|version| fs.versions.holds(*version));
-        let lasting = version.map(|version| Seen { attr, handle, version, at: now() });
+        // Nothing but announced changes moves what is the backing file's own. Of directories only their names are watched.
+        let own = settled && attr.ctime == attr.backing_ctime && attr.kind != FileType::Directory;
+        let until = if own && fs.watch.is_some() { CHANGE } else { now() + FRESH };
+        let lasting = version.map(|version| Seen { attr, handle, version, until });
+        if let (Some(version), Some(stamp)) = (version, stamp)
+            && fs.table.get(&kernel).is_none()
+        {
+            if settled {
+                fs.saw(&kernel, &attr, version);
+            }
+            dir.object.learn_name(stamp, name, Some(kernel));
+        }
         Sight { found: Some((attr, handle)), lasting }
     }
 
@@ -200,6 +215,8 @@ impl Vfs {
         let fs = &dir.export.fs;
         let fd = fs.open_child(&dir.object, name, false).ok()?;
         let kernel = fs.identify(&fd).ok()?.0;
+        // What is seen here is not kept; nobody is to see what is older after it.
+        fs.versions.forget(&kernel);
         let overlay = fs.overlay(&kernel);
         let attr = fs.attr_of(&rustix::fs::fstat(&fd).ok()?);
         let attr = overlay.map_or(attr, |overlay| overlay.over(attr));

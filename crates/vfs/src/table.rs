@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use crate::kept::Listings;
+use crate::known::KnownFiles;
 use crate::object::Object;
 use crate::sys::KernelHandle;
 
@@ -26,20 +27,24 @@ struct BudgetInner {
     open: AtomicUsize,
     limit: usize,
     names: AtomicUsize,
+    names_limit: usize,
     listings: Listings,
+    known: Arc<KnownFiles>,
     uncommitted: AtomicUsize,
 }
 
-/// Names remembered for each descriptor of the budget: listings meet more names than are opened. A name takes
-/// about 130 bytes.
-const NAMES_PER_DESCRIPTOR: usize = 8;
+/// What a remembered name takes, in bytes, if it has twelve of its own.
+pub const NAME_COST: usize = 130;
 
 impl Budget {
-    /// A budget of `limit` descriptors, and of `memory` bytes for listings of directories.
+    /// A budget of `limit` descriptors, and of `memory` bytes for names and attributes.
     pub fn new(limit: usize, memory: usize) -> Self {
         let none = || AtomicUsize::new(0);
-        let listings = Listings::new(memory);
-        Budget(Arc::new(BudgetInner { open: none(), limit, names: none(), listings, uncommitted: none() }))
+        let listings = Listings::new(memory / 4);
+        let known = Arc::new(KnownFiles::new(memory / 8 * 3));
+        let names_limit = memory / 8 * 3 / NAME_COST;
+        let (open, names, uncommitted) = (none(), none(), none());
+        Budget(Arc::new(BudgetInner { open, limit, names, names_limit, listings, known, uncommitted }))
     }
 
     /// The listings kept in memory.
@@ -57,8 +62,18 @@ impl Budget {
         self.0.open.load(Ordering::Relaxed)
     }
 
+    /// What is known of objects that nobody has open.
+    pub fn known(&self) -> &Arc<KnownFiles> {
+        &self.0.known
+    }
+
+    /// Names that directories remember.
+    pub fn names(&self) -> usize {
+        self.0.names.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn names_limit(&self) -> usize {
-        self.0.limit.saturating_mul(NAMES_PER_DESCRIPTOR)
+        self.0.names_limit
     }
 
     /// Takes room for one name; false if there is none.
@@ -161,8 +176,9 @@ impl Table {
         Some(object)
     }
 
-    /// Adds an object, or returns the one that is already known under its handle.
-    pub(crate) fn insert(&self, object: Object) -> Arc<Object> {
+    /// Adds an object, or returns the one that is already known under its handle. Those that make room for it are shown to
+    /// `leaving`.
+    pub(crate) fn insert(&self, object: Object, leaving: impl Fn(&Object)) -> Arc<Object> {
         let key = Key(object.kernel);
         let mut evicted = smallvec::SmallVec::<[Arc<Object>; 4]>::new();
         let mut shard = self.shard(&key).lock();
@@ -180,6 +196,7 @@ impl Table {
         shard.slots.push(object.clone());
         shard.by_key.insert(key, slot);
         drop(shard);
+        evicted.iter().for_each(|object| leaving(object));
         // Descriptors are closed here, outside the lock: the last close of a file can be slow.
         drop(evicted);
         object
@@ -230,24 +247,30 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::sys::KERNEL_HANDLE_MAX;
+    use crate::versions::Versions;
     use rustix::fs::{Mode, OFlags};
+
+    static VERSIONS: LazyLock<Versions> =
+        LazyLock::new(|| Versions::new(Budget::new(1, 0).known().clone(), 0));
 
     fn object(n: u32, budget: &Budget) -> Object {
         let fd = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap();
         let mut kernel = KernelHandle { kind: 1, len: 4, bytes: [0; KERNEL_HANDLE_MAX] };
         kernel.bytes[..4].copy_from_slice(&n.to_le_bytes());
         let attr = crate::attr::Attr::from(&rustix::fs::fstat(&fd).unwrap());
-        Object::new(fd, kernel, &attr, budget, &crate::versions::Versions::new())
+        Object::new(fd, kernel, &attr, budget, &VERSIONS)
     }
 
     #[test]
     fn one_object_per_handle() {
         let budget = Budget::new(100, 1 << 20);
         let table = Table::new(budget.clone());
-        let first = table.insert(object(1, &budget));
-        assert!(Arc::ptr_eq(&first, &table.insert(object(1, &budget))));
+        let first = table.insert(object(1, &budget), |_| ());
+        assert!(Arc::ptr_eq(&first, &table.insert(object(1, &budget), |_| ())));
         assert!(Arc::ptr_eq(&first, &table.get(&first.kernel).unwrap()));
         table.forget(&first);
         assert!(table.get(&first.kernel).is_none());
@@ -257,12 +280,12 @@ mod tests {
     fn descriptors_stay_near_the_budget_and_unstable_objects_stay() {
         let budget = Budget::new(200, 1 << 20);
         let table = Table::new(budget.clone());
-        let unstable = table.insert(object(0, &budget));
+        let unstable = table.insert(object(0, &budget), |_| ());
         unstable.uncommitted.wrote();
         let kernel = unstable.kernel;
         drop(unstable);
         for n in 1..10_000 {
-            table.insert(object(n, &budget));
+            table.insert(object(n, &budget), |_| ());
         }
         assert!(budget.open() <= 200 + 2 * SHARDS, "{} descriptors open", budget.open());
         assert!(table.get(&kernel).is_some());
@@ -272,7 +295,7 @@ mod tests {
     fn every_remaining_key_finds_its_own_object() {
         let budget = Budget::new(10_000, 1 << 20);
         let table = Table::new(budget.clone());
-        let objects: Vec<_> = (0..2000).map(|n| table.insert(object(n, &budget))).collect();
+        let objects: Vec<_> = (0..2000).map(|n| table.insert(object(n, &budget), |_| ())).collect();
         for object in objects.iter().step_by(3) {
             table.forget(object);
         }

@@ -5,6 +5,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::attr::Attr;
+use crate::known::KnownFiles;
 use crate::sys::KernelHandle;
 
 /// Objects that share counters: a change of one makes what is remembered of the others look changed too.
@@ -24,16 +26,21 @@ pub(crate) struct Version {
     ended: u64,
 }
 
-/// The counters of one file system.
+/// The counters of one file system, and what is known of its objects while they stand still.
 #[derive(Clone, Debug)]
 pub(crate) struct Versions {
     slots: Arc<[Slot]>,
     hasher: foldhash::fast::RandomState,
+    known: Arc<KnownFiles>,
+    /// Number of the file system among those served.
+    filesystem: u16,
 }
 
 impl Versions {
-    pub(crate) fn new() -> Self {
-        Versions { slots: (0..SLOTS).map(|_| Slot::default()).collect(), hasher: Default::default() }
+    /// Changes take objects out of what is `known` of file system number `filesystem`.
+    pub(crate) fn new(known: Arc<KnownFiles>, filesystem: u16) -> Self {
+        let slots = (0..SLOTS).map(|_| Slot::default()).collect();
+        Versions { slots, hasher: Default::default(), known, filesystem }
     }
 
     fn place(&self, kernel: &KernelHandle) -> u16 {
@@ -59,7 +66,35 @@ impl Versions {
     pub(crate) fn change(&self, kernel: &KernelHandle) -> Changing<'_> {
         let slot = &self.slots[usize::from(self.place(kernel))];
         slot.begun.fetch_add(1, Ordering::AcqRel);
+        // After that: who learns it asks for the version under the lock that this takes.
+        self.known.forget(self.filesystem, kernel);
         Changing(slot)
+    }
+
+    /// Anything may have changed.
+    pub(crate) fn change_all(&self) {
+        for slot in self.slots.iter() {
+            slot.begun.fetch_add(1, Ordering::AcqRel);
+        }
+        self.known.clear();
+        for slot in self.slots.iter() {
+            slot.ended.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// What is known of an object that nobody has open.
+    pub(crate) fn known(&self, kernel: &KernelHandle) -> Option<Attr> {
+        self.known.get(self.filesystem, kernel)
+    }
+
+    /// What is known of an object is not needed any more.
+    pub(crate) fn forget(&self, kernel: &KernelHandle) {
+        self.known.forget(self.filesystem, kernel);
+    }
+
+    /// Remembers attributes that were taken under `version`.
+    pub(crate) fn learn(&self, kernel: &KernelHandle, attr: &Attr, version: Version) {
+        self.known.learn(self.filesystem, kernel, attr, || self.holds(version));
     }
 }
 
@@ -78,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_change_shows_while_it_lasts_and_ever_after() {
-        let versions = Versions::new();
+        let versions = Versions::new(Arc::new(KnownFiles::new(1 << 20)), 0);
         let kernel = KernelHandle { kind: 1, len: 1, bytes: [7; crate::sys::KERNEL_HANDLE_MAX] };
         let before = versions.of(&kernel);
         assert!(before.is_some());

@@ -24,6 +24,8 @@ mod exports;
 mod faults;
 mod handles;
 mod independent;
+mod known;
+mod known_beside;
 mod listing;
 mod listing_changes;
 mod log_faults;

@@ -1,0 +1,105 @@
+//! An object's identity and attributes in few bytes.
+
+use rustix::fs::FileType;
+
+use crate::attr::{Attr, Time};
+use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
+
+/// The longest handle kept, in bytes: enough for ext4 and XFS.
+const HANDLE: usize = 12;
+
+/// An object's identity and attributes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Record {
+    size: u64,
+    used: u64,
+    ino: u64,
+    times: [u64; 4],
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    rdev: (u32, u32),
+    handle: [u8; HANDLE],
+    kind: i16,
+    /// The file type and the mode.
+    mode: u16,
+    pub(super) filesystem: u16,
+    /// Of the handle; 0: this is nobody's.
+    pub(super) len: u8,
+    /// Requests answered from it, up to a few.
+    pub(super) uses: u8,
+}
+
+const _: () = assert!(size_of::<Record>() == 96);
+
+/// The first second that a packed time can state, before 1970; it can state 2^34 of them.
+const FIRST_SECOND: i64 = 1 << 31;
+
+fn pack_time(time: Time) -> Option<u64> {
+    let second =
+        u64::try_from(time.sec.checked_add(FIRST_SECOND)?).ok().filter(|second| *second < 1 << 34)?;
+    Some(second << 30 | u64::from(time.nsec))
+}
+
+fn unpack_time(packed: u64) -> Time {
+    Time { sec: (packed >> 30) as i64 - FIRST_SECOND, nsec: (packed & ((1 << 30) - 1)) as u32 }
+}
+
+impl Record {
+    /// `None`: too unusual to be kept.
+    pub(super) fn pack(filesystem: u16, kernel: &KernelHandle, attr: &Attr) -> Option<Self> {
+        let mut handle = [0; HANDLE];
+        handle.get_mut(..kernel.len.into())?.copy_from_slice(kernel.as_slice());
+        let mut times = [0; 4];
+        for (packed, time) in times.iter_mut().zip([attr.atime, attr.mtime, attr.ctime, attr.backing_ctime]) {
+            *packed = pack_time(time)?;
+        }
+        Some(Record {
+            size: attr.size,
+            used: attr.used,
+            ino: attr.ino,
+            times,
+            nlink: attr.nlink.try_into().ok()?,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            handle,
+            kind: kernel.kind.try_into().ok()?,
+            mode: (attr.kind.as_raw_mode() | attr.mode) as u16,
+            filesystem,
+            len: kernel.len,
+            uses: 0,
+        })
+    }
+
+    pub(super) fn attr(&self) -> Attr {
+        let [atime, mtime, ctime, backing_ctime] = self.times.map(unpack_time);
+        Attr {
+            kind: FileType::from_raw_mode(self.mode.into()),
+            mode: u32::from(self.mode) & 0o7777,
+            nlink: self.nlink.into(),
+            uid: self.uid,
+            gid: self.gid,
+            size: self.size,
+            used: self.used,
+            rdev: self.rdev,
+            ino: self.ino,
+            atime,
+            mtime,
+            ctime,
+            backing_ctime,
+        }
+    }
+
+    pub(super) fn is(&self, filesystem: u16, kernel: &KernelHandle) -> bool {
+        let same = self.filesystem == filesystem && i32::from(self.kind) == kernel.kind;
+        same && self.len == kernel.len && self.handle[..self.len.into()] == *kernel.as_slice()
+    }
+
+    pub(super) fn kernel(&self) -> KernelHandle {
+        let mut bytes = [0; KERNEL_HANDLE_MAX];
+        bytes[..HANDLE].copy_from_slice(&self.handle);
+        KernelHandle { kind: self.kind.into(), len: self.len, bytes }
+    }
+}
