@@ -61,6 +61,7 @@ impl Engine {
         let waiting = self.log.break_down(Error::NoDevice);
         self.deliver(waiting, Err(Error::NoDevice));
         self.log.changed.wake();
+        self.notes.changed.wake();
         self.space.wake();
     }
 
@@ -126,10 +127,12 @@ impl Engine {
                 return None;
             }
             if let Some(opened) = self.segments.open(SegmentKind::Log, active.min(2), 0) {
+                self.log.set_full(false);
                 self.space.wake();
                 return Some(opened);
             }
             self.totals.log_waits.add(1);
+            self.log.set_full(true);
             self.destager.press();
             self.notes.changed.wake();
             self.space.wake();

@@ -5,6 +5,7 @@
 
 mod batch;
 pub mod buffer;
+mod carry;
 mod clean;
 mod commit;
 mod compact;

@@ -56,6 +56,8 @@ struct State {
     roll: bool,
     /// A frame is wanted though it may be empty: space waits for it.
     kick: bool,
+    /// There is no next segment yet.
+    full: bool,
     closing: bool,
     broken: Option<Error>,
 }
@@ -296,9 +298,10 @@ impl Log {
         segments: &Segments,
     ) -> Result<Option<(Seq, NoteId)>, Error> {
         let record = Record::Note { bytes: bytes.into() };
-        self.with_room(0, record_len(&record), |current, open| {
+        let len = record_len(&record);
+        self.with_room(0, len, |current, open| {
             open.gathered.record(record);
-            (open.seq, notes.keep(current.opened.id, segments))
+            (open.seq, notes.keep(current.opened.id, open.seq, len, segments))
         })
     }
 
@@ -393,6 +396,18 @@ impl Log {
     pub(crate) fn want_roll(&self) {
         self.state.lock().roll = true;
         self.work.wake();
+    }
+
+    /// The writer waits for a segment to become free, or does not any more.
+    pub(crate) fn set_full(&self, full: bool) {
+        if std::mem::replace(&mut self.state.lock().full, full) != full {
+            self.changed.wake();
+        }
+    }
+
+    /// Whether nothing can be appended until a segment becomes free.
+    pub(crate) fn is_full(&self) -> bool {
+        self.state.lock().full
     }
 
     /// Lets the writer end once everything appended is written.

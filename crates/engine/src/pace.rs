@@ -1,6 +1,7 @@
 //! Back-pressure: writers slow down little by little as the log fills, be it with dirty blocks or with what was overwritten.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::lock::Mutex;
@@ -105,6 +106,44 @@ impl Pace {
             (returned(&load) != seen || room || !engine.is_mirrored()).then_some(())
         };
         self.changed.until(ready).await;
+    }
+}
+
+/// Spreads the room that is left for notes over the time until some are let go: that takes as long as it has taken so far,
+/// or as it took last if that was longer. So their writers get slower, but nobody waits for the end of it.
+#[derive(Debug, Default)]
+pub(crate) struct Spread {
+    /// Since when notes have to be let go.
+    since: Option<Duration>,
+    /// How long that took last.
+    took: Duration,
+    /// Nothing is appended before that.
+    next: Duration,
+}
+
+/// Letting go of notes is taken to need this long at least.
+const SHORTEST: Duration = Duration::from_secs(2);
+/// What is ahead of its time by less need not wait.
+pub(crate) const SLACK: Duration = Duration::from_millis(1);
+
+impl Spread {
+    /// Notes have to be let go. When `cost` bytes of the `room` that is left may be appended, which count from now on;
+    /// `None`: there is no room until some are let go.
+    pub(crate) fn admit(&mut self, now: Duration, cost: u64, room: u64) -> Option<Duration> {
+        let since = *self.since.get_or_insert(now);
+        if room <= cost {
+            return None;
+        }
+        let takes = self.took.max(now.saturating_sub(since)).max(SHORTEST);
+        let turn = self.next.max(now);
+        self.next = turn + takes.mul_f64(cost as f64 / room as f64);
+        Some(turn)
+    }
+
+    /// Some were let go.
+    pub(crate) fn let_go(&mut self, now: Duration) {
+        self.took = self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        self.next = now;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+use crate::io::Io;
 use crate::lock::Mutex;
 
 /// Where tasks wait until something changes.
@@ -28,6 +29,16 @@ impl Gate {
         })
         .await
     }
+}
+
+/// Waits for `future`, but no longer than `limit` takes; `None`: it took longer.
+pub(crate) async fn before<T>(limit: Io<()>, future: impl Future<Output = T>) -> Option<T> {
+    let (mut limit, mut future) = (limit, std::pin::pin!(future));
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => limit.as_mut().poll(context).map(|()| None),
+    })
+    .await
 }
 
 /// Waits for all of `futures` side by side; results in order.

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use crate::error::Error;
 use crate::health::{Asker, Known, Monitor};
 use crate::in_use::InUse;
-use crate::tell::tell;
+use crate::tell::{tell, tell_checkpoint};
 
 /// Names of the cache files made where none are named.
 const DEFAULT_FILES: [&str; 2] = ["cache-a", "cache-b"];
@@ -286,15 +286,9 @@ fn start_engine(
     for aside in &recovery.set_aside {
         events.add(Severity::Warning, "set-aside", aside.clone(), &[]);
     }
-    let log = events.clone();
-    let failed = Arc::new(move |error: &forebay_vfs::Error| {
-        let message = format!(
-            "the journal of a served file system fails ({error}): changes wait for it from now on, and what the cache has of \
-             them stays there until a restart"
-        );
-        log.add(Severity::Error, "checkpoint-failed", message, &[]);
-    });
-    nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, recovery, failed)?);
+    let (log, weak) = (events.clone(), Arc::downgrade(vfs));
+    let told = Arc::new(move |news| tell_checkpoint(&log, &weak, news));
+    nfs.recall(&vfs.set_cache(engine.clone(), &store, downtime, recovery, told)?);
     Ok((engine, threads))
 }
 

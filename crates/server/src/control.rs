@@ -19,6 +19,7 @@ use forebay_wire::nfs3::Procedure;
 
 use crate::cache::{Cache, config_mode, engine_mode};
 use crate::pool::{counters, destage, health, pool_status};
+use crate::tell::failing_exports;
 
 /// The server as its control socket sees it.
 pub(crate) struct Control {
@@ -158,6 +159,10 @@ impl Control {
                 "{} requests failed to become durable on the backing file system; see the kernel's log",
                 durability.failures
             ));
+        }
+        let failing = failing_exports(&self.vfs);
+        if !failing.is_empty() {
+            reasons.push(format!("the journal fails, nothing can be changed: {}", failing.join(", ")));
         }
         if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
     }

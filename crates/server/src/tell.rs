@@ -7,7 +7,7 @@ use forebay_config::format_size;
 use forebay_control::{EventLog, Severity};
 use forebay_engine::Event;
 use forebay_engine::buffer::BLOCK;
-use forebay_vfs::Vfs;
+use forebay_vfs::{Checkpointed, Vfs};
 
 use crate::cache::Watch;
 
@@ -85,4 +85,35 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
         }
     };
     log.add(severity, kind, message, &[]);
+}
+
+/// Tells what became of the checkpoints of a file system.
+pub(crate) fn tell_checkpoint(log: &EventLog, vfs: &Weak<Vfs>, news: Checkpointed) {
+    let failing = vfs.upgrade().map(|vfs| failing_exports(&vfs).join(", ")).unwrap_or_default();
+    let (severity, kind, message) = match news {
+        Checkpointed::Failed(error) => {
+            let message = format!(
+                "the journal of a served file system fails ({error}): nothing can be changed in {failing} until a restart, and \
+                 what the cache has of it stays there"
+            );
+            (Severity::Error, "checkpoint-failed", message)
+        }
+        Checkpointed::Refused(error) => {
+            let message = format!(
+                "the journal of a served file system takes no commit ({error}): nothing can be changed in {failing}, and what                  the cache has of it stays there; it is tried again every 5 seconds"
+            );
+            (Severity::Error, "checkpoint-refused", message)
+        }
+        Checkpointed::Healed => {
+            let message = "the journal of a served file system works again".to_owned();
+            (Severity::Info, "checkpoint-healed", message)
+        }
+    };
+    log.add(severity, kind, message, &[]);
+}
+
+/// The directories served in which nothing can be changed, since their journal fails.
+pub(crate) fn failing_exports(vfs: &Vfs) -> Vec<String> {
+    let failing = vfs.exports().iter().filter(|export| export.is_failing());
+    failing.map(|export| export.path.display().to_string()).collect()
 }

@@ -58,6 +58,7 @@ faults! {
     DeviceRemoved "a device removed in service",
     ModeSwitch "the mode switched in service",
     NotesLetGo "notes let go in service",
+    NotesCarried "notes that were needed still when others were let go",
     NamesLost "a change in the log that the file system had lost",
     NamesAhead "a change in the file system that the log had lost",
     NamesHalf "a change half in the file system",

@@ -1,7 +1,7 @@
 //! Notes: written beside the clients' work, let go when the engine asks and at other times, and compared after every
-//! recovery with what must be there.
+//! recovery with what must be there. In some sessions one in a few is needed for good.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,13 @@ pub struct Ledger {
     durable: NoteId,
     /// Notes up to here may be gone.
     let_go: NoteId,
+    /// But not those that are needed for good.
+    keeps: bool,
+}
+
+/// Whether a note with these contents is needed in a session that keeps some.
+fn is_needed(bytes: &[u8]) -> bool {
+    number_of(bytes).is_none_or(|number| number.is_multiple_of(16))
 }
 
 /// The contents of note `number`: short ones mostly, some as long as may be.
@@ -76,19 +83,29 @@ impl Ledger {
     }
 
     fn compare(&self, numbers: &[u64]) -> Result<(), String> {
-        let before: BTreeMap<u64, NoteId> = self.written.iter().map(|(id, number)| (*number, *id)).collect();
-        let found: Option<Vec<_>> = numbers.iter().map(|number| before.get(number).copied()).collect();
-        let found =
-            found.ok_or("recovery hands back a note from before the last recovery that was not there")?;
-        if let Some(pair) = found.windows(2).find(|pair| pair[1] != pair[0] + 1) {
-            return Err(format!("after note {} recovery found note {} (P3)", pair[0], pair[1]));
+        let known: BTreeSet<u64> = self.written.values().copied().collect();
+        if let Some(number) = numbers.iter().find(|number| !known.contains(number)) {
+            return Err(format!("recovery hands back note {number} from before the last recovery"));
         }
-        let needed = self.let_go + 1..=self.durable;
-        let (first, last) = (found.first().copied().unwrap_or(u64::MAX), found.last().copied().unwrap_or(0));
-        if !needed.is_empty() && (first > *needed.start() || last < *needed.end()) {
-            return Err(format!("recovery found notes {first} to {last}, but needed are {needed:?} (P1)"));
+        let kept = |number: &u64| self.keeps && number.is_multiple_of(16);
+        let found: BTreeSet<u64> = numbers.iter().copied().collect();
+        let durable = || self.written.range(..=self.durable);
+        if let Some((id, _)) = durable().find(|(_, number)| kept(number) && !found.contains(number)) {
+            return Err(format!("recovery did not find note {id}, which is needed still (P1)"));
         }
-        Ok(())
+        let in_order =
+            |all: &mut dyn Iterator<Item = u64>| all.filter(|number| !kept(number)).collect::<Vec<_>>();
+        let written = in_order(&mut self.written.values().copied());
+        let found = in_order(&mut numbers.iter().copied());
+        let first = found.first().and_then(|first| written.iter().position(|number| number == first));
+        if !written[first.unwrap_or(0)..].starts_with(&found) {
+            return Err(format!("recovery found notes {found:?} of {written:?} (P3)"));
+        }
+        let mut needed = durable().filter(|(id, number)| **id > self.let_go && !kept(number));
+        match needed.find(|(_, number)| !found.contains(number)) {
+            Some((id, _)) => Err(format!("recovery did not find note {id} (P1)")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -145,6 +162,9 @@ impl Notary {
     fn let_go_some(&mut self) {
         let mut ledger = self.shared.notes.lock();
         let upto = self.rng.within(ledger.let_go, ledger.durable.max(ledger.let_go));
+        if ledger.keeps {
+            return;
+        }
         ledger.let_go = upto;
         drop(ledger);
         self.shared.tell(|| format!("let go of notes up to {upto}"));
@@ -152,17 +172,44 @@ impl Notary {
     }
 }
 
-/// Lets go of notes whenever the engine asks, after a while: a checkpoint takes its time.
-pub async fn let_go_when_due(shared: Arc<Shared>, engine: Arc<Engine>, mut rng: Rng) {
-    while let Some(upto) = engine.notes_due().await {
-        let checkpoint = rng.time(Duration::ZERO, Duration::from_secs(1));
-        shared.executor.sleep(checkpoint).await;
-        let mut ledger = shared.notes.lock();
-        ledger.let_go = ledger.let_go.max(upto);
-        drop(ledger);
-        shared.tell(|| format!("let go of notes up to {upto}, as asked"));
-        shared.hits.hit(Fault::NotesLetGo);
-        engine.let_go(upto);
+/// Lets go of notes whenever the engine asks, after a while: a checkpoint takes its time. In some sessions some of them are
+/// needed still.
+pub fn let_go_when_due(
+    shared: Arc<Shared>,
+    engine: Arc<Engine>,
+    mut rng: Rng,
+) -> impl Future<Output = ()> + Send {
+    let keeps = rng.chance(3000);
+    let_go_slowly(shared, engine, keeps, move || rng.time(Duration::ZERO, Duration::from_secs(1)))
+}
+
+/// The same: each time it `takes` so long, and a session `keeps` some notes or none.
+pub fn let_go_slowly(
+    shared: Arc<Shared>,
+    engine: Arc<Engine>,
+    keeps: bool,
+    mut takes: impl FnMut() -> Duration + Send,
+) -> impl Future<Output = ()> + Send {
+    shared.notes.lock().keeps = keeps;
+    async move {
+        while let Some(upto) = engine.notes_due().await {
+            shared.executor.sleep(takes()).await;
+            {
+                let mut ledger = shared.notes.lock();
+                ledger.let_go = ledger.let_go.max(upto);
+            }
+            shared.tell(|| format!("let go of notes up to {upto}, as asked"));
+            shared.hits.hit(Fault::NotesLetGo);
+            if !keeps {
+                engine.let_go(upto);
+                continue;
+            }
+            shared.hits.hit(Fault::NotesCarried);
+            if engine.let_go_but(upto, is_needed).await != Ok(true) {
+                // It would ask again at once.
+                shared.executor.sleep(Duration::from_secs(5)).await;
+            }
+        }
     }
 }
 
@@ -191,6 +238,32 @@ mod tests {
     fn what_may_be_found() {
         for numbers in [4..=7, 1..=7, 2..=10, 4..=10] {
             assert_eq!(ledger().recovered(&found(&numbers.collect::<Vec<_>>()), true), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_is_needed_still_may_be_found_anywhere_and_must_be() {
+        let ledger = || {
+            let mut ledger = Ledger { keeps: true, ..Ledger::default() };
+            for id in 1..=40 {
+                let bytes = ledger.begin();
+                ledger.wrote(id, &bytes).unwrap();
+            }
+            ledger.durable(40);
+            ledger.let_go = 30;
+            ledger
+        };
+        let rest = || 31..=40;
+        for numbers in [
+            (1..=40).collect(),
+            [16].into_iter().chain(rest()).collect(),
+            rest().chain([16, 32]).collect(),
+            [30].into_iter().chain(rest()).chain([16]).collect::<Vec<_>>(),
+        ] {
+            assert_eq!(ledger().recovered(&found(&numbers), true), Ok(()), "{numbers:?}");
+        }
+        for numbers in [rest().collect(), [16].into_iter().chain(33..=40).collect::<Vec<_>>()] {
+            assert!(ledger().recovered(&found(&numbers), true).is_err(), "{numbers:?}");
         }
     }
 

@@ -13,6 +13,8 @@ use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::world::{Crash, World};
 
+mod notes;
+
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// A quiet world of `devices` devices of 64 MiB with one file, in which nothing is destaged by itself for long.

@@ -115,7 +115,12 @@ impl Inner {
                 .filter_map(|at| taken[*at].as_ref().ok())
                 .map(|written| (written.object.clone(), written.errors))
                 .collect();
+            let proof = fs.linked().map(|linked| linked.cache.oplog.proof());
             let synced = fs.journal.sync_files(&files);
+            let committed = synced.iter().any(Result::is_ok) && !fs.journal.has_failed();
+            if let Some((linked, proof)) = fs.linked().zip(proof).filter(|_| committed) {
+                linked.logging.proven(proof);
+            }
             for (at, result) in places.into_iter().zip(synced) {
                 results[at] = result.map_err(|error| gone_for_good(fs, error));
             }

@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::fs::Filesystem;
 use crate::journal::{Done, Logged};
 use crate::object::Object;
-use crate::oplog::{Checkpoints, Failed, Logging, OpLog};
+use crate::oplog::{Checkpoints, Logging, OpLog, Tell};
 use crate::overlay::Overlay;
 use crate::reserve::Reserve;
 use crate::sys::KernelHandle;
@@ -89,7 +89,7 @@ impl Cache {
         verifier: Arc<Verifier>,
         downtime: Downtime,
         filesystems: Vec<(u32, Weak<Filesystem>)>,
-        failed: Failed,
+        tell: Tell,
     ) -> std::io::Result<Arc<Self>> {
         let (send, receive) = channel::<Arc<Cached>>();
         let forgetting = engine.clone();
@@ -100,7 +100,7 @@ impl Cache {
         })?;
         let removed = Mutex::new(Some((send, thread)));
         let oplog = Arc::<OpLog>::default();
-        let checkpoints = Checkpoints::new(engine.clone(), oplog.clone(), filesystems, failed);
+        let checkpoints = Checkpoints::new(engine.clone(), oplog.clone(), filesystems, tell);
         let broken = AtomicBool::new(false);
         Ok(Arc::new(Cache { engine, verifier, downtime, oplog, checkpoints, removed, broken }))
     }
@@ -124,7 +124,8 @@ impl Cache {
         let needless = self.checkpoints.make_last();
         let closed = block_on(self.engine.close());
         self.checkpoints.stop();
-        if needless {
+        // What the file systems say of a log that was lost is for its return.
+        if needless && !self.broken.load(Ordering::Acquire) {
             self.checkpoints.tidy();
         }
         self.downtime.begin();

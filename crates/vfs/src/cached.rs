@@ -214,7 +214,7 @@ impl Vfs {
         let engine = &linked.cache.engine;
         if linked.logging.is_touched(&target.object.kernel) {
             // Recovery might make the file again, and would find nothing of this in the log.
-            linked.cache.checkpoints.make()?;
+            linked.cache.checkpoints.make_of(&target.export.fs)?;
         }
         let cached = linked.object(&target.object)?;
         if engine.dirty_bytes() > 0 && !linked.reserve.take(engine, target.export.fs.mount(), len) {

@@ -83,6 +83,9 @@ impl<'a> Renaming<'a> {
 impl Vfs {
     /// Sets attributes. With `guard`, only if the ctime is still that one.
     pub fn setattr(&self, target: &Target, cred: &Cred, set: &SetAttr, guard: Option<Time>) -> Changed<()> {
+        if let Err(error) = target.export.fs.can_change() {
+            return Changed { result: Err(error), wcc: self.wcc_of(target), intent: None };
+        }
         let refreshed = self.attr_of(target).and_then(|attr| self.refresh(target, &attr, Wait::Yes));
         let _alone = target.object.changing.write();
         let change = target.object.begin_change();
@@ -363,7 +366,7 @@ impl Vfs {
 
     /// Lets go of an object whose last link is gone, so that its space is freed and its handle is stale. Returns what
     /// the cache knows of it, to be forgotten when that is durable.
-    fn forget_if_gone(
+    pub(crate) fn forget_if_gone(
         &self,
         dir: &Target,
         victim: Option<KernelHandle>,
@@ -397,6 +400,7 @@ impl Vfs {
 pub(crate) fn changeable(dir: &Target, name: &[u8]) -> Result<()> {
     require_dir(&dir.object)?;
     crate::check_name(name)?;
+    dir.export.fs.can_change()?;
     if dir.export.fs.is_private(&dir.object.kernel, name) { Err(Error::ACCESS) } else { Ok(()) }
 }
 

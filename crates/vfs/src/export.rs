@@ -15,7 +15,7 @@ use crate::fs::{self, Filesystem, Scheme};
 use crate::handle::{Handle, HandleKey};
 use crate::journal::{Data, Deliver, Done, Intent, Journal, Order};
 use crate::object::Object;
-use crate::oplog::{self, Pending, Recovery, Way};
+use crate::oplog::{self, Checkpointed, Pending, Recovery, Way};
 use crate::table::Budget;
 use crate::verdicts::ask_kernel;
 use crate::verifier::Verifier;
@@ -84,6 +84,11 @@ impl Export {
         Target { export: self.clone(), object: self.root.clone() }
     }
 
+    /// Whether nothing can be changed, since its file system's journal cannot make anything durable.
+    pub fn is_failing(&self) -> bool {
+        self.fs.can_change().is_err()
+    }
+
     /// Whether one journal orders all changes of the backing file system, and that is relied on.
     pub fn ordered(&self) -> bool {
         self.fs.journal.order() == Order::Journal
@@ -141,6 +146,12 @@ fn after_journal(cache: &Arc<Cache>, intent: &mut Intent, done: Done) -> Done {
             None => done(result),
         }
     })
+}
+
+/// The log is lost, so the file system itself has to make a change durable.
+fn commit_unlogged(cache: &Arc<Cache>, fs: &Filesystem, mut intent: Intent, done: Done) {
+    let done = after_journal(cache, &mut intent, done);
+    oplog::submit(cache, fs, intent, done);
 }
 
 /// Everything served.
@@ -297,17 +308,17 @@ impl Vfs {
 
     /// Puts the engine in front of everything served, which is its backing `store`, after [`Vfs::recover`].
     /// Returns the answers to the last changes before the start, as [`Vfs::commit`] was given them, oldest first. Nobody
-    /// may be served yet. `failed` is told why what the log has cannot be made durable in a file system.
+    /// may be served yet. `tell` is told when what the log has cannot be made durable in a file system, and when it can.
     pub fn set_cache(
         &self,
         engine: Arc<Engine>,
         store: &Store,
         downtime: Downtime,
         recovery: Recovery,
-        failed: Arc<dyn Fn(&Error) + Send + Sync>,
+        tell: Arc<dyn Fn(Checkpointed) + Send + Sync>,
     ) -> std::io::Result<Vec<Box<[u8]>>> {
         let weak = store.filesystems().iter().map(|(number, fs)| (*number, Arc::downgrade(fs)));
-        let cache = Cache::new(engine, self.verifier.clone(), downtime, weak.collect(), failed)?;
+        let cache = Cache::new(engine, self.verifier.clone(), downtime, weak.collect(), tell)?;
         for (number, fs) in store.filesystems() {
             let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number));
             // What recovery looked at is in the table already.
@@ -364,15 +375,18 @@ impl Vfs {
         if let Some(cache) = self.cache.get() {
             if let Some(mut pending) = intent.pending.take() {
                 let frame = match (pending.way(), answer) {
-                    (Way::Each, []) => None,
+                    (Way::Each, []) => Ok(None),
                     _ => oplog::keep(cache, &mut pending, answer),
                 };
                 match frame {
-                    Some(frame) if pending.way() == Way::Log => {
+                    Ok(Some(frame)) if pending.way() == Way::Log => {
                         return self.commit_logged(cache, export, intent, (pending, frame), done);
                     }
-                    Some(frame) => done = oplog::both(cache, pending, frame, done),
-                    None => {}
+                    Ok(Some(frame)) => done = oplog::both(cache, &export.fs, pending, frame, done),
+                    Err(_) if pending.way() != Way::Each => {
+                        return commit_unlogged(cache, &export.fs, intent, done);
+                    }
+                    Ok(None) | Err(_) => {}
                 }
             }
             done = after_journal(cache, &mut intent, done);
@@ -392,16 +406,12 @@ impl Vfs {
         (pending, frame): (Box<Pending>, forebay_engine::Seq),
         done: Done,
     ) {
-        let (theirs, journal) = (cache.clone(), export.fs.journal.clone());
+        let (theirs, fs) = (cache.clone(), export.fs.clone());
         let logged = Box::new(move |durable: std::result::Result<(), forebay_engine::Error>| {
             drop(pending);
-            let done = after_journal(&theirs, &mut intent, done);
             match durable {
-                Ok(()) => done(Ok(())),
-                Err(_) => {
-                    theirs.log_broke();
-                    journal.submit(intent, done);
-                }
+                Ok(()) => after_journal(&theirs, &mut intent, done)(Ok(())),
+                Err(_) => commit_unlogged(&theirs, &fs, intent, done),
             }
         });
         cache.engine.when_durable(frame, logged);

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use forebay_metrics::Recorder;
@@ -134,6 +134,8 @@ pub struct Journal {
     order: Order,
     mount: OwnedFd,
     marker: Mutex<(OwnedFd, bool)>,
+    /// A commit failed.
+    failed: AtomicBool,
     /// One if there is one order.
     lanes: Box<[Mutex<Queue>]>,
     handed: Condvar,
@@ -164,6 +166,7 @@ impl Journal {
             order,
             mount: root,
             marker: Mutex::new((marker, false)),
+            failed: AtomicBool::new(false),
             lanes: (0..lanes).map(|_| Mutex::default()).collect(),
             handed: Condvar::new(),
             budget,
@@ -363,7 +366,14 @@ impl Journal {
         marker.1 = !marker.1;
         let mode = if marker.1 { Mode::RUSR } else { Mode::RUSR | Mode::WUSR };
         rustix::fs::fchmod(&marker.0, mode)?;
-        Ok(rustix::fs::fsync(&marker.0)?)
+        let synced = rustix::fs::fsync(&marker.0);
+        self.failed.fetch_or(synced.is_err(), Ordering::AcqRel);
+        Ok(synced?)
+    }
+
+    /// Whether a commit of the one journal has failed: what it was for may be lost, and no later one tells.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     /// Syncs every object of the batch once, however many of its requests touched it.

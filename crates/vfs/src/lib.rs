@@ -67,7 +67,7 @@ pub use known::KnownFiles;
 pub use list::{Entry, EntryPlus, ListEnd};
 pub use lookup::{Access, Found};
 pub use object::Object;
-pub use oplog::Recovery;
+pub use oplog::{Checkpointed, Recovery};
 pub use owner::Ownership;
 pub use rustix::fs::FileType;
 pub use rustix::io::Errno;

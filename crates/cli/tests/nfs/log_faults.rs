@@ -37,28 +37,176 @@ fn a_flush_ends_with_the_error_when_what_the_log_has_cannot_be_made_durable() {
     server.kill();
 }
 
-#[test]
-fn the_journal_of_one_file_system_fails_and_others_have_checkpoints() {
-    let (Some(broken), Some(sound)) = (Array::instant("ext4"), Array::instant("xfs")) else { return };
+/// A server of two file systems, with a connection and their roots.
+fn serve_both(first: &Array, second: &Array) -> (Server, Client, [FileHandle; 2]) {
     let export = |name: &str, array: &Array| {
         let at = array.at.display();
         format!(
             "[[export]]\npath='{at}'\nname='{name}'\n[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n"
         )
     };
-    let exports = [export("/broken", &broken), export("/sound", &sound)].concat();
-    let mut server = Serve::new().exports(&exports).cached().start();
+    let exports = [export("/first", first), export("/second", second)].concat();
+    let server = Serve::new().exports(&exports).cached().start();
     let mut c = server.connect();
-    let [first, second] = [&b"/broken"[..], b"/sound"].map(|name| c.mnt(name).unwrap().fhandle);
-    c.new_file(&first, b"f", 0o644);
+    let roots = [&b"/first"[..], b"/second"].map(|name| c.mnt(name).unwrap().fhandle);
+    (server, c, roots)
+}
+
+#[test]
+fn the_journal_of_one_file_system_fails_and_others_have_checkpoints() {
+    let (Some(broken), Some(sound)) = (Array::instant("xfs"), Array::instant("ext4")) else { return };
+    let (mut server, mut c, [first, second]) = serve_both(&broken, &sound);
+    let file = c.new_file(&first, b"f", 0o644);
     broken.cut_power("1");
     wait_for(|| events(&server).contains(JOURNAL_FAILS));
+    assert!(server.status()["health"].to_string().contains(broken.at.to_str().unwrap()));
     let before = commits(&server);
     let made = c.new_file(&second, b"g", 0o644);
     wait_for(|| commits(&server) > before);
     assert_eq!(c.find(&second, b"g"), made);
-    assert_ne!(c.create(&first, b"h", CreateHow::Guarded(mode(0o644))).status(), Nfsstat3::Ok);
+    // Its text is longer than a record: it needs checkpoints by itself.
+    assert_eq!(c.symlink(&second, b"long", &[b't'; 3000]).status(), Nfsstat3::Ok);
+    assert_eq!(c.create(&first, b"h", CreateHow::Guarded(mode(0o644))).status(), Nfsstat3::Io);
+    assert_eq!(c.setattr(&file, mode(0o600)).status(), Nfsstat3::Io);
     server.kill();
+}
+
+#[test]
+fn the_changes_of_a_file_system_whose_journal_fails_do_not_fill_the_log() {
+    let (Some(broken), Some(sound)) = (Array::instant("xfs"), Array::instant("ext4")) else { return };
+    let (mut server, mut c, [first, second]) = serve_both(&broken, &sound);
+    let name = |n: usize| format!("file{n}").into_bytes();
+    let made: Vec<_> = (0..300).map(|n| c.new_file(&first, &name(n), 0o644)).collect();
+    for n in (0..300).step_by(3) {
+        c.remove(&first, &name(n)).unwrap();
+        c.rename((&first, &name(n + 1)), (&first, &name(n))).unwrap();
+    }
+    broken.cut_power("1");
+    wait_for(|| events(&server).contains(JOURNAL_FAILS));
+    // More than the log holds, with records as long as they can be.
+    let (threads, each) = (4, 3000);
+    let (send, ended) = std::sync::mpsc::channel();
+    for thread in 0..threads {
+        let (mut c, send) = (server.connect(), send.clone());
+        std::thread::spawn(move || {
+            for n in 0..each {
+                let name = format!("{thread}.{n}").into_bytes();
+                c.symlink(&second, &name, &[b't'; 2048]).unwrap();
+            }
+            send.send(()).unwrap();
+        });
+    }
+    for _ in 0..threads {
+        let patience = std::time::Duration::from_secs(120);
+        ended.recv_timeout(patience).expect("the log is full of what cannot be let go");
+    }
+    server.kill();
+    assert!(broken.power_on());
+    server.start();
+    let mut c = server.connect();
+    for n in (0..300).step_by(3) {
+        assert_eq!(c.find(&first, &name(n)), made[n + 1]);
+        assert_eq!(c.lookup(&first, &name(n + 1)).status(), Nfsstat3::Noent);
+        assert_eq!(c.find(&first, &name(n + 2)), made[n + 2]);
+    }
+}
+
+/// The file without a name that group commits change, by a descriptor of a server.
+fn marker(server: &Server, at: &std::path::Path) -> std::fs::File {
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap();
+    let mut paths = descriptors.map(|entry| entry.unwrap().path());
+    let nameless = format!("{}/#", at.display());
+    let is_marker = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with(&nameless))
+    };
+    std::fs::File::open(paths.find(is_marker).unwrap()).unwrap()
+}
+
+#[test]
+fn a_checkpoint_that_the_journal_was_not_asked_for_is_tried_again() {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    for kind in ["ext4", "xfs"] {
+        let Some(array) = Array::instant(kind) else { return };
+        let mut server = array.serve().cached().start();
+        let mut c = server.connect();
+        let root = c.root();
+        let marker = marker(&server, &array.at);
+        let flags = ioctl_getflags(&marker).unwrap();
+        // Not even root may change it now.
+        ioctl_setflags(&marker, flags | IFlags::IMMUTABLE).unwrap();
+        let file = c.new_file(&root, b"f", 0o644);
+        wait_for(|| events(&server).contains("takes no commit"));
+        assert_eq!(c.create(&root, b"g", CreateHow::Guarded(mode(0o644))).status(), Nfsstat3::Io);
+        assert!(!server.try_ask(&["flush", "--wait"]).status.success());
+        ioctl_setflags(&marker, flags).unwrap();
+        wait_for(|| events(&server).contains("works again"));
+        assert_eq!(c.find(&root, b"f"), file);
+        c.new_file(&root, b"g", 0o644);
+        server.flush();
+        assert_eq!(events(&server).matches("takes no commit").count(), 1, "it is told once");
+        server.stop();
+    }
+}
+
+/// A server of `array` with its cache devices on `ssd`.
+fn with_ssd(array: &Array, ssd: &Array) -> Server {
+    let caches = ["a", "b"].map(|name| ssd.at.join(name).to_str().unwrap().to_owned());
+    let flags = ["--cache", &caches[0], "--cache", &caches[1], "--cache-size", "64MiB", "--ram", "16MiB"];
+    array.serve().cached().flags(&flags).start()
+}
+
+#[test]
+fn what_was_in_a_frame_when_the_last_cache_device_died_is_durable_in_the_file_system() {
+    for kind in ["xfs", "ext4"] {
+        let (Some(array), Some(ssd)) = (Array::instant(kind), Array::instant("ext4")) else { return };
+        let mut server = with_ssd(&array, &ssd);
+        let mut c = server.connect();
+        let root = c.root();
+        let before = commits(&server);
+        c.new_file(&root, b"before", 0o644);
+        // From then on the server itself has nothing to write.
+        wait_for(|| commits(&server) > before);
+        ssd.cut_power("1");
+        assert!(!events(&server).contains("device-lost"));
+        let file = c.new_file(&root, b"during", 0o644);
+        assert!(events(&server).contains("device-lost"));
+        assert_eq!(c.find(&root, b"during"), file);
+        array.cut_power("5");
+        server.kill();
+        assert!(array.power_on());
+        assert!(array.at.join("during").exists(), "{kind}: answered before it was durable");
+    }
+}
+
+#[test]
+fn cache_devices_that_come_back_do_not_undo_what_was_done_without_them() {
+    for kind in ["xfs", "ext4"] {
+        let (Some(array), Some(ssd)) = (Array::instant(kind), Array::instant("ext4")) else { return };
+        let mut server = with_ssd(&array, &ssd);
+        let mut c = server.connect();
+        let root = c.root();
+        let [_, _, kept] =
+            [&b"removed"[..], b"removed too", b"kept"].map(|name| c.new_file(&root, name, 0o644));
+        c.new_dir(&root, b"dir", 0o755);
+        ssd.cut_power("1");
+        c.remove(&root, b"removed").unwrap();
+        c.remove(&root, b"removed too").unwrap();
+        c.rename((&root, b"kept"), (&root, b"moved")).unwrap();
+        c.rmdir(&root, b"dir").unwrap();
+        let made = c.new_file(&root, b"made", 0o644);
+        assert!(events(&server).contains("device-lost"));
+        server.kill();
+        assert!(ssd.power_on());
+        server.start();
+        let mut c = server.connect();
+        for name in [&b"removed"[..], b"removed too", b"kept", b"dir"] {
+            assert_eq!(c.lookup(&root, name).status(), Nfsstat3::Noent, "{kind}: {}", name.escape_ascii());
+        }
+        assert_eq!((c.find(&root, b"moved"), c.find(&root, b"made")), (kept, made));
+        c.rename((&root, b"moved"), (&root, b"back")).unwrap();
+        server.restart();
+        assert_eq!(server.connect().find(&root, b"back"), kept);
+    }
 }
 
 #[test]

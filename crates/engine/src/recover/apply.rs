@@ -95,7 +95,10 @@ pub(super) fn apply(pool: &Pool, mut live: Vec<Found>, read: &mut Read, doubtful
 /// The notes of a segment of the log, which they keep there.
 fn notes_of(body: &Body, id: SegmentId, notes: &Notes, segments: &Segments) -> Vec<Note> {
     let found = body.records.iter().filter_map(|record| match record {
-        Record::Note { bytes } => Some(Note { id: notes.keep(id, segments), bytes: bytes.clone() }),
+        Record::Note { bytes } => {
+            let id = notes.keep(id, 0, bytes.len(), segments);
+            Some(Note { id, bytes: bytes.clone() })
+        }
         _ => None,
     });
     found.collect()

@@ -3,8 +3,8 @@
 //!
 //! One commit of the journal is enough: it orders all changes, and those that have a number were carried out before.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -23,8 +23,45 @@ use crate::sys::KernelHandle;
 /// Between two checkpoints at most, while there is something for one: recovery has so much to compare.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Told why a file system could not be brought to where the log is.
-pub(crate) type Failed = Arc<dyn Fn(&Error) + Send + Sync>;
+/// What became of a checkpoint of a file system; told when it changes.
+#[derive(Clone, Copy, Debug)]
+pub enum Checkpointed {
+    /// The journal could not be asked for a commit; it is asked again every few seconds.
+    Refused(Error),
+    /// A commit failed. Until a restart nobody knows what is in the file system.
+    Failed(Error),
+    /// It can be asked again.
+    Healed,
+}
+
+/// Told what became of a checkpoint.
+pub(crate) type Tell = Arc<dyn Fn(Checkpointed) + Send + Sync>;
+
+/// What is known to be in a file system, durably: all changes up to a number, but for a few.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Proof {
+    pub(super) upto: u64,
+    /// RENAMEs that had their numbers and might not have been carried out.
+    pub(super) but: BTreeSet<u64>,
+}
+
+impl Proof {
+    fn covers(&self, number: u64) -> bool {
+        number <= self.upto && !self.but.contains(&number)
+    }
+}
+
+/// What its journal is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Sound,
+    /// It cannot be asked for a commit now: nothing may be changed.
+    Refused,
+    /// A commit failed: it is not known any more what the file system has, and nothing may be changed.
+    Failed,
+}
+
+const STATES: [State; 3] = [State::Sound, State::Refused, State::Failed];
 
 /// What of one file system is in the log and not known to be durable in it.
 #[derive(Default)]
@@ -33,8 +70,11 @@ pub(crate) struct Logging {
     last: AtomicU64,
     /// All changes up to this one are in the file system, durably, and a durable record says so.
     checkpoint: AtomicU64,
-    /// A commit failed: it is not known any more what the file system has. The log keeps everything until a restart.
-    broken: AtomicBool,
+    state: AtomicU8,
+    /// The file system says that the log was lost.
+    lost: Mutex<bool>,
+    /// What the last commit that succeeded proves.
+    proof: Mutex<Proof>,
     /// The objects that later changes touched, and the last change of each.
     touched: Mutex<HashMap<KernelHandle, u64, foldhash::fast::RandomState>>,
 }
@@ -51,9 +91,41 @@ impl Logging {
         self.touched.lock().contains_key(object)
     }
 
-    /// Whether changes have to wait for the file system's own journal from now on.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Acquire)
+    /// Whether nothing that is changed now could become durable.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.state() != State::Sound
+    }
+
+    fn state(&self) -> State {
+        STATES[usize::from(self.state.load(Ordering::Acquire))]
+    }
+
+    /// Returns the state before.
+    fn set_state(&self, state: State) -> State {
+        STATES[usize::from(self.state.swap(state as u8, Ordering::AcqRel))]
+    }
+
+    /// A commit succeeded that began after this was true.
+    pub(crate) fn proven(&self, proof: Proof) {
+        let mut known = self.proof.lock();
+        if proof.upto > known.upto && !self.is_failing() {
+            *known = proof;
+        }
+    }
+
+    /// Whether a change with this number may be missing in the file system after a crash.
+    fn needs(&self, number: u64) -> bool {
+        !self.proof.lock().covers(number)
+    }
+
+    /// Calls `say` the first time, and again after a failure.
+    pub(super) fn lose_log(&self, say: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut lost = self.lost.lock();
+        if !*lost {
+            say()?;
+            *lost = true;
+        }
+        Ok(())
     }
 
     fn is_due(&self) -> bool {
@@ -71,7 +143,7 @@ struct Shared {
     engine: Arc<Engine>,
     oplog: Arc<OpLog>,
     filesystems: Vec<(u32, Weak<Filesystem>)>,
-    failed: Failed,
+    tell: Tell,
     /// One at a time.
     under_way: Mutex<()>,
 }
@@ -89,9 +161,10 @@ struct Threads {
 }
 
 impl Shared {
-    /// Everything that has a number by now is in the backing file systems, durably, but for those that fail. Notes up to
-    /// `let_go` were appended before this was called, and need not be kept if none fails.
-    fn make(&self, let_go: Option<NoteId>) -> Result<()> {
+    /// Everything that has a number by now is in the backing file systems, durably, but for those that fail. `then` is
+    /// called before anything else is done about it, also before the records, which may have to wait for the very room
+    /// that it makes: what is found of the log without them is in the file systems.
+    fn make<T>(&self, then: impl FnOnce(Result<()>) -> T) -> T {
         let one = self.under_way.lock();
         let upto = self.oplog.carried_out();
         let due = self.filesystems.iter().filter_map(|(number, fs)| Some((*number, fs.upgrade()?)));
@@ -99,18 +172,48 @@ impl Shared {
         let due: Vec<_> = due.filter(|(_, fs)| is_due(fs)).collect();
         let committed: Vec<_> = due.iter().map(|(_, fs)| self.commit(fs)).collect();
         let result = committed.iter().copied().fold(Ok(()), Result::and);
-        // Before the records, which may have to wait for this very room: what of the rest is found is in the file systems.
-        if let Some(notes) = let_go.filter(|_| result.is_ok()) {
-            self.engine.let_go(notes);
-        }
+        self.engine.keep_notes(result.err().map(crate::backing::io_error));
+        let value = then(result);
         // Who waits for room here must not keep others from making it.
         drop(one);
         let through = due.iter().zip(committed).filter(|(_, committed)| committed.is_ok());
         through.for_each(|((filesystem, fs), _)| self.record(*filesystem, fs, upto, result.is_ok()));
-        result
+        value
     }
 
-    /// Puts into the log what a commit has made true. `wait`: for room; nobody makes any while a file system fails.
+    /// The same for one file system.
+    fn make_of(&self, fs: &Filesystem) -> Result<()> {
+        let Some(linked) = fs.linked() else { return Ok(()) };
+        let one = self.under_way.lock();
+        let upto = self.oplog.carried_out();
+        if !linked.logging.is_due() {
+            return Ok(());
+        }
+        self.commit(fs)?;
+        drop(one);
+        self.record(linked.number(), fs, upto, true);
+        Ok(())
+    }
+
+    /// Lets go of notes up to `upto`, which were appended before the checkpoint that ended so. False: they stay for now.
+    fn let_go(&self, upto: NoteId, made: Result<()>) -> bool {
+        if made.is_ok() {
+            self.engine.let_go(upto);
+            return true;
+        }
+        block_on(self.engine.let_go_but(upto, |note| self.is_needed(note))).unwrap_or(false)
+    }
+
+    /// Whether recovery may need a note, since its file system fails. What is of the others is in them.
+    fn is_needed(&self, note: &[u8]) -> bool {
+        let Some(Record::Operation(operation)) = Record::decode(note) else { return false };
+        let fs = self.filesystems.iter().find(|(number, _)| *number == operation.filesystem);
+        let fs = fs.and_then(|(_, fs)| fs.upgrade());
+        let needs = |logging: &Logging| logging.is_failing() && logging.needs(operation.number);
+        fs.is_some_and(|fs| fs.linked().is_some_and(|linked| needs(&linked.logging)))
+    }
+
+    /// Puts into the log what a commit has made true. `wait`: for room; nobody may make any while a file system fails.
     fn record(&self, filesystem: u32, fs: &Filesystem, upto: u64, wait: bool) {
         let record = Record::Checkpoint { filesystem, upto }.encode();
         let noted = block_on(async {
@@ -131,15 +234,26 @@ impl Shared {
 
     fn commit(&self, fs: &Filesystem) -> Result<()> {
         let Some(linked) = fs.linked() else { return Ok(()) };
-        if linked.logging.is_broken() {
-            return Err(Error::Os(rustix::io::Errno::IO));
+        let failed = Err(Error::Os(rustix::io::Errno::IO));
+        if linked.logging.state() == State::Failed {
+            return failed;
         }
-        fs.journal.barrier().inspect_err(|error| {
-            linked.logging.broken.store(true, Ordering::Release);
-            // Nobody is to wait for what the log keeps from now on.
-            self.engine.keep_notes(crate::backing::io_error(*error));
-            (self.failed)(error);
-        })
+        let proof = self.oplog.proof();
+        let committed = fs.journal.barrier();
+        // Whoever it was for: a commit that succeeds after one that failed proves nothing of what that one was for.
+        let result = if fs.journal.has_failed() { committed.and(failed) } else { committed };
+        let (state, news) = match result {
+            Ok(()) => (State::Sound, Checkpointed::Healed),
+            Err(error) if fs.journal.has_failed() => (State::Failed, Checkpointed::Failed(error)),
+            Err(error) => (State::Refused, Checkpointed::Refused(error)),
+        };
+        if linked.logging.set_state(state) != state {
+            (self.tell)(news);
+        }
+        if result.is_ok() {
+            linked.logging.proven(proof);
+        }
+        result
     }
 }
 
@@ -148,9 +262,9 @@ impl Checkpoints {
         engine: Arc<Engine>,
         oplog: Arc<OpLog>,
         filesystems: Vec<(u32, Weak<Filesystem>)>,
-        failed: Failed,
+        tell: Tell,
     ) -> Self {
-        let shared = Arc::new(Shared { engine, oplog, filesystems, failed, under_way: Mutex::new(()) });
+        let shared = Arc::new(Shared { engine, oplog, filesystems, tell, under_way: Mutex::new(()) });
         Checkpoints { shared, threads: Mutex::new(None) }
     }
 
@@ -160,15 +274,15 @@ impl Checkpoints {
         let timed = self.shared.clone();
         let timed = std::thread::Builder::new().name("forebay-checkpoint".into()).spawn(move || {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                // It says so itself.
-                let _ = timed.make(None);
+                // It says itself what fails.
+                timed.make(drop);
             }
         })?;
         let asked = self.shared.clone();
         let asked = std::thread::Builder::new().name("forebay-answers".into()).spawn(move || {
             // What is let go was answered so long ago that nobody asks again.
             while let Some(upto) = block_on(asked.engine.notes_due()) {
-                if asked.make(Some(upto)).is_err() {
+                if !asked.make(|made| asked.let_go(upto, made)) {
                     // Until the engine closes: it would ask again at once.
                     std::thread::sleep(EVERY);
                 }
@@ -178,17 +292,18 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Everything that has a number by now is in the backing file systems, durably, and the log says so.
-    pub(crate) fn make(&self) -> Result<()> {
-        self.shared.make(None)
+    /// Everything of a file system that has a number by now is in it, durably.
+    pub(crate) fn make_of(&self, fs: &Filesystem) -> Result<()> {
+        self.shared.make_of(fs)
     }
 
     /// The last one: nothing may be changed any more. Returns whether the log may let go of all notes.
     pub(crate) fn make_last(&self) -> bool {
-        let made = self.shared.make(Some(NoteId::MAX)).is_ok();
+        let let_go = || self.shared.engine.let_go(NoteId::MAX);
+        let made = self.shared.make(|made| made.map(|()| let_go()).is_ok());
         if made {
             // The record of this checkpoint stays as long as anything before it does.
-            self.shared.engine.let_go(NoteId::MAX);
+            let_go();
         }
         made
     }

@@ -10,6 +10,7 @@
 
 mod checkpoint;
 mod files;
+mod lost;
 pub(crate) mod making;
 mod queue;
 mod recover;
@@ -23,16 +24,19 @@ use forebay_disk::block_on;
 use forebay_engine::{Mode, NOTE_MAX, Seq};
 use forebay_oplog::{Bindings, Identity, Intent, New, Operation};
 use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
 
 use crate::attr::Attr;
 use crate::cache::{Cache, Linked};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::export::Target;
 use crate::fs::{Filesystem, Scheme};
-use crate::journal::{Done, Order};
-pub(crate) use checkpoint::{Checkpoints, Failed, Logging};
+use crate::journal::Order;
+pub use checkpoint::Checkpointed;
+pub(crate) use checkpoint::{Checkpoints, Logging, Proof, Tell};
 use files::attributes;
 pub(crate) use forebay_oplog::{Binding, Change, Entries, Entry, Object, Record, Rights};
+pub(crate) use lost::{both, submit};
 use making::Ticket;
 use queue::Queue;
 pub use recover::Recovery;
@@ -132,6 +136,18 @@ impl OpLog {
         inner.ahead.first().map_or(inner.last, |first| first - 1)
     }
 
+    /// The log's identity, and the number of the last change.
+    fn last(&self) -> (u64, u64) {
+        let inner = self.inner.lock();
+        (inner.identity, inner.last)
+    }
+
+    /// What a commit that begins now will prove.
+    pub(crate) fn proof(&self) -> Proof {
+        let inner = self.inner.lock();
+        Proof { upto: inner.last, but: inner.ahead.clone() }
+    }
+
     /// Waits until everything that has a number by now is carried out: system calls of others, who have all they need.
     fn carry_out(&self) {
         let mut inner = self.inner.lock();
@@ -176,11 +192,17 @@ impl Filesystem {
         let linked = self.linked()?;
         let ordered = self.journal.order() == Order::Journal && matches!(self.scheme, Scheme::Kernel);
         let cached = linked.cache.engine.effective_mode() == Mode::WriteBack;
-        Some(match (ordered, cached && !linked.logging.is_broken()) {
+        Some(match (ordered, cached && !linked.logging.is_failing()) {
             (false, _) => Way::Each,
             (true, false) => Way::Journal,
             (true, true) => Way::Log,
         })
+    }
+
+    /// Fails while nothing that is changed could become durable.
+    pub(crate) fn can_change(&self) -> Result<()> {
+        let failing = self.linked().is_some_and(|linked| linked.logging.is_failing());
+        if failing { Err(Error::Os(Errno::IO)) } else { Ok(()) }
     }
 
     /// How a change that may have set the size of a file becomes durable. The cache's records carry sizes, and not of what is
@@ -192,7 +214,7 @@ impl Filesystem {
         }
         if let Some(linked) = self.linked().filter(|linked| linked.logging.is_touched(&object.kernel)) {
             // The journal's commit tells the client if this fails.
-            let _ = linked.cache.checkpoints.make();
+            let _ = linked.cache.checkpoints.make_of(self);
         }
         Some(Way::Journal)
     }
@@ -204,7 +226,7 @@ impl Filesystem {
         let way = self.way().filter(|way| *way != Way::Each);
         let Some((linked, _)) = self.linked().zip(way) else { return Ok(()) };
         linked.cache.oplog.carry_out();
-        linked.cache.checkpoints.make()
+        linked.cache.checkpoints.make_of(self)
     }
 
     /// A change was just carried out. To be called under the locks that it was carried out under, so that numbers tell the
@@ -345,38 +367,24 @@ impl Pending {
 }
 
 /// Puts a change with its answer into the log, behind all changes with lower numbers; may wait for room there. Returns the
-/// frame that makes the record durable; `None`: there is no record, for want of cache devices or since it is too long.
-pub(crate) fn keep(cache: &Cache, pending: &mut Pending, answer: &[u8]) -> Option<Seq> {
+/// frame that makes the record durable; `None`: there is no record, since it is too long.
+///
+/// # Errors
+/// There is no log any more.
+pub(crate) fn keep(
+    cache: &Cache,
+    pending: &mut Pending,
+    answer: &[u8],
+) -> std::result::Result<Option<Seq>, forebay_engine::Error> {
     let record = pending.record(answer).encode();
     if record.len() > NOTE_MAX {
-        return None;
+        return Ok(None);
     }
     pending.recorded = true;
-    let note = || block_on(cache.engine.note(&record)).ok();
+    let note = || block_on(cache.engine.note(&record));
     let noted = pending.log.queue.turn(pending.number, note);
     drop(pending.ticket.take());
-    noted.map(|(frame, _)| frame)
-}
-
-/// What is to be called when the file system has made a change durable whose record is in `frame`: it calls `done` when
-/// that is durable, too.
-pub(crate) fn both(cache: &Arc<Cache>, mut pending: Box<Pending>, frame: Seq, done: Done) -> Done {
-    let cache = cache.clone();
-    Box::new(move |result| match result {
-        Ok(()) => {
-            let recorded = move |_| {
-                // Not before: recovery may need what its slot says.
-                drop(pending);
-                // That the answer is not kept is no reason not to give it.
-                done(Ok(()));
-            };
-            cache.engine.when_durable(frame, Box::new(recorded));
-        }
-        Err(error) => {
-            pending.failed = true;
-            done(Err(error));
-        }
-    })
+    noted.map(|(frame, _)| Some(frame))
 }
 
 #[cfg(test)]

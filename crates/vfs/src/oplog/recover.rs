@@ -44,7 +44,7 @@ struct Found {
     changes: BTreeMap<u64, Change>,
     settled: u64,
     void: HashSet<u64>,
-    /// In the log's order, by file system.
+    /// By file system, each in order of numbers.
     operations: BTreeMap<u32, Vec<Operation>>,
     checkpoints: HashMap<u32, u64>,
 }
@@ -61,7 +61,13 @@ pub struct Recovery {
 
 /// Makes the file systems equal to the log with this identity, durably. Nobody may look at them yet, not even the cache.
 pub(crate) fn recover(log: u64, notes: &[Note], filesystems: &Filesystems) -> io::Result<Recovery> {
-    let found = read(notes)?;
+    let mut found = read(notes)?;
+    for (number, fs) in filesystems {
+        if let Some(upto) = slots::lost_after(fs, log, *number).map_err(io::Error::other)? {
+            let known = found.checkpoints.entry(*number).or_default();
+            *known = upto.max(*known);
+        }
+    }
     let ours = |number: &u32| filesystems.iter().any(|(id, _)| id == number);
     let unserved = |(number, operations): (&u32, &Vec<Operation>)| {
         let upto = found.checkpoints.get(number).copied().unwrap_or(0);
@@ -180,6 +186,11 @@ fn read(notes: &[Note]) -> io::Result<Found> {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
         }
+    }
+    // The order in which they came into the log, but for those that were written again for being needed for long.
+    for operations in found.operations.values_mut() {
+        operations.sort_by_key(|operation| operation.number);
+        operations.dedup_by_key(|operation| operation.number);
     }
     Ok(found)
 }
@@ -326,6 +337,21 @@ mod tests {
     #[test]
     fn changes_of_attributes_are_void_unless_settled() {
         assert_eq!(void(&found(0, &[&[], &[("a", 1)]]), &[("a", 1)]), [1]);
+    }
+
+    #[test]
+    fn operations_come_in_order_and_once_however_often_they_were_written() {
+        let operation = |number| {
+            let (entries, objects, reply) = (Default::default(), Vec::new(), Box::default());
+            Record::Operation(Box::new(Operation { number, filesystem: 3, entries, objects, reply }))
+        };
+        let numbers = [1, 2, 3, 7, 1, 3, 8, 1, 9];
+        let bytes = |number| operation(number).encode().into();
+        let notes: Vec<_> =
+            (1..).zip(numbers).map(|(id, number)| Note { id, bytes: bytes(number) }).collect();
+        let read = read(&notes).unwrap();
+        let found: Vec<_> = read.operations[&3].iter().map(|operation| operation.number).collect();
+        assert_eq!(found, [1, 2, 3, 7, 8, 9]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Slots: files in `.forebay` whose extended attribute says what a RENAME is about to do (docs/metadata-log.md,
-//! "Intents").
+//! "Intents"); and beside them one that says how far a log counts that was lost.
 
 use std::os::fd::OwnedFd;
 
-use forebay_oplog::Intent;
+use forebay_oplog::{Intent, Record};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -13,6 +13,8 @@ use crate::error::Result;
 use crate::fs::Filesystem;
 
 const ATTRIBUTE: &str = "user.forebay.intent";
+const LOST: &str = "lost";
+const LOST_ATTRIBUTE: &str = "user.forebay.lost";
 /// Renames between their system call and the durable frame of their note.
 const MOST: usize = 256;
 
@@ -90,6 +92,38 @@ pub(crate) fn read(fs: &Filesystem) -> Result<Vec<Intent>> {
         Ok(())
     })?;
     Ok(intents)
+}
+
+/// The log with this identity is lost, and may come back: all changes up to `upto` are in the file system, with what was
+/// done since. True once the journal has committed; also found are changes that depend on it only if this is.
+pub(crate) fn say_lost(fs: &Filesystem, log: u64, filesystem: u32, upto: u64) -> Result<()> {
+    let dir = private_dir(fs.private()?, SLOTS)?;
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(&dir, LOST, flags, Mode::RUSR | Mode::WUSR)?;
+    let mut bytes = log.to_le_bytes().to_vec();
+    bytes.extend(Record::Checkpoint { filesystem, upto }.encode());
+    Ok(rustix::fs::fsetxattr(&file, LOST_ATTRIBUTE, &bytes, XattrFlags::empty())?)
+}
+
+/// Up to which change the file system has all that the log with this identity may say of it, for having been lost since.
+pub(crate) fn lost_after(fs: &Filesystem, log: u64, filesystem: u32) -> Result<Option<u64>> {
+    let Some(private) = fs.private_if_there()? else { return Ok(None) };
+    let Some(dir) = dir_if_there(&private, SLOTS)? else { return Ok(None) };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut bytes = [0; 64];
+    let file = rustix::fs::openat(&dir, LOST, flags, Mode::empty());
+    let len = match file.and_then(|file| rustix::fs::fgetxattr(&file, LOST_ATTRIBUTE, &mut bytes)) {
+        Ok(len) => len,
+        Err(Errno::NOENT | Errno::NODATA) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    let (identity, record) = bytes[..len].split_first_chunk().ok_or(Errno::BADMSG)?;
+    match Record::decode(record) {
+        Some(Record::Checkpoint { filesystem: number, upto }) => {
+            Ok((u64::from_le_bytes(*identity) == log && number == filesystem).then_some(upto))
+        }
+        _ => Err(Errno::BADMSG.into()),
+    }
 }
 
 /// Removes the slots of earlier runs. To be durable before a number is given out: numbers may begin again, and nobody may take

@@ -1,0 +1,87 @@
+//! Notes that fill the log while they cannot be let go.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_engine::io::Clock as _;
+
+use super::*;
+use crate::notes::let_go_slowly;
+
+/// Clients that change names at the same time.
+const WRITERS: u64 = 32;
+
+/// Starts a session in which letting go of notes takes a `checkpoint`, and some are kept or none.
+fn start(world: &mut World, checkpoint: Duration, keeps: bool) -> Arc<Engine> {
+    world.plan.notes = false;
+    let engine = world.start_through(Vec::new()).unwrap();
+    // From now on recovery's notes are compared.
+    world.plan.notes = true;
+    let letting_go = let_go_slowly(world.shared.clone(), engine.clone(), keeps, move || checkpoint);
+    world.shared.executor.start("notes", Box::pin(letting_go));
+    engine
+}
+
+/// Runs `write` so often in each of [`WRITERS`], one after another. Returns how long the longest took.
+fn in_parallel<F>(world: &mut World, count: u32, write: impl Fn(&mut World) -> F) -> Result<Duration, Stop>
+where
+    F: FnMut() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + 'static,
+{
+    let (longest, left) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(WRITERS)));
+    for _ in 0..WRITERS {
+        let (mut write, longest, left) = (write(world), longest.clone(), left.clone());
+        let executor = world.shared.executor.clone();
+        let writing = async move {
+            for _ in 0..count {
+                let begun = executor.now();
+                write().await;
+                longest.fetch_max((executor.now() - begun).as_micros() as u64, Ordering::Relaxed);
+            }
+            left.fetch_sub(1, Ordering::Relaxed);
+        };
+        world.shared.executor.start("notary", Box::pin(writing));
+    }
+    match until(world, move || left.load(Ordering::Relaxed) == 0) {
+        Stop::Done => Ok(Duration::from_micros(longest.load(Ordering::Relaxed))),
+        stop => Err(stop),
+    }
+}
+
+#[test]
+fn while_notes_are_let_go_slowly_their_writers_slow_down_and_none_waits_for_the_end_of_it() {
+    let mut world = world(7, 2);
+    let engine = start(&mut world, Duration::from_secs(10), false);
+    let longest = in_parallel(&mut world, 200, |_| {
+        let engine = engine.clone();
+        move || {
+            let engine = engine.clone();
+            Box::pin(async move {
+                let (frame, _) = engine.note(&[7; 2000]).await.unwrap();
+                engine.commit(frame).await.unwrap();
+            })
+        }
+    });
+    // That is several times as much as the log takes until notes have to be let go.
+    assert!(world.shared.executor.now() > Duration::from_secs(20), "they were faster than the log lets go");
+    let longest = longest.unwrap();
+    assert!(longest < Duration::from_secs(3), "one waited for {longest:?}");
+}
+
+#[test]
+fn notes_that_are_needed_for_good_do_not_fill_the_log() {
+    let mut world = world(3, 2);
+    let engine = start(&mut world, Duration::from_millis(50), true);
+    // More than the devices hold.
+    let written = in_parallel(&mut world, 2000, |world| {
+        let notary = Arc::new(world.notary(&engine));
+        move || {
+            let notary = notary.clone();
+            Box::pin(async move { notary.write_one(true).await })
+        }
+    });
+    assert!(written.is_ok(), "the log is full: {written:?}");
+    write(&world, &engine, 0, 300);
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
+}

@@ -1,0 +1,65 @@
+//! What becomes of changes when the log is lost with the last cache device: the file system makes them durable itself, and
+//! first says that it has more than that log. For the devices may come back, and what the log says of names and attributes
+//! then must not undo what was done without it.
+
+use std::sync::Arc;
+
+use super::{Pending, Way, slots};
+use crate::cache::Cache;
+use crate::error::Result;
+use crate::fs::Filesystem;
+use crate::journal::{Done, Intent};
+use forebay_engine::Seq;
+
+impl Filesystem {
+    /// Said before a change without a record becomes durable: the journal keeps the order.
+    fn log_lost(&self) -> Result<()> {
+        let Some(linked) = self.linked() else { return Ok(()) };
+        linked.logging.lose_log(|| {
+            let oplog = &linked.cache.oplog;
+            oplog.carry_out();
+            let (identity, upto) = oplog.last();
+            slots::say_lost(self, identity, linked.number(), upto)
+        })
+    }
+}
+
+/// Makes a change durable that the log was to make durable, and did not.
+pub(crate) fn submit(cache: &Cache, fs: &Filesystem, intent: Intent, done: Done) {
+    cache.log_broke();
+    match fs.log_lost() {
+        Ok(()) => fs.journal.submit(intent, done),
+        Err(error) => done(Err(error)),
+    }
+}
+
+/// What is to be called when the file system has made a change durable whose record is in `frame`: it calls `done` when
+/// that is durable, too.
+pub(crate) fn both(
+    cache: &Arc<Cache>,
+    fs: &Arc<Filesystem>,
+    mut pending: Box<Pending>,
+    frame: Seq,
+    done: Done,
+) -> Done {
+    let (cache, fs) = (cache.clone(), fs.clone());
+    Box::new(move |result| match result {
+        Ok(()) => {
+            let (theirs, logs) = (cache.clone(), pending.way() != Way::Each);
+            let recorded = move |durable: std::result::Result<(), _>| {
+                // Not before: recovery may need what its slot says.
+                drop(pending);
+                match durable {
+                    Err(_) if logs => submit(&theirs, &fs, Intent::default(), done),
+                    // That the answer is not kept is no reason not to give it.
+                    _ => done(Ok(())),
+                }
+            };
+            cache.engine.when_durable(frame, Box::new(recorded));
+        }
+        Err(error) => {
+            pending.failed = true;
+            done(Err(error));
+        }
+    })
+}
