@@ -1,11 +1,11 @@
 //! CREATE, MKDIR, SYMLINK and MKNOD.
 
 use forebay_oplog::New;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::attr::{Attr, SetAttr, SetTime, Time};
-use crate::change::{Changed, Renaming, changeable, metadata};
+use crate::change::{Changed, Renaming, c_name, changeable, metadata};
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs};
@@ -82,13 +82,37 @@ impl Vfs {
             let _acting = self.act_as(cred)?;
             rustix::fs::openat(dir.object.path(), name, flags, mode)?
         };
-        // By its descriptor, not its name: others may have given that to another file already.
-        let (object, attr) =
-            dir.export.fs.adopt_named(sys::reopen(&file, OFlags::PATH)?, &dir.object, name)?;
-        object.keep_writer(file, &self.budget);
-        // What creation already gave needs no second call.
-        let set = SetAttr { mode: None, size: set.size.filter(|size| *size != 0), ..set };
-        self.finish(Target { export: dir.export.clone(), object }, attr, set, cred)
+        let number = rustix::fs::fstat(&file)?.st_ino;
+        let finish = || {
+            // By its descriptor, not its name: others may have given that to another file already.
+            let (object, attr) =
+                dir.export.fs.adopt_named(sys::reopen(&file, OFlags::PATH)?, &dir.object, name)?;
+            object.keep_writer(file, &self.budget);
+            // What creation already gave needs no second call.
+            let set = SetAttr { mode: None, size: set.size.filter(|size| *size != 0), ..set };
+            self.finish(Target { export: dir.export.clone(), object }, attr, set, cred)
+        };
+        finish().inspect_err(|_| self.take_back(dir, name, Some(number)))
+    }
+
+    /// Removes what was just made and could not be finished: the client is told that it is not there. Others may have given
+    /// the name to something else, unless it still leads to inode `number`, where that is known.
+    fn take_back(&self, dir: &Target, name: &[u8], number: Option<u64>) {
+        let fs = &dir.export.fs;
+        let Ok(found) = rustix::fs::statat(dir.object.path(), name, AtFlags::SYMLINK_NOFOLLOW) else {
+            return;
+        };
+        if number.is_some_and(|number| number != found.st_ino) {
+            return;
+        }
+        let victim = fs.handle_at(&dir.object, &c_name(name)).ok();
+        let directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+        let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        // What cannot be removed either is left behind: there is nobody else to tell.
+        let _ = rustix::fs::unlinkat(dir.object.path(), name, flags);
+        if let (Some(cached), Some(linked)) = (self.forget_if_gone(dir, victim), fs.linked()) {
+            linked.cache.forget(cached);
+        }
     }
 
     fn create_existing(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Result<Made> {
@@ -132,12 +156,17 @@ impl Vfs {
                 let _acting = vfs.act_as(cred)?;
                 make_special(dir, name, special, set.mode.unwrap_or(0) & 0o7777)?;
             }
-            let (object, attr) = dir.export.fs.child(&dir.object, name, false)?;
-            // mkdir(2) ignores set-uid and set-gid; a symbolic link has no mode of its own.
-            let again =
-                matches!(special, Special::Directory) && set.mode.is_some_and(|mode| mode & 0o6000 != 0);
-            let set = SetAttr { mode: set.mode.filter(|_| again), size: None, ..*set };
-            let made = vfs.finish(Target { export: dir.export.clone(), object }, attr, set, cred)?;
+            let mut number = None;
+            let mut finish = || {
+                let (object, attr) = dir.export.fs.child(&dir.object, name, false)?;
+                number = Some(rustix::fs::fstat(object.path())?.st_ino);
+                // mkdir(2) ignores set-uid and set-gid; a symbolic link has no mode of its own.
+                let again =
+                    matches!(special, Special::Directory) && set.mode.is_some_and(|mode| mode & 0o6000 != 0);
+                let set = SetAttr { mode: set.mode.filter(|_| again), size: None, ..*set };
+                vfs.finish(Target { export: dir.export.clone(), object }, attr, set, cred)
+            };
+            let made = finish().inspect_err(|_| vfs.take_back(dir, name, number))?;
             Ok((made, Some(new)))
         })
     }
