@@ -108,8 +108,10 @@ impl Vfs {
         let victim = fs.handle_at(&dir.object, &c_name(name)).ok();
         let directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
         // What cannot be removed either is left behind: there is nobody else to tell.
         let _ = rustix::fs::unlinkat(dir.object.path(), name, flags);
+        drop(changing);
         if let (Some(cached), Some(linked)) = (self.forget_if_gone(dir, victim), fs.linked()) {
             linked.cache.forget(cached);
         }
