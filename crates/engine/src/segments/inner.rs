@@ -1,0 +1,125 @@
+//! The table itself, as it is under its lock.
+
+use super::{Inner, Order, Reach, Segment};
+use crate::format::{Place, SegmentKind};
+use crate::leaf::SegmentId;
+use crate::plant;
+
+/// What lets a given-up leg be used again.
+#[derive(Debug)]
+pub(super) enum Until {
+    /// The segment left the log.
+    Tail(u64),
+    /// The segment was let go.
+    Oldest(Order),
+}
+
+impl Until {
+    pub(super) fn is_past(&self, reach: Reach) -> bool {
+        match self {
+            Until::Tail(seq) => *seq < reach.tail,
+            Until::Oldest(order) => *order < reach.oldest,
+        }
+    }
+}
+
+fn order(segment: &Segment) -> Order {
+    (segment.position, segment.kind == SegmentKind::Log, segment.seq)
+}
+
+impl Inner {
+    /// False for one that is only about to join.
+    pub(super) fn takes_segments(&self, device: usize) -> bool {
+        let there = self.totals.get(device).is_some_and(|total| *total > 0);
+        there && !self.retired.contains(&(device as u16))
+    }
+
+    pub(super) fn has_two_legs(&self, id: SegmentId) -> bool {
+        self.table.get(&id).is_some_and(|segment| segment.legs.len() > 1)
+    }
+
+    pub(super) fn get(&mut self, id: SegmentId) -> Option<&mut Segment> {
+        self.table.get_mut(&id)
+    }
+
+    pub(super) fn insert(&mut self, segment: Segment) -> SegmentId {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.next_seq = self.next_seq.max(segment.seq + 1);
+        if segment.kind == SegmentKind::Log {
+            self.last_log = self.last_log.max(segment.seq);
+        }
+        self.fifo.insert(order(&segment), id);
+        self.table.insert(id, segment);
+        id
+    }
+
+    /// A segment of the log, newer than all that were told of before, has so many legs.
+    pub(super) fn has_lone_leg(&mut self, legs: usize, seq: u64) {
+        if legs < 2 && !plant::active("lone legs are taken for mirrored") {
+            self.lone = seq;
+        }
+    }
+
+    pub(super) fn give_up(&mut self, place: Place, until: Until) {
+        if plant::active("legs given up are used at once") {
+            self.free[usize::from(place.device)].push(place.segment);
+        } else {
+            self.pending.push((place, until));
+        }
+    }
+
+    /// See [`Segments::let_go`].
+    pub(super) fn let_go(&mut self, id: SegmentId) {
+        let Some(segment) = self.table.remove(&id) else { return };
+        self.live -= u64::from(segment.live);
+        self.dirty -= u64::from(segment.dirty);
+        self.damaged -= u64::from(segment.damaged);
+        let order = order(&segment);
+        self.fifo.remove(&order);
+        segment.legs.iter().for_each(|place| self.give_up(*place, Until::Oldest(order)));
+    }
+
+    /// See [`Segments::advance`].
+    pub(super) fn advance(&mut self) {
+        while let Some(id) = self.log.front().copied() {
+            let Some(segment) = self.get(id) else { break };
+            let dirty = segment.dirty > 0 && !plant::active("the tail does not wait for dirty blocks");
+            if !segment.sealed || dirty || segment.holds > 0 {
+                break;
+            }
+            let seq = segment.seq;
+            let second = (segment.legs.len() > 1).then(|| segment.legs.pop()).flatten();
+            if let Some(place) = second {
+                self.give_up(place, Until::Tail(seq));
+            }
+            self.log.pop_front();
+            self.left += 1;
+        }
+    }
+
+    /// Segments the log should have at most: the rest is for clean blocks.
+    pub(super) fn log_share(&self) -> usize {
+        let devices = (0..self.totals.len()).filter(|device| self.takes_segments(*device));
+        let totals = devices.map(|device| self.totals[device]);
+        let (sum, largest) = totals.fold((0, 0), |(sum, max), n| (sum + n, max.max(n)));
+        // Both legs are never on one device, unless there is only one.
+        let pairs = if sum == largest { sum } else { (sum / 2).min(sum - largest) };
+        pairs as usize * 7 / 10
+    }
+
+    pub(super) fn free_now(&self, given_up: bool) -> Vec<usize> {
+        let reach = self.reach();
+        let mut free: Vec<usize> = self.free.iter().map(Vec::len).collect();
+        for (place, until) in self.pending.iter().filter(|_| given_up) {
+            free[usize::from(place.device)] += usize::from(until.is_past(reach));
+        }
+        free
+    }
+
+    pub(super) fn reach(&self) -> Reach {
+        let tail = self.log.front().and_then(|id| self.table.get(id)).map_or(self.next_seq, |s| s.seq);
+        let oldest = self.fifo.keys().next().copied().unwrap_or((self.next_seq, false, 0));
+        Reach { tail, oldest }
+    }
+}

@@ -1,0 +1,81 @@
+//! Which segments are the log's, and on how many devices they are.
+
+use super::{LogUse, Reach, Segment, Segments};
+use crate::leaf::SegmentId;
+
+impl Segments {
+    /// Lets segments leave the log, strictly oldest first; their second legs are given up. Returns where the log
+    /// now reaches.
+    pub(crate) fn advance(&self) -> Reach {
+        let mut inner = self.inner.lock();
+        inner.advance();
+        inner.reach()
+    }
+
+    /// How full the log is.
+    pub(crate) fn log_use(&self) -> LogUse {
+        let mut inner = self.inner.lock();
+        inner.advance();
+        LogUse { segments: inner.log.len(), share: inner.log_share(), dirty: inner.dirty, left: inner.left }
+    }
+
+    /// How many segments the log has from this one on.
+    pub(crate) fn log_since(&self, id: SegmentId) -> usize {
+        let log = &self.inner.lock().log;
+        log.iter().position(|other| *other == id).map_or(0, |at| log.len() - at)
+    }
+
+    /// Whether a segment of the log has a leg on the device.
+    pub(crate) fn log_is_on(&self, device: u16) -> bool {
+        let inner = self.inner.lock();
+        let mut segments = inner.log.iter().filter_map(|id| inner.table.get(id));
+        segments.any(|segment| segment.legs.iter().any(|place| place.device == device))
+    }
+
+    /// The oldest segment of the log, if the log has nearly outgrown its share and a quarter of it is of no use any more.
+    /// Not earlier: what will soon be destaged need not be written again.
+    pub(crate) fn worth_compacting(&self, slots: usize) -> Option<(SegmentId, Segment)> {
+        let mut inner = self.inner.lock();
+        inner.advance();
+        let (used, share) = (inner.log.len(), inner.log_share());
+        let dirty = usize::try_from(inner.dirty).unwrap_or(usize::MAX);
+        if used * 10 < share * 9 || dirty > used * slots / 4 * 3 {
+            return None;
+        }
+        let id = *inner.log.front()?;
+        let segment = inner.table.get(&id)?;
+        (segment.sealed && segment.holds == 0 && segment.dirty > 0).then(|| (id, segment.clone()))
+    }
+
+    /// Whether the whole log is on two devices, durably, and so is what is written to `head` now.
+    pub(crate) fn is_mirrored(&self, head: Option<SegmentId>) -> bool {
+        let inner = self.inner.lock();
+        let lone = inner.lone >= inner.durable_tail;
+        head.is_some_and(|head| inner.has_two_legs(head)) && !lone
+    }
+
+    /// Whether no segment with fewer than two legs is in the log any more, but this is not durable yet.
+    pub(crate) fn lone_left(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.lone >= inner.durable_tail && inner.reach().tail > inner.lone
+    }
+
+    /// Whether the segment has to leave the log before everything in it is on two devices again.
+    pub(crate) fn keeps_lone(&self, id: SegmentId) -> bool {
+        let inner = self.inner.lock();
+        inner.reach().tail <= inner.lone
+            && inner.table.get(&id).is_some_and(|segment| segment.seq <= inner.lone)
+    }
+
+    /// The log's oldest segment, if its dirty blocks have to be written to the log again: it or a later one has fewer
+    /// than two legs (all before that one have to go as well: only records in it may say that they are out of date), or
+    /// only blocks that cannot be destaged keep it. None if `head`, where they would go, has fewer than two legs.
+    pub(crate) fn to_rewrite(&self, head: SegmentId) -> Option<(SegmentId, Segment)> {
+        let inner = self.inner.lock();
+        let tail = *inner.log.front().filter(|_| inner.has_two_legs(head))?;
+        let segment = inner.table.get(&tail)?;
+        let stuck = segment.dirty == segment.damaged;
+        let wanted = segment.sealed && segment.dirty > 0 && (stuck || segment.seq <= inner.lone);
+        wanted.then(|| (tail, segment.clone()))
+    }
+}

@@ -1,0 +1,152 @@
+//! Segments are opened, let go, and used again; devices come and go.
+
+use smallvec::SmallVec;
+
+use super::{Inner, Opened, Reach, Segment, Segments, Warmth};
+use crate::format::{Place, SegmentKind};
+use crate::leaf::SegmentId;
+
+impl Segments {
+    /// Opens a segment with `legs` copies on different devices, those with most room first, if on each of them more
+    /// than `spare` segments are unused.
+    pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
+        let mut inner = self.inner.lock();
+        let mut devices: Vec<usize> = (0..inner.free.len())
+            .filter(|d| inner.takes_segments(*d) && inner.free[*d].len() > spare)
+            .collect();
+        devices.sort_by_key(|d| std::cmp::Reverse(inner.free[*d].len()));
+        if devices.len() < legs {
+            return None;
+        }
+        let places = |inner: &mut Inner| {
+            let take = devices.iter().take(legs);
+            take.filter_map(|d| Some(Place { device: *d as u16, segment: inner.free[*d].pop()? })).collect()
+        };
+        let legs: SmallVec<[Place; 2]> = places(&mut inner);
+        let seq = inner.next_seq;
+        let head = inner.log.back().and_then(|id| inner.table.get(id)).map(|s| s.seq);
+        let position = if kind == SegmentKind::Log { seq } else { head.unwrap_or(seq) };
+        let segment = Segment {
+            seq,
+            position,
+            kind,
+            legs: legs.clone(),
+            live: 0,
+            dirty: 0,
+            damaged: 0,
+            holds: 0,
+            durable: 0,
+            sealed: false,
+            warmth: Warmth::Warm,
+        };
+        let previous = inner.last_log;
+        let id = inner.insert(segment);
+        if kind == SegmentKind::Log {
+            inner.log.push_back(id);
+            inner.has_lone_leg(legs.len(), seq);
+        }
+        Some(Opened { id, seq, position, previous, legs })
+    }
+
+    /// Whether [`Segments::open`] would find `legs` devices with an unused segment; with `given_up`, counting those
+    /// that are unused once it is durable.
+    pub(crate) fn could_open(&self, legs: usize, given_up: bool) -> bool {
+        let inner = self.inner.lock();
+        let free = inner.free_now(given_up).into_iter().enumerate();
+        free.filter(|(device, free)| *free > 0 && inner.takes_segments(*device)).count() >= legs
+    }
+
+    /// A frame with `reach` is durable: legs given up before it may be used again. Returns whether any became free, or
+    /// the log was rid of its lone legs.
+    pub(crate) fn reached(&self, reach: Reach) -> bool {
+        let mut inner = self.inner.lock();
+        let lone = inner.lone >= inner.durable_tail;
+        inner.durable_tail = inner.durable_tail.max(reach.tail);
+        inner.durable_oldest = inner.durable_oldest.max(reach.oldest.0);
+        let rid = lone && inner.lone < inner.durable_tail;
+        let pending = std::mem::take(&mut inner.pending);
+        let before = pending.len();
+        for (place, until) in pending {
+            if inner.totals[usize::from(place.device)] == 0 {
+                continue;
+            }
+            if until.is_past(reach) {
+                inner.free[usize::from(place.device)].push(place.segment);
+            } else {
+                inner.pending.push((place, until));
+            }
+        }
+        rid || inner.pending.len() < before
+    }
+
+    /// The next segment to let go, though it may still be being filled; `None` if it is part of the log.
+    pub(crate) fn first(&self) -> Option<(SegmentId, Segment)> {
+        let inner = self.inner.lock();
+        let id = *inner.fifo.values().next()?;
+        let segment = inner.table.get(&id)?;
+        (!inner.log.contains(&id)).then(|| (id, segment.clone()))
+    }
+
+    /// Lets go of a segment; its legs become free in time.
+    pub(crate) fn let_go(&self, id: SegmentId) {
+        self.inner.lock().let_go(id);
+    }
+
+    /// A device is gone, and every leg on it.
+    pub(crate) fn lose(&self, device: u16) {
+        let mut inner = self.inner.lock();
+        for segment in inner.table.values_mut() {
+            segment.legs.retain(|place| place.device != device);
+        }
+        let is_lone = |id: &&SegmentId| inner.table.get(id).is_some_and(|segment| segment.legs.len() < 2);
+        let newest = inner.log.iter().rev().find(is_lone).and_then(|id| inner.table.get(id));
+        if let Some((legs, seq)) = newest.map(|segment| (segment.legs.len(), segment.seq)) {
+            inner.has_lone_leg(legs, seq);
+        }
+        inner.pending.retain(|(place, _)| place.device != device);
+        if let Some(free) = inner.free.get_mut(usize::from(device)) {
+            free.clear();
+        }
+        if let Some(total) = inner.totals.get_mut(usize::from(device)) {
+            *total = 0;
+        }
+    }
+
+    /// Nothing more is put on a device; or (`false`) it is as before.
+    pub(crate) fn retire(&self, device: u16, retired: bool) {
+        let mut inner = self.inner.lock();
+        inner.retired.retain(|other| *other != device);
+        if retired {
+            inner.retired.push(device);
+        }
+    }
+
+    /// A device came: all its segments are free.
+    pub(crate) fn gain(&self, device: u16, segments: u32) {
+        let mut inner = self.inner.lock();
+        let index = usize::from(device);
+        if inner.free.len() <= index {
+            inner.free.resize_with(index + 1, Vec::new);
+            inner.totals.resize(index + 1, 0);
+        }
+        inner.totals[index] = segments;
+        inner.retired.retain(|other| *other != device);
+        inner.free[index] = (0..segments).rev().collect();
+    }
+
+    /// Devices that take new segments.
+    pub(crate) fn devices(&self) -> usize {
+        let inner = self.inner.lock();
+        (0..inner.totals.len()).filter(|device| inner.takes_segments(*device)).count()
+    }
+
+    /// The fewest unused segments of any of `devices`; with `given_up`, counting those that are unused once it is
+    /// durable.
+    pub(crate) fn least_free(&self, devices: &[u16], given_up: bool) -> usize {
+        let inner = self.inner.lock();
+        let free = inner.free_now(given_up);
+        let devices = devices.iter().map(|device| usize::from(*device));
+        let takes = devices.filter(|device| inner.takes_segments(*device));
+        takes.map(|device| free.get(device).copied().unwrap_or(0)).min().unwrap_or(0)
+    }
+}

@@ -1,0 +1,85 @@
+use super::*;
+
+/// Two devices of `each` segments.
+fn segments(each: u32) -> Segments {
+    let free = || (0..each).rev().collect();
+    Segments::new(1, vec![free(), free()], vec![each, each])
+}
+
+fn reach_of(segments: &Segments) -> Reach {
+    segments.advance()
+}
+
+#[test]
+fn a_second_leg_is_free_only_once_a_later_tail_is_durable() {
+    let segments = segments(4);
+    let old = segments.open(SegmentKind::Log, 2, 0).unwrap();
+    segments.place(old.id, true);
+    let before = reach_of(&segments);
+    segments.seal(old.id);
+    segments.open(SegmentKind::Log, 2, 0).unwrap();
+    assert_eq!(reach_of(&segments), before, "it holds a dirty block");
+    segments.clean(old.id);
+    let after = reach_of(&segments);
+    assert!(after.tail > before.tail);
+    assert!(!segments.reached(before), "an earlier frame says nothing of it");
+    assert!(segments.reached(after));
+    assert_eq!(segments.get(old.id).unwrap().legs.len(), 1, "the first leg goes on as clean cache");
+}
+
+#[test]
+fn segments_leave_the_log_oldest_first() {
+    let segments = segments(8);
+    let opened: Vec<_> = (0..3).map(|_| segments.open(SegmentKind::Log, 2, 0).unwrap()).collect();
+    segments.place(opened[0].id, true);
+    opened.iter().for_each(|opened| segments.seal(opened.id));
+    assert_eq!(reach_of(&segments).tail, opened[0].seq, "clean ones wait for the oldest");
+    segments.clean(opened[0].id);
+    assert!(reach_of(&segments).tail > opened[2].seq);
+}
+
+#[test]
+fn a_cut_not_carried_out_holds_its_segment() {
+    let segments = segments(8);
+    let opened = segments.open(SegmentKind::Log, 2, 0).unwrap();
+    segments.hold(opened.id);
+    segments.seal(opened.id);
+    assert_eq!(reach_of(&segments).tail, opened.seq);
+    segments.release(opened.id);
+    assert!(reach_of(&segments).tail > opened.seq);
+}
+
+#[test]
+fn clean_segments_are_let_go_before_the_log_segment_they_were_opened_beside() {
+    let segments = segments(8);
+    let log = segments.open(SegmentKind::Log, 2, 0).unwrap();
+    let clean = segments.open(SegmentKind::Clean, 1, 0).unwrap();
+    assert!(clean.seq > log.seq);
+    assert_eq!(segments.first().unwrap().0, clean.id);
+    segments.let_go(clean.id);
+    assert!(segments.first().is_none(), "the log is not let go");
+    let reach = reach_of(&segments);
+    assert!(segments.reached(reach), "no later record is needed to kill it");
+}
+
+#[test]
+fn what_is_let_go_is_free_only_once_that_is_durable() {
+    let segments = segments(1);
+    let clean = segments.open(SegmentKind::Clean, 1, 0).unwrap();
+    segments.seal(clean.id);
+    segments.let_go(clean.id);
+    assert!(!segments.could_open(2, false) && segments.could_open(2, true));
+    let reach = reach_of(&segments);
+    segments.reached(reach);
+    assert!(segments.could_open(2, false));
+}
+
+#[test]
+fn a_lost_device_takes_its_legs_with_it() {
+    let segments = segments(4);
+    let opened = segments.open(SegmentKind::Log, 2, 0).unwrap();
+    segments.lose(opened.legs[0].device);
+    assert_eq!(segments.get(opened.id).unwrap().legs.as_slice(), &opened.legs[1..]);
+    assert!(segments.open(SegmentKind::Log, 2, 0).is_none());
+    assert_eq!(segments.open(SegmentKind::Log, 1, 0).unwrap().legs[0].device, opened.legs[1].device);
+}

@@ -1,0 +1,64 @@
+//! Segments that are put into the index behind the start of service.
+
+use std::sync::atomic::Ordering;
+
+use super::{Segments, Warmth};
+use crate::format::Place;
+use crate::leaf::SegmentId;
+
+impl Segments {
+    /// Whether the devices hold clean copies that the index does not know of yet.
+    pub(crate) fn is_warming(&self) -> bool {
+        self.warming.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_warming(&self, warming: bool) {
+        self.warming.store(warming, Ordering::Release);
+    }
+
+    /// A segment is being put into the index. None if it was let go.
+    pub(crate) fn begin_load(&self, id: SegmentId) -> Option<()> {
+        let mut inner = self.inner.lock();
+        let segment = inner.get(id)?;
+        segment.warmth = Warmth::Loading;
+        Some(())
+    }
+
+    /// The index has the segment. Of two legs that were found the one at `place` counts, if it is given.
+    pub(crate) fn end_load(&self, id: SegmentId, place: Option<Place>) {
+        let mut inner = self.inner.lock();
+        let Some(segment) = inner.get(id) else { return };
+        segment.warmth = Warmth::Warm;
+        let Some(kept) = place.filter(|place| segment.legs.contains(place)) else { return };
+        let legs = std::mem::replace(&mut segment.legs, smallvec::smallvec![kept]);
+        // Given up before the restart: that the segment left the log is durable.
+        for other in legs.into_iter().filter(|place| *place != kept) {
+            inner.free[usize::from(other.device)].push(other.segment);
+        }
+    }
+
+    /// Whether a segment is being loaded.
+    pub(crate) fn is_loading(&self, id: SegmentId) -> bool {
+        let inner = self.inner.lock();
+        inner.table.get(&id).is_some_and(|segment| segment.warmth == Warmth::Loading)
+    }
+
+    /// Lets go of a segment of which the index has nothing; false if it has some of it.
+    pub(crate) fn let_go_cold(&self, id: SegmentId) -> bool {
+        let mut inner = self.inner.lock();
+        let cold = inner.get(id).is_some_and(|segment| segment.warmth == Warmth::Cold);
+        if cold {
+            inner.let_go(id);
+        }
+        cold
+    }
+
+    /// Lets go of all segments of which the index has nothing; false if there are none.
+    pub(crate) fn let_go_all_cold(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let cold = inner.table.iter().filter(|(_, segment)| segment.warmth == Warmth::Cold);
+        let cold: Vec<_> = cold.map(|(id, _)| *id).collect();
+        cold.iter().for_each(|id| inner.let_go(*id));
+        !cold.is_empty()
+    }
+}

@@ -1,0 +1,109 @@
+//! One file behind a page cache.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_engine::buffer::BLOCK;
+use forebay_engine::io::Time;
+
+use crate::content::Content;
+use crate::disk::Page;
+use crate::rng::Rng;
+
+#[derive(Default)]
+pub(super) struct File {
+    pub(super) durable: Content,
+    pub(super) current: Content,
+    /// Not durable, oldest first, numbered.
+    pub(super) pending: Vec<(u64, Change)>,
+    /// Blocks that a failed sync marked clean and lost.
+    pub(super) lost: BTreeMap<u64, ()>,
+}
+
+pub(super) enum Change {
+    Page(u64, Page),
+    Size(u64),
+    Mtime(Time),
+}
+
+impl File {
+    pub(super) fn apply(content: &mut Content, change: &Change) {
+        match change {
+            Change::Page(block, page) => content.put(*block, page.clone()),
+            Change::Size(size) => content.resize(*size),
+            Change::Mtime(time) => content.mtime = *time,
+        }
+    }
+
+    pub(super) fn change(&mut self, number: u64, change: Change) {
+        Self::apply(&mut self.current, &change);
+        self.pending.push((number, change));
+    }
+
+    pub(super) fn write(&mut self, number: u64, offset: u64, data: &[u8], now: Time) {
+        let end = offset + data.len() as u64;
+        if end > self.current.size {
+            self.change(number, Change::Size(end));
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let within = (at % BLOCK as u64) as usize;
+            let count = (BLOCK - within).min(data.len() - done);
+            let mut page = self.current.page(at / BLOCK as u64);
+            Arc::make_mut(&mut page)[within..within + count].copy_from_slice(&data[done..done + count]);
+            self.lost.remove(&(at / BLOCK as u64));
+            self.change(number, Change::Page(at / BLOCK as u64, page));
+            done += count;
+        }
+        self.change(number, Change::Mtime(now));
+    }
+
+    pub(super) fn sync(&mut self, mark: u64, rng: &mut Rng, fails: bool) {
+        for (number, change) in std::mem::take(&mut self.pending) {
+            if number > mark {
+                self.pending.push((number, change));
+                continue;
+            }
+            match &change {
+                Change::Page(block, _) if fails && rng.chance(6000) => {
+                    self.lost.insert(*block, ());
+                }
+                _ => Self::apply(&mut self.durable, &change),
+            }
+        }
+    }
+
+    /// True if anything unsynced was lost.
+    pub(super) fn cut(&mut self, rng: &mut Rng) -> bool {
+        let sizes = self.pending.iter().filter(|(_, change)| matches!(change, Change::Size(_))).count();
+        let mut keep_sizes = rng.within(0, sizes as u64);
+        let chances = rng.pick(&[0, 5000, 9000, 10_000]);
+        let (mut lost, mut cut_off) = (false, false);
+        for (_, change) in std::mem::take(&mut self.pending) {
+            let keep = match &change {
+                Change::Size(size) => {
+                    let keep = keep_sizes > 0;
+                    keep_sizes = keep_sizes.saturating_sub(1);
+                    cut_off |= !keep && *size < self.durable.size;
+                    keep
+                }
+                Change::Page(..) => !cut_off && rng.chance(chances),
+                Change::Mtime(_) => rng.chance(5000),
+            };
+            lost |= !keep;
+            if keep {
+                Self::apply(&mut self.durable, &change);
+            }
+        }
+        self.current = self.durable.clone();
+        self.lost.clear();
+        lost
+    }
+
+    pub(super) fn evict(&mut self) {
+        for block in std::mem::take(&mut self.lost).into_keys() {
+            self.current.revert(block, &self.durable);
+        }
+    }
+}

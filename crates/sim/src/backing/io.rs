@@ -1,0 +1,181 @@
+//! The operations of the store, and what goes wrong with each.
+
+use std::time::Duration;
+
+use forebay_engine::buffer::{BLOCK, Buffer, Slice};
+use forebay_engine::io::{Backing, BackingError, BackingResult, Io, Key, Time};
+
+use super::file::Change;
+use super::{State, Store, Write};
+use crate::hits::Fault;
+
+const EIO: i32 = 5;
+
+impl Store {
+    fn begin(&self, state: &mut State, factor: u32) -> Option<Duration> {
+        assert!(
+            !state.closed,
+            "the backing store is asked while it may have to be brought to where notes say it is"
+        );
+        if !self.executor.step() {
+            return None;
+        }
+        let hang = state.rates.hang;
+        if state.rng.chance(hang) {
+            self.hits.hit(Fault::Hang);
+            return Some(state.rng.time(Duration::from_secs(2), Duration::from_secs(60)));
+        }
+        let base = state.base * factor * state.rates.slow.max(1) / 10;
+        Some(state.rng.time(base / 2, base * 2))
+    }
+
+    /// Runs `action` as the completion of an operation that takes `factor` tenths of the usual time.
+    fn operation<T: Send + 'static>(
+        &self,
+        factor: u32,
+        action: impl FnOnce(&Store, &mut State) -> T + Send + 'static,
+    ) -> Io<T> {
+        let Some(time) = self.begin(&mut self.state.lock(), factor) else { return self.executor.never() };
+        let store = self.clone();
+        self.executor
+            .after(time, move || store.executor.step().then(|| action(&store, &mut store.state.lock())))
+    }
+
+    fn fails(&self, state: &mut State) -> bool {
+        let error = state.rates.error;
+        let fails = state.rng.chance(error);
+        if fails {
+            self.hits.hit(Fault::BackingError);
+        }
+        fails
+    }
+
+    fn write_now(&self, state: &mut State, number: u64) -> BackingResult<()> {
+        let Some(Write { object, offset, data }) = state.under_way.remove(&number) else {
+            return Err(BackingError::Gone);
+        };
+        if !state.files.contains_key(&object) {
+            return Err(BackingError::Gone);
+        }
+        let now = state.wall(&self.executor);
+        // Numbered anew: a sync that began while this was under way does not cover it.
+        let number = state.number();
+        let mut result = Ok(());
+        let mut len = data.len();
+        if self.fails(state) {
+            len = state.part(offset, len);
+            result = Err(BackingError::Io(EIO));
+        } else if let Some((fits, error)) = state.room(&object, offset, len) {
+            self.hits.hit(if error == BackingError::Quota { Fault::Quota } else { Fault::NoSpace });
+            len = fits;
+            result = Err(error);
+        }
+        if let Some(file) = state.files.get_mut(&object)
+            && len > 0
+        {
+            file.write(number, offset, &data[..len], now);
+        }
+        result
+    }
+
+    fn sync_now(&self, state: &mut State, objects: &[Key], mark: u64) -> Vec<BackingResult<()>> {
+        let chances = state.rates.sync_error;
+        let State { rng, files, .. } = state;
+        let one = |object| {
+            let file = files.get_mut(object).ok_or(BackingError::Gone)?;
+            let fails = !file.pending.is_empty() && rng.chance(chances);
+            file.sync(mark, rng, fails);
+            if fails {
+                self.hits.hit(Fault::SyncError);
+                return Err(BackingError::Io(EIO));
+            }
+            Ok(())
+        };
+        objects.iter().map(one).collect()
+    }
+}
+
+impl Backing for Store {
+    fn size(&self, object: &Key) -> Io<BackingResult<u64>> {
+        let object = object.clone();
+        self.operation(1, move |store, state| {
+            if store.fails(state) {
+                return Err(BackingError::Io(EIO));
+            }
+            state.files.get(&object).map(|file| file.current.size).ok_or(BackingError::Gone)
+        })
+    }
+
+    fn read(&self, object: &Key, offset: u64, mut buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
+        let object = object.clone();
+        self.operation(10, move |store, state| {
+            if store.fails(state) {
+                return (buffer, Err(BackingError::Io(EIO)));
+            }
+            let evict = state.rng.chance(3000);
+            let result = match state.files.get_mut(&object) {
+                Some(file) => {
+                    if evict {
+                        file.evict();
+                    }
+                    Ok(file.current.read(offset, &mut buffer))
+                }
+                None => Err(BackingError::Gone),
+            };
+            store.executor.note(offset ^ result.unwrap_or(7) as u64);
+            (buffer, result)
+        })
+    }
+
+    fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>> {
+        let mut state = self.state.lock();
+        state.assert_apart(object, &(offset..offset + data.len() as u64));
+        let number = state.number();
+        self.executor.note(offset ^ forebay_engine::format::content_hash(&data));
+        state.under_way.insert(number, Write { object: object.clone(), offset, data });
+        drop(state);
+        self.operation(2, move |store, state| store.write_now(state, number))
+    }
+
+    fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>> {
+        let object = object.clone();
+        self.operation(5, move |store, state| {
+            let (number, now, fails) = (state.number(), state.wall(&store.executor), store.fails(state));
+            let file = state.files.get_mut(&object).ok_or(BackingError::Gone)?;
+            if fails {
+                return Err(BackingError::Io(EIO));
+            }
+            file.change(number, Change::Size(size));
+            file.change(number, Change::Mtime(now));
+            file.lost.retain(|block, ()| *block < size / BLOCK as u64);
+            Ok(())
+        })
+    }
+
+    fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>> {
+        let object = object.clone();
+        self.operation(1, move |store, state| {
+            let (number, fails) = (state.number(), store.fails(state));
+            let file = state.files.get_mut(&object).ok_or(BackingError::Gone)?;
+            if fails {
+                return Err(BackingError::Io(EIO));
+            }
+            file.change(number, Change::Mtime(mtime));
+            Ok(())
+        })
+    }
+
+    fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
+        let mark = self.state.lock().next;
+        self.operation(40, move |store, state| store.sync_now(state, &objects, mark))
+    }
+
+    fn free(&self) -> Io<BackingResult<u64>> {
+        self.operation(1, |store, state| {
+            if store.fails(state) {
+                return Err(BackingError::Io(EIO));
+            }
+            Ok(state.capacity.saturating_sub(state.used()) * BLOCK as u64)
+        })
+    }
+}

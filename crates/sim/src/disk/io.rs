@@ -1,0 +1,251 @@
+//! The operations of a device, and what goes wrong with each.
+
+use std::time::Duration;
+
+use forebay_engine::buffer::{BLOCK, Buffer, Slice};
+use forebay_engine::io::{Device, DeviceError, Durability, Io};
+
+use super::state::pages;
+use super::{Disk, State};
+use crate::hits::Fault;
+
+/// What becomes of one write.
+enum Fate {
+    Done,
+    Failed,
+    Lost,
+    Elsewhere(u64),
+}
+
+impl Disk {
+    /// Time that an operation takes; `None` if the device is gone or the machine has crashed.
+    fn begin(&self, state: &mut State, blocks: usize, factor: u32) -> Option<Duration> {
+        if !self.executor.step() {
+            return None;
+        }
+        let vanish = state.rates.vanish;
+        if !state.gone && state.rng.chance(vanish) {
+            state.gone = true;
+            self.hits.hit(Fault::Vanished);
+        }
+        let base = state.base * factor * state.rates.slow.max(1) + Duration::from_nanos(500) * blocks as u32;
+        Some(state.rng.time(base / 2, base * 2))
+    }
+
+    fn read_now(&self, offset: u64, buffer: &mut Buffer) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        if state.gone {
+            return Err(DeviceError::Gone);
+        }
+        let mut first = offset / BLOCK as u64;
+        let count = (buffer.len() / BLOCK) as u64;
+        let rates = state.rates.clone();
+        if state.rng.chance(rates.misdirected_read) {
+            first = state.rng.below(self.size / BLOCK as u64 - count + 1);
+            self.hits.hit(Fault::MisdirectedRead);
+        }
+        let one = first + state.rng.below(count);
+        if state.rng.chance(rates.rot) && state.current(one).is_some() {
+            state.rot(one);
+            self.hits.hit(Fault::BitRot);
+        }
+        if state.rng.chance(rates.latent_passing) {
+            let reads = state.rng.within(1, 3) as u32;
+            state.latent.insert(one, reads);
+            self.hits.hit(Fault::LatentPassing);
+        }
+        if state.rng.chance(rates.latent_lasting) {
+            state.latent.insert(one, u32::MAX);
+            self.hits.hit(Fault::LatentLasting);
+        }
+        for (block, bytes) in (first..).zip(buffer.chunks_exact_mut(BLOCK)) {
+            state.read_block(block, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn write_now(&self, number: u64, mark: Option<u64>, fate: &Fate) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        let Some((block, data)) = state.under_way.remove(&number) else { return Err(DeviceError::Gone) };
+        if state.gone {
+            return Err(DeviceError::Gone);
+        }
+        state.completed += 1;
+        if block > 0 && block.is_multiple_of(256) {
+            state.count_header(&self.executor);
+        }
+        let block = if let Fate::Elsewhere(other) = fate { *other } else { block };
+        for (place, page) in pages(&data).enumerate() {
+            let skip = match fate {
+                Fate::Lost => true,
+                Fate::Failed => state.rng.chance(5000),
+                Fate::Done | Fate::Elsewhere(_) => false,
+            };
+            if !skip {
+                state.put(block + place as u64, page);
+            }
+        }
+        if matches!(fate, Fate::Failed) {
+            return Err(DeviceError::Io);
+        }
+        if let Some(mark) = mark {
+            let own = state.completed;
+            state.harden(|completed| completed <= mark || completed == own);
+        }
+        Ok(())
+    }
+
+    fn flush_now(&self, mark: u64, fails: bool) -> Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        if state.gone {
+            return Err(DeviceError::Gone);
+        }
+        if fails {
+            if state.rng.chance(5000) {
+                // What it covered is neither durable nor cached any more.
+                let cached = std::mem::take(&mut state.cached);
+                for (block, mut writes) in cached {
+                    writes.retain(|(completed, _)| *completed > mark || state.rng.chance(5000));
+                    if !writes.is_empty() {
+                        state.cached.insert(block, writes);
+                    }
+                }
+            }
+            return Err(DeviceError::Io);
+        }
+        if state.rates.drop_flushes {
+            self.hits.hit(Fault::DroppedFlush);
+        } else {
+            state.harden(|completed| completed <= mark);
+        }
+        Ok(())
+    }
+
+    fn fate(&self, state: &mut State, blocks: u64) -> Fate {
+        let rates = state.rates.clone();
+        if state.rng.chance(rates.write_error) {
+            self.hits.hit(Fault::WriteError);
+            Fate::Failed
+        } else if state.rng.chance(rates.lost_write) {
+            self.hits.hit(Fault::LostWrite);
+            Fate::Lost
+        } else if state.rng.chance(rates.misdirected_write) {
+            self.hits.hit(Fault::MisdirectedWrite);
+            Fate::Elsewhere(state.rng.below(self.size / BLOCK as u64 - blocks + 1))
+        } else {
+            Fate::Done
+        }
+    }
+
+    /// Runs `action` as the completion of an operation that takes `time`.
+    fn complete<T: Send + 'static>(
+        &self,
+        time: Duration,
+        action: impl FnOnce(&Disk) -> T + Send + 'static,
+    ) -> Io<T> {
+        let disk = self.clone();
+        self.executor.after(time, move || disk.executor.step().then(|| action(&disk)))
+    }
+
+    fn check(&self, offset: u64, len: usize) {
+        assert!(offset.is_multiple_of(BLOCK as u64), "{}: offset {offset} is not aligned", self.name);
+        assert!(len > 0 && len.is_multiple_of(BLOCK), "{}: a length of {len} is not whole blocks", self.name);
+        assert!(offset + len as u64 <= self.size, "{}: {offset}+{len} is beyond the end", self.name);
+    }
+}
+
+impl Device for Disk {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, offset: u64, mut buffer: Buffer) -> Io<(Buffer, Result<(), DeviceError>)> {
+        self.check(offset, buffer.len());
+        let mut state = self.state.lock();
+        let vanish = state.rates.vanish_read;
+        if !state.gone && state.rng.chance(vanish) {
+            state.gone = true;
+            self.hits.hit(Fault::VanishedOnRead);
+        }
+        let Some(time) = self.begin(&mut state, buffer.len() / BLOCK, 1) else {
+            return self.executor.never();
+        };
+        drop(state);
+        self.complete(time, move |disk| {
+            let result = disk.read_now(offset, &mut buffer);
+            disk.executor.note(offset);
+            (buffer, result)
+        })
+    }
+
+    fn write(&self, offset: u64, data: Slice, durability: Durability) -> Io<Result<(), DeviceError>> {
+        self.check(offset, data.len());
+        let mut state = self.state.lock();
+        let blocks = data.len() / BLOCK;
+        let durable = durability == Durability::Now;
+        let Some(time) = self.begin(&mut state, blocks, if durable { 2 } else { 1 }) else {
+            return self.executor.never();
+        };
+        let fate = self.fate(&mut state, blocks as u64);
+        let mut mark = (durable && !state.rates.drop_flushes).then_some(state.completed);
+        if durable && mark.is_none() {
+            self.hits.hit(Fault::DroppedFlush);
+        }
+        let flush_error = state.rates.flush_error;
+        let unflushed = durable && state.rng.chance(flush_error);
+        if unflushed {
+            self.hits.hit(Fault::FlushError);
+            mark = None;
+        }
+        state.next += 1;
+        let number = state.next;
+        self.executor.note(offset ^ forebay_engine::format::content_hash(&data));
+        state.under_way.insert(number, (offset / BLOCK as u64, data));
+        drop(state);
+        self.complete(time, move |disk| {
+            let written = disk.write_now(number, mark, &fate);
+            if unflushed { written.and(Err(DeviceError::Io)) } else { written }
+        })
+    }
+
+    fn flush(&self) -> Io<Result<(), DeviceError>> {
+        let mut state = self.state.lock();
+        let Some(time) = self.begin(&mut state, 0, 3) else { return self.executor.never() };
+        let (mark, error) = (state.completed, state.rates.flush_error);
+        let fails = state.rng.chance(error);
+        if fails {
+            self.hits.hit(Fault::FlushError);
+        }
+        drop(state);
+        self.complete(time, move |disk| disk.flush_now(mark, fails))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Io<Result<(), DeviceError>> {
+        self.check(offset, len as usize);
+        let mut state = self.state.lock();
+        let Some(time) = self.begin(&mut state, 0, 1) else { return self.executor.never() };
+        drop(state);
+        self.complete(time, move |disk| {
+            let mut state = disk.state.lock();
+            if state.gone {
+                return Err(DeviceError::Gone);
+            }
+            let first = offset / BLOCK as u64;
+            for block in first..first + len / BLOCK as u64 {
+                match state.rng.below(3) {
+                    0 => {
+                        state.stable.remove(&block);
+                        state.cached.remove(&block);
+                    }
+                    1 => state.rot(block),
+                    _ => {}
+                }
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,83 @@
+//! What a device holds: durable, cached, unreadable.
+
+use std::sync::Arc;
+
+use forebay_engine::buffer::{BLOCK, Slice};
+use forebay_engine::io::DeviceError;
+
+use super::{Page, State};
+use crate::executor::Executor;
+
+impl State {
+    pub(super) fn count_header(&mut self, executor: &Executor) {
+        self.crash_at_header = match self.crash_at_header {
+            Some((headers, steps)) if headers <= 1 => {
+                executor.crash_in(Some(steps));
+                None
+            }
+            Some((headers, steps)) => Some((headers - 1, steps)),
+            None => None,
+        };
+    }
+
+    pub(super) fn current(&self, block: u64) -> Option<&Page> {
+        self.cached
+            .get(&block)
+            .and_then(|writes| writes.last())
+            .map(|(_, page)| page)
+            .or_else(|| self.stable.get(&block))
+    }
+
+    pub(super) fn put(&mut self, block: u64, page: Page) {
+        self.latent.remove(&block);
+        self.cached.entry(block).or_default().push((self.completed, page));
+    }
+
+    /// Makes durable, block by block, the newest of the writes that `covered` accepts, and everything before it.
+    pub(super) fn harden(&mut self, covered: impl Fn(u64) -> bool) {
+        let stable = &mut self.stable;
+        self.cached.retain(|block, writes| {
+            let newest = writes.iter().rposition(|(completed, _)| covered(*completed));
+            if let Some((_, page)) = newest.and_then(|newest| writes.drain(..=newest).next_back()) {
+                stable.insert(*block, page);
+            }
+            !writes.is_empty()
+        });
+    }
+
+    pub(super) fn rot(&mut self, block: u64) {
+        let bit = self.rng.index(BLOCK * 8);
+        let flip = |page: &mut Page| Arc::make_mut(page)[bit / 8] ^= 1 << (bit % 8);
+        self.stable.get_mut(&block).map(flip);
+        for (_, page) in self.cached.get_mut(&block).into_iter().flatten() {
+            flip(page);
+        }
+    }
+
+    pub(super) fn read_block(&mut self, block: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        if let Some(reads) = self.latent.get_mut(&block) {
+            if *reads != u32::MAX {
+                *reads -= 1;
+                if *reads == 0 {
+                    self.latent.remove(&block);
+                }
+            }
+            return Err(DeviceError::Io);
+        }
+        match self.current(block) {
+            Some(page) => bytes.copy_from_slice(&page[..]),
+            None => bytes.fill(0),
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of `data`.
+pub(super) fn pages(data: &Slice) -> impl Iterator<Item = Page> + use<> {
+    let data = data.clone();
+    (0..data.len() / BLOCK).map(move |place| {
+        let mut page = [0; BLOCK];
+        page.copy_from_slice(&data[place * BLOCK..(place + 1) * BLOCK]);
+        Arc::new(page)
+    })
+}

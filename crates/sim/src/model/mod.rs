@@ -1,0 +1,226 @@
+//! The reference model: what every block, size and time of every object may be, after each step and across crashes.
+
+mod look;
+mod object;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use forebay_engine::buffer::BLOCK;
+use forebay_engine::io::Time;
+
+use crate::register::{Overwrite, Register, Resize};
+use crate::stamp::{Generation, Runs};
+
+pub use look::Reading;
+
+type Block = Register<Runs, Overwrite>;
+
+/// What is known of one object.
+struct Object {
+    size: Register<u64, Resize>,
+    mtime: Register<Time, Time>,
+    /// Blocks not in here are zeros.
+    blocks: BTreeMap<u64, Block>,
+    readers: u32,
+    /// Writes that may happen in part: the object may end at the end of any of their blocks.
+    torn: BTreeMap<u32, Range<u64>>,
+    /// Those of them that have happened as a whole; until the reads under way end.
+    whole: Vec<u32>,
+    /// Sizes it may have had, unless every write goes through the log: its backing file may still end at any of them,
+    /// as what made it longer since may be in the log only.
+    ends: BTreeSet<u64>,
+}
+
+/// Blocks of a write that may be more than one frame.
+const ONE_FRAME: u64 = 64;
+
+/// An operation that changes something.
+#[derive(Default)]
+struct Operation {
+    object: u8,
+    blocks: Range<u64>,
+    /// Not one frame of the log for sure: it may happen in part.
+    tears: bool,
+    seq: Option<u64>,
+    /// Answered, but not known to be durable.
+    open: bool,
+}
+
+/// The model of a whole world.
+#[derive(Default)]
+pub struct Model {
+    objects: BTreeMap<u8, Object>,
+    operations: BTreeMap<u32, Operation>,
+    next: u32,
+    /// Both copies of something may be lost: old versions and errors are possible, strangers' bytes never are.
+    pub lenient: bool,
+    /// Every write goes through the log.
+    pub logged: bool,
+    /// Acknowledged unstable data may be lost without a crash: it is in a page cache whose syncs fail.
+    pub lossy: bool,
+}
+
+/// The part of block `block` that lies in `range`, in bytes within the block.
+fn within(block: u64, range: &Range<u64>) -> Range<usize> {
+    let start = block * BLOCK as u64;
+    let end = start + BLOCK as u64;
+    (range.start.clamp(start, end) - start) as usize..(range.end.clamp(start, end) - start) as usize
+}
+
+fn blocks(range: &Range<u64>) -> Range<u64> {
+    range.start / BLOCK as u64..range.end.div_ceil(BLOCK as u64)
+}
+
+impl Model {
+    /// A new object whose `size` bytes write `generation` left.
+    pub fn create(&mut self, object: u8, size: u64, generation: Generation, mtime: Time) {
+        let all = 0..size;
+        let block = |block| {
+            let mut runs = Runs::default();
+            runs.apply(&within(block, &all), generation);
+            (block, Block::new(runs))
+        };
+        let blocks = blocks(&all).map(block).collect();
+        let new = Object {
+            size: Register::new(size),
+            mtime: Register::new(mtime),
+            blocks,
+            readers: 0,
+            torn: BTreeMap::new(),
+            whole: Vec::new(),
+            ends: BTreeSet::new(),
+        };
+        self.objects.insert(object, new);
+    }
+
+    /// A number that no operation and no contents had before.
+    pub fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Nothing is known of the object any more.
+    pub fn remove(&mut self, object: u8) {
+        self.objects.remove(&object);
+        self.operations.retain(|_, operation| operation.object != object);
+    }
+
+    /// The objects there are.
+    pub fn objects(&self) -> Vec<u8> {
+        self.objects.keys().copied().collect()
+    }
+
+    /// The largest number of unsettled and of running operations on any block of the range.
+    pub fn load(&self, object: u8, range: &Range<u64>) -> (usize, usize) {
+        let Some(object) = self.objects.get(&object) else { return (0, 0) };
+        let touched = object.blocks.range(blocks(range)).map(|(_, block)| block.load());
+        let loads = touched.chain([object.size.load(), object.mtime.load()]);
+        loads.fold((0, 0), |most, load| (most.0.max(load.0), most.1.max(load.1)))
+    }
+
+    /// The largest size the object may have.
+    pub fn size(&self, object: u8) -> u64 {
+        let Some(object) = self.objects.get(&object) else { return 0 };
+        object.size.possible(0).into_iter().max().unwrap_or(0)
+    }
+
+    /// A write of `len` bytes begins; the bytes are those of the returned number.
+    pub fn begin_write(&mut self, object: u8, offset: u64, len: u64, now: Time) -> u32 {
+        let id = self.number();
+        let range = offset..offset + len;
+        if let Some(state) = self.objects.get_mut(&object) {
+            state.note_end(self.logged);
+            for block in blocks(&range) {
+                let register = state.blocks.entry(block).or_insert_with(|| Block::new(Runs::default()));
+                (register.lossy, register.logged) = (self.lossy, self.logged);
+                register.begin(id, Overwrite(within(block, &range), id));
+            }
+            state.size.lossy = self.lossy;
+            state.size.begin(id, Resize::Extend(range.end));
+            state.mtime.begin(id, now);
+        }
+        let blocks = blocks(&range);
+        let tears = !self.logged || blocks.end - blocks.start > ONE_FRAME;
+        if let (true, Some(state)) = (tears, self.objects.get_mut(&object)) {
+            state.torn.insert(id, blocks.clone());
+        }
+        self.operations.insert(id, Operation { object, blocks, tears, ..Operation::default() });
+        id
+    }
+
+    /// A truncation begins.
+    pub fn begin_truncate(&mut self, object: u8, size: u64, now: Time) -> u32 {
+        let id = self.number();
+        let first = size / BLOCK as u64;
+        if let Some(state) = self.objects.get_mut(&object) {
+            state.note_end(self.logged);
+            for (block, register) in state.blocks.range_mut(first..) {
+                register.begin(id, Overwrite(within(*block, &(size..u64::MAX)), 0));
+            }
+            state.size.begin(id, Resize::Set(size));
+            state.mtime.begin(id, now);
+        }
+        self.operations.insert(id, Operation { object, blocks: first..u64::MAX, ..Operation::default() });
+        id
+    }
+
+    /// A change of the modification time begins.
+    pub fn begin_mtime(&mut self, object: u8, mtime: Time) -> u32 {
+        let id = self.number();
+        if let Some(state) = self.objects.get_mut(&object) {
+            state.mtime.begin(id, mtime);
+        }
+        self.operations.insert(id, Operation { object, ..Operation::default() });
+        id
+    }
+
+    fn answer(&mut self, id: u32, visible: bool, durable: bool) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        operation.open = visible && !durable;
+        let Some(object) = self.objects.get_mut(&operation.object) else { return };
+        if durable {
+            object.whole.push(id);
+        }
+        let accepted = visible;
+        let visible = visible && (durable || !self.lossy);
+        for (_, block) in object.blocks.range_mut(operation.blocks.clone()) {
+            block.acknowledge(id, accepted, visible, durable);
+        }
+        object.size.acknowledge(id, accepted, visible, durable);
+        object.mtime.acknowledge(id, accepted, visible, durable);
+        object.settle(self.logged);
+    }
+
+    /// The operation was accepted as number `seq`: it is visible, but may be lost in a crash.
+    pub fn accepted(&mut self, id: u32, seq: u64) {
+        if let Some(operation) = self.operations.get_mut(&id) {
+            operation.seq = Some(seq);
+        }
+        self.answer(id, true, false);
+    }
+
+    /// The operation was acknowledged as durable.
+    pub fn durable(&mut self, id: u32) {
+        self.answer(id, true, true);
+    }
+
+    /// The operation failed: it may have happened or not.
+    pub fn failed(&mut self, id: u32) {
+        self.answer(id, false, false);
+    }
+
+    /// Operations accepted up to `seq` and not known to be durable: what a commit that begins now covers.
+    pub fn open(&self, seq: u64) -> Vec<u32> {
+        let covered = |operation: &Operation| operation.open && operation.seq.is_some_and(|own| own <= seq);
+        self.operations.iter().filter(|(_, operation)| covered(operation)).map(|(id, _)| *id).collect()
+    }
+
+    /// The newest number accepted for the object and not known to be durable.
+    pub fn uncommitted(&self, object: u8) -> Option<u64> {
+        let mine = |operation: &&Operation| operation.open && operation.object == object;
+        self.operations.values().filter(mine).filter_map(|operation| operation.seq).max()
+    }
+}

@@ -1,0 +1,150 @@
+//! What is known of one object, and what a look at it may find.
+
+use std::ops::Range;
+
+use forebay_engine::buffer::BLOCK;
+
+use super::{Block, Object, Reading, blocks, within};
+use crate::stamp::{Generation, Place, Runs, describe, plausible};
+
+/// What is not known of a block for sure may be cut off from the start of `tail` on.
+fn may_end(register: &mut Block, tail: &Range<usize>) {
+    let mut values = register.settled().unwrap_or_default().to_vec();
+    if values.len() > 1 {
+        for mut value in values.clone() {
+            value.apply(tail, 0);
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        register.widen(values);
+    }
+}
+
+impl Object {
+    pub(super) fn settle(&mut self, logged: bool) {
+        if self.readers == 0 {
+            for id in self.whole.drain(..) {
+                self.torn.remove(&id);
+            }
+            self.size.settle(logged);
+            self.mtime.settle(logged);
+            self.blocks.values_mut().for_each(|block| block.settle(logged));
+        }
+    }
+
+    /// The size is about to change.
+    pub(super) fn note_end(&mut self, logged: bool) {
+        if !logged {
+            let partial = self.size.possible(0).into_iter().filter(|size| !size.is_multiple_of(BLOCK as u64));
+            self.ends.extend(partial);
+        }
+    }
+
+    /// New contents of the last block may be there without the new size: that of the object or of its backing file.
+    pub(super) fn cut_short(&mut self) {
+        for size in self.size.settled().unwrap_or_default().to_vec() {
+            for (block, register) in self.blocks.range_mut(size / BLOCK as u64..) {
+                may_end(register, &within(*block, &(size..u64::MAX)));
+            }
+        }
+        for end in &self.ends {
+            let block = end / BLOCK as u64;
+            if let Some(register) = self.blocks.get_mut(&block) {
+                may_end(register, &within(block, &(*end..u64::MAX)));
+            }
+        }
+    }
+
+    pub(super) fn observe_size(&mut self, visible: u64, fits: impl Fn(&u64) -> bool) -> bool {
+        if self.size.observe(visible, &fits) {
+            return true;
+        }
+        let mut ends =
+            self.torn.values().flat_map(|blocks| blocks.clone().skip(1)).map(|block| block * BLOCK as u64);
+        match (ends.find(&fits), self.size.settled()) {
+            (Some(size), Some(_)) => {
+                self.size.found(size);
+                true
+            }
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+
+    /// With one size possible, nothing can be beyond it.
+    pub(super) fn clip(&mut self) {
+        let Some([size]) = self.size.settled() else { return };
+        let size = *size;
+        for (block, register) in self.blocks.range_mut(size / BLOCK as u64..) {
+            let Some(values) = register.settled() else { continue };
+            let mut clipped: Vec<Runs> = Vec::new();
+            for mut value in values.iter().cloned() {
+                value.apply(&within(*block, &(size..u64::MAX)), 0);
+                if !clipped.contains(&value) {
+                    clipped.push(value);
+                }
+            }
+            register.set(clipped);
+        }
+    }
+
+    pub(super) fn check(&mut self, reading: &Reading, bytes: &[u8]) -> Result<(), String> {
+        let Reading { object, offset, len, size: visible, .. } = *reading;
+        let fits = |size: &u64| size.saturating_sub(offset).min(len as u64) == bytes.len() as u64;
+        if !self.observe_size(visible, fits) {
+            let possible = self.size.possible(visible);
+            return Err(format!(
+                "a read of {len} bytes at {offset} of object {object} gave {} bytes, possible sizes are {possible:?}",
+                bytes.len()
+            ));
+        }
+        let range = offset..offset + bytes.len() as u64;
+        let zeros = Block::new(Runs::default());
+        for block in blocks(&range) {
+            let part = within(block, &range);
+            let start = (block * BLOCK as u64 + part.start as u64 - offset) as usize;
+            let bytes = &bytes[start..start + part.len()];
+            let place = Place { object, block };
+            let visible = reading.blocks.get(&block).copied().unwrap_or(0);
+            let matches = |runs: &Runs| runs.matches(bytes, part.start, place);
+            let known = match self.blocks.get_mut(&block) {
+                Some(register) => register.observe(visible, matches),
+                None => matches(&Runs::default()),
+            };
+            if !known {
+                let register = self.blocks.get(&block).unwrap_or(&zeros);
+                return Err(format!(
+                    "object {object} block {block} from byte {} holds{}; possible are {:?}",
+                    part.start,
+                    describe(bytes, part.start),
+                    register.possible(visible)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn plausible(
+        &self,
+        reading: &Reading,
+        bytes: &[u8],
+        newest: Generation,
+    ) -> Result<(), String> {
+        let range = reading.offset..reading.offset + bytes.len() as u64;
+        for block in blocks(&range) {
+            let part = within(block, &range);
+            let start = (block * BLOCK as u64 + part.start as u64 - reading.offset) as usize;
+            let bytes = &bytes[start..start + part.len()];
+            let place = Place { object: reading.object, block };
+            if !plausible(bytes, part.start, place, newest) {
+                return Err(format!(
+                    "object {} block {block} holds what was never there:{}",
+                    reading.object,
+                    describe(bytes, part.start)
+                ));
+            }
+        }
+        Ok(())
+    }
+}

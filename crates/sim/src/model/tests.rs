@@ -1,0 +1,81 @@
+use super::*;
+use crate::stamp::{Place, fill};
+
+const NOW: Time = Time { sec: 1, nsec: 0 };
+
+fn read(model: &mut Model, generation: Generation, range: Range<usize>) -> Result<(), String> {
+    let reading = model.begin_read(1, range.start as u64, range.len());
+    let mut bytes = vec![0; range.len()];
+    for (at, byte) in range.clone().zip(&mut bytes) {
+        let place = Place { object: 1, block: (at / BLOCK) as u64 };
+        fill(std::slice::from_mut(byte), at % BLOCK, generation, place);
+    }
+    model.end_read(&reading, Some(&bytes))
+}
+
+#[test]
+fn an_acknowledged_write_is_seen_and_an_unstable_one_may_be_lost_in_a_crash() {
+    let mut model = Model { logged: true, ..Model::default() };
+    model.create(1, 10_000, 0, NOW);
+    let stable = model.begin_write(1, 100, 9000, NOW);
+    read(&mut model, 0, 0..10_000).unwrap();
+    model.durable(stable);
+    assert!(read(&mut model, 0, 200..300).is_err());
+    read(&mut model, stable, 100..9100).unwrap();
+    let unstable = model.begin_write(1, 100, 9000, NOW);
+    model.accepted(unstable, 7);
+    assert!(read(&mut model, stable, 5000..6000).is_err());
+    model.crash(true);
+    read(&mut model, stable, 5000..6000).unwrap();
+    read(&mut model, unstable, 100..4096).unwrap();
+    assert!(read(&mut model, unstable, 5000..6000).is_err(), "it was lost, as seen before");
+}
+
+#[test]
+fn what_survives_a_crash_is_a_prefix() {
+    let mut model = Model { logged: true, ..Model::default() };
+    model.create(1, 3 * 4096, 0, NOW);
+    let writes: Vec<u32> = (0..2).map(|block| model.begin_write(1, block * 4096, 4096, NOW)).collect();
+    model.accepted(writes[0], 1);
+    model.accepted(writes[1], 2);
+    model.crash(true);
+    read(&mut model, 0, 0..4096).unwrap();
+    read(&mut model, writes[1], 4096..8192).unwrap();
+    assert!(model.check_prefix().is_err());
+}
+
+#[test]
+fn a_direct_write_may_be_cut_short_where_the_backing_file_ends_though_the_log_has_more() {
+    let mut model = Model::default();
+    model.create(1, 49, 0, NOW);
+    let failed = model.begin_write(1, 0, 8192, NOW);
+    model.failed(failed);
+    let logged = model.begin_write(1, 4 * 4096, 4096, NOW);
+    model.durable(logged);
+    model.crash(true);
+    let mut first_block = |end: usize| {
+        let mut bytes = vec![0; BLOCK];
+        fill(&mut bytes[..end], 0, failed, Place { object: 1, block: 0 });
+        let reading = model.begin_read(1, 0, BLOCK);
+        model.end_read(&reading, Some(&bytes))
+    };
+    first_block(49).unwrap();
+    assert!(first_block(100).is_err(), "the file never ended there");
+    assert!(read(&mut model, 0, 4 * 4096..5 * 4096).is_err(), "what is durable stays");
+}
+
+#[test]
+fn nothing_is_left_beyond_a_truncation() {
+    let mut model = Model { logged: true, ..Model::default() };
+    model.create(1, 0, 0, NOW);
+    let write = model.begin_write(1, 0, 8192, NOW);
+    model.durable(write);
+    for size in [100, 8192] {
+        let truncate = model.begin_truncate(1, size, NOW);
+        model.durable(truncate);
+    }
+    read(&mut model, write, 0..100).unwrap();
+    read(&mut model, 0, 100..8192).unwrap();
+    assert!(read(&mut model, write, 0..101).is_err());
+    assert!(model.observe_size(1, 100).is_err());
+}

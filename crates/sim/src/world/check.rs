@@ -1,0 +1,94 @@
+//! Looks at everything, and what must be found.
+
+use std::sync::Arc;
+
+use forebay_engine::Engine;
+
+use super::{LIMIT, World};
+use crate::client::{Client, Shared};
+use crate::executor::Stop;
+
+impl World {
+    /// Sizes are checked, and often contents.
+    pub(super) fn look(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
+        if self.rng.chance(6000) { self.look_at_all(engine) } else { Ok(()) }
+    }
+
+    /// Reads everything, and checks what a crash left.
+    pub(crate) fn look_at_all(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
+        let mut client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
+        let chunk = self.rng.pick(&[4096, 64 << 10, 1 << 20]);
+        // Else a slow store is read for hours.
+        let chunk = if self.plan.habits.slow_store > 1 { 1 << 20 } else { chunk };
+        let shared = self.shared.clone();
+        self.shared.executor.block_on(LIMIT, async move {
+            let numbers = shared.objects.lock().numbers();
+            for number in numbers {
+                let Some(object) = shared.objects.lock().object(number) else { continue };
+                let size = object.size();
+                if let Err(error) = shared.model.lock().observe_size(number, size) {
+                    shared.fail(error);
+                }
+                for offset in (0..size + 1).step_by(chunk) {
+                    client.read(number, offset, chunk).await;
+                }
+            }
+        })?;
+        let checked = self.shared.model.lock().check_prefix();
+        if let (Err(error), true) = (checked, self.plan.logged()) {
+            self.shared.fail(error);
+        }
+        Ok(())
+    }
+
+    /// Everything is destaged.
+    pub(crate) fn drain(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
+        let mut client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
+        self.shared.executor.block_on(LIMIT, async move {
+            // The first flush may still hear of a failure from before.
+            let first = client.engine.flush().await;
+            client.shared.tell(|| format!("flush: {first:?}"));
+            client.flush().await;
+        })?;
+        let dirty = engine.scan().dirty_blocks;
+        if dirty > 0 && !self.plan.is_lenient() {
+            self.shared.fail(format!("{dirty} blocks are dirty after a flush"));
+        }
+        self.check_objects(|shared, key| shared.store.current(key));
+        Ok(())
+    }
+
+    pub(super) fn check_usage(&self, engine: &Engine) -> Result<(), String> {
+        let (usage, scan) = (engine.usage(), engine.scan());
+        let same = usage.ssd_blocks == scan.ssd_blocks
+            && usage.dirty_blocks == scan.dirty_blocks
+            && usage.ram_blocks == scan.ram_blocks
+            && usage.objects == scan.objects;
+        if same { Ok(()) } else { Err(format!("counters say {usage:?}, a scan {scan:?} (P20)")) }
+    }
+
+    fn check_objects(
+        &self,
+        content: impl Fn(&Shared, &forebay_engine::io::Key) -> Option<crate::content::Content>,
+    ) {
+        let objects = self.shared.objects.lock();
+        for number in objects.numbers() {
+            let Some(key) = objects.key(number) else { continue };
+            let content = content(&self.shared, &key);
+            let times = self.plan.logged() && !self.plan.backing_fails() && !self.plan.victim_fails();
+            if let Err(error) = self.shared.model.lock().check_backing(number, content.as_ref(), times) {
+                self.shared.fail(error);
+            }
+        }
+    }
+
+    pub(super) fn check_backing(&self) -> Result<(), String> {
+        if !self.plan.is_lenient() {
+            self.check_objects(|shared, key| shared.store.durable(key));
+        }
+        match self.shared.failure.lock().clone() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+}

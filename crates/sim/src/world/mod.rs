@@ -1,0 +1,174 @@
+//! One seed is one world: made, used, broken, restarted and checked.
+
+mod check;
+mod session;
+mod start;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::Engine;
+use parking_lot::Mutex;
+
+use crate::backing::Store;
+use crate::client::{Allowed, Shared};
+use crate::disk::Disk;
+use crate::executor::{Executor, Stop};
+use crate::gremlin::PLENTY;
+use crate::hits::Hits;
+use crate::model::Model;
+use crate::notes::Notary;
+use crate::objects::Objects;
+use crate::plan::Plan;
+use crate::rng::Rng;
+
+/// Longer than anything may take, faults included.
+const LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// A disaster that was found out: this world can only end.
+const DETECTED: &str = "the loss was found out";
+
+/// How a world ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What went wrong, if anything.
+    pub failure: Option<String>,
+    /// A hash of everything that happened (P21).
+    pub digest: u64,
+    /// Operations of devices and the backing store, begun and completed.
+    pub steps: u64,
+    /// Faults injected.
+    pub hits: Arc<Hits>,
+    /// What happened, if it was to be kept.
+    pub log: Vec<String>,
+}
+
+/// How a session ends that does not end by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// The process is killed.
+    Kill,
+    /// The power goes.
+    PowerCut,
+}
+
+/// A world under way.
+pub struct World {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) plan: Plan,
+    pub(crate) rng: Rng,
+    pub(crate) disks: Vec<Disk>,
+    formatted: bool,
+    /// At the end of the last session everything was on two devices, as far as the engine knew.
+    mirrored: bool,
+}
+
+/// Runs the world of `seed` to its end.
+pub fn run(seed: u64, keep_log: bool) -> Outcome {
+    let mut rng = Rng::new(seed);
+    let plan = Plan::new(&mut rng);
+    let mut world = World::new(plan, rng, keep_log);
+    world.shared.tell(|| format!("{:?}", world.plan));
+    let failure = world.live().err().filter(|failure| failure != DETECTED);
+    world.outcome(failure)
+}
+
+impl World {
+    /// A world with blank devices and a few files.
+    pub fn new(plan: Plan, mut rng: Rng, keep_log: bool) -> Self {
+        let hits = Arc::new(Hits::default());
+        let executor = Executor::new(rng.fork());
+        let disk =
+            |rng: &mut Rng, name: String, size: &u64| Disk::new(&executor, &name, *size, rng.fork(), &hits);
+        let disks: Vec<Disk> = plan
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(i, size)| disk(&mut rng, format!("disk{i}"), size))
+            .collect();
+        let spares: Vec<Disk> = plan
+            .spares
+            .iter()
+            .enumerate()
+            .map(|(i, size)| disk(&mut rng, format!("spare{i}"), size))
+            .collect();
+        let store = Store::new(&executor, PLENTY, rng.fork(), &hits);
+        store.slow_down(plan.habits.slow_store);
+        let mut model = Model::default();
+        model.lenient = plan.is_lenient();
+        model.logged = plan.logged();
+        model.lossy = !plan.logged() && plan.backing_fails();
+        let mut objects = Objects::default();
+        for _ in 0..plan.objects {
+            objects.create(&mut rng, plan.habits.extent, &store, &mut model);
+        }
+        let removable = if disks.len() > 2 { disks.iter().skip(2).cloned().collect() } else { Vec::new() };
+        let shared = Shared {
+            executor,
+            store,
+            model: Mutex::new(model),
+            notes: Mutex::default(),
+            objects: Mutex::new(objects),
+            hits,
+            habits: plan.habits.clone(),
+            spares: Mutex::new(spares),
+            joined: Mutex::default(),
+            removable: Mutex::new(removable),
+            left: Mutex::default(),
+            lost: Mutex::default(),
+            outdated: Mutex::default(),
+            failure: Mutex::new(None),
+            log: keep_log.then(Mutex::default),
+        };
+        World { shared: Arc::new(shared), plan, rng, disks, formatted: false, mirrored: false }
+    }
+
+    /// What became of it.
+    pub fn outcome(self, failure: Option<String>) -> Outcome {
+        self.shared.executor.reset();
+        Outcome {
+            failure: self.shared.failure.lock().take().or(failure),
+            digest: self.shared.executor.digest(),
+            steps: self.shared.executor.steps(),
+            hits: self.shared.hits.clone(),
+            log: self.shared.log.as_ref().map(|log| std::mem::take(&mut *log.lock())).unwrap_or_default(),
+        }
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        for _ in 0..self.plan.sessions {
+            self.session()?;
+            self.between();
+        }
+        self.last_session()
+    }
+
+    pub(crate) fn victim(&self) -> &Disk {
+        &self.disks[self.plan.victim]
+    }
+
+    pub(super) fn allowed(&self) -> Allowed {
+        let damage = self.plan.disaster.is_some();
+        let no_device = damage;
+        Allowed { backing: self.plan.backing_fails() || damage, damage, no_device }
+    }
+
+    /// One who writes notes in this session.
+    pub(crate) fn notary(&mut self, engine: &Arc<Engine>) -> Notary {
+        let (shared, engine) = (self.shared.clone(), engine.clone());
+        Notary { shared, engine, allowed: self.allowed(), rng: self.rng.fork() }
+    }
+
+    /// What a stop other than a crash means.
+    pub(crate) fn stopped(&self, stop: Stop) -> Option<String> {
+        let failure = self.shared.failure.lock().clone();
+        match stop {
+            Stop::Crashed => failure,
+            _ => failure.or_else(|| {
+                Some(format!("the engine does not answer: {stop:?};{}", self.shared.executor.busiest()))
+            }),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What happens from a start to the next: clients work, and the session ends in one way or another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use forebay_engine::Engine;
+use forebay_engine::io::Device;
+
+use super::{Crash, LIMIT, World};
+use crate::client::Client;
+use crate::disk::{self, Disk};
+use crate::executor::Stop;
+use crate::gremlin::{Gremlin, heal};
+use crate::hits::Fault;
+use crate::plan::{Disaster, Trouble};
+
+impl World {
+    /// The engine starts, is used, and stops in one way or another.
+    pub(super) fn session(&mut self) -> Result<(), String> {
+        let crash = self.rng.chance(self.plan.crashes);
+        let how = self.rng.pick(&[Crash::Kill, Crash::PowerCut, Crash::PowerCut]);
+        let engine = self.start(crash)?;
+        if crash {
+            let most = self.rng.pick(&[10, 100, 1000, 10_000]);
+            let steps = self.rng.within(1, most);
+            if self.plan.cuts_at_headers {
+                let headers = self.rng.within(1, 30) as u32;
+                self.victim().crash_at_header(Some((headers, steps.min(6))));
+            } else {
+                self.shared.executor.crash_in(Some(steps));
+            }
+        }
+        let done = self.look(&engine).and_then(|()| self.work(&engine));
+        match done.map_err(|stop| self.stopped(stop)) {
+            Ok(()) if crash => {}
+            Ok(()) => match self.close(&engine) {
+                Ok(()) => {}
+                Err(Stop::Crashed) => {}
+                Err(stop) => return Err(format!("a clean stop does not end: {stop:?}")),
+            },
+            Err(None) => {}
+            Err(Some(error)) => return Err(error),
+        }
+        self.mirrored = engine.is_mirrored();
+        self.victim().crash_at_header(None);
+        drop(engine);
+        self.crash(how);
+        match self.shared.failure.lock().clone() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing goes wrong any more: everything must come out right.
+    pub(super) fn last_session(&mut self) -> Result<(), String> {
+        heal(&self.shared, self.victim());
+        for disk in &self.disks {
+            disk.set_rates(disk::Rates::default());
+        }
+        let engine = self.start(false)?;
+        let outcome = self.look_at_all(&engine).and_then(|()| self.drain(&engine));
+        match outcome.map_err(|stop| self.stopped(stop)) {
+            Err(Some(error)) => return Err(error),
+            Err(None) => return Err("a crash that was not planned".to_owned()),
+            Ok(()) => {}
+        }
+        self.check_usage(&engine)?;
+        self.close(&engine).map_err(|stop| format!("a clean stop does not end: {stop:?}"))?;
+        drop(engine);
+        if self.rng.chance(5000) {
+            // Once flushed, the directory needs neither the cache nor the page cache.
+            self.crash(Crash::PowerCut);
+        }
+        self.check_backing()
+    }
+
+    /// Clients do their work.
+    fn work(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
+        let habits = self.plan.habits.clone();
+        let left = Arc::new(AtomicUsize::new(habits.clients));
+        for _ in 0..habits.clients {
+            let client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
+            let operations = habits.operations / habits.clients as u32 + 1;
+            let left = left.clone();
+            self.shared.executor.start(
+                "client",
+                Box::pin(async move {
+                    client.run(operations).await;
+                    left.fetch_sub(1, Ordering::Relaxed);
+                }),
+            );
+        }
+        if self.plan.notes {
+            let (notary, left) = (self.notary(engine), left.clone());
+            let count = self.plan.habits.operations / 4 + 1;
+            left.fetch_add(1, Ordering::Relaxed);
+            self.shared.executor.start(
+                "notary",
+                Box::pin(async move {
+                    notary.write(count).await;
+                    left.fetch_sub(1, Ordering::Relaxed);
+                }),
+            );
+        }
+        let gremlin = Gremlin {
+            shared: self.shared.clone(),
+            victim: self.victim().clone(),
+            disks: self.disks.clone(),
+            plan: self.plan.clone(),
+            rng: self.rng.fork(),
+        };
+        if !self.plan.troubles.is_empty() || self.plan.disaster == Some(Disaster::AllGone) {
+            self.shared.executor.start("gremlin", Box::pin(gremlin.run()));
+        }
+        if self.plan.disaster == Some(Disaster::DropFlushes) {
+            for disk in &self.disks {
+                disk.set_rates(disk::Rates { drop_flushes: true, ..disk::Rates::default() });
+            }
+            self.shared.hits.hit(Fault::BothDropped);
+        }
+        let shared = self.shared.clone();
+        let done = || left.load(Ordering::Relaxed) == 0 || shared.failure.lock().is_some();
+        match self.shared.executor.run(LIMIT, done) {
+            Stop::Done => Ok(()),
+            stop => Err(stop),
+        }
+    }
+
+    /// A clean stop: nothing accepted may be lost.
+    pub(crate) fn close(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
+        let theirs = engine.clone();
+        let closed = self.shared.executor.block_on(LIMIT, async move { theirs.close().await })?;
+        self.shared.tell(|| format!("closed: {closed:?}"));
+        match closed {
+            Ok(_) => {
+                let mut model = self.shared.model.lock();
+                model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
+            }
+            Err(error) if self.allowed().permits(error) => {}
+            Err(error) => self.shared.fail(format!("a clean stop failed: {error}")),
+        }
+        Ok(())
+    }
+
+    /// Everything that runs is gone, and perhaps what was not durable.
+    pub(crate) fn crash(&mut self, how: Crash) {
+        self.shared.tell(|| format!("{how:?}"));
+        self.shared.executor.reset();
+        let spares = self.shared.spares.lock().clone();
+        let mut torn = 0;
+        for disk in self.disks.iter().chain(&spares) {
+            match how {
+                Crash::Kill => disk.kill(),
+                Crash::PowerCut => torn += u32::from(disk.power_cut()),
+            }
+        }
+        if torn > 1 {
+            self.shared.hits.hit(Fault::LegsDiffer);
+        }
+        match how {
+            Crash::Kill => self.shared.store.kill(),
+            Crash::PowerCut => self.shared.store.power_cut(),
+        }
+        self.shared.hits.hit(if how == Crash::Kill { Fault::Kill } else { Fault::PowerCut });
+        self.shared.model.lock().crash(how == Crash::PowerCut);
+        self.shared.objects.lock().reset();
+        self.disks.append(&mut self.shared.joined.lock());
+    }
+
+    /// What happens while the machine is off.
+    pub(super) fn between(&mut self) {
+        let victim = self.victim().clone();
+        if self.plan.disaster == Some(Disaster::Rot) {
+            self.disks.iter().for_each(|disk| disk.rot(20));
+            self.shared.hits.hit(Fault::BothRotten);
+        }
+        if self.plan.disaster == Some(Disaster::AllGone) {
+            // But not one that was taken out of the pool.
+            let joined = |disk: &&Disk| !self.shared.left.lock().contains(&disk.name().to_owned());
+            self.disks.iter().filter(joined).for_each(Disk::appear);
+        }
+        if self.disks.len() < 2 {
+            return;
+        }
+        if self.plan.has(Trouble::LoneLegs) {
+            return self.between_lone_legs();
+        }
+        if self.plan.has(Trouble::Rot) {
+            victim.rot(10);
+        }
+        if victim.is_gone() {
+            if self.rng.chance(5000) {
+                victim.appear();
+                self.shared.hits.hit(Fault::ReturnedStale);
+            }
+        } else if self.plan.has(Trouble::Missing) && self.rng.chance(5000) {
+            victim.vanish();
+            self.shared.hits.hit(Fault::LostAtRestart);
+        } else if self.plan.has(Trouble::Wiped) && self.rng.chance(3000) && self.disks.len() > 1 {
+            // Left out, and offered as a new device.
+            victim.vanish();
+            let size = victim.size();
+            let fresh = Disk::new(&self.shared.executor, "fresh", size, self.rng.fork(), &self.shared.hits);
+            self.shared.spares.lock().push(fresh);
+            self.shared.hits.hit(Fault::Wiped);
+        }
+    }
+
+    /// Copies of the victim are lost; or another device, if the engine says that there are two copies of everything.
+    fn between_lone_legs(&mut self) {
+        let others = self.disks.iter().filter(|disk| disk.name() != self.victim().name());
+        let others: Vec<Disk> = others.cloned().collect();
+        if others.iter().any(Disk::is_gone) {
+            return;
+        }
+        if self.mirrored && self.rng.chance(6000) {
+            self.rng.pick(&others).vanish();
+            self.shared.hits.hit(Fault::LostInTurn);
+        } else {
+            self.victim().rot_headers();
+        }
+    }
+}

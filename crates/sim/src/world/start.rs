@@ -1,0 +1,211 @@
+//! How a session begins: the pool and the engine are opened, through crashes and with what an administrator would do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::io::Device;
+use forebay_engine::pool::{Pool, PoolError};
+use forebay_engine::{Engine, Env, Error, Event, OpenError, Recovered, Settings};
+
+use super::{Crash, DETECTED, LIMIT, World};
+use crate::client::Client;
+use crate::disk::{self, Disk};
+use crate::executor::Stop;
+use crate::gremlin::heal;
+use crate::hits::Fault;
+use crate::notes::let_go_when_due;
+use crate::plan::Disaster;
+
+/// Why an engine could not be opened.
+enum Refused {
+    Stopped(Stop),
+    Pool(PoolError),
+    Engine(String),
+    /// Something acknowledged is lost, and the engine says so.
+    Lost,
+}
+
+impl World {
+    /// Opens the engine, with crashes on the way if asked for.
+    pub(super) fn start(&mut self, crashes: bool) -> Result<Arc<Engine>, String> {
+        let tries = if crashes { self.rng.below(4) } else { 0 };
+        let crashes = (0..tries).map(|_| {
+            let most = self.rng.pick(&[10, 50, 500]);
+            self.rng.within(1, most)
+        });
+        let crashes = crashes.collect();
+        self.start_through(crashes)
+    }
+
+    /// Opens the engine after crashes at the given numbers of steps, the last one first.
+    pub(crate) fn start_through(&mut self, mut crashes: Vec<u64>) -> Result<Arc<Engine>, String> {
+        let mut troubled = true;
+        loop {
+            self.shared.executor.crash_in(crashes.pop());
+            if troubled && self.plan.victim < self.disks.len() {
+                let mut rng = self.rng.fork();
+                let bad = self.plan.sessions > 0 && rng.chance(3000);
+                let rates = if bad { self.plan.disk_rates(&mut rng) } else { disk::Rates::default() };
+                self.victim().set_rates(rates);
+            }
+            match self.open() {
+                Ok(engine) => {
+                    self.shared.executor.crash_in(None);
+                    let adopter = Client::new(&self.shared, &engine, self.allowed(), self.rng.fork());
+                    adopter.adopt();
+                    return Ok(engine);
+                }
+                Err(Refused::Stopped(Stop::Crashed)) => {
+                    self.shared.hits.hit(Fault::CutInRecovery);
+                    let how = self.rng.pick(&[Crash::Kill, Crash::PowerCut]);
+                    self.crash(how);
+                }
+                Err(Refused::Stopped(stop)) => return Err(format!("recovery does not end: {stop:?}")),
+                Err(Refused::Pool(PoolError::Blank(name))) if self.leave_out(&name) => {
+                    self.crash(Crash::Kill)
+                }
+                Err(Refused::Pool(error)) if troubled && self.plan.victim_fails() => {
+                    // An administrator would try again, with the bad device in a better mood or left out.
+                    self.shared.tell(|| format!("the pool does not open: {error}"));
+                    self.crash(Crash::Kill);
+                    heal(&self.shared, self.victim());
+                    self.leave_out_victim();
+                    troubled = false;
+                }
+                Err(Refused::Pool(_)) if self.plan.is_lenient() => return Err(DETECTED.to_owned()),
+                Err(Refused::Pool(error)) => return Err(format!("the pool does not open: {error}")),
+                Err(Refused::Lost) => return Err(DETECTED.to_owned()),
+                Err(Refused::Engine(error)) => return Err(format!("the engine does not open: {error}")),
+            }
+        }
+    }
+
+    /// A device whose adding or removing was cut short is left out, as the message says.
+    fn leave_out(&mut self, name: &str) -> bool {
+        let changed = self.disks.len() > self.plan.devices.len()
+            || self.shared.removable.lock().len() < self.disks.len();
+        let found = self.disks.iter().find(|disk| disk.name() == name && changed);
+        found.inspect(|disk| disk.vanish()).is_some()
+    }
+
+    fn leave_out_victim(&mut self) {
+        if self.disks.len() > 1 {
+            self.victim().vanish();
+        } else {
+            // It held clean blocks only: nothing is lost with it.
+            self.victim().wipe();
+            self.formatted = false;
+        }
+    }
+
+    fn open(&mut self) -> Result<Arc<Engine>, Refused> {
+        if let [only] = &self.disks[..]
+            && only.is_gone()
+        {
+            // Somebody replaced it.
+            only.appear();
+            only.wipe();
+            self.formatted = false;
+        }
+        let mut disks: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
+        if disks.len() > 1 && self.rng.chance(3000) {
+            disks.reverse();
+            self.shared.hits.hit(Fault::Swapped);
+        }
+        let devices: Vec<Arc<dyn Device>> =
+            disks.into_iter().map(|disk| Arc::new(disk) as Arc<dyn Device>).collect();
+        let mut random = self.rng.fork();
+        let formatted = self.formatted;
+        let pool = self.shared.executor.block_on(LIMIT, async move {
+            let mut uuid = || u128::from(random.draw()) << 64 | u128::from(random.draw());
+            match formatted {
+                true => Pool::open(devices).await,
+                false => Pool::format(devices, &mut uuid, true).await,
+            }
+        });
+        let pool = pool.map_err(Refused::Stopped)?.map_err(Refused::Pool)?;
+        self.shared.tell(|| format!("pool: {pool:?}"));
+        self.formatted = true;
+        self.check_outdated(&pool);
+        let shared = self.shared.clone();
+        let executor = Arc::new(shared.executor.clone());
+        let env = Env {
+            clock: executor.clone(),
+            spawn: executor,
+            backing: Arc::new(shared.store.clone()),
+            deliver: Arc::new(|batch| batch()),
+            events: Arc::new(move |event| {
+                shared.tell(|| format!("event {event:?}"));
+                if let Event::DeviceLost { device, .. } = event {
+                    shared.lost.lock().push(device);
+                }
+            }),
+        };
+        let settings = Settings {
+            mode: self.plan.mode,
+            ram: self.plan.ram,
+            destage_after: self.plan.destage_after,
+            scrub_every: self.plan.destage_after * 3 + Duration::from_millis(50),
+        };
+        // The engine's owner sees to that before service, after a crash.
+        self.shared.store.settle();
+        let store = self.shared.store.clone();
+        let opening = async move {
+            store.set_closed(true);
+            let opening = Engine::begin(pool, env, settings).await;
+            store.set_closed(false);
+            opening?.finish().await
+        };
+        let opened = self.shared.executor.block_on(LIMIT, opening);
+        let opened = opened.map_err(Refused::Stopped)?;
+        let (engine, recovered) = opened.map_err(|error| match error {
+            OpenError::Hole { .. } if self.plan.is_lenient() => Refused::Lost,
+            // The last device says that the others are out of date, two of which may have had both copies of something.
+            OpenError::Hole { .. }
+                if self.plan.disaster == Some(Disaster::AllGone) && self.plan.devices.len() > 2 =>
+            {
+                Refused::Lost
+            }
+            // The log of a single device says only what does not count.
+            OpenError::Hole { .. } if self.plan.devices.len() == 1 && self.plan.victim_fails() => {
+                Refused::Lost
+            }
+            OpenError::Pool(error) => Refused::Pool(error),
+            // The one device that did not forget that it is a member fails as soon as it is written.
+            OpenError::Engine(Error::NoDevice) if self.plan.is_lenient() => {
+                Refused::Pool(PoolError::NoMemberLeft)
+            }
+            error => Refused::Engine(error.to_string()),
+        })?;
+        self.shared.tell(|| {
+            let brief = Recovered { notes: Vec::new(), ..recovered.clone() };
+            format!("the engine is open, with {} notes: {brief:?}", recovered.notes.len())
+        });
+        if self.plan.notes {
+            let strict = self.plan.devices.len() > 1 && self.plan.disaster.is_none();
+            if let Err(error) = self.shared.notes.lock().recovered(&recovered.notes, strict) {
+                self.shared.fail(error);
+            }
+            let letting_go = let_go_when_due(self.shared.clone(), engine.clone(), self.rng.fork());
+            self.shared.executor.start("notes", Box::pin(letting_go));
+        }
+        Ok(engine)
+    }
+
+    /// The loss of a leg is durable before the next acknowledgement (P11).
+    fn check_outdated(&self, pool: &Pool) {
+        self.shared.lost.lock().clear();
+        // Where every device forgets what it flushed, the record of a loss goes the same way.
+        if self.plan.is_lenient() {
+            return;
+        }
+        let outdated = self.shared.outdated.lock();
+        for (_, device) in
+            pool.present().filter(|(_, device)| outdated.iter().any(|name| name == device.name()))
+        {
+            let name = device.name();
+            self.shared
+                .fail(format!("{name} is used again, though writes were acknowledged without it (P11)"));
+        }
+    }
+}
