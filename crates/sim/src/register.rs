@@ -77,6 +77,16 @@ struct State<V> {
 /// Values that were possible after a crash, with the operations in each, and all operations there were.
 type Survivors<V> = (Vec<(V, Vec<u32>)>, Vec<u32>);
 
+/// Whether what is seen stays so. An operation that failed may be in the backing store's page cache all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shaky {
+    No,
+    /// It may go with the page cache when the power goes, not before (P5).
+    UntilCut,
+    /// Syncs fail, after which a page may be dropped at any time.
+    Always,
+}
+
 /// What something may hold now.
 #[derive(Clone, Debug)]
 pub struct Register<V, C> {
@@ -84,8 +94,9 @@ pub struct Register<V, C> {
     operations: Vec<Operation<C>>,
     /// From the last crash until it is known which operations survived.
     survivors: Option<Survivors<V>>,
-    /// What is seen need not stay so: it is in the backing store's page cache and may go with it.
-    shaky: bool,
+    shaky: Shaky,
+    /// With [`Shaky::UntilCut`]: all that may be seen again after a power cut.
+    under: Vec<V>,
     /// What is seen before it is answered need not stay: syncs of the page cache it is in fail.
     pub lossy: bool,
     /// What is seen is in the log, durably.
@@ -102,7 +113,8 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             base: vec![value],
             operations: Vec::new(),
             survivors: None,
-            shaky: false,
+            shaky: Shaky::No,
+            under: Vec::new(),
             lossy: false,
             logged: false,
         }
@@ -124,12 +136,13 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     /// Replaces what is known.
     pub fn set(&mut self, values: Vec<V>) {
         self.base = values;
+        self.under.clear();
         self.operations.clear();
     }
 
     /// Another value was found than was thought possible, and with reason.
     pub fn found(&mut self, value: V) {
-        if !self.shaky {
+        if self.shaky != Shaky::Always {
             self.base.clear();
         }
         self.base.push(value);
@@ -226,7 +239,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             if !self.base.iter().any(&matches) {
                 return false;
             }
-            if !self.shaky {
+            if self.shaky != Shaky::Always {
                 self.base.retain(&matches);
             }
         } else {
@@ -238,7 +251,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             let common = states.iter().fold(u64::MAX, |common, state| common & state.mask);
             for (bit, operation) in self.operations.iter_mut().enumerate() {
                 let seen = common & 1 << bit != 0;
-                operation.visible |= seen && !self.shaky && !self.lossy;
+                operation.visible |= seen && self.shaky != Shaky::Always && !self.lossy;
                 operation.durable |= seen && self.logged;
             }
         }
@@ -249,8 +262,8 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
     }
 
     /// Folds what is settled into the base. Nobody may be looking. Unless `logged`, failed operations may be in a page
-    /// cache.
-    pub fn settle(&mut self, logged: bool) {
+    /// cache; if that is `lossy`, they may leave it at any time.
+    pub fn settle(&mut self, logged: bool, lossy: bool) {
         if self.operations.is_empty() || self.operations.iter().any(|operation| operation.running) {
             return;
         }
@@ -259,14 +272,29 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             let needed = self.mask(|operation| operation.durable);
             self.base = self.possible(needed);
             let failed = self.operations.iter().any(|operation| !operation.accepted);
-            self.shaky = self.base.len() > 1 && (self.shaky || (failed && !logged));
+            // What is durable is so with everything before it: of a block all its bytes, of a file its whole page cache.
+            self.shaky = match self.shaky {
+                _ if self.base.len() < 2 => Shaky::No,
+                Shaky::Always => Shaky::Always,
+                _ if !failed || logged => Shaky::No,
+                _ if lossy => Shaky::Always,
+                _ => Shaky::UntilCut,
+            };
+            self.under = if self.shaky == Shaky::UntilCut { self.base.clone() } else { Vec::new() };
             self.operations.clear();
         }
     }
 
-    /// Everything not durable may be lost. Unless `logged`, it may also be in a page cache, and be lost later.
-    pub fn crash(&mut self, logged: bool) {
+    /// Everything not durable may be lost, with `power` the page cache as well. Unless `logged`, it may also be in a page
+    /// cache, and be lost later.
+    pub fn crash(&mut self, logged: bool, power: bool) {
         self.survivors = None;
+        if power || !self.operations.is_empty() {
+            let under = std::mem::take(&mut self.under);
+            let again: Vec<V> = under.into_iter().filter(|value| !self.base.contains(value)).collect();
+            self.base.extend(again);
+            self.shaky = if self.shaky == Shaky::UntilCut { Shaky::No } else { self.shaky };
+        }
         if self.operations.is_empty() {
             return;
         }
@@ -285,7 +313,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
                 self.base.push(value.clone());
             }
         }
-        self.shaky = self.base.len() > 1 && !logged;
+        self.shaky = if self.base.len() > 1 && !logged { Shaky::Always } else { Shaky::No };
         self.survivors = Some((values, ids));
         self.operations.clear();
     }
@@ -316,7 +344,7 @@ mod tests {
         register.acknowledge(1, true, true, true);
         register.acknowledge(2, true, true, true);
         assert_eq!(register.possible(register.visible()).len(), 2, "not the old one any more");
-        register.settle(true);
+        register.settle(true, false);
         assert!(register.observe(0, |value| *value == time(1)));
         assert!(!register.observe(0, |value| *value == time(2)), "no going back");
     }
@@ -329,7 +357,7 @@ mod tests {
             register.acknowledge(id, true, true, durable);
         }
         assert_eq!(register.possible(register.visible()), [3]);
-        register.crash(true);
+        register.crash(true, true);
         assert_eq!(register.settled(), Some(&[1, 2, 3][..]));
         assert!(register.observe(0, |size| *size == 2));
         assert_eq!(register.verdict(), (vec![1, 2], vec![3]));
@@ -344,7 +372,28 @@ mod tests {
         register.begin(2, Resize::Set(2));
         register.acknowledge(1, true, true, true);
         register.acknowledge(2, false, false, false);
-        register.settle(true);
+        register.settle(true, false);
         assert_eq!(register.settled(), Some(&[1, 2][..]));
+    }
+
+    #[test]
+    fn what_was_seen_of_a_failed_operation_stays_until_the_power_goes() {
+        let mut register: Register<u64, Resize> = Register::new(0);
+        register.begin(1, Resize::Set(1));
+        register.acknowledge(1, false, false, false);
+        register.settle(false, false);
+        let mut failing = register.clone();
+        assert!(register.observe(0, |size| *size == 1));
+        assert!(!register.observe(0, |size| *size == 0), "no going back (P5)");
+        register.crash(true, false);
+        assert_eq!(register.settled(), Some(&[1][..]), "the page cache outlives the process");
+        register.crash(true, true);
+        assert!(register.observe(0, |size| *size == 0), "but not the power");
+        assert!(!register.observe(0, |size| *size == 1), "and it does not come back");
+        // Where syncs fail, a page may be dropped at any time.
+        failing.begin(2, Resize::Set(2));
+        failing.acknowledge(2, false, false, false);
+        failing.settle(false, true);
+        assert!(failing.observe(0, |size| *size == 2) && failing.observe(0, |size| *size == 0));
     }
 }

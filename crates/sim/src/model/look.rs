@@ -38,7 +38,7 @@ impl Model {
             Some(bytes) => object.check(reading, bytes),
             None => Ok(()),
         };
-        object.settle(self.logged);
+        object.settle(self.logged, self.lossy);
         result
     }
 
@@ -64,9 +64,9 @@ impl Model {
         let settles = self.logged || power || !self.lossy;
         for object in self.objects.values_mut() {
             object.readers = 0;
-            object.size.crash(settles);
-            object.mtime.crash(settles);
-            object.blocks.values_mut().for_each(|block| block.crash(settles));
+            object.size.crash(settles, power);
+            object.mtime.crash(settles, power);
+            object.blocks.values_mut().for_each(|block| block.crash(settles, power));
             if !self.logged {
                 object.cut_short();
             }

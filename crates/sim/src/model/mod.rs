@@ -191,7 +191,7 @@ impl Model {
         }
         object.size.acknowledge(id, accepted, visible, durable);
         object.mtime.acknowledge(id, accepted, visible, durable);
-        object.settle(self.logged);
+        object.settle(self.logged, self.lossy);
     }
 
     /// The operation was accepted as number `seq`: it is visible, but may be lost in a crash.

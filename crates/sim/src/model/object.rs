@@ -22,14 +22,14 @@ fn may_end(register: &mut Block, tail: &Range<usize>) {
 }
 
 impl Object {
-    pub(super) fn settle(&mut self, logged: bool) {
+    pub(super) fn settle(&mut self, logged: bool, lossy: bool) {
         if self.readers == 0 {
             for id in self.whole.drain(..) {
                 self.torn.remove(&id);
             }
-            self.size.settle(logged);
-            self.mtime.settle(logged);
-            self.blocks.values_mut().for_each(|block| block.settle(logged));
+            self.size.settle(logged, lossy);
+            self.mtime.settle(logged, lossy);
+            self.blocks.values_mut().for_each(|block| block.settle(logged, lossy));
         }
     }
 
