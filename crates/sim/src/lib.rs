@@ -7,6 +7,8 @@ pub mod content;
 pub mod disk;
 pub mod executor;
 pub mod exhaustive;
+#[cfg(test)]
+mod golden;
 pub mod gremlin;
 pub mod hits;
 pub mod model;
