@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
 
-use parking_lot::{Condvar, Mutex};
+use forebay_lock::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 /// How much an event matters.
@@ -135,9 +135,8 @@ impl EventLog {
     /// Events after number `sequence`, oldest first; waits up to `wait` for one. Empty when none came. Events that
     /// were already dropped show as a gap in the numbers.
     pub fn after(&self, sequence: u64, wait: Duration) -> Vec<Event> {
-        let mut ring = self.ring.lock();
         let none_yet = |ring: &mut Ring| ring.next_sequence <= sequence.saturating_add(1);
-        self.added.wait_while_for(&mut ring, none_yet, wait);
+        let ring = self.added.wait_while_for(self.ring.lock(), wait, none_yet);
         ring.events.iter().filter(|event| event.sequence > sequence).cloned().collect()
     }
 

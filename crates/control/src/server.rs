@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_config::Mode;
-use parking_lot::{Condvar, Mutex};
+use forebay_lock::{Condvar, Mutex};
 
 use crate::event::{EventLog, Severity};
 use crate::protocol::{
@@ -141,9 +141,7 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let deadline = Instant::now() + STOP_WAIT;
-        let mut count = self.clients.count.lock();
-        while *count > 0 && !self.clients.left.wait_until(&mut count, deadline).timed_out() {}
+        drop(self.clients.left.wait_while_for(self.clients.count.lock(), STOP_WAIT, |count| *count > 0));
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -18,7 +18,7 @@ use forebay_control::{
     PoolStatus, ProcedureStatus, Recorder, ReplyCacheStatus, Server, ServerError, Severity, StatSample,
     Status, WorkerStatus, socket_path,
 };
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 use tempfile::TempDir;
 
 /// A server in pass-through whose flush has to be let through, so that tests decide when it ends.

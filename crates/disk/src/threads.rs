@@ -3,7 +3,7 @@
 use std::thread::JoinHandle;
 
 use forebay_engine::io::{Io, Spawn};
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 
 use crate::executor::block_on;
 

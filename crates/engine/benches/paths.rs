@@ -16,7 +16,7 @@ use forebay_engine::format::{bind, content_hash};
 use forebay_engine::io::{Backing, BackingResult, Device, DeviceError, Durability, Io, Key, Time};
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Object, Settings, Tried, TriedRead};
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 
 const OBJECT: u64 = 256 << 20;
 /// Bytes of either end.

@@ -8,11 +8,11 @@ use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
 use crate::io::{BackingError, BackingResult, Time};
 use crate::leaf::Entry;
-use crate::lock::Mutex;
 use crate::object::{Busy, Object};
 use crate::plant;
 use crate::sync::Unsynced;
 use crate::wait::all;
+use forebay_lock::Mutex;
 
 /// Objects destaged together at most.
 const OBJECTS: usize = 256;

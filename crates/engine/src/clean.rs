@@ -15,10 +15,10 @@ use crate::format::{Facts, Footer, Record, SegmentKind, bind, content_hash, foot
 use crate::gathered::Gathered;
 use crate::io::Durability;
 use crate::leaf::{Entry, Page};
-use crate::lock::Mutex;
 use crate::object::Object;
 use crate::segments::Opened;
 use crate::wait::Gate;
+use forebay_lock::Mutex;
 
 /// Blocks that may wait to be written.
 const WAITING: usize = 1024;

@@ -13,12 +13,12 @@ use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::io::BackingError;
-use crate::lock::{Mutex, MutexGuard};
 use crate::object::{Object, State};
 use crate::pace::{Load, Pace};
 use crate::segments::LogUse;
 use crate::wait::Gate;
 use crate::{Error, Result};
+use forebay_lock::{Mutex, MutexGuard};
 
 /// Blocks destaged between two syncs, at least and at most.
 const BATCH: (usize, usize) = (256, 8192);

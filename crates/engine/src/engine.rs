@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use forebay_lock::RwLock;
 
 use crate::clean::Clean;
 use crate::counters::Totals;
@@ -12,7 +12,6 @@ use crate::destage::Destager;
 use crate::event::Event;
 use crate::ghost::Ghosts;
 use crate::io::{Backing, Clock, Device, Key, Spawn};
-use crate::lock::Mutex;
 use crate::log::Log;
 use crate::members::Members;
 use crate::notes::Notes;
@@ -25,6 +24,7 @@ use crate::service::Service;
 use crate::wait::Gate;
 use crate::warm::Warmer;
 use crate::{Completion, Result, Seq};
+use forebay_lock::Mutex;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

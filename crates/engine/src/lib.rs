@@ -24,7 +24,6 @@ mod ghost;
 pub mod io;
 mod leaf;
 mod legs;
-mod lock;
 mod log;
 mod members;
 mod notes;

@@ -13,12 +13,12 @@ use crate::format::{
 };
 use crate::gathered::Gathered;
 use crate::leaf::{Page, SegmentId};
-use crate::lock::{Mutex, MutexGuard};
 use crate::notes::{NoteId, Notes};
 use crate::object::Object;
 use crate::segments::{Opened, Reach, Segments};
 use crate::wait::Gate;
 use crate::{Completion, Error, Seq};
+use forebay_lock::{Mutex, MutexGuard};
 
 /// Data blocks of a frame at most.
 const FRAME_DATA: usize = 512;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::io::Device;
-use crate::lock::Mutex;
 use crate::log::Log;
 use crate::plant;
 use crate::pool::{AlsoLost, Member, Pool, PoolError};
 use crate::segments::Reach;
 use crate::wait::Gate;
+use forebay_lock::Mutex;
 
 /// The pool, lent to one change at a time.
 pub(crate) struct Members {

@@ -12,11 +12,11 @@ use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::io::BackingError;
 use crate::leaf::SegmentId;
-use crate::lock::Mutex;
 use crate::pace::{SLACK, Spread};
 use crate::segments::Segments;
 use crate::wait::{Gate, before};
 use crate::{Error, Result, Seq};
+use forebay_lock::Mutex;
 
 /// The longest note, in bytes: it fits any frame that is empty.
 pub const NOTE_MAX: usize = 4000;

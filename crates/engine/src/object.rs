@@ -14,12 +14,12 @@ use crate::buffer::BLOCK;
 use crate::format::key_hash;
 use crate::io::{Key, Time};
 use crate::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
-use crate::lock::{Mutex, MutexGuard};
 use crate::outside::Watch;
 use crate::ranges::Ranges;
 use crate::segments::Segments;
 use crate::sync::Syncs;
 use crate::wait::Gate;
+use forebay_lock::{Mutex, MutexGuard};
 
 /// An object of the backing store, as the cache knows it.
 #[derive(Debug)]

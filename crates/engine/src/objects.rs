@@ -8,9 +8,9 @@ use foldhash::fast::FixedState;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::io::Key;
-use crate::lock::Mutex;
 use crate::object::Object;
 use crate::segments::Segments;
+use forebay_lock::Mutex;
 
 const SHARDS: usize = 32;
 

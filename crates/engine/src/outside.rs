@@ -7,8 +7,8 @@ use crate::Result;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::io::{BackingError, Key};
-use crate::lock::{Mutex, MutexGuard};
 use crate::object::{Busy, Object};
+use forebay_lock::{Mutex, MutexGuard};
 
 /// No version was seen yet, since the pool was opened.
 const UNSEEN: u64 = 0;

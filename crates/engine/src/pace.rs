@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::lock::Mutex;
 use crate::wait::Gate;
+use forebay_lock::Mutex;
 
 /// From this part of the log on, writers are paced.
 const FROM: f64 = 0.5;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::engine::Engine;
-use crate::lock::Mutex;
 use crate::object::{Object, Source};
+use forebay_lock::Mutex;
 
 /// Which blocks are in memory, oldest first, and how many may be.
 #[derive(Debug)]

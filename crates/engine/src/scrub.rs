@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::leaf::SegmentId;
-use crate::lock::Mutex;
 use crate::segments::Segment;
 use crate::wait::Gate;
 use crate::{Error, Result};
+use forebay_lock::Mutex;
 
 /// Pause after each segment: clients come first.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
 use crate::io::Io;
-use crate::lock::Mutex;
+use forebay_lock::Mutex;
 
 /// Where tasks wait until something changes.
 #[derive(Debug, Default)]

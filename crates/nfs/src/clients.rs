@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use forebay_lock::Mutex;
 use forebay_rpc::Peer;
-use parking_lot::Mutex;
 
 /// Counters of one client address.
 #[derive(Debug, Default)]

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use forebay_lock::Mutex;
 use forebay_vfs::{Cred, Errno, Error, FileType, Identity, Target, Wait};
 use forebay_wire::mount3::{
     DirPath, ExportEntry, ExportList, MAX_NAME, MAX_PATH, MountEntry, MountList, MountOk, MountRes,
@@ -10,7 +11,6 @@ use forebay_wire::mount3::{
 };
 use forebay_wire::rpc::{AUTH_NONE, AUTH_SYS};
 use forebay_wire::xdr::{Encode, List};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::caller::{client_address, groups, rule_for};

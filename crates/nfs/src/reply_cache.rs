@@ -11,9 +11,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use forebay_lock::Mutex;
 use forebay_rpc::Ticket;
 use forebay_wire::rpc::{Auth, AuthSys};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::service::Peer;

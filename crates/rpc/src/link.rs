@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 

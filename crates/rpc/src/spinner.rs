@@ -4,57 +4,74 @@ use std::time::{Duration, Instant};
 
 /// Vain spins in a row after which spinning is given up for a while.
 const PATIENCE: u32 = 8;
-/// One of so many waits is still spun through then, to notice that it pays again.
+/// So many waits later it is tried again, to notice that it pays again.
 const PROBE: u32 = 64;
+/// The longest while, for a thread that finds its core wanted by others each time it tries: seconds, where waits are many.
+const PROBE_LIMIT: u32 = 1 << 16;
 
 /// Two polls further apart than this: somebody else needed the core, and a sleeper would get it back sooner.
 const CONTENDED: Duration = Duration::from_micros(20);
 
 /// Decides whether to poll before a sleep: a wake-up costs up to 40 us on a virtual machine, polling costs a
-/// core. It spins for at most its limit after work, and rarely once spinning found nothing several times or the
-/// core was wanted by others.
+/// core. It spins for at most its limit after work, and rarely once spinning found nothing several times. A poller lets
+/// others run; where they do, it comes back a time slice later (milliseconds), so each time that
+/// happens in a row it tries again after twice as many waits.
 #[derive(Debug)]
 pub struct Spinner {
     limit: Duration,
     vain: u32,
-    skipped: u32,
+    /// Waits to go without spinning.
+    skip: u32,
+    /// How many those will be next time.
+    gap: u32,
 }
 
 impl Spinner {
     /// Spins for at most `limit` at a time; zero never spins.
     pub fn new(limit: Duration) -> Self {
-        Self { limit, vain: 0, skipped: 0 }
+        Self { limit, vain: 0, skip: 0, gap: PROBE }
     }
 
     /// Calls `ready` until it is true (returned) or the limit is over.
-    pub fn spin(&mut self, mut ready: impl FnMut() -> bool) -> bool {
+    pub fn spin(&mut self, ready: impl FnMut() -> bool) -> bool {
+        self.spin_by(Instant::now, ready)
+    }
+
+    fn spin_by(&mut self, mut clock: impl FnMut() -> Instant, mut ready: impl FnMut() -> bool) -> bool {
         if self.limit.is_zero() {
             return false;
         }
-        if self.vain >= PATIENCE {
-            self.skipped += 1;
-            if !self.skipped.is_multiple_of(PROBE) {
-                return false;
-            }
+        if self.skip > 0 {
+            self.skip -= 1;
+            return false;
         }
-        let start = Instant::now();
+        if ready() {
+            // So would a sleeper have found: it says nothing about spinning.
+            return true;
+        }
+        let start = clock();
         let mut last = start;
         loop {
-            if ready() {
-                self.vain = 0;
+            std::thread::yield_now();
+            let found = ready();
+            let now = clock();
+            if now - last > CONTENDED {
+                self.skip = self.gap;
+                self.gap = (self.gap * 2).min(PROBE_LIMIT);
+                return found;
+            }
+            if found {
+                (self.vain, self.gap) = (0, PROBE);
                 return true;
             }
-            let now = Instant::now();
-            if now - last > CONTENDED {
-                self.vain = PATIENCE;
-                return false;
-            }
             if now - start >= self.limit {
-                self.vain = self.vain.saturating_add(1);
+                self.vain = (self.vain + 1).min(PATIENCE);
+                if self.vain == PATIENCE {
+                    self.skip = PROBE;
+                }
                 return false;
             }
             last = now;
-            std::thread::yield_now();
         }
     }
 }
@@ -63,37 +80,59 @@ impl Spinner {
 mod tests {
     use super::*;
 
+    /// How many of `waits` are spun through, where polls are so far apart and `ready` says what the poll of that number within
+    /// its wait finds.
+    fn spun(spinner: &mut Spinner, waits: u32, apart: Duration, ready: impl Fn(u32) -> bool) -> u32 {
+        let (mut spun, mut now) = (0, Instant::now());
+        for _ in 0..waits {
+            let mut polls = 0;
+            let clock = || {
+                now += apart;
+                now
+            };
+            spinner.spin_by(clock, || {
+                polls += 1;
+                ready(polls)
+            });
+            spun += u32::from(polls > 0);
+        }
+        spun
+    }
+
+    const LIMIT: Duration = Duration::from_micros(50);
+    const SOON: Duration = Duration::from_micros(1);
+    const LATE: Duration = Duration::from_millis(4);
+
     #[test]
     fn gives_up_where_it_does_not_pay_and_comes_back_when_it_does() {
-        let mut spinner = Spinner::new(Duration::from_nanos(1));
-        let mut polls = 0;
-        for _ in 0..PATIENCE + 2 * PROBE {
-            spinner.spin(|| {
-                polls += 1;
-                false
-            });
-        }
-        assert!(polls >= PATIENCE, "it spins at first");
-        let (before, mut calls) = (polls, 0);
-        while !spinner.spin(|| true) {
-            calls += 1;
-        }
-        assert!(calls < PROBE, "a probe finds out: {before} polls before");
-        assert!(spinner.spin(|| true), "and spinning is on again");
+        let mut spinner = Spinner::new(LIMIT);
+        assert_eq!(spun(&mut spinner, PATIENCE, SOON, |_| false), PATIENCE, "it spins at first");
+        assert_eq!(spun(&mut spinner, 10 * (PROBE + 1), SOON, |_| false), 10, "then rarely");
+        assert_eq!(spun(&mut spinner, PROBE + 1, SOON, |poll| poll == 3), 1);
+        assert_eq!(spun(&mut spinner, PATIENCE, SOON, |_| false), PATIENCE, "that probe found that it pays");
     }
 
     #[test]
-    fn gives_way_to_others_that_want_the_core() {
-        let mut spinner = Spinner::new(Duration::from_secs(60));
-        let mut polls = 0;
-        for _ in 0..PROBE {
-            spinner.spin(|| {
-                polls += 1;
-                std::thread::sleep(2 * CONTENDED);
-                false
-            });
+    fn what_was_there_already_says_nothing_about_spinning() {
+        let mut spinner = Spinner::new(LIMIT);
+        spun(&mut spinner, PATIENCE, SOON, |_| false);
+        assert_eq!(spun(&mut spinner, PROBE + 1, SOON, |_| true), 1);
+        assert_eq!(spun(&mut spinner, PROBE + 1, SOON, |_| false), 1);
+    }
+
+    #[test]
+    fn gives_way_to_others_that_want_the_core_for_longer_each_time() {
+        let mut spinner = Spinner::new(LIMIT);
+        assert_eq!(spun(&mut spinner, PROBE + 1, LATE, |_| false), 1);
+        assert_eq!(spun(&mut spinner, 2 * PROBE + 1, LATE, |_| false), 1);
+        let found = |poll| poll == 2;
+        assert_eq!(spun(&mut spinner, 4 * PROBE + 1, LATE, found), 1, "not found by spinning, but by then");
+        assert_eq!(spun(&mut spinner, 8 * PROBE + 1, LATE, |_| false), 1);
+        for _ in 0..32 {
+            spun(&mut spinner, PROBE_LIMIT + 1, LATE, |_| false);
         }
-        assert!(polls <= 2, "{polls} polls");
+        assert_ne!(spun(&mut spinner, PROBE_LIMIT + 1, SOON, found), 0, "not for ever");
+        assert_eq!(spun(&mut spinner, PROBE, SOON, found), PROBE);
     }
 
     #[test]

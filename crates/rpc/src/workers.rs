@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use forebay_lock::{Condvar, Mutex};
 
 use crate::spinner::Spinner;
 
@@ -141,7 +141,7 @@ impl<J> Shared<J> {
                 }
             }
             queue.sleeping += 1;
-            self.more.wait(&mut queue);
+            queue = self.more.wait(queue);
             queue.sleeping -= 1;
             // Woken by a submit, which set `coming`, or to stop, and then it does not matter.
             called = true;

@@ -15,9 +15,9 @@ use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Device;
 use forebay_engine::pool::{Pool, PoolError, Uuid};
 use forebay_engine::{ChangeError, Engine, Env, Recovered, Usage};
+use forebay_lock::Mutex;
 use forebay_nfs::Nfs;
 use forebay_vfs::{Downtime, Vfs};
-use parking_lot::Mutex;
 
 use crate::error::Error;
 use crate::health::{Asker, Known, Monitor};

@@ -15,7 +15,7 @@ use std::time::Duration;
 use forebay_control::{EventLog, Severity};
 use forebay_disk::{FileDevice, Health};
 use forebay_engine::io::Device;
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::cache::Watch;

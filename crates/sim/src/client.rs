@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_engine::io::{Clock as _, Device, Time};
 use forebay_engine::{Engine, Error, Object};
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 
 use crate::backing::Store;
 use crate::disk::Disk;

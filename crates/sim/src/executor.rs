@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use forebay_engine::io::{Clock, Io, Spawn};
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 
 use crate::rng::{Rng, mix};
 

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use forebay_lock::Mutex;
 use forebay_sim::exhaustive;
 use forebay_sim::hits::{FAULTS, Hits};
 use forebay_sim::namespace::{self, exhaustive as small};
 use forebay_sim::world::{self, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
-use parking_lot::Mutex;
 
 /// Seeds in a run from which on every class of fault must have been hit.
 const ENOUGH: u64 = 500;

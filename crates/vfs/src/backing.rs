@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::{Backing, BackingError, BackingResult, Io, Key, Time};
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use forebay_disk::block_on;
 use forebay_engine::io::{BackingError, Key};
 use forebay_engine::{Engine, Error as CacheError, Mode, Object as Cached};
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
+use forebay_lock::RwLockWriteGuard;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 
 use crate::attr::Time;
 

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use forebay_lock::{Condvar, Mutex};
 use forebay_metrics::Recorder;
-use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FileType, Mode, OFlags};
 use smallvec::SmallVec;
 
@@ -282,7 +282,7 @@ impl Journal {
                 queue = lane.lock();
             } else {
                 queue.helper_idle = true;
-                self.handed.wait(&mut queue);
+                queue = self.handed.wait(queue);
                 queue.helper_idle = false;
             }
         }

@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicU64;
 use self::record::Record;
 use crate::attr::Attr;
 use crate::sys::KernelHandle;
+use forebay_lock::Mutex;
 use hashbrown::HashTable;
-use parking_lot::Mutex;
 
 mod record;
 

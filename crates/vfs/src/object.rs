@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use forebay_lock::{Mutex, RwLock};
 use rustix::fs::{FileType, OFlags};
 
 use crate::attr::{Attr, Wcc};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{MutexGuard, RwLockWriteGuard};
+use forebay_lock::{MutexGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 use crate::change::c_name;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 
 use crate::error::{Error, Result};
 use crate::table::Budget;

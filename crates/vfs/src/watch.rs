@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 use rustix::io::Errno;
 
 use crate::fs::Filesystem;

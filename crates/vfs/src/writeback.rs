@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 
 use crate::object::Object;
 use crate::sys;

@@ -20,8 +20,8 @@ use smallvec::SmallVec;
 
 use crate::format::{Place, SegmentKind};
 use crate::leaf::SegmentId;
-use crate::lock::Mutex;
 use crate::plant;
+use forebay_lock::Mutex;
 
 use inner::Until;
 

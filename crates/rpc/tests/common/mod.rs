@@ -74,14 +74,14 @@ impl Source {
 pub(crate) struct Echo {
     workers: Workers<Job>,
     pub(crate) source: Arc<Source>,
-    gate: Arc<(parking_lot::Mutex<bool>, parking_lot::Condvar)>,
+    gate: Arc<(forebay_lock::Mutex<bool>, forebay_lock::Condvar)>,
     pub(crate) connected: AtomicUsize,
     pub(crate) disconnected: AtomicUsize,
 }
 
 impl Echo {
     pub(crate) fn new() -> Arc<Self> {
-        let gate = Arc::new((parking_lot::Mutex::new(false), parking_lot::Condvar::new()));
+        let gate = Arc::new((forebay_lock::Mutex::new(false), forebay_lock::Condvar::new()));
         let inner = Arc::clone(&gate);
         let source = Source::new();
         let from = Arc::clone(&source);
@@ -89,7 +89,10 @@ impl Echo {
             match record[0] {
                 GATED => {
                     let mut open = inner.0.lock();
-                    inner.1.wait_while(&mut open, |open| !*open);
+                    while !*open {
+                        open = inner.1.wait(open);
+                    }
+                    drop(open);
                 }
                 DROPPED => return,
                 _ => {}

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use forebay_engine::buffer::{BLOCK, Slice};
 use forebay_engine::io::{BackingError, Key, Time};
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 
 use crate::content::Content;
 use crate::executor::Executor;

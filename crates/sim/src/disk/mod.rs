@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::buffer::{BLOCK, Slice};
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 
 use crate::executor::Executor;
 use crate::hits::{Fault, Hits};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::Engine;
-use parking_lot::Mutex;
+use forebay_lock::Mutex;
 
 use crate::backing::Store;
 use crate::client::{Allowed, Shared};

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use forebay_disk::block_on;
 use forebay_engine::{Engine, NoteId};
+use forebay_lock::Mutex;
 use forebay_oplog::{Object, Record};
-use parking_lot::Mutex;
 
 use super::{OpLog, slots};
 use crate::error::{Error, Result};

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use forebay_lock::{Condvar, Mutex};
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -52,7 +52,7 @@ impl Making {
     pub(crate) fn wait(&self, upto: u64) {
         let mut inner = self.inner.lock();
         while inner.open.first().is_some_and(|first| *first <= upto) {
-            self.ended.wait(&mut inner);
+            inner = self.ended.wait(inner);
         }
     }
 }

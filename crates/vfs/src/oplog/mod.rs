@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 use forebay_disk::block_on;
 use forebay_engine::{Mode, NOTE_MAX, Seq};
+use forebay_lock::{Condvar, Mutex};
 use forebay_oplog::{Bindings, Identity, Intent, New, Operation};
-use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::attr::Attr;
@@ -153,7 +153,7 @@ impl OpLog {
         let mut inner = self.inner.lock();
         let last = inner.last;
         while inner.ahead.first().is_some_and(|first| *first <= last) {
-            self.through.wait(&mut inner);
+            inner = self.through.wait(inner);
         }
     }
 }
@@ -366,25 +366,36 @@ impl Pending {
     }
 }
 
-/// Puts a change with its answer into the log, behind all changes with lower numbers; may wait for room there. Returns the
-/// frame that makes the record durable; `None`: there is no record, since it is too long.
-///
-/// # Errors
-/// There is no log any more.
+/// Puts a change with its answer into the log, behind all changes with lower numbers, and calls `then` with the frame that
+/// makes the record durable; `None`: there is no record, since it is too long; an error: there is no log any more. May wait for
+/// room there, for itself and others. Of [`Way::Log`] some thread calls `then` as part of the change's turn, others wait for
+/// theirs.
 pub(crate) fn keep(
     cache: &Cache,
-    pending: &mut Pending,
+    mut pending: Box<Pending>,
     answer: &[u8],
-) -> std::result::Result<Option<Seq>, forebay_engine::Error> {
+    then: impl FnOnce(Box<Pending>, std::result::Result<Option<Seq>, forebay_engine::Error>) + Send + 'static,
+) {
     let record = pending.record(answer).encode();
     if record.len() > NOTE_MAX {
-        return Ok(None);
+        return then(pending, Ok(None));
     }
     pending.recorded = true;
-    let note = || block_on(cache.engine.note(&record));
-    let noted = pending.log.queue.turn(pending.number, note);
-    drop(pending.ticket.take());
-    noted.map(|(frame, _)| Some(frame))
+    let (engine, log, number, way) = (cache.engine.clone(), pending.log.clone(), pending.number, pending.way);
+    let note = move || {
+        let noted = block_on(engine.note(&record));
+        drop(pending.ticket.take());
+        (pending, noted.map(|(frame, _)| Some(frame)))
+    };
+    if way == Way::Log {
+        log.queue.submit(number, move || {
+            let (pending, kept) = note();
+            then(pending, kept);
+        });
+    } else if let Some((pending, kept)) = log.queue.turn(number, note) {
+        // It may be this thread that leads a commit of the journal: not in a turn, which others wait for.
+        then(pending, kept);
+    }
 }
 
 #[cfg(test)]

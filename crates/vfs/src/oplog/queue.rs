@@ -1,31 +1,29 @@
 //! Records go to the log in order of their numbers, which were given out under the locks of the changes: so a record that
 //! is found after a crash has all those before it that it builds on.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::sync::mpsc::sync_channel;
 
-use parking_lot::{Condvar, Mutex};
+use forebay_lock::Mutex;
 
-#[derive(Debug, Default)]
+/// What is to be done when it is a number's turn; nothing for one without a record.
+type Turn = Option<Box<dyn FnOnce() + Send>>;
+
+#[derive(Default)]
 struct Inner {
     /// The next number to go to the log.
     next: u64,
-    /// Numbers from then on without a record.
-    skipped: BTreeSet<u64>,
+    /// Numbers from then on whose changes were carried out.
+    ready: BTreeMap<u64, Turn>,
+    /// A thread has its turns done.
+    busy: bool,
 }
 
-impl Inner {
-    fn advance(&mut self) {
-        while self.skipped.remove(&self.next) {
-            self.next += 1;
-        }
-    }
-}
-
-/// See the file's comment.
-#[derive(Debug, Default)]
+/// See the file's comment. Nobody waits for those before: a thread that comes too early leaves what is to be done to the one
+/// whose turn it is, which goes on with all that follow.
+#[derive(Default)]
 pub(super) struct Queue {
     inner: Mutex<Inner>,
-    moved: Condvar,
 }
 
 impl Queue {
@@ -34,45 +32,84 @@ impl Queue {
         self.inner.lock().next = next;
     }
 
-    /// Runs `act` when it is this number's turn: all before it are through. Each number has its turn, or is skipped, soon
-    /// after it was given out.
-    pub(super) fn turn<T>(&self, number: u64, act: impl FnOnce() -> T) -> T {
-        let mut inner = self.inner.lock();
-        while inner.next != number {
-            self.moved.wait(&mut inner);
-        }
-        drop(inner);
-        // It stays this number's turn.
-        let result = act();
-        self.skip(number);
-        result
+    /// Has `act` called, by some thread, when it is this number's turn: all before it are through. Each number has its turn,
+    /// or is skipped, soon after it was given out.
+    pub(super) fn submit(&self, number: u64, act: impl FnOnce() + Send + 'static) {
+        self.ready(number, Some(Box::new(act)));
     }
 
-    /// This number has no turn, or has had it.
+    /// The same for who needs what comes of it; `None` if `act` panicked.
+    pub(super) fn turn<T: Send + 'static>(
+        &self,
+        number: u64,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (send, result) = sync_channel(1);
+        // Whoever waits for it is still there.
+        self.submit(number, move || drop(send.send(act())));
+        result.recv().ok()
+    }
+
+    /// This number has no turn.
     pub(super) fn skip(&self, number: u64) {
+        self.ready(number, None);
+    }
+
+    fn ready(&self, number: u64, turn: Turn) {
         let mut inner = self.inner.lock();
-        inner.skipped.insert(number);
-        inner.advance();
-        drop(inner);
-        self.moved.notify_all();
+        inner.ready.insert(number, turn);
+        if inner.busy {
+            return;
+        }
+        inner.busy = true;
+        loop {
+            let next = inner.next;
+            let Some(turn) = inner.ready.remove(&next) else { break };
+            inner.next += 1;
+            if let Some(act) = turn {
+                drop(inner);
+                act();
+                inner = self.inner.lock();
+            }
+        }
+        inner.busy = false;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
     fn turns_come_in_order_of_numbers_whoever_comes_first() {
-        let (queue, seen) = (Queue::default(), Mutex::new(Vec::new()));
+        let (queue, seen) = (Queue::default(), Arc::new(Mutex::new(Vec::new())));
         queue.begin(1);
         std::thread::scope(|scope| {
             for number in [5, 3, 2, 1] {
-                let (queue, seen) = (&queue, &seen);
-                scope.spawn(move || queue.turn(number, || seen.lock().push(number)));
+                let (queue, seen) = (&queue, seen.clone());
+                scope.spawn(move || queue.turn(number, move || seen.lock().push(number)));
             }
             queue.skip(4);
         });
         assert_eq!(*seen.lock(), [1, 2, 3, 5]);
+    }
+
+    #[test]
+    fn who_comes_early_does_not_wait() {
+        let (queue, seen) = (Queue::default(), Arc::new(Mutex::new(Vec::new())));
+        queue.begin(1);
+        let submit = |number| {
+            let seen = seen.clone();
+            queue.submit(number, move || seen.lock().push(number));
+        };
+        submit(4);
+        submit(2);
+        assert!(seen.lock().is_empty());
+        submit(1);
+        assert_eq!(*seen.lock(), [1, 2]);
+        queue.skip(3);
+        assert_eq!(*seen.lock(), [1, 2, 4]);
     }
 }

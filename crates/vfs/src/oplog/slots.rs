@@ -3,8 +3,8 @@
 
 use std::os::fd::OwnedFd;
 
+use forebay_lock::{Condvar, Mutex};
 use forebay_oplog::{Intent, Record};
-use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -54,7 +54,7 @@ impl Slots {
                 inner.made += 1;
                 return Ok(slot);
             }
-            self.freed.wait(&mut inner);
+            inner = self.freed.wait(inner);
         }
     }
 
