@@ -1,4 +1,5 @@
-//! Eviction: whole segments, strictly oldest first; blocks that were read since they were written are written again.
+//! Eviction: whole segments, strictly oldest first; blocks that were read since they were written are written again, and all
+//! where most of the room is taken by what does not count any more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,6 +28,17 @@ impl Engine {
                 self.space.until(|| (self.closing() || self.segments.is_sealed(id)).then_some(())).await;
                 continue;
             }
+            if segment.warmth != Warmth::Warm && self.has_free(1) {
+                // Once everything is loaded, there is more room, and what counts may be moved.
+                let loaded = || self.closing() || !self.segments.is_warming() || !self.has_free(1);
+                self.space.until(|| loaded().then_some(())).await;
+                continue;
+            }
+            if segment.warmth != Warmth::Warm && self.segments.free_cold_leg() {
+                self.look_for_room();
+                self.space.wake();
+                continue;
+            }
             if segment.warmth != Warmth::Warm && !self.segments.let_go_cold(id) {
                 self.space.until(|| (self.closing() || !self.segments.is_loading(id)).then_some(())).await;
                 continue;
@@ -38,7 +50,7 @@ impl Engine {
     /// Whether a device has too few free segments, counting those that a frame will free.
     fn is_short(&self) -> bool {
         let active = self.active_devices();
-        !active.is_empty() && self.segments.least_free(&active, true) < self.spare_segments()
+        !active.is_empty() && !self.has_free(self.spare_segments())
     }
 
     /// Whether clean blocks can be written without letting others go, as of the last segment that was opened or let go.
@@ -70,10 +82,11 @@ impl Engine {
     }
 
     async fn evict_block(&self, object: &Arc<Object>, block: u64, id: SegmentId, segment: &Segment) {
+        let room = self.has_room_for_all();
         let (copy, fetch) = {
             let mut state = object.lock();
             let Some(copy) = state.entry(block).copied().filter(|entry| entry.segment == id) else { return };
-            if !copy.hit {
+            if !copy.hit && !room {
                 state.remove_entry(block, &self.segments);
                 self.totals.evicted.add(1);
                 return;
@@ -102,6 +115,16 @@ impl Engine {
                 state.end_fetch(fetch);
             }
         }
+    }
+
+    /// Whether there will be room without letting go of anything that counts, and nobody waits for it.
+    fn has_room_for_all(&self) -> bool {
+        self.has_free(2) && self.segments.is_sparse(self.slots())
+    }
+
+    /// Whether every device has so many free segments, counting those that a frame will free.
+    fn has_free(&self, segments: usize) -> bool {
+        self.segments.least_free(&self.active_devices(), true) >= segments
     }
 
     /// Drops every block of a segment whose records cannot be read.
@@ -143,6 +166,6 @@ impl Engine {
 
     /// Segments of each device to be kept free.
     fn spare_segments(&self) -> usize {
-        4.max(self.segments.log_use().share / 32)
+        6.max(self.segments.log_use().share / 32)
     }
 }

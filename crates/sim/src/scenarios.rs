@@ -100,6 +100,31 @@ fn what_recovery_finds_on_one_device_only_is_on_two_before_write_back_goes_on() 
 }
 
 #[test]
+fn starts_that_hardly_use_the_segments_they_open_cost_nothing_of_the_cache() {
+    let mut world = world(1, 2);
+    let mut engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 900);
+    with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
+    for start in 0..300 {
+        assert_eq!(world.close(&engine), Ok(()));
+        cut(&mut world, engine);
+        engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 1);
+        let theirs = engine.clone();
+        assert_eq!(until(&world, move || theirs.warming().is_none()), Stop::Done);
+        let executor = world.shared.executor.clone();
+        let a_while = async move {
+            use forebay_engine::io::Clock as _;
+            executor.sleep(Duration::from_secs(60)).await;
+        };
+        assert_eq!(world.shared.executor.block_on(LIMIT, a_while), Ok(()));
+        let clean = engine.usage().ssd_blocks;
+        assert_eq!(clean, 900, "after {start} starts");
+    }
+    check(&mut world, &engine);
+}
+
+#[test]
 fn after_a_device_was_replaced_the_other_one_may_go() {
     let mut world = world(1, 2);
     let engine = world.start_through(Vec::new()).unwrap();

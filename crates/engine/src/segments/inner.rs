@@ -88,14 +88,23 @@ impl Inner {
             if !segment.sealed || dirty || segment.holds > 0 {
                 break;
             }
-            let seq = segment.seq;
-            let second = (segment.legs.len() > 1).then(|| segment.legs.pop()).flatten();
-            if let Some(place) = second {
+            let (seq, legs) = (segment.seq, segment.legs.clone());
+            if legs.len() > 1
+                && let Some(place) = self.fullest(&legs)
+            {
+                self.get(id).into_iter().for_each(|segment| segment.legs.retain(|leg| *leg != place));
                 self.give_up(place, Until::Tail(seq));
             }
             self.log.pop_front();
             self.left += 1;
         }
+    }
+
+    /// Of these copies the one whose device has the fewest unused segments: clean ones are to fill all devices.
+    fn fullest(&self, legs: &[Place]) -> Option<Place> {
+        let given_up = |device| self.pending.iter().filter(|(place, _)| place.device == device).count();
+        let unused = |device: u16| self.free[usize::from(device)].len() + given_up(device);
+        legs.iter().rev().min_by_key(|leg| unused(leg.device)).copied()
     }
 
     /// Segments the log should have at most: the rest is for clean blocks.

@@ -6,6 +6,10 @@ use super::{Inner, Opened, Reach, Segment, Segments, Warmth};
 use crate::format::{Place, SegmentKind};
 use crate::leaf::SegmentId;
 
+/// So many segments of blocks may be written again to make room: those that each start opens and hardly uses come after
+/// them in the order. In pools that hold more, what such starts cost is too little to be noticed.
+const MOVABLE: u64 = 128;
+
 impl Segments {
     /// Opens a segment with `legs` copies on different devices, those with most room first, if on each of them more
     /// than `spare` segments are unused.
@@ -85,6 +89,14 @@ impl Segments {
         let id = *inner.fifo.values().next()?;
         let segment = inner.table.get(&id)?;
         (!inner.log.contains(&id)).then(|| (id, segment.clone()))
+    }
+
+    /// Whether the index refers to less than half of what the devices hold, and not to too much to write it all again.
+    pub(crate) fn is_sparse(&self, slots: usize) -> bool {
+        let inner = self.inner.lock();
+        let segments: u32 = inner.totals.iter().sum();
+        let slots = slots as u64;
+        (inner.live + inner.dirty) * 2 < u64::from(segments) * slots && inner.live < MOVABLE * slots
     }
 
     /// Lets go of a segment; its legs become free in time.

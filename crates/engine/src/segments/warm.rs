@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Segments, Warmth};
+use super::{Inner, Segments, Warmth};
 use crate::format::Place;
 use crate::leaf::SegmentId;
 
@@ -41,6 +41,22 @@ impl Segments {
     pub(crate) fn is_loading(&self, id: SegmentId) -> bool {
         let inner = self.inner.lock();
         inner.table.get(&id).is_some_and(|segment| segment.warmth == Warmth::Loading)
+    }
+
+    /// Frees one of two copies of a segment of which the index has nothing, on a device without unused segments; false if
+    /// there is none.
+    pub(crate) fn free_cold_leg(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let Inner { table, log, free, .. } = &mut *inner;
+        let is_wanted = |leg: &Place| free[usize::from(leg.device)].is_empty();
+        let cold =
+            table.iter_mut().filter(|(id, segment)| segment.warmth == Warmth::Cold && !log.contains(id));
+        let mut doubled = cold.map(|(_, segment)| &mut segment.legs).filter(|legs| legs.len() > 1);
+        let found = doubled.find_map(|legs| Some((legs.iter().position(is_wanted)?, legs)));
+        let Some(place) = found.map(|(at, legs)| legs.remove(at)) else { return false };
+        // Given up before the restart, as in `end_load`.
+        free[usize::from(place.device)].push(place.segment);
+        true
     }
 
     /// Lets go of a segment of which the index has nothing; false if it has some of it.
