@@ -30,7 +30,7 @@ impl Engine {
         let range = blocks(offset, len);
         loop {
             if let Some((fetch, copies, mended)) = self.enter_direct(object, &range, offset..offset + len)? {
-                let frame = if copies { self.invalidate_durably(object, range.clone()).await } else { Ok(0) };
+                let frame = if copies { self.void_around(object, &range, &mended).await } else { Ok(0) };
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
                 return Ok(Direct { range, frame, fetch, mended });
             }
@@ -73,12 +73,9 @@ impl Engine {
         }
         state.directs += 1;
         // Those that it mends stay what they are until the backing store has the new contents.
-        let mut copies = false;
-        let mut from = range.start;
-        for end in mended.iter().copied().chain([range.end]) {
-            copies |= self.forget_range(&mut state, from..end);
-            from = end + 1;
-        }
+        let dropped: Vec<_> =
+            around(range, &mended).map(|part| self.forget_range(&mut state, part)).collect();
+        let copies = dropped.contains(&true);
         let copies = copies || state.may_be_copied(&self.segments);
         let copies = copies && !crate::plant::active("direct writes void nothing");
         // What others write directly at the same time makes this one's contents doubtful.
@@ -230,6 +227,15 @@ impl Engine {
         Ok(frame)
     }
 
+    /// The same of `range` without the blocks `kept`.
+    async fn void_around(&self, object: &Object, range: &Range<u64>, kept: &[u64]) -> Result<Seq> {
+        let mut frame = 0;
+        for part in around(range, kept) {
+            frame = self.invalidate_durably(object, part).await?;
+        }
+        Ok(frame)
+    }
+
     pub(crate) fn facts(&self, object: &Object) -> Facts {
         self.facts_of(object, &object.lock())
     }
@@ -311,4 +317,11 @@ impl Engine {
         self.destager.pace.changed.wake();
         self.space.wake();
     }
+}
+
+/// What is left of `range` without the blocks `kept`, which are in it and in order.
+fn around<'a>(range: &Range<u64>, kept: &'a [u64]) -> impl Iterator<Item = Range<u64>> + use<'a> {
+    let starts = [range.start].into_iter().chain(kept.iter().map(|block| block + 1));
+    let ends = kept.iter().copied().chain([range.end]);
+    starts.zip(ends).map(|(start, end)| start..end).filter(|part| !part.is_empty())
 }

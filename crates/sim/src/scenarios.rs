@@ -13,6 +13,7 @@ use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::world::{Crash, World};
 
+mod damaged;
 mod notes;
 
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -372,45 +373,6 @@ fn what_is_only_read_is_cached_also_after_a_crash() {
     let theirs = engine.clone();
     assert_eq!(until(&world, move || theirs.warming().is_none()), Stop::Done);
     assert!(engine.usage().ssd_blocks >= copies - 256, "all but the segment that was being filled");
-    check(&mut world, &engine);
-}
-
-#[test]
-fn a_block_of_which_no_copy_can_be_read_is_mended_by_overwriting_it_whole() {
-    let mut world = world(1, 2);
-    let engine = world.start_through(Vec::new()).unwrap();
-    write(&world, &engine, 0, 300);
-    let mut contents = vec![0; 4096];
-    let object = world.shared.objects.lock().object(1).unwrap();
-    let theirs = engine.clone();
-    let read = async move { theirs.read(&object, 5 * 4096, &mut contents).await.map(|_| contents) };
-    let contents = world.shared.executor.block_on(LIMIT, read).unwrap().unwrap();
-    for disk in &world.disks {
-        for block in disk.written() {
-            let buffer = forebay_engine::buffer::Buffer::zeroed(1);
-            let (found, _) = world.shared.executor.block_on(LIMIT, disk.read(block * 4096, buffer)).unwrap();
-            if found[..] == contents[..] {
-                disk.rot_at(block * 4096);
-            }
-        }
-    }
-    // Out of memory.
-    write(&world, &engine, 100, 50);
-    engine.set_mode(Mode::WriteThrough);
-    let object = world.shared.objects.lock().object(1).unwrap();
-    let result = |offset: u64, len: usize| {
-        let (engine, object) = (engine.clone(), object.clone());
-        let time = forebay_engine::io::Time::default();
-        let write = async move { engine.write(&object, offset, &vec![1; len], time).await.map(|_| ()) };
-        world.shared.executor.block_on(LIMIT, write).unwrap()
-    };
-    assert_eq!(result(5 * 4096, 100), Err(forebay_engine::Error::Damaged), "the rest of it is lost");
-    with_client(&world, &engine, Allowed::default(), |mut client| async move {
-        client.write(1, 4 * 4096, 3 * 4096, true).await;
-        client.read(1, 4 * 4096, 3 * 4096).await;
-    });
-    cut(&mut world, engine);
-    let engine = world.start_through(Vec::new()).unwrap();
     check(&mut world, &engine);
 }
 

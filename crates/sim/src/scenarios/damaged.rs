@@ -1,0 +1,91 @@
+//! Blocks of which no copy can be read.
+
+use std::sync::Arc;
+
+use forebay_engine::buffer::Buffer;
+use forebay_engine::io::{Device as _, Time};
+use forebay_engine::{Engine, Error, Mode};
+
+use super::{LIMIT, check, cut, with_client, world, write};
+use crate::client::Allowed;
+use crate::world::World;
+
+/// Every copy of a block of file 1 rots.
+fn lose_block(world: &World, engine: &Arc<Engine>, block: u64) {
+    let mut contents = vec![0; 4096];
+    let object = world.shared.objects.lock().object(1).unwrap();
+    let theirs = engine.clone();
+    let read = async move { theirs.read(&object, block * 4096, &mut contents).await.map(|_| contents) };
+    let contents = world.shared.executor.block_on(LIMIT, read).unwrap().unwrap();
+    for disk in &world.disks {
+        for block in disk.written() {
+            let buffer = Buffer::zeroed(1);
+            let (found, _) = world.shared.executor.block_on(LIMIT, disk.read(block * 4096, buffer)).unwrap();
+            if found[..] == contents[..] {
+                disk.rot_at(block * 4096);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_of_which_no_copy_can_be_read_is_mended_by_overwriting_it_whole() {
+    let mut world = world(1, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 300);
+    lose_block(&world, &engine, 5);
+    // Out of memory.
+    write(&world, &engine, 100, 50);
+    engine.set_mode(Mode::WriteThrough);
+    let object = world.shared.objects.lock().object(1).unwrap();
+    let result = |offset: u64, len: usize| {
+        let (engine, object) = (engine.clone(), object.clone());
+        let time = Time::default();
+        let write = async move { engine.write(&object, offset, &vec![1; len], time).await.map(|_| ()) };
+        world.shared.executor.block_on(LIMIT, write).unwrap()
+    };
+    assert_eq!(result(5 * 4096, 100), Err(Error::Damaged), "the rest of it is lost");
+    with_client(&world, &engine, Allowed::default(), |mut client| async move {
+        client.write(1, 4 * 4096, 3 * 4096, true).await;
+        client.read(1, 4 * 4096, 3 * 4096).await;
+    });
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
+}
+
+#[test]
+fn what_no_copy_can_be_read_of_never_becomes_what_the_backing_store_had_before() {
+    let mut steps = 1..1000;
+    loop {
+        let step = steps.next().unwrap();
+        let mut world = world(1, 2);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 20);
+        lose_block(&world, &engine, 5);
+        // Out of memory.
+        write(&world, &engine, 10, 10);
+        engine.set_mode(Mode::WriteThrough);
+        let object = world.shared.objects.lock().object(1).unwrap();
+        world.shared.executor.crash_in(Some(step));
+        let theirs = engine.clone();
+        let mend = async move { theirs.write(&object, 4 * 4096, &[1; 3 * 4096], Time::default()).await };
+        let mended = world.shared.executor.block_on(LIMIT, mend);
+        cut(&mut world, engine);
+        let engine = world.start_through(Vec::new()).unwrap();
+        let object = world.shared.objects.lock().object(1).unwrap();
+        let read = async move {
+            let mut contents = vec![0; 4096];
+            engine.read(&object, 5 * 4096, &mut contents).await.map(|_| contents)
+        };
+        match world.shared.executor.block_on(LIMIT, read).unwrap() {
+            Ok(contents) => assert!(contents == [1; 4096], "step {step}: {:?}", &contents[..16]),
+            Err(error) => assert_eq!((error, mended.is_err()), (Error::Damaged, true), "step {step}"),
+        }
+        world.crash(crate::world::Crash::Kill);
+        if mended.is_ok() {
+            assert!(step > 10, "there was nothing to interrupt: {step}");
+            break;
+        }
+    }
+}
