@@ -179,7 +179,9 @@ impl Engine {
     /// Waits for its turn, while notes hold much of the log.
     async fn spread_notes(&self) {
         let kept = self.notes.oldest_kept();
-        let over = || self.notes.oldest_kept() != kept || self.log.broken().is_some() || self.closing();
+        // Without devices nothing is let go, and only who appends finds that the log is broken.
+        let stopped = || self.log.broken().is_some() || self.closing() || self.active() == 0;
+        let over = || self.notes.oldest_kept() != kept || stopped();
         while !over() && self.notes.hold_too_much(&self.segments) {
             let now = self.env.clock.now();
             let turn = self.admit_note(now);

@@ -85,3 +85,35 @@ fn notes_that_are_needed_for_good_do_not_fill_the_log() {
     let engine = world.start_through(Vec::new()).unwrap();
     check(&mut world, &engine);
 }
+
+#[test]
+fn who_waits_for_notes_to_be_let_go_is_told_when_no_device_is_left() {
+    let mut world = world(5, 2);
+    world.plan.notes = false;
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 100);
+    let ended = Arc::new(AtomicU64::new(0));
+    let (theirs, done) = (engine.clone(), ended.clone());
+    let noting = async move {
+        // Nobody lets go of any.
+        while let Ok((frame, _)) = theirs.note(&[7; 2000]).await {
+            let _ = theirs.commit(frame).await;
+        }
+        done.store(1, Ordering::Relaxed);
+    };
+    world.shared.executor.start("notary", Box::pin(noting));
+    let executor = world.shared.executor.clone();
+    let later = async move { executor.sleep(Duration::from_secs(1000)).await };
+    assert_eq!(world.shared.executor.block_on(LIMIT, later), Ok(()));
+    assert_eq!(ended.load(Ordering::Relaxed), 0);
+    world.disks.iter().for_each(|disk| disk.vanish());
+    let object = world.shared.objects.lock().object(1).unwrap();
+    let reading = async move {
+        for block in 0..100 {
+            let _ = engine.read(&object, block * 4096, &mut [0; 4096]).await;
+        }
+        engine.active()
+    };
+    assert_eq!(world.shared.executor.block_on(LIMIT, reading), Ok(0));
+    assert_eq!(until(&world, move || ended.load(Ordering::Relaxed) == 1), Stop::Done);
+}
