@@ -13,6 +13,7 @@ mod backing;
 mod cache;
 mod cached;
 mod change;
+mod commit;
 mod create;
 mod cred;
 mod data;
