@@ -24,6 +24,10 @@ use clap::Parser;
 
 use crate::args::{Cli, Command};
 
+/// Requests allocate much, and often free in another thread (docs/decisions/011-allocator.md).
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// How the program ends; the numbers are a contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
