@@ -91,11 +91,13 @@ impl Engine {
                 (due || self.closing()).then_some(())
             };
             self.clean.work.until(wanted).await;
-            if self.clean.seal.swap(false, Ordering::Relaxed) || self.closing() {
+            // What was moved here is nowhere else on the devices.
+            let last = self.closing() && self.clean.queue.lock().is_empty();
+            if self.clean.seal.swap(false, Ordering::Relaxed) || last {
                 if let Some(full) = filling.take() {
                     self.seal(full).await;
                 }
-                if self.closing() {
+                if last {
                     return;
                 }
             }

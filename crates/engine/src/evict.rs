@@ -68,6 +68,10 @@ impl Engine {
             _ if segment.warmth == Warmth::Cold => {}
             Some(body) => {
                 for (object, block) in self.blocks_of(&body) {
+                    if self.closing() {
+                        // What is left is found again.
+                        return;
+                    }
                     self.evict_block(&object, block, id, segment).await;
                 }
             }
@@ -101,6 +105,10 @@ impl Engine {
         let page =
             contents.filter(|c| self.is_right(object, block, &copy, c)).map(|c| Page::from(&c[..BLOCK]));
         let mut state = object.lock();
+        if self.closing() {
+            state.end_fetch(fetch);
+            return;
+        }
         if state.entry(block).is_some_and(|entry| entry.same_place(&copy)) {
             state.remove_entry(block, &self.segments);
             self.totals.evicted.add(1);

@@ -106,7 +106,7 @@ fn starts_that_hardly_use_the_segments_they_open_cost_nothing_of_the_cache() {
     let mut engine = world.start_through(Vec::new()).unwrap();
     write(&world, &engine, 0, 900);
     with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
-    for start in 0..300 {
+    for start in 0..300_usize {
         assert_eq!(world.close(&engine), Ok(()));
         cut(&mut world, engine);
         engine = world.start_through(Vec::new()).unwrap();
@@ -116,11 +116,14 @@ fn starts_that_hardly_use_the_segments_they_open_cost_nothing_of_the_cache() {
         let executor = world.shared.executor.clone();
         let a_while = async move {
             use forebay_engine::io::Clock as _;
-            executor.sleep(Duration::from_secs(60)).await;
+            // Some stop in the middle of it.
+            executor.sleep(Duration::from_millis([60_000, 5, 1][start % 3])).await;
         };
         assert_eq!(world.shared.executor.block_on(LIMIT, a_while), Ok(()));
-        let clean = engine.usage().ssd_blocks;
-        assert_eq!(clean, 900, "after {start} starts");
+        // What is being moved is in neither place for a moment.
+        if start % 3 == 0 {
+            assert_eq!(engine.usage().ssd_blocks, 900, "after {start} starts");
+        }
     }
     check(&mut world, &engine);
 }
