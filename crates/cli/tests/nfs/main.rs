@@ -22,6 +22,7 @@ mod data;
 mod durability;
 mod exports;
 mod faults;
+mod half_made;
 mod handles;
 mod independent;
 mod known;

@@ -129,25 +129,6 @@ fn creation_sets_every_attribute_that_is_asked_for() {
 
 /// As every NFS server: who is not root cannot give away what it makes, and asking for it is no error.
 #[test]
-fn a_creation_that_fails_half_way_leaves_nothing() {
-    for serve in [Serve::new().plain(), Serve::new().cached()] {
-        let server = serve.start();
-        let mut c = server.connect();
-        let root = c.root();
-        let impossible = Sattr3 { size: Some(1 << 62), ..mode(0o644) };
-        for how in [CreateHow::Unchecked(impossible), CreateHow::Guarded(impossible)] {
-            assert_ne!(c.create(&root, b"f", how).status(), Nfsstat3::Ok);
-            assert_eq!(c.lookup(&root, b"f").status(), Nfsstat3::Noent);
-        }
-        let file = c.new_file(&root, b"f", 0o644);
-        c.write(&file, 0, b"there", StableHow::FileSync).unwrap();
-        let impossible = Sattr3 { size: Some(1 << 62), ..mode(0o644) };
-        assert_ne!(c.create(&root, b"f", CreateHow::Unchecked(impossible)).status(), Nfsstat3::Ok);
-        assert_eq!(c.read(&file, 0, 100).unwrap().data, b"there", "it was there before");
-    }
-}
-
-#[test]
 fn ids_asked_for_at_creation_count_only_for_root() {
     needs_root!();
     let server = Serve::unsquashed().start();
