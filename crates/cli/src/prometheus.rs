@@ -41,7 +41,12 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
         ("{from=\"memory\"}", &metadata.file_hits as &dyn Display),
         ("{from=\"directory\"}", &metadata.file_misses),
     ];
-    text.metric("closed_looks_total", "counter", "GETATTR and LOOKUP of files that are not open.", &looks);
+    text.metric(
+        "closed_looks_total",
+        "counter",
+        "GETATTR, LOOKUP and ACCESS of files that are not open.",
+        &looks,
+    );
     if let Some(pool) = &status.pool {
         let healthy = pool.devices.iter().filter(|device| device.state == "healthy").count();
         text.metric("cache_devices", "gauge", "Cache devices in use.", &[("", &healthy)]);

@@ -221,7 +221,7 @@ fn counters(status: &Status) -> String {
         (
             "from memory",
             format!(
-                "{} listings, {} not; {} GETATTR and LOOKUP of files that are not open, {} not",
+                "{} listings, {} not; {} GETATTR, LOOKUP and ACCESS of files that are not open, {} not",
                 count(metadata.listing_hits),
                 count(metadata.listing_misses),
                 count(metadata.file_hits),

@@ -206,9 +206,9 @@ pub struct MetadataStatus {
     pub listing_hits: u64,
     /// READDIRPLUS that asked the file system for entries.
     pub listing_misses: u64,
-    /// GETATTR and LOOKUP of files that are not open, answered from their attributes.
+    /// GETATTR, LOOKUP and ACCESS of files that are not open, answered from memory.
     pub file_hits: u64,
-    /// GETATTR and LOOKUP that had to open a file.
+    /// Those that had to open a file.
     pub file_misses: u64,
 }
 

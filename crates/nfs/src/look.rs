@@ -1,7 +1,7 @@
 //! The procedures that change nothing: GETATTR, LOOKUP, ACCESS, READLINK, FSSTAT, FSINFO, PATHCONF; READ is in `read.rs`.
 
 use forebay_rpc::Reply;
-use forebay_vfs::{Access, FileType, Wait};
+use forebay_vfs::{Access, Attr, Export, FileType, Known, Wait};
 use forebay_wire::nfs3::{
     self, AccessArgs, AccessOk, Failed, Fattr3, FileHandle, FsinfoOk, FsstatOk, GetattrArgs, LookupArgs,
     LookupOk, Nfsstat3, Nfstime3, PathconfOk, PostOpAttr, Procedure, access, fsf,
@@ -9,6 +9,7 @@ use forebay_wire::nfs3::{
 use forebay_wire::xdr::Encode;
 
 use crate::MAX_TRANSFER;
+use crate::caller::Caller;
 use crate::convert::{fattr, handle};
 use crate::dispatch::{Answer, Call, Stop, finish, success};
 use crate::read::TriedRead;
@@ -63,17 +64,26 @@ impl Shared {
     fn getattr(&self, call: &Call<'_>, wait: Wait) -> Answer<Fattr3, ()> {
         let args: GetattrArgs = call.args()?;
         let found = match self.at(call, &args.object, wait) {
-            Err(Stop::Later) => self.known(call, &args.object),
+            Err(Stop::Later) => {
+                self.known(call, &args.object, |_, export, known| Some(fattr(&known.attr, export.fsid)))
+            }
             at => at.and_then(|at| Ok(fattr(&self.vfs.getattr(&at.target)?, at.fsid()))),
         };
         finish(found, ())
     }
 
-    /// The attributes of what is not open, if they are known.
-    fn known(&self, call: &Call<'_>, object: &FileHandle) -> Result<Fattr3, Stop> {
-        let (export, attr) = self.vfs.known(object.as_bytes()).ok_or(Stop::Later)?;
-        self.admit(call, &export)?;
-        Ok(fattr(&attr, export.fsid))
+    /// Answers an admitted caller about what is not open, if enough is known of it.
+    fn known<T>(
+        &self,
+        call: &Call<'_>,
+        object: &FileHandle,
+        answer: impl FnOnce(Caller, &Export, &Known) -> Option<T>,
+    ) -> Result<T, Stop> {
+        let answered = self.vfs.known(object.as_bytes(), |export, known| match self.admit(call, export) {
+            Ok(caller) => answer(caller, export, known).map(Ok),
+            Err(stop) => Some(Err(stop)),
+        });
+        answered.unwrap_or(Err(Stop::Later))
     }
 
     fn lookup(&self, call: &Call<'_>, wait: Wait) -> Answer<LookupOk, PostOpAttr> {
@@ -90,20 +100,22 @@ impl Shared {
     }
 
     fn access(&self, call: &Call<'_>, wait: Wait) -> Answer<AccessOk, PostOpAttr> {
-        let args: AccessArgs = call.args()?;
-        let found = self.at(call, &args.object, wait).and_then(|at| {
-            let dir = at.target.object.kind() == FileType::Directory;
-            let (asked, writes) = (args.access, access::MODIFY | access::EXTEND | access::DELETE);
-            let any = |bits: u32| asked & bits != 0;
-            let wanted = Access {
-                read: any(access::READ),
-                write: any(writes) && !at.caller.read_only,
-                execute: any(access::LOOKUP | access::EXECUTE) || dir && any(writes),
-            };
-            let (may, attr) = self.vfs.access(&at.target, &at.caller.cred, wanted, wait)?;
-            let access = asked & access_bits(dir, may);
-            Ok(AccessOk { obj_attributes: Some(fattr(&attr, at.fsid())), access })
-        });
+        let AccessArgs { object, access } = call.args()?;
+        let answer = |attr: &Attr, fsid: u64, may: Access| {
+            let access = access & access_bits(attr.kind == FileType::Directory, may);
+            AccessOk { obj_attributes: Some(fattr(attr, fsid)), access }
+        };
+        let found = match self.at(call, &object, wait) {
+            Err(Stop::Later) => self.known(call, &object, |caller, export, known| {
+                let asked = asked(access, known.attr.kind, caller.read_only);
+                Some(answer(&known.attr, export.fsid, known.access(&caller.cred, asked)?))
+            }),
+            at => at.and_then(|at| {
+                let asked = asked(access, at.target.object.kind(), at.caller.read_only);
+                let (may, attr) = self.vfs.access(&at.target, &at.caller.cred, asked, wait)?;
+                Ok(answer(&attr, at.fsid(), may))
+            }),
+        };
         finish(found, None)
     }
 
@@ -175,6 +187,17 @@ impl Shared {
             })
         });
         finish(found, None)
+    }
+}
+
+/// What the kernel is asked for the protocol's bits (RFC 1813 section 3.3.4).
+fn asked(bits: u32, kind: FileType, read_only: bool) -> Access {
+    let any = |some: u32| bits & some != 0;
+    let writes = any(access::MODIFY | access::EXTEND | access::DELETE);
+    Access {
+        read: any(access::READ),
+        write: writes && !read_only,
+        execute: any(access::LOOKUP | access::EXECUTE) || kind == FileType::Directory && writes,
     }
 }
 

@@ -121,7 +121,7 @@ impl Vfs {
         let touch = ![set.atime, set.mtime].iter().any(|time| matches!(time, SetTime::To(_)));
         let now = [set.atime, set.mtime].contains(&SetTime::Now) && touch;
         if (set.size.is_some() || now) && !self.owns(cred, attr) {
-            self.require(object, cred, attr, want::WRITE, Wait::Yes)?;
+            self.require(target, cred, attr, want::WRITE, Wait::Yes)?;
         }
         let writer =
             set.size.map(|size| Ok::<_, Error>((object.writer(&self.budget, true)?, size))).transpose()?;
@@ -340,7 +340,7 @@ impl Vfs {
         // change the directory.
         let result = self
             .attr_of(dir)
-            .and_then(|attr| self.require(&dir.object, cred, &attr, want::WRITE | want::EXECUTE, Wait::Yes))
+            .and_then(|attr| self.require(dir, cred, &attr, want::WRITE | want::EXECUTE, Wait::Yes))
             .and_then(|()| {
                 let mut path = [0; 32];
                 let path = proc_path(&mut path, target.object.path());

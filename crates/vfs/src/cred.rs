@@ -38,6 +38,11 @@ impl Cred {
     pub fn uid(&self) -> u32 {
         self.identity.uid
     }
+
+    /// Whether a group is one of its own.
+    pub(crate) fn is_in(&self, gid: u32) -> bool {
+        self.identity.gid == gid || self.identity.groups.contains(&gid)
+    }
 }
 
 /// Remembers identities so that permission verdicts can be kept per small number.

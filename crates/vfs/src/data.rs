@@ -71,10 +71,10 @@ fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wai
     if vfs.owns(cred, attr) {
         return Ok(());
     }
-    match vfs.require(&target.object, cred, attr, want, wait) {
+    match vfs.require(target, cred, attr, want, wait) {
         // What may be executed must be read to be executed.
         Err(Error::Os(Errno::ACCESS)) if want == want::READ => {
-            vfs.require(&target.object, cred, attr, want::EXECUTE, wait)
+            vfs.require(target, cred, attr, want::EXECUTE, wait)
         }
         result => result,
     }

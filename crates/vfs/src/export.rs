@@ -14,10 +14,11 @@ use crate::error::{Error, Result};
 use crate::fs::{self, Filesystem, Scheme};
 use crate::handle::{Handle, HandleKey};
 use crate::journal::{Data, Deliver, Intent, Journal, Order};
+use crate::known::Known;
 use crate::object::Object;
 use crate::oplog::{self, Checkpointed, Recovery};
 use crate::table::Budget;
-use crate::verdicts::ask_kernel;
+use crate::verdicts::{Verdict, ask_kernel, has_no_acl};
 use crate::verifier::Verifier;
 use crate::watch::Watch;
 
@@ -235,13 +236,12 @@ impl Vfs {
         Ok(Target { export: export.clone(), object })
     }
 
-    /// What a handle from the wire names, if that is not open and its attributes are known all the same: its export and
-    /// the attributes. Never waits.
-    pub fn known(&self, wire: &[u8]) -> Option<(Arc<Export>, Attr)> {
+    /// Answers about what a handle from the wire names, if that is not open and enough is known of it all the same. Never
+    /// waits.
+    pub fn known<T>(&self, wire: &[u8], answer: impl FnOnce(&Export, &Known) -> Option<T>) -> Option<T> {
         let (id, kernel) = self.key.open(wire).ok()?;
         let export = self.exports.iter().find(|export| export.id == id)?;
-        let attr = export.fs.known(&kernel, Wait::No)?;
-        Some((export.clone(), attr))
+        export.fs.known(&kernel, Wait::No, |known| answer(export, known))
     }
 
     /// The handle of a target.
@@ -345,31 +345,34 @@ impl Vfs {
         })
     }
 
-    /// Which of `want` the caller has on the object, whose attributes were just read.
+    /// Which of `want` the caller has on the target, whose attributes were just read.
     pub(crate) fn granted(
         &self,
-        object: &Object,
+        target: &Target,
         cred: &Cred,
         attr: &Attr,
         want: u8,
         wait: Wait,
     ) -> Result<u8> {
+        let object = &target.object;
         object.permits(cred, attr, want, wait.allowed(), |want| {
-            let _acting = self.act_as(cred)?;
-            ask_kernel(object, want)
+            let acting = self.act_as(cred)?;
+            let granted = ask_kernel(object, want)?;
+            drop(acting);
+            Ok(Verdict { granted, by_class: target.export.fs.has_posix_acls() && has_no_acl(object) })
         })
     }
 
     /// Fails unless the caller has all of `want`.
     pub(crate) fn require(
         &self,
-        object: &Object,
+        target: &Target,
         cred: &Cred,
         attr: &Attr,
         want: u8,
         wait: Wait,
     ) -> Result<()> {
-        if self.granted(object, cred, attr, want, wait)? == want { Ok(()) } else { Err(Error::ACCESS) }
+        if self.granted(target, cred, attr, want, wait)? == want { Ok(()) } else { Err(Error::ACCESS) }
     }
 
     /// The thread acts as the caller while the result lives.

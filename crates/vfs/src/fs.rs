@@ -14,6 +14,7 @@ use crate::cache::Linked;
 use crate::error::{Error, Result};
 use crate::export::Wait;
 use crate::journal::{Deliver, Journal};
+use crate::known::Known;
 use crate::locate::{self, Locator};
 use crate::object::Object;
 use crate::oplog::making::Making;
@@ -22,6 +23,7 @@ use crate::order::order_of;
 use crate::overlay::Overlay;
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, Table};
+use crate::verdicts::Classes;
 use crate::verifier::Verifier;
 use crate::versions::{Version, Versions};
 use crate::watch::Watch;
@@ -126,6 +128,11 @@ impl Filesystem {
         is_local(self.magic)
     }
 
+    /// Whether all lists that say more of permissions than the mode are POSIX ones.
+    pub(crate) fn has_posix_acls(&self) -> bool {
+        matches!(type_name(self.magic), "ext4" | "xfs" | "btrfs" | "tmpfs" | "f2fs")
+    }
+
     pub(crate) fn mount(&self) -> BorrowedFd<'_> {
         self.mount.as_fd()
     }
@@ -179,7 +186,7 @@ impl Filesystem {
         Ok((object, attr))
     }
 
-    /// Keeps the attributes of an object that has left the table.
+    /// Keeps what is known of an object that has left the table.
     fn remember(&self, object: &Object) {
         if self.watch.is_none() || object.is_dir() {
             return;
@@ -192,8 +199,9 @@ impl Filesystem {
         let settled = overlay.as_ref().is_none_or(Overlay::is_settled);
         match (version.filter(|_| recorded && settled), object.raw_attr()) {
             (Some(version), Ok(attr)) => {
+                let verdicts = object.verdicts(&attr);
                 let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
-                self.versions.learn(kernel, &attr, version);
+                self.versions.learn(kernel, Known { attr, verdicts }, version);
             }
             // What was kept of it before it came into the table is older.
             _ => self.versions.forget(kernel),
@@ -206,21 +214,27 @@ impl Filesystem {
         // Nobody may see an object before the record that made it is in the log.
         let recorded = self.linked.get().is_none() || self.making.latest() == 0;
         if self.watch.is_some() && recorded && attr.kind != FileType::Directory {
-            self.versions.learn(kernel, attr, version);
+            self.versions.learn(kernel, Known { attr: *attr, verdicts: Classes::default() }, version);
         }
     }
 
-    /// The attributes of an object that is not in the table, without asking the file system; `None`: not known.
+    /// Answers about an object that is not in the table, without asking the file system; `None`: not enough is known.
     /// A request that may not wait comes again if this fails: it counts then.
-    pub(crate) fn known(&self, kernel: &KernelHandle, wait: Wait) -> Option<Attr> {
+    pub(crate) fn known<T>(
+        &self,
+        kernel: &KernelHandle,
+        wait: Wait,
+        answer: impl FnOnce(&Known) -> Option<T>,
+    ) -> Option<T> {
         let known = if self.catch_up() { self.versions.known(kernel) } else { None };
+        let answered = known.and_then(|known| answer(&known));
         let counters = self.budget.known();
-        if known.is_some() {
+        if answered.is_some() {
             counters.hits.fetch_add(1, Ordering::Relaxed);
         } else if !wait.allowed() {
             counters.misses.fetch_add(1, Ordering::Relaxed);
         }
-        known
+        answered
     }
 
     /// Takes notice of what others have done up to now; false: nobody tells, or it is too much.

@@ -1,5 +1,5 @@
-//! Attributes of objects that nobody has open, so that asking for them takes no descriptor and no system call into the
-//! backing store.
+//! Attributes of objects that nobody has open, and who may do what with them, so that asking for them takes no descriptor
+//! and no system call into the backing store.
 //!
 //! Invariants:
 //! - What is here is what clients see now: whatever changes an object, through this server ([`crate::versions`]) or behind its
@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicU64;
 use self::record::Record;
 use crate::attr::Attr;
 use crate::sys::KernelHandle;
+use crate::verdicts::Classes;
 use forebay_lock::Mutex;
 use hashbrown::HashTable;
 
@@ -46,13 +47,22 @@ struct Part {
     ghosts: Vec<u32>,
 }
 
+/// What is known of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its attributes.
+    pub attr: Attr,
+    /// What the kernel said of it as it is.
+    pub(crate) verdicts: Classes,
+}
+
 /// The known objects of all file systems.
 pub struct KnownFiles {
     parts: Box<[Mutex<Part>]>,
     /// Objects that a part has room for.
     room: usize,
     hasher: foldhash::fast::RandomState,
-    /// GETATTR and LOOKUP of what is not open: answered from here, and not.
+    /// GETATTR, LOOKUP and ACCESS of what is not open: answered from here, and not.
     pub hits: AtomicU64,
     /// See [`KnownFiles::hits`].
     pub misses: AtomicU64,
@@ -88,8 +98,8 @@ impl KnownFiles {
         hasher.finish()
     }
 
-    /// The attributes of an object. The caller has looked first whether anything happened behind the server's back.
-    pub(crate) fn get(&self, filesystem: u16, kernel: &KernelHandle) -> Option<Attr> {
+    /// What is known of an object. The caller has looked first whether anything happened behind the server's back.
+    pub(crate) fn get(&self, filesystem: u16, kernel: &KernelHandle) -> Option<Known> {
         let hash = self.hash(filesystem, kernel);
         let mut part = self.part(hash).lock();
         let Part { index, records, .. } = &mut *part;
@@ -97,7 +107,7 @@ impl KnownFiles {
         let record = found.and_then(|at| records.get_mut(at as usize));
         let record = record?;
         record.uses = USES.min(record.uses + 1);
-        Some(record.attr())
+        Some(record.known())
     }
 
     /// Puts an object in, unless `holds` says no: asked under the lock that [`KnownFiles::forget`] takes.
@@ -105,7 +115,7 @@ impl KnownFiles {
         &self,
         filesystem: u16,
         kernel: &KernelHandle,
-        attr: &Attr,
+        known: Known,
         holds: impl FnOnce() -> bool,
     ) {
         let hash = self.hash(filesystem, kernel);
@@ -113,7 +123,7 @@ impl KnownFiles {
         if !holds() || self.room == 0 {
             return;
         }
-        match Record::pack(filesystem, kernel, attr) {
+        match Record::pack(filesystem, kernel, known) {
             Some(record) => {
                 part.put(hash, record, self.room, |record| self.hash(record.filesystem, &record.kernel()))
             }
@@ -160,7 +170,7 @@ impl Part {
         let (filesystem, kernel) = (record.filesystem, record.kernel());
         if let Some(at) = self.index.find(hash, |at| self.records[*at as usize].is(filesystem, &kernel)) {
             let place = &mut self.records[*at as usize];
-            record.uses = place.uses;
+            record.take_over(place);
             *place = record;
             return;
         }

@@ -64,7 +64,7 @@ pub use handle::{HANDLE_MAX, Handle, HandleKey};
 pub use inspect::{Holdings, InspectError};
 pub use journal::{Deliver, Done, Intent, Journal, JournalStats, Order};
 pub use kept::Listings;
-pub use known::KnownFiles;
+pub use known::{Known, KnownFiles};
 pub use list::{Entry, EntryPlus, ListEnd};
 pub use lookup::{Access, Found};
 pub use object::Object;

@@ -69,7 +69,7 @@ impl Vfs {
     ) -> Result<ListEnd> {
         let attr = self.attr_of(target)?;
         require_dir(&target.object)?;
-        self.require(&target.object, cred, &attr, want::READ, Wait::Yes)?;
+        self.require(target, cred, &attr, want::READ, Wait::Yes)?;
         let eof = self.each_entry(target, cookie, &mut visit)?;
         Ok(ListEnd { eof, attr: self.attr_of(target)? })
     }

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::fs::require_dir;
 use crate::handle::Handle;
+use crate::known::Known;
 use crate::names::Stamp;
 use crate::object::Object;
 use crate::sys::KernelHandle;
@@ -22,6 +23,25 @@ pub struct Access {
     pub write: bool,
     /// Execute the file or search the directory.
     pub execute: bool,
+}
+
+impl Access {
+    fn want(self) -> u8 {
+        let bit = |on: bool, bit: u8| if on { bit } else { 0 };
+        bit(self.read, want::READ) | bit(self.write, want::WRITE) | bit(self.execute, want::EXECUTE)
+    }
+
+    fn of(granted: u8) -> Self {
+        let has = |bit: u8| granted & bit != 0;
+        Access { read: has(want::READ), write: has(want::WRITE), execute: has(want::EXECUTE) }
+    }
+}
+
+impl Known {
+    /// What of `asked` the caller may do, if the kernel has said so.
+    pub fn access(&self, cred: &Cred, asked: Access) -> Option<Access> {
+        self.verdicts.find(cred, &self.attr, asked.want()).map(Access::of)
+    }
 }
 
 /// What LOOKUP finds.
@@ -52,12 +72,8 @@ impl Vfs {
     /// What of `asked` the caller may do, and the attributes.
     pub fn access(&self, target: &Target, cred: &Cred, asked: Access, wait: Wait) -> Result<(Access, Attr)> {
         let attr = self.attr_of(target)?;
-        let bit = |on: bool, bit: u8| if on { bit } else { 0 };
-        let wanted =
-            bit(asked.read, want::READ) | bit(asked.write, want::WRITE) | bit(asked.execute, want::EXECUTE);
-        let granted = self.granted(&target.object, cred, &attr, wanted, wait)?;
-        let has = |bit: u8| granted & bit != 0;
-        Ok((Access { read: has(want::READ), write: has(want::WRITE), execute: has(want::EXECUTE) }, attr))
+        let granted = self.granted(target, cred, &attr, asked.want(), wait)?;
+        Ok((Access::of(granted), attr))
     }
 
     /// Finds `name` in a directory: the object's handle and attributes, and the directory's attributes. The second is
@@ -79,7 +95,7 @@ impl Vfs {
     fn lookup_in(&self, dir: &Target, attr: &Attr, name: &[u8], cred: &Cred, wait: Wait) -> Result<Found> {
         require_dir(&dir.object)?;
         crate::check_name(name)?;
-        self.require(&dir.object, cred, attr, want::EXECUTE, wait)?;
+        self.require(dir, cred, attr, want::EXECUTE, wait)?;
         match name {
             b"." => Ok(Found { handle: self.handle(dir), attr: *attr }),
             b".." => self.parent(dir, wait),
@@ -102,7 +118,7 @@ impl Vfs {
             Some(Some(kernel)) => {
                 let attr = match fs.table.get(&kernel) {
                     Some(object) => object.attr().ok(),
-                    None => fs.known(&kernel, wait),
+                    None => fs.known(&kernel, wait, |known| Some(known.attr)),
                 };
                 if let Some(attr) = attr {
                     return Ok(found(&kernel, attr));

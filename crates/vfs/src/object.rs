@@ -22,7 +22,7 @@ use crate::names::{Names, Stamp};
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, CountedFd};
 use crate::uncommitted::Uncommitted;
-use crate::verdicts::{Verdicts, settled};
+use crate::verdicts::{Classes, Verdict, Verdicts, settled};
 use crate::versions::{Changing, Versions};
 use crate::writeback::Stream;
 
@@ -176,13 +176,13 @@ impl Object {
         attr: &Attr,
         want: u8,
         may_ask: bool,
-        ask: impl FnOnce(u8) -> Result<u8>,
+        ask: impl FnOnce(u8) -> Result<Verdict>,
     ) -> Result<u8> {
         {
             let mut verdicts = self.verdicts.lock();
             if verdicts.ctime == attr.backing_ctime {
-                if let Some(known) = verdicts.find(cred.id, want) {
-                    return Ok(known.granted & want);
+                if let Some(granted) = verdicts.find(cred, attr, want) {
+                    return Ok(granted);
                 }
             } else {
                 *verdicts = Verdicts::under(attr.backing_ctime);
@@ -191,14 +191,20 @@ impl Object {
         if !may_ask {
             return Err(Error::WouldBlock);
         }
-        let granted = ask(want)?;
+        let verdict = ask(want)?;
         if settled(attr.backing_ctime) {
             let mut verdicts = self.verdicts.lock();
             if verdicts.ctime == attr.backing_ctime {
-                verdicts.learn(cred.id, want, granted);
+                verdicts.learn(cred, attr, want, verdict);
             }
         }
-        Ok(granted)
+        Ok(verdict.granted)
+    }
+
+    /// What the kernel said to classes of callers, and says still if these attributes were just read.
+    pub(crate) fn verdicts(&self, attr: &Attr) -> Classes {
+        let verdicts = self.verdicts.lock();
+        if verdicts.ctime == attr.backing_ctime { verdicts.classes } else { Classes::default() }
     }
 
     /// Remembers what a name of this directory leads to.
@@ -294,7 +300,7 @@ mod tests {
         });
         let mut attr = object.attr().unwrap();
         attr.backing_ctime.sec -= 3600;
-        let ask = |granted| move |_| Ok(granted);
+        let ask = |granted| move |_| Ok(Verdict { granted, by_class: false });
         assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(want::READ)), Ok(want::READ));
         assert_eq!(object.permits(&cred, &attr, want::READ, false, ask(0)), Ok(want::READ));
         assert_eq!(object.permits(&cred, &attr, want::WRITE, false, ask(0)), Err(Error::WouldBlock));
@@ -313,7 +319,9 @@ mod tests {
         });
         std::fs::write(dir.path().join("new"), b"").unwrap();
         let attr = object.attr().unwrap();
-        assert_eq!(object.permits(&cred, &attr, want::READ, true, |_| Ok(want::READ)), Ok(want::READ));
-        assert_eq!(object.permits(&cred, &attr, want::READ, false, |_| Ok(0)), Err(Error::WouldBlock));
+        let ask = |granted| move |_| Ok(Verdict { granted, by_class: true });
+        assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(want::READ)), Ok(want::READ));
+        assert_eq!(object.permits(&cred, &attr, want::READ, false, ask(0)), Err(Error::WouldBlock));
+        assert_eq!(object.verdicts(&attr), Classes::default());
     }
 }

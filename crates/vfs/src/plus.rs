@@ -76,9 +76,9 @@ impl Vfs {
     ) -> Result<ListEnd> {
         let attr = self.attr_of(target)?;
         require_dir(&target.object)?;
-        self.require(&target.object, cred, &attr, want::READ, wait)?;
+        self.require(target, cred, &attr, want::READ, wait)?;
         // Who may not search the directory sees its names but nothing of what they lead to.
-        let search = self.granted(&target.object, cred, &attr, want::EXECUTE, wait)? != 0;
+        let search = self.granted(target, cred, &attr, want::EXECUTE, wait)? != 0;
         let export = target.export.id;
         let stamp = current(&target.object, &attr).filter(|_| search && settled(attr.ctime));
         let state = stamp.map(|stamp| State { stamp, export });

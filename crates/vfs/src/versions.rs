@@ -5,8 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::attr::Attr;
-use crate::known::KnownFiles;
+use crate::known::{Known, KnownFiles};
 use crate::sys::KernelHandle;
 
 /// Objects that share counters: a change of one makes what is remembered of the others look changed too.
@@ -83,7 +82,7 @@ impl Versions {
     }
 
     /// What is known of an object that nobody has open.
-    pub(crate) fn known(&self, kernel: &KernelHandle) -> Option<Attr> {
+    pub(crate) fn known(&self, kernel: &KernelHandle) -> Option<Known> {
         self.known.get(self.filesystem, kernel)
     }
 
@@ -92,9 +91,9 @@ impl Versions {
         self.known.forget(self.filesystem, kernel);
     }
 
-    /// Remembers attributes that were taken under `version`.
-    pub(crate) fn learn(&self, kernel: &KernelHandle, attr: &Attr, version: Version) {
-        self.known.learn(self.filesystem, kernel, attr, || self.holds(version));
+    /// Remembers what was seen under `version`.
+    pub(crate) fn learn(&self, kernel: &KernelHandle, known: Known, version: Version) {
+        self.known.learn(self.filesystem, kernel, known, || self.holds(version));
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) fn few_open() -> Serve {
     Serve::unsquashed().flags(&["--open-files", "16"])
 }
 
-/// GETATTR and LOOKUP answered without opening a file, and those that were not.
+/// GETATTR, LOOKUP and ACCESS answered without opening a file, and those that were not.
 pub(crate) fn looks(server: &Server) -> (u64, u64) {
     let metadata = &server.status()["metadata"];
     (metadata["file_hits"].as_u64().unwrap(), metadata["file_misses"].as_u64().unwrap())
@@ -26,7 +26,7 @@ fn number(n: u64) -> Vec<u8> {
 }
 
 /// Only what has not changed for a while is remembered of a directory.
-fn settle() {
+pub(crate) fn settle() {
     std::thread::sleep(Duration::from_millis(30));
 }
 

@@ -26,6 +26,7 @@ mod half_made;
 mod handles;
 mod independent;
 mod known;
+mod known_access;
 mod known_beside;
 mod listing;
 mod listing_changes;

@@ -1,14 +1,16 @@
-//! An object's identity and attributes in few bytes.
+//! An object's identity and what is known of it in few bytes.
 
 use rustix::fs::FileType;
 
+use super::Known;
 use crate::attr::{Attr, Time};
 use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
+use crate::verdicts::Classes;
 
 /// The longest handle kept, in bytes: enough for ext4 and XFS.
 const HANDLE: usize = 12;
 
-/// An object's identity and attributes.
+/// An object's identity and what is known of it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Record {
@@ -21,6 +23,7 @@ pub(super) struct Record {
     gid: u32,
     rdev: (u32, u32),
     handle: [u8; HANDLE],
+    verdicts: Classes,
     kind: i16,
     /// The file type and the mode.
     mode: u16,
@@ -31,7 +34,7 @@ pub(super) struct Record {
     pub(super) uses: u8,
 }
 
-const _: () = assert!(size_of::<Record>() == 96);
+const _: () = assert!(size_of::<Record>() == 104);
 
 /// The first second that a packed time can state, before 1970; it can state 2^34 of them.
 const FIRST_SECOND: i64 = 1 << 31;
@@ -48,7 +51,8 @@ fn unpack_time(packed: u64) -> Time {
 
 impl Record {
     /// `None`: too unusual to be kept.
-    pub(super) fn pack(filesystem: u16, kernel: &KernelHandle, attr: &Attr) -> Option<Self> {
+    pub(super) fn pack(filesystem: u16, kernel: &KernelHandle, known: Known) -> Option<Self> {
+        let Known { attr, verdicts } = known;
         let mut handle = [0; HANDLE];
         handle.get_mut(..kernel.len.into())?.copy_from_slice(kernel.as_slice());
         let mut times = [0; 4];
@@ -65,6 +69,7 @@ impl Record {
             gid: attr.gid,
             rdev: attr.rdev,
             handle,
+            verdicts,
             kind: kernel.kind.try_into().ok()?,
             mode: (attr.kind.as_raw_mode() | attr.mode) as u16,
             filesystem,
@@ -73,9 +78,18 @@ impl Record {
         })
     }
 
-    pub(super) fn attr(&self) -> Attr {
+    /// What of an older one of the same object goes on to count.
+    pub(super) fn take_over(&mut self, older: &Record) {
+        self.uses = older.uses;
+        let [.., ctime] = self.times;
+        if older.times.last() == Some(&ctime) {
+            self.verdicts.add(&older.verdicts);
+        }
+    }
+
+    pub(super) fn known(&self) -> Known {
         let [atime, mtime, ctime, backing_ctime] = self.times.map(unpack_time);
-        Attr {
+        let attr = Attr {
             kind: FileType::from_raw_mode(self.mode.into()),
             mode: u32::from(self.mode) & 0o7777,
             nlink: self.nlink.into(),
@@ -89,7 +103,8 @@ impl Record {
             mtime,
             ctime,
             backing_ctime,
-        }
+        };
+        Known { attr, verdicts: self.verdicts }
     }
 
     pub(super) fn is(&self, filesystem: u16, kernel: &KernelHandle) -> bool {

@@ -29,8 +29,17 @@ fn attr(n: u64) -> Attr {
     }
 }
 
+/// With these attributes, and nothing said of who may do what.
+fn of(attr: Attr) -> Known {
+    Known { attr, verdicts: Classes::default() }
+}
+
+fn seen(n: u64) -> Known {
+    of(attr(n))
+}
+
 fn learn(known: &KnownFiles, n: u64) {
-    known.learn(0, &kernel(n), &attr(n), || true);
+    known.learn(0, &kernel(n), seen(n), || true);
 }
 
 #[test]
@@ -38,21 +47,39 @@ fn what_is_learnt_is_known_as_it_was_until_it_is_forgotten() {
     let known = KnownFiles::new(1 << 20);
     learn(&known, 1);
     learn(&known, 2);
-    assert_eq!((known.get(0, &kernel(1)), known.get(0, &kernel(2))), (Some(attr(1)), Some(attr(2))));
+    assert_eq!((known.get(0, &kernel(1)), known.get(0, &kernel(2))), (Some(seen(1)), Some(seen(2))));
     assert_eq!(known.get(1, &kernel(1)), None, "of another file system");
-    known.learn(0, &kernel(1), &attr(5), || true);
-    known.learn(0, &kernel(2), &attr(5), || false);
-    assert_eq!((known.get(0, &kernel(1)), known.get(0, &kernel(2))), (Some(attr(5)), Some(attr(2))));
+    known.learn(0, &kernel(1), seen(5), || true);
+    known.learn(0, &kernel(2), seen(5), || false);
+    assert_eq!((known.get(0, &kernel(1)), known.get(0, &kernel(2))), (Some(seen(5)), Some(seen(2))));
     known.forget(0, &kernel(1));
     known.forget(0, &kernel(3));
-    assert_eq!((known.get(0, &kernel(1)), known.get(0, &kernel(2))), (None, Some(attr(2))));
+    assert_eq!((known.get(0, &kernel(1)), known.get(0, &kernel(2))), (None, Some(seen(2))));
     // What does not fit into a record is not known any more.
     let strange = Attr { mtime: Time { sec: 1 << 40, nsec: 0 }, ..attr(2) };
-    known.learn(0, &kernel(2), &strange, || true);
+    known.learn(0, &kernel(2), of(strange), || true);
     assert_eq!(known.get(0, &kernel(2)), None);
     learn(&known, 4);
     known.clear();
     assert!(known.is_empty() && known.get(0, &kernel(4)).is_none());
+}
+
+#[test]
+fn what_the_kernel_said_counts_as_long_as_the_change_time_stands() {
+    let known = KnownFiles::new(1 << 20);
+    let said =
+        |sec, verdicts| Known { attr: Attr { backing_ctime: Time { sec, nsec: 5 }, ..attr(1) }, verdicts };
+    let verdicts = |known: &KnownFiles| known.get(0, &kernel(1)).unwrap().verdicts;
+    let learn = |known: &KnownFiles, sec, verdicts| {
+        known.learn(0, &kernel(1), said(sec, verdicts), || true);
+    };
+    let (none, some) = (Classes::default(), Classes::of_everybody(0o4));
+    learn(&known, 1, some);
+    assert_eq!(verdicts(&known), some);
+    learn(&known, 1, none);
+    assert_eq!(verdicts(&known), some, "seen by somebody who had nothing to ask");
+    learn(&known, 2, none);
+    assert_eq!(verdicts(&known), none);
 }
 
 #[test]
@@ -67,7 +94,7 @@ fn a_walk_over_everything_displaces_nothing_that_is_asked_for() {
         learn(&known, n);
         known.forget(0, &kernel(n - 3));
     }
-    let left = (0..2000).filter(|n| known.get(0, &kernel(*n)) == Some(attr(*n))).count();
+    let left = (0..2000).filter(|n| known.get(0, &kernel(*n)) == Some(seen(*n))).count();
     assert!(left > 1800, "{left} of 2000");
     assert!(known.bytes() <= limit, "{} of {limit}", known.bytes());
 }
