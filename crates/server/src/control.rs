@@ -19,7 +19,7 @@ use forebay_wire::nfs3::Procedure;
 
 use crate::cache::{Cache, config_mode, engine_mode};
 use crate::pool::{counters, destage, health, pool_status};
-use crate::tell::failing_exports;
+use crate::tell::stuck_exports;
 
 /// The server as its control socket sees it.
 pub(crate) struct Control {
@@ -160,9 +160,13 @@ impl Control {
                 durability.failures
             ));
         }
-        let failing = failing_exports(&self.vfs);
+        let stuck = |late| stuck_exports(&self.vfs, late).join(", ");
+        let (failing, late) = (stuck(false), stuck(true));
         if !failing.is_empty() {
-            reasons.push(format!("the journal fails, nothing can be changed: {}", failing.join(", ")));
+            reasons.push(format!("the journal fails, nothing can be changed: {failing}"));
+        }
+        if !late.is_empty() {
+            reasons.push(format!("the journal does not answer, changes wait: {late}"));
         }
         if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
     }

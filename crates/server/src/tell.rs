@@ -7,7 +7,7 @@ use forebay_config::format_size;
 use forebay_control::{EventLog, Severity};
 use forebay_engine::Event;
 use forebay_engine::buffer::BLOCK;
-use forebay_vfs::{Checkpointed, Vfs};
+use forebay_vfs::{Checkpointed, Error, Vfs};
 
 use crate::cache::Watch;
 
@@ -89,7 +89,8 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
 
 /// Tells what became of the checkpoints of a file system.
 pub(crate) fn tell_checkpoint(log: &EventLog, vfs: &Weak<Vfs>, news: Checkpointed) {
-    let failing = vfs.upgrade().map(|vfs| failing_exports(&vfs).join(", ")).unwrap_or_default();
+    let stuck = |late| vfs.upgrade().map(|vfs| stuck_exports(&vfs, late).join(", ")).unwrap_or_default();
+    let failing = stuck(false);
     let (severity, kind, message) = match news {
         Checkpointed::Failed(error) => {
             let message = format!(
@@ -104,6 +105,15 @@ pub(crate) fn tell_checkpoint(log: &EventLog, vfs: &Weak<Vfs>, news: Checkpointe
             );
             (Severity::Error, "checkpoint-refused", message)
         }
+        Checkpointed::Late(time) => {
+            let message = format!(
+                "the journal of a served file system has not answered for {} seconds: what clients want to change in {} waits, \
+                 and others go on; see whether its disks do",
+                time.as_secs(),
+                stuck(true)
+            );
+            (Severity::Error, "checkpoint-late", message)
+        }
         Checkpointed::Healed => {
             let message = "the journal of a served file system works again".to_owned();
             (Severity::Info, "checkpoint-healed", message)
@@ -112,8 +122,9 @@ pub(crate) fn tell_checkpoint(log: &EventLog, vfs: &Weak<Vfs>, news: Checkpointe
     log.add(severity, kind, message, &[]);
 }
 
-/// The directories served in which nothing can be changed, since their journal fails.
-pub(crate) fn failing_exports(vfs: &Vfs) -> Vec<String> {
-    let failing = vfs.exports().iter().filter(|export| export.is_failing());
-    failing.map(|export| export.path.display().to_string()).collect()
+/// The directories served in which nothing can be changed, since their journal fails, or (`late`) does not answer.
+pub(crate) fn stuck_exports(vfs: &Vfs, late: bool) -> Vec<String> {
+    let is_stuck = |error: Error| (error == Error::Busy) == late;
+    let stuck = vfs.exports().iter().filter(|export| export.can_change().is_err_and(is_stuck));
+    stuck.map(|export| export.path.display().to_string()).collect()
 }

@@ -85,9 +85,9 @@ impl Export {
         Target { export: self.clone(), object: self.root.clone() }
     }
 
-    /// Whether nothing can be changed, since its file system's journal cannot make anything durable.
-    pub fn is_failing(&self) -> bool {
-        self.fs.can_change().is_err()
+    /// Whether nothing can be changed, since its file system's journal cannot make anything durable; `Busy`: for now.
+    pub fn can_change(&self) -> Result<()> {
+        self.fs.can_change()
     }
 
     /// Whether one journal orders all changes of the backing file system, and that is relied on.

@@ -73,6 +73,72 @@ fn the_journal_of_one_file_system_fails_and_others_have_checkpoints() {
     server.kill();
 }
 
+/// Changes so much below `dir` that the log does not hold it, with records as long as they can be.
+fn overfill(server: &Server, dir: FileHandle) {
+    let (threads, each) = (4, 3000);
+    let (send, ended) = std::sync::mpsc::channel();
+    for thread in 0..threads {
+        let (mut c, send) = (server.connect(), send.clone());
+        std::thread::spawn(move || {
+            for n in 0..each {
+                let name = format!("{thread}.{n}").into_bytes();
+                c.symlink(&dir, &name, &[b't'; 2048]).unwrap();
+            }
+            send.send(()).unwrap();
+        });
+    }
+    for _ in 0..threads {
+        let patience = std::time::Duration::from_secs(120);
+        ended.recv_timeout(patience).expect("the log is full of what cannot be let go");
+    }
+}
+
+/// While it lives, no request of an array ends. Nobody can be killed who waits for it.
+struct Hanging<'a>(&'a Array);
+
+impl<'a> Hanging<'a> {
+    fn begin(array: &'a Array) -> Self {
+        array.ask(&["inject", "hang"]);
+        Hanging(array)
+    }
+}
+
+impl Drop for Hanging<'_> {
+    fn drop(&mut self) {
+        self.0.ask(&["inject", "clear"]);
+    }
+}
+
+#[test]
+fn a_journal_that_does_not_answer_holds_up_no_other_file_system() {
+    let (Some(slow), Some(sound)) = (Array::instant("xfs"), Array::instant("ext4")) else { return };
+    let (mut server, mut c, [first, second]) = serve_both(&slow, &sound);
+    let name = |n: usize| format!("file{n}").into_bytes();
+    let made: Vec<_> = (0..300).map(|n| c.new_file(&first, &name(n), 0o644)).collect();
+    let hanging = Hanging::begin(&slow);
+    overfill(&server, second);
+    assert!(events(&server).contains("has not answered"), "{}", events(&server));
+    assert!(server.status()["health"].to_string().contains(slow.at.to_str().unwrap()));
+    // Its text is longer than a record: it needs checkpoints by itself.
+    assert_eq!(c.symlink(&second, b"long", &[b't'; 3000]).status(), Nfsstat3::Ok);
+    assert_eq!(c.find(&first, &name(7)), made[7]);
+    let create = |c: &mut Client, name| c.create(&first, name, CreateHow::Guarded(mode(0o644))).status();
+    assert_eq!(create(&mut c, b"later"), Nfsstat3::Jukebox);
+    drop(hanging);
+    wait_for(|| events(&server).contains("works again"));
+    assert_eq!(create(&mut c, b"later"), Nfsstat3::Ok);
+    let later = c.find(&first, b"later");
+    slow.cut_power("3");
+    server.kill();
+    assert!(slow.power_on());
+    server.start();
+    let mut c = server.connect();
+    assert_eq!(c.find(&first, b"later"), later);
+    for (n, made) in made.iter().enumerate() {
+        assert_eq!(c.find(&first, &name(n)), *made);
+    }
+}
+
 #[test]
 fn the_changes_of_a_file_system_whose_journal_fails_do_not_fill_the_log() {
     let (Some(broken), Some(sound)) = (Array::instant("xfs"), Array::instant("ext4")) else { return };
@@ -85,23 +151,7 @@ fn the_changes_of_a_file_system_whose_journal_fails_do_not_fill_the_log() {
     }
     broken.cut_power("1");
     wait_for(|| events(&server).contains(JOURNAL_FAILS));
-    // More than the log holds, with records as long as they can be.
-    let (threads, each) = (4, 3000);
-    let (send, ended) = std::sync::mpsc::channel();
-    for thread in 0..threads {
-        let (mut c, send) = (server.connect(), send.clone());
-        std::thread::spawn(move || {
-            for n in 0..each {
-                let name = format!("{thread}.{n}").into_bytes();
-                c.symlink(&second, &name, &[b't'; 2048]).unwrap();
-            }
-            send.send(()).unwrap();
-        });
-    }
-    for _ in 0..threads {
-        let patience = std::time::Duration::from_secs(120);
-        ended.recv_timeout(patience).expect("the log is full of what cannot be let go");
-    }
+    overfill(&server, second);
     server.kill();
     assert!(broken.power_on());
     server.start();

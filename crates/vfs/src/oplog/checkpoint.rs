@@ -1,27 +1,33 @@
 //! Checkpoints: what the log alone made durable becomes durable in the backing file systems, and a record says so. Then the
 //! log need not keep it.
 //!
-//! One commit of the journal is enough: it orders all changes, and those that have a number were carried out before.
+//! One commit of the journal is enough: it orders all changes, and those that have a number were carried out before. Those of
+//! all file systems are under way at once, and one that does not end in time is not waited for.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_disk::block_on;
 use forebay_engine::{Engine, NoteId};
 use forebay_lock::Mutex;
 use forebay_oplog::{Object, Record};
+use rustix::io::Errno;
 
 use super::{OpLog, slots};
+use crate::cache::Linked;
 use crate::error::{Error, Result};
 use crate::fs::Filesystem;
 use crate::sys::KernelHandle;
 
 /// Between two checkpoints at most, while there is something for one: recovery has so much to compare.
 const EVERY: Duration = Duration::from_secs(5);
+
+/// So long a commit may take before nobody waits for it any more.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What became of a checkpoint of a file system; told when it changes.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +36,8 @@ pub enum Checkpointed {
     Refused(Error),
     /// A commit failed. Until a restart nobody knows what is in the file system.
     Failed(Error),
+    /// A commit has not ended for so long.
+    Late(Duration),
     /// It can be asked again.
     Healed,
 }
@@ -59,9 +67,19 @@ enum State {
     Refused,
     /// A commit failed: it is not known any more what the file system has, and nothing may be changed.
     Failed,
+    /// A commit does not end. Changes have to come again: what the log has of them is carried, which must not become more.
+    Late,
 }
 
-const STATES: [State; 3] = [State::Sound, State::Refused, State::Failed];
+const STATES: [State; 4] = [State::Sound, State::Refused, State::Failed, State::Late];
+
+/// A commit under way.
+struct UnderWay {
+    begun: Instant,
+    /// What it proves if it succeeds.
+    proof: Proof,
+    ended: Receiver<Result<()>>,
+}
 
 /// What of one file system is in the log and not known to be durable in it.
 #[derive(Default)]
@@ -71,6 +89,8 @@ pub(crate) struct Logging {
     /// All changes up to this one are in the file system, durably, and a durable record says so.
     checkpoint: AtomicU64,
     state: AtomicU8,
+    /// Looked at by the one that makes a checkpoint.
+    commit: Mutex<Option<UnderWay>>,
     /// The file system says that the log was lost.
     lost: Mutex<bool>,
     /// What the last commit that succeeded proves.
@@ -94,6 +114,15 @@ impl Logging {
     /// Whether nothing that is changed now could become durable.
     pub(crate) fn is_failing(&self) -> bool {
         self.state() != State::Sound
+    }
+
+    /// Why nothing may be changed now, if nothing may.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        match self.state() {
+            State::Sound => None,
+            State::Late => Some(Error::Busy),
+            State::Refused | State::Failed => Some(Error::Os(Errno::IO)),
+        }
     }
 
     fn state(&self) -> State {
@@ -170,7 +199,10 @@ impl Shared {
         let due = self.filesystems.iter().filter_map(|(number, fs)| Some((*number, fs.upgrade()?)));
         let is_due = |fs: &Filesystem| fs.linked().is_some_and(|linked| linked.logging.is_due());
         let due: Vec<_> = due.filter(|(_, fs)| is_due(fs)).collect();
-        let committed: Vec<_> = due.iter().map(|(_, fs)| self.commit(fs)).collect();
+        let begun: Vec<_> = due.iter().map(|(_, fs)| self.begin(fs)).collect();
+        let commits = due.iter().zip(begun);
+        let committed: Vec<_> =
+            commits.map(|((_, fs), begun)| begun.and_then(|()| self.end(fs, PATIENCE))).collect();
         let result = committed.iter().copied().fold(Ok(()), Result::and);
         self.engine.keep_notes(result.err().map(crate::backing::io_error));
         let value = then(result);
@@ -181,7 +213,7 @@ impl Shared {
         value
     }
 
-    /// The same for one file system.
+    /// The same for one file system. `Busy`: its journal does not answer.
     fn make_of(&self, fs: &Filesystem) -> Result<()> {
         let Some(linked) = fs.linked() else { return Ok(()) };
         let one = self.under_way.lock();
@@ -189,7 +221,8 @@ impl Shared {
         if !linked.logging.is_due() {
             return Ok(());
         }
-        self.commit(fs)?;
+        let made = self.begin(fs).and_then(|()| self.end(fs, PATIENCE));
+        made.map_err(|error| if error == LATE { Error::Busy } else { error })?;
         drop(one);
         self.record(linked.number(), fs, upto, true);
         Ok(())
@@ -232,30 +265,68 @@ impl Shared {
         }
     }
 
-    fn commit(&self, fs: &Filesystem) -> Result<()> {
+    /// Has a thread commit, unless one does not come back. Who calls this makes a checkpoint, as of the others here.
+    fn begin(&self, fs: &Filesystem) -> Result<()> {
         let Some(linked) = fs.linked() else { return Ok(()) };
-        let failed = Err(Error::Os(rustix::io::Errno::IO));
+        // One that has ended since says nothing of what was done after it had begun.
+        if self.end(fs, Duration::ZERO) == Err(LATE) {
+            return Err(LATE);
+        }
         if linked.logging.state() == State::Failed {
-            return failed;
+            return Err(FAILED);
         }
-        let proof = self.oplog.proof();
-        let committed = fs.journal.barrier();
-        // Whoever it was for: a commit that succeeds after one that failed proves nothing of what that one was for.
-        let result = if fs.journal.has_failed() { committed.and(failed) } else { committed };
-        let (state, news) = match result {
-            Ok(()) => (State::Sound, Checkpointed::Healed),
-            Err(error) if fs.journal.has_failed() => (State::Failed, Checkpointed::Failed(error)),
-            Err(error) => (State::Refused, Checkpointed::Refused(error)),
+        let (proof, begun, journal) = (self.oplog.proof(), Instant::now(), fs.journal.clone());
+        let (send, ended) = channel();
+        let thread = std::thread::Builder::new().name("forebay-barrier".into());
+        let commit = move || {
+            // Whoever waited for it may have given up.
+            let _ = send.send(journal.barrier());
         };
-        if linked.logging.set_state(state) != state {
-            (self.tell)(news);
+        thread.spawn(commit).map_err(|_| Error::Busy)?;
+        *linked.logging.commit.lock() = Some(UnderWay { begun, proof, ended });
+        Ok(())
+    }
+
+    /// What comes of the commit under way, within so long of its beginning.
+    fn end(&self, fs: &Filesystem, patience: Duration) -> Result<()> {
+        let Some(linked) = fs.linked() else { return Ok(()) };
+        let mut commit = linked.logging.commit.lock();
+        let Some(UnderWay { begun, ended, .. }) = &*commit else { return Ok(()) };
+        let result = match ended.recv_timeout(patience.saturating_sub(begun.elapsed())) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => Err(LATE),
+            Err(RecvTimeoutError::Disconnected) => Err(FAILED),
+        };
+        if result == Err(LATE) {
+            let time = begun.elapsed();
+            self.set_state(linked, State::Late, Checkpointed::Late(time));
+            return result;
         }
-        if result.is_ok() {
+        let proof = commit.take().map(|commit| commit.proof);
+        // Whoever it was for: a commit that succeeds after one that failed proves nothing of what that one was for.
+        let result = if fs.journal.has_failed() { result.and(Err(FAILED)) } else { result };
+        match result {
+            Ok(()) => self.set_state(linked, State::Sound, Checkpointed::Healed),
+            Err(error) if fs.journal.has_failed() => {
+                self.set_state(linked, State::Failed, Checkpointed::Failed(error));
+            }
+            Err(error) => self.set_state(linked, State::Refused, Checkpointed::Refused(error)),
+        }
+        if let (Ok(()), Some(proof)) = (result, proof) {
             linked.logging.proven(proof);
         }
         result
     }
+
+    fn set_state(&self, linked: &Linked, state: State, news: Checkpointed) {
+        if linked.logging.set_state(state) != state {
+            (self.tell)(news);
+        }
+    }
 }
+
+const FAILED: Error = Error::Os(Errno::IO);
+const LATE: Error = Error::Os(Errno::TIMEDOUT);
 
 impl Checkpoints {
     pub(crate) fn new(

@@ -24,11 +24,10 @@ use forebay_disk::block_on;
 use forebay_engine::{Mode, NOTE_MAX, Seq};
 use forebay_lock::{Condvar, Mutex};
 use forebay_oplog::{Bindings, Identity, Intent, New, Operation};
-use rustix::io::Errno;
 
 use crate::attr::Attr;
 use crate::cache::{Cache, Linked};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::export::Target;
 use crate::fs::{Filesystem, Scheme};
 use crate::journal::Order;
@@ -201,8 +200,7 @@ impl Filesystem {
 
     /// Fails while nothing that is changed could become durable.
     pub(crate) fn can_change(&self) -> Result<()> {
-        let failing = self.linked().is_some_and(|linked| linked.logging.is_failing());
-        if failing { Err(Error::Os(Errno::IO)) } else { Ok(()) }
+        self.linked().and_then(|linked| linked.logging.refusal()).map_or(Ok(()), Err)
     }
 
     /// How a change that may have set the size of a file becomes durable. The cache's records carry sizes, and not of what is
