@@ -16,7 +16,7 @@ use crate::journal::Intent;
 use crate::lookup::stamp;
 use crate::names::Stamp;
 use crate::object::{Change, Object};
-use crate::oplog::{self, Did, Pending, binding};
+use crate::oplog::{self, Announced, Did, Pending, binding};
 use crate::places::{self, Moving, Place, Seen};
 use crate::sys::{KernelHandle, proc_path};
 use crate::verdicts::want;
@@ -274,30 +274,27 @@ impl Vfs {
         let way = fs.way();
         // Else rename(2) will refuse, or has nothing to do.
         let moves = moved.is_some() && victim != moved;
-        let announce =
-            || if moves { fs.announce(way, [from.object.kernel, to.object.kernel]) } else { Ok(None) };
+        let mut announced = None;
         let result = self.attr_of(from).and(self.attr_of(to)).and_then(|_| {
-            let announced = announce()?;
+            if moves {
+                announced = fs.announce(way, [from.object.kernel, to.object.kernel])?;
+            }
+            announced.as_ref().map_or(Ok(()), Announced::say)?;
             let _acting = self.act_as(cred)?;
-            rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?;
-            Ok(announced)
+            Ok(rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?)
         });
         drop(changing);
         let done = result.is_ok();
         if let (true, Some(moved), Scheme::Names(locator)) = (done, &moved, &from.export.fs.scheme) {
             locator.learn(moved, &to.object.kernel, to_name);
         }
-        let (result, announced) = match result {
-            Ok(announced) => (Ok(()), announced),
-            Err(error) => (Err(error), None),
-        };
         let intent = done.then(|| {
             let mut did = Did { objects: oplog::objects(&[from, to]), ..Did::default() };
             if victim != moved {
                 did.bindings.push(binding(from, from_name, moved, None));
                 did.bindings.push(binding(to, to_name, victim, moved));
             }
-            let pending = match announced {
+            let pending = match announced.take() {
                 Some(announced) => fs.carried_out(announced, did),
                 None => fs.changed(way, did),
             };
@@ -314,6 +311,8 @@ impl Vfs {
             }
         };
         drop(locked);
+        // Of one that failed. It would be dropped before the locks are if the closure had it.
+        drop(announced);
         let removed = self.forget_if_gone(to, victim);
         let intent = intent.map(|intent| Intent { removed, ..intent });
         Renamed { result, from: from_wcc, to: to_wcc, intent }

@@ -258,8 +258,8 @@ impl Filesystem {
         })
     }
 
-    /// Says in a slot what a RENAME from one of these directories to the other is about to do, whose locks are held. `None`:
-    /// nothing needs to be said.
+    /// Begins a RENAME from one of these directories to the other, whose locks are held. `None`: nothing needs to be said of
+    /// it.
     pub(crate) fn announce(&self, way: Option<Way>, dirs: [Identity; 2]) -> Result<Option<Announced>> {
         let Some((linked, way)) = self.linked().zip(way.filter(|way| *way != Way::Each)) else {
             return Ok(None);
@@ -268,16 +268,14 @@ impl Filesystem {
         let log = linked.cache.oplog.clone();
         let (identity, number) = log.begin_ahead();
         let intent = Intent { log: identity, number, filesystem: linked.number(), dirs };
-        let said = slots::say(&slot, &intent);
         let slots = self.slots.clone();
-        let announced = Announced { log, slots, number, way, slot: Some(slot), ended: false };
-        said.map(|()| Some(announced))
+        Ok(Some(Announced { log, slots, intent, way, slot: Some(slot), ended: false }))
     }
 
     /// What was announced was carried out; as [`Filesystem::changed`].
     pub(crate) fn carried_out(&self, mut announced: Announced, did: Did) -> Option<Box<Pending>> {
         let linked = self.linked()?;
-        let (log, number, way) = (announced.log.clone(), announced.number, announced.way);
+        let (log, number, way) = (announced.log.clone(), announced.intent.number, announced.way);
         let mut pending = self.pending(linked, log, number, way, did);
         pending.slot = announced.slot.take().map(|slot| (announced.slots.clone(), slot));
         announced.ended = true;
@@ -285,14 +283,22 @@ impl Filesystem {
     }
 }
 
-/// A RENAME that a slot tells of. Dropped, it was not carried out.
+/// A RENAME that a slot tells of. Dropped, it was not carried out: then its thread may have to put others' records into the
+/// log, and to wait for room there, so nobody may hold locks of directories who drops it.
 pub(crate) struct Announced {
     log: Arc<OpLog>,
     slots: Arc<Slots>,
-    number: u64,
+    intent: Intent,
     way: Way,
     slot: Option<OwnedFd>,
     ended: bool,
+}
+
+impl Announced {
+    /// Says in the slot what is about to be done.
+    pub(crate) fn say(&self) -> Result<()> {
+        self.slot.as_ref().map_or(Ok(()), |slot| slots::say(slot, &self.intent))
+    }
 }
 
 impl Drop for Announced {
@@ -301,10 +307,10 @@ impl Drop for Announced {
             // What cannot be taken back stays true: nothing is where it says.
             let _ = self.slots.withdraw(slot);
         }
-        self.log.inner.lock().ahead.remove(&self.number);
+        self.log.inner.lock().ahead.remove(&self.intent.number);
         self.log.through.notify_all();
         if !self.ended {
-            self.log.queue.skip(self.number);
+            self.log.queue.skip(self.intent.number);
         }
     }
 }
