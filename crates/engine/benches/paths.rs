@@ -13,7 +13,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_main};
 use forebay_disk::{SystemClock, Threads, block_on};
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::format::{bind, content_hash};
-use forebay_engine::io::{Backing, BackingResult, Device, DeviceError, Durability, Io, Key, Time};
+use forebay_engine::io::{Backing, BackingResult, Device, DeviceError, Disowned, Durability, Io, Key, Time};
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Object, Settings, Tried, TriedRead};
 use forebay_lock::Mutex;
@@ -103,6 +103,18 @@ impl Backing for Zeros {
 
     fn free(&self) -> Io<BackingResult<u64>> {
         Box::pin(ready(Ok(u64::MAX)))
+    }
+
+    fn disown(&self, _: u128, _: &Key, _: Disowned) -> Io<BackingResult<()>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn disowned(&self, _: u128) -> Io<BackingResult<Vec<(Key, Disowned)>>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    fn forget_disowned(&self, _: u128) -> Io<BackingResult<()>> {
+        Box::pin(ready(Ok(())))
     }
 }
 

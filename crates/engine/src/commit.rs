@@ -59,6 +59,7 @@ impl Engine {
     /// Nothing can be made durable any more.
     fn break_down(&self) {
         let waiting = self.log.break_down(Error::NoDevice);
+        self.objects.all().iter().for_each(|object| self.give_up_undurable(object));
         self.deliver(waiting, Err(Error::NoDevice));
         self.log.changed.wake();
         self.notes.changed.wake();

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::buffer::BLOCK;
+use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
 use crate::format::{Facts, Record, content_hash};
-use crate::io::{BackingError, Time};
+use crate::io::{BackingError, BackingResult, Time};
 use crate::leaf::Page;
 use crate::object::{Busy, Object};
 use crate::{Error, Result};
@@ -40,10 +40,6 @@ impl Engine {
             if state.gone {
                 return Some(Err(Error::Backing(BackingError::Gone)));
             }
-            if let Some(error) = self.log.broken().filter(|_| state.truncating.is_some()) {
-                // That it was carried out will never be in the log.
-                return Some(Err(error));
-            }
             let free = state.busy == Busy::No && state.directs == 0 && state.truncating.is_none();
             free.then(|| {
                 state.busy = Busy::Truncate;
@@ -54,27 +50,18 @@ impl Engine {
     }
 
     async fn cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
-        let broken = self.log.broken();
-        let old = {
-            let state = object.lock();
-            if let Some(error) = broken.filter(|_| state.may_be_copied(&self.segments) || state.logged) {
-                // The devices would bring back what is cut off if they were ever seen again.
-                return Err(error);
-            }
-            state.size
-        };
-        let unlogged = broken.is_some();
-        if size < old && !unlogged {
-            self.log_cut(object, size, now).await?;
+        let old = object.lock().size;
+        let mut unlogged = None;
+        if size < old {
+            unlogged = match self.log_cut(object, size, now).await {
+                Err(Error::NoDevice) => self.begin_unlogged_cut(object, size, now).await.map(|()| None)?,
+                logged => logged?,
+            };
         } else {
-            let mut state = object.lock();
-            let last = size.min(old) / BLOCK as u64;
-            let pages = if size < old { self.forget_range(&mut state, last..u64::MAX) } else { false };
-            debug_assert!(!pages || unlogged);
-            state.outdate(&(last..u64::MAX));
+            object.lock().outdate(&(old / BLOCK as u64..u64::MAX));
         }
-        let result = self.carry_out(object, size, Some(now)).await;
-        if result.is_ok() && (size >= old || unlogged) {
+        let result = self.carry_out(object, size, Some(now), unlogged).await;
+        if result.is_ok() && size >= old {
             object.lock().size = size;
             self.set_mtime(object, now).await?;
         } else if result.is_ok() {
@@ -93,8 +80,11 @@ impl Engine {
     }
 
     /// Logs a cut and lets nothing beyond it count. A last block that only the cache has is written again without what
-    /// was cut off.
-    async fn log_cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+    /// was cut off; returned if the log does not take it any more.
+    ///
+    /// # Errors
+    /// Nothing was done.
+    async fn log_cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<Option<Page>> {
         let partial = size / BLOCK as u64;
         let keep = (size % BLOCK as u64) as usize;
         let dirty_partial = keep > 0 && object.lock().entry(partial).is_some_and(|entry| entry.dirty);
@@ -122,7 +112,12 @@ impl Engine {
             }
             break appended.seq;
         };
-        self.commit(frame).await
+        if self.commit(frame).await.is_ok() {
+            return Ok(None);
+        }
+        // What is cut off is not in the index any more, so there is no way back.
+        self.note_cut(object, size, now).await?;
+        Ok(last.map(|(page, _)| page))
     }
 
     /// Carries out a cut found in the log.
@@ -132,7 +127,7 @@ impl Engine {
         size: u64,
         mtime: Option<Time>,
     ) -> Result<()> {
-        self.carry_out(object, size, mtime).await.or_else(|error| match error {
+        self.carry_out(object, size, mtime, None).await.or_else(|error| match error {
             Error::Backing(BackingError::Gone) => {
                 self.drop_object(object);
                 Ok(())
@@ -141,45 +136,74 @@ impl Engine {
         })
     }
 
-    /// Does to the backing store what was logged, for as long as it takes.
-    async fn carry_out(&self, object: &Arc<Object>, size: u64, mtime: Option<Time>) -> Result<()> {
-        let backing = &self.env.backing;
+    /// Does to the backing store what was logged or noted, for as long as it takes. `last`: the block that the cut goes
+    /// through, if the log was to have it and does not.
+    async fn carry_out(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        mtime: Option<Time>,
+        last: Option<Page>,
+    ) -> Result<()> {
+        let last = last.map(|page| Arc::new(Buffer::from_bytes(&page)));
         loop {
-            let mut result = backing.truncate(&object.key, size).await;
-            if let Some(mtime) = mtime.filter(|_| result.is_ok()) {
-                result = backing.set_mtime(&object.key, mtime).await;
-            }
-            if result.is_ok() {
-                result = backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()));
-            }
-            let logged = object.lock().truncating.is_some();
-            match (result, logged) {
+            let result = self.cut_backing(object, size, mtime, last.as_ref()).await;
+            let begun = object.lock().truncating.is_some();
+            let error = match (result, begun) {
                 (Ok(()) | Err(BackingError::Gone), true) => {
-                    self.log_carried_out(object).await?;
-                    return Ok(result?);
+                    match self.log_carried_out(object, last.is_some()).await {
+                        Err(Error::Backing(error)) => error,
+                        logged => return logged.and(result.map_err(Error::from)),
+                    }
                 }
                 (result, false) => return Ok(result?),
-                (Err(error), true) => {
-                    self.backing_failed(error);
-                    if self.closing() {
-                        return Err(Error::Closing);
-                    }
-                    self.env.clock.sleep(Duration::from_secs(1)).await;
-                }
+                (Err(error), true) => error,
+            };
+            self.backing_failed(error);
+            if self.closing() {
+                return Err(Error::Closing);
             }
+            self.env.clock.sleep(Duration::from_secs(1)).await;
         }
     }
 
-    /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on.
-    pub(crate) async fn log_carried_out(&self, object: &Object) -> Result<()> {
+    async fn cut_backing(
+        &self,
+        object: &Object,
+        size: u64,
+        mtime: Option<Time>,
+        last: Option<&Arc<Buffer>>,
+    ) -> BackingResult<()> {
+        let backing = &self.env.backing;
+        if let Some(last) = last {
+            let keep = (size % BLOCK as u64) as usize;
+            backing.write(&object.key, size - keep as u64, Slice::new(last.clone(), 0..keep)).await?;
+        }
+        backing.truncate(&object.key, size).await?;
+        if let Some(mtime) = mtime {
+            backing.set_mtime(&object.key, mtime).await?;
+        }
+        backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()))
+    }
+
+    /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on. `saved`:
+    /// the backing store has the block that it goes through.
+    async fn log_carried_out(&self, object: &Arc<Object>, saved: bool) -> Result<()> {
         let facts = self.facts(object);
-        let (frame, _) =
-            self.append(object, facts, Some(|object, _, _| Record::Truncated { object }), (0, 0)).await?;
-        self.commit(frame).await?;
+        let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
+        let logged = match self.append(object, facts, record, (0, 0)).await {
+            Ok((frame, _)) => self.commit(frame).await,
+            Err(error) => Err(error),
+        };
+        match logged {
+            Err(Error::NoDevice) => self.note_carried_out(object, saved).await?,
+            logged => logged?,
+        }
         // Unless the object was forgotten meanwhile.
         if let Some(segment) = object.lock().truncating.take() {
             self.segments.release(segment);
         }
+        self.give_up_undurable(object);
         Ok(())
     }
 }

@@ -109,14 +109,15 @@ impl Engine {
                 return Ok(());
             }
             self.log.want_roll();
-            let ready = || (!self.segments.log_is_on(index) || self.segments.blocks().1 > 0).then_some(());
-            self.log.changed.until(|| ready().or_else(|| self.rolled_off(index))).await;
+            let ready = || {
+                self.segments.advance();
+                if let Some(error) = self.log.broken() {
+                    return Some(Err(error));
+                }
+                (!self.segments.log_is_on(index) || self.segments.blocks().1 > 0).then_some(Ok(()))
+            };
+            self.log.changed.until(ready).await?;
         }
-    }
-
-    fn rolled_off(&self, index: u16) -> Option<()> {
-        self.segments.advance();
-        (!self.segments.log_is_on(index)).then_some(())
     }
 }
 

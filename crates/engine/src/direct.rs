@@ -34,14 +34,10 @@ impl Engine {
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
                 return Ok(Direct { range, frame, fetch, mended });
             }
-            if let Some(error) = self.log.broken() {
-                // What was never made durable cannot be destaged.
-                return Err(error);
-            }
             self.destager.hurry(object, self.env.clock.now());
             let ready = || {
                 let state = object.lock();
-                (self.log.broken().is_some() || state.gone || state.is_free_for_direct(&range)).then_some(())
+                (state.gone || state.is_free_for_direct(&range)).then_some(())
             };
             object.changed.until(ready).await;
         }
@@ -113,8 +109,11 @@ impl Engine {
             return Ok(frame);
         }
         // Recovery must not bring an older modification time back.
-        let (facts, _) = self.append(object, self.facts(object), None, (0, 0)).await?;
-        Ok(frame.max(facts))
+        match self.append(object, self.facts(object), None, (0, 0)).await {
+            Ok((facts, _)) => Ok(frame.max(facts)),
+            Err(Error::NoDevice) => self.disown(object, 0..0).await.map(|()| frame),
+            Err(error) => Err(error),
+        }
     }
 
     /// The backing store was given whole blocks of which no copy can be read: once it has them durably, those copies do
@@ -126,15 +125,22 @@ impl Engine {
         let mut last = 0;
         for block in mended {
             last = loop {
-                {
+                let appended = {
                     let mut state = object.lock();
                     let facts = self.facts_of(object, &state);
-                    // Both at once, or the copy could be moved within the log behind the record.
-                    if let Some((seq, _)) = self.log.append(object, &facts, Some(record), (block, 1))? {
+                    let appended = self.log.append(object, &facts, Some(record), (block, 1));
+                    if let Ok(Some((seq, _))) = appended {
+                        // Both at once, or the copy could be moved within the log behind the record.
                         self.forget_range(&mut state, block..block + 1);
                         state.last_frame = state.last_frame.max(seq);
                         break seq;
                     }
+                    appended
+                };
+                if appended == Err(Error::NoDevice) {
+                    self.disown(object, block..block + 1).await?;
+                    self.forget_range(&mut object.lock(), block..block + 1);
+                    break last;
                 }
                 self.log.changed.until(|| self.log.has_room(0).then_some(())).await;
             };
@@ -213,25 +219,31 @@ impl Engine {
     pub(crate) async fn invalidate(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
         let facts = self.facts(object);
         let record = |object, block, count| Record::Invalidate { object, block, count };
-        let (seq, _) =
-            self.append(object, facts, Some(record), (range.start, range.end - range.start)).await?;
+        let count = if range.end == u64::MAX { u64::MAX } else { range.end - range.start };
+        let (seq, _) = self.append(object, facts, Some(record), (range.start, count)).await?;
         let mut state = object.lock();
         state.last_frame = state.last_frame.max(seq);
         Ok(seq)
     }
 
-    /// The same, before the backing store has anything newer: after a crash a copy would hide it until evicted.
-    async fn invalidate_durably(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
-        let frame = self.invalidate(object, range).await?;
-        self.commit(frame).await?;
-        Ok(frame)
+    /// The same durably, wherever that can be said: before the backing store has anything newer, or after a crash a copy
+    /// would hide it until evicted.
+    pub(crate) async fn void_durably(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
+        let voided = match self.invalidate(object, range.clone()).await {
+            Ok(frame) => self.commit(frame).await.map(|()| frame),
+            Err(error) => Err(error),
+        };
+        match voided {
+            Err(Error::NoDevice) => self.disown(object, range).await.map(|()| 0),
+            voided => voided,
+        }
     }
 
     /// The same of `range` without the blocks `kept`.
     async fn void_around(&self, object: &Object, range: &Range<u64>, kept: &[u64]) -> Result<Seq> {
         let mut frame = 0;
         for part in around(range, kept) {
-            frame = self.invalidate_durably(object, part).await?;
+            frame = self.void_durably(object, part).await?;
         }
         Ok(frame)
     }
@@ -286,8 +298,14 @@ impl Engine {
                 self.destager.queue(object.clone(), self.env.clock.now());
             }
         }
-        let (frame, _) = self.append(object, self.facts(object), None, (0, 0)).await?;
-        self.commit(frame).await
+        let logged = match self.append(object, self.facts(object), None, (0, 0)).await {
+            Ok((frame, _)) => self.commit(frame).await,
+            Err(error) => Err(error),
+        };
+        match logged {
+            Err(Error::NoDevice) => self.disown(object, 0..0).await,
+            logged => logged,
+        }
     }
 
     /// The object was removed from the backing store: nothing of it counts.

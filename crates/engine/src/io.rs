@@ -2,6 +2,7 @@
 //! devices and virtual time.
 
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -99,6 +100,20 @@ pub enum BackingError {
     Io(i32),
 }
 
+/// What was done to an object while no cache device was there to say so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Disowned {
+    /// What the devices have of these blocks does not count. To the end (`u64::MAX`): a cut is carried out, too.
+    Blocks(Range<u64>),
+    /// The object is being cut to `size` bytes, and gets this modification time.
+    Cut {
+        /// Bytes.
+        size: u64,
+        /// Of the cut.
+        mtime: Time,
+    },
+}
+
 /// The result of an operation on the backing store.
 pub type BackingResult<T> = Result<T, BackingError>;
 
@@ -120,6 +135,13 @@ pub trait Backing: Send + Sync + 'static {
     fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>>;
     /// Bytes that can still be allocated.
     fn free(&self) -> Io<BackingResult<u64>>;
+    /// Notes, durably and not on the cache devices, what does not count of what they have: they are gone, and may be
+    /// there again at a later start.
+    fn disown(&self, pool: u128, object: &Key, what: Disowned) -> Io<BackingResult<()>>;
+    /// What was noted of the pool, in order.
+    fn disowned(&self, pool: u128) -> Io<BackingResult<Vec<(Key, Disowned)>>>;
+    /// The pool itself says so now.
+    fn forget_disowned(&self, pool: u128) -> Io<BackingResult<()>>;
 }
 
 /// Time as the engine sees it.

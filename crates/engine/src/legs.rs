@@ -80,8 +80,11 @@ impl Engine {
         }
         // Also for who comes second: nobody goes on before the loss is durable.
         self.record_losses().await;
-        if self.segments.devices() > 1 {
-            self.log.want_roll();
+        match self.active() {
+            // Whoever waits for the log has to hear of it, also if nobody writes.
+            0 => drop(self.log.kick()),
+            _ if self.segments.devices() > 1 => self.log.want_roll(),
+            _ => {}
         }
         self.destager.work.wake();
         self.space.wake();

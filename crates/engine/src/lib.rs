@@ -21,6 +21,7 @@ mod evict;
 pub mod format;
 mod gathered;
 mod ghost;
+mod gone;
 pub mod io;
 mod leaf;
 mod legs;

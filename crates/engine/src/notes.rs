@@ -252,6 +252,9 @@ impl Engine {
     }
 
     /// Waits until everything noted so far is let go, or the engine closes.
+    ///
+    /// # Errors
+    /// It cannot be let go of, or no cache device is left to say so.
     pub(crate) async fn notes_let_go(&self) -> Result<()> {
         let last = self.notes.last();
         let _wanting = self.notes.want();
@@ -259,7 +262,8 @@ impl Engine {
             // What was written again for being needed is not let go.
             let stuck = self.notes.stuck.lock().filter(|_| !self.notes.none_kept());
             let through = self.notes.are_let_go(last) || self.closing();
-            stuck.map(|why| Err(Error::Backing(why))).or_else(|| through.then_some(Ok(())))
+            let gone = || self.log.broken().map(Err);
+            stuck.map(|why| Err(Error::Backing(why))).or_else(|| through.then_some(Ok(()))).or_else(gone)
         };
         self.notes.changed.until(ready).await
     }

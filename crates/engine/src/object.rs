@@ -91,6 +91,8 @@ pub(crate) struct State {
     pub(crate) truncating: Option<SegmentId>,
     /// The log may have a modification time of the object.
     pub(crate) logged: bool,
+    /// What the cache devices have of these blocks does not count, should they ever be seen again: see `gone.rs`.
+    pub(crate) disowned: Ranges,
     /// Where the destager goes on.
     pub(crate) cursor: u64,
     /// The last frame that has something of the object.
@@ -276,7 +278,8 @@ impl State {
     /// Whether copies of the object may be on the SSDs: in the index, not loaded yet, or let go of by the index and found
     /// again after a crash.
     pub(crate) fn may_be_copied(&self, segments: &Segments) -> bool {
-        segments.is_warming() || (self.copied > 0 && segments.may_be_found(self.copied))
+        let found = segments.is_warming() || (self.copied > 0 && segments.may_be_found(self.copied));
+        found && !self.disowned.covers(&(0..u64::MAX))
     }
 
     /// The blocks of `range` that are cached anywhere, in order.

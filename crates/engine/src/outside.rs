@@ -184,8 +184,7 @@ impl Engine {
         self.ram.removed(pages);
         // Also for copies let go of: found again after a crash, those not yet out of the log would be destaged again.
         if copied {
-            let frame = self.invalidate(object, 0..u64::MAX).await?;
-            self.commit(frame).await?;
+            self.void_durably(object, 0..u64::MAX).await?;
         }
         let before = object.watch.seen.swap(number, Ordering::Relaxed);
         self.totals.changed_outside.add(u64::from(before == SUSPECT));

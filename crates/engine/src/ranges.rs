@@ -27,6 +27,12 @@ impl Ranges {
         self.0.range(..=block).next_back().is_some_and(|(_, end)| block < *end)
     }
 
+    /// Whether all of `range` is in it.
+    pub(crate) fn covers(&self, range: &Range<u64>) -> bool {
+        let around = self.0.range(..=range.start).next_back();
+        range.is_empty() || around.is_some_and(|(_, end)| range.end <= *end)
+    }
+
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
@@ -47,6 +53,10 @@ mod tests {
                 ranges.add(start..start + len);
                 set.extend(start..start + len);
                 prop_assert!((0..90).all(|block| ranges.contains(block) == set.contains(&block)));
+                let whole = |part: &std::ops::Range<u64>| part.clone().all(|block| set.contains(&block));
+                prop_assert!(
+                    (0..90).all(|end| ranges.covers(&(end / 2..end)) == whole(&(end / 2..end)))
+                );
                 let ends: Vec<_> = ranges.0.iter().collect();
                 prop_assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0));
             }

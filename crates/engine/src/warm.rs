@@ -94,9 +94,10 @@ impl Engine {
         self.segments.is_warming().then_some(warming)
     }
 
-    /// Waits until all clean copies are loaded, or the engine closes.
+    /// Waits until all clean copies are loaded, or never will be: no device is left, or the engine closes.
     pub async fn warmed(&self) {
-        self.space.until(|| (!self.segments.is_warming() || self.closing()).then_some(())).await;
+        let over = || !self.segments.is_warming() || self.closing() || self.log.broken().is_some();
+        self.space.until(|| over().then_some(())).await;
     }
 
     /// Loads what recovery left, until that is done or the engine closes.
@@ -207,10 +208,12 @@ impl Engine {
     /// Everything is in the index that will be.
     async fn end_warming(&self) {
         // What was not loaded must not be found again; only then may a change go without a word in the log.
-        if self.segments.let_go_all_cold() {
-            let frame = self.log.kick();
-            let over = || self.closing() || self.log.durable() >= frame || self.log.broken().is_some();
-            self.log.changed.until(|| over().then_some(())).await;
+        let frame = if self.segments.let_go_all_cold() { self.log.kick() } else { 0 };
+        let over = || self.closing() || self.log.durable() >= frame || self.log.broken().is_some();
+        self.log.changed.until(|| over().then_some(())).await;
+        if self.log.durable() < frame || self.active() == 0 {
+            // Copies that nobody knows of may be found again with the devices: it stays as it is.
+            return;
         }
         self.segments.set_warming(false);
         for object in self.objects.all() {

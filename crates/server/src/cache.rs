@@ -17,7 +17,7 @@ use forebay_engine::pool::{Pool, PoolError, Uuid};
 use forebay_engine::{ChangeError, Engine, Env, Recovered, Usage};
 use forebay_lock::Mutex;
 use forebay_nfs::Nfs;
-use forebay_vfs::{Downtime, Vfs};
+use forebay_vfs::Vfs;
 
 use crate::error::Error;
 use crate::health::{Asker, Known, Monitor};
@@ -110,11 +110,12 @@ pub(crate) fn open(
     let in_use = InUse::new(&settings.state_dir);
     let Some((paths, mut notices)) = paths(settings) else {
         in_use.require_none()?;
+        in_use.set_none()?;
         return Ok(None);
     };
     let size = settings.cache.size;
     let (opened, unusable) = devices_there(&paths, size)?;
-    let (pool, opened, missing) = open_pool(settings, &paths, (opened, &unusable), &in_use)?;
+    let (pool, opened, missing, fresh) = open_pool(settings, &paths, (opened, &unusable), &in_use)?;
     notices.extend(unusable.iter().map(ToString::to_string));
     notices.extend(pool.notices.iter().map(ToString::to_string));
     in_use.require(pool.uuid, settings.cache.format)?;
@@ -125,8 +126,8 @@ pub(crate) fn open(
     // They are named, but not used: see the notices.
     unused.iter().for_each(|device| watch.lose(device.name()));
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-    in_use.set(pool.uuid, &names)?;
-    let (engine, threads) = start_engine(settings, (vfs, nfs), events, &watch, pool)?;
+    let (engine, threads) =
+        start_engine(settings, (vfs, nfs), events, &watch, (pool, fresh), (&in_use, &names))?;
     let (scan, removing) = (Mutex::new(None), Mutex::default());
     let ram = settings.cache.ram;
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
@@ -189,9 +190,10 @@ fn devices_there(paths: &[PathBuf], size: u64) -> Result<(Vec<Arc<FileDevice>>, 
     Ok((opened, unusable))
 }
 
-type Opened = (Pool, Vec<Arc<FileDevice>>, Vec<PathBuf>);
+type Opened = (Pool, Vec<Arc<FileDevice>>, Vec<PathBuf>, bool);
 
-/// Opens the pool on the devices that are there, or makes one of all. Returns what is still missing, to be added.
+/// Opens the pool on the devices that are there, or makes one of all. Returns what is still missing, to be added, and
+/// whether the pool was made.
 fn open_pool(
     settings: &Settings,
     paths: &[PathBuf],
@@ -212,7 +214,7 @@ fn open_pool(
     let missing: Vec<_> = paths.iter().filter(|path| !path.exists()).cloned().collect();
     if !settings.cache.format && !opened.is_empty() {
         match block_on(Pool::open(dynamic(&opened))) {
-            Ok(pool) => return Ok((pool, opened, missing)),
+            Ok(pool) => return Ok((pool, opened, missing, false)),
             Err(PoolError::NoPool | PoolError::Unfinished(_)) => {}
             Err(error) => return Err(refused(error)),
         }
@@ -229,7 +231,7 @@ fn open_pool(
     }
     let force = settings.cache.format;
     let pool = block_on(Pool::format(dynamic(&opened), &mut random, force)).map_err(refused)?;
-    Ok((pool, opened, Vec::new()))
+    Ok((pool, opened, Vec::new(), true))
 }
 
 fn random() -> u128 {
@@ -244,11 +246,13 @@ fn start_engine(
     (vfs, nfs): (&Arc<Vfs>, &Nfs),
     events: &Arc<EventLog>,
     watch: &Arc<Watch>,
-    pool: Pool,
+    (pool, fresh): (Pool, bool),
+    (in_use, names): (&InUse, &[String]),
 ) -> Result<(Arc<Engine>, Arc<Threads>), Error> {
     let failed = |source| Error::StateDir { path: settings.state_dir.clone(), source };
     let store = vfs.store(&settings.state_dir).map_err(failed)?;
-    let downtime = Downtime::end(&settings.state_dir).map_err(failed)?;
+    let uuid = pool.uuid;
+    let downtime = vfs.own(&store, &settings.state_dir, uuid, fresh).map_err(failed)?;
     let threads = Arc::new(Threads::new());
     let (log, watch, weak) = (events.clone(), watch.clone(), Arc::downgrade(vfs));
     let env = Env {
@@ -263,7 +267,7 @@ fn start_engine(
         ram: settings.cache.ram,
         ..forebay_engine::Settings::default()
     };
-    let log_identity = pool.uuid as u64;
+    let log_identity = uuid as u64;
     let begun = Instant::now();
     let (done, waiting) = channel::<()>();
     let watching = std::thread::Builder::new().name("forebay-recovery".into()).spawn(move || {
@@ -273,6 +277,10 @@ fn start_engine(
     })?;
     let unusable = |error: forebay_engine::OpenError| Error::Cache(error.to_string());
     let opened = block_on(Engine::begin(pool, env, chosen)).map_err(unusable).and_then(|opening| {
+        if opening.holds_changes() && in_use.is_outdated(uuid)? {
+            return Err(Error::CacheOutdated(names.join(" and ")));
+        }
+        in_use.set(uuid, names)?;
         // The engine takes a file that is not there for removed.
         let recovery = vfs
             .recover(&store, log_identity, opening.notes())

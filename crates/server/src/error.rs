@@ -71,6 +71,12 @@ pub enum Error {
         /// The file that says so.
         note: PathBuf,
     },
+    /// A pool has changes that are older than what was done without it.
+    #[error(
+        "the cache on {0} holds changes that were given up when the directory was served without it; overwrite it with \
+         --format-cache, or name other devices with --cache"
+    )]
+    CacheOutdated(String),
     /// The cache could not be stopped well.
     #[error("the cache did not stop well: {0}; what was acknowledged as stable is on its devices")]
     CacheStop(forebay_engine::Error),

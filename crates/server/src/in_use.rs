@@ -1,5 +1,6 @@
 //! Which pool may hold data that the served directories lack: noted in the state directory while it may, so that nobody
-//! serves the directories without it by mistake.
+//! serves the directories without it by mistake. And which one they were served with last: if another one was given up
+//! before that, what it holds is older than what was done since.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,26 +8,22 @@ use std::path::{Path, PathBuf};
 use crate::cache::written;
 use crate::error::Error;
 
-/// The note, whether it is there or not.
+/// The notes, whether they are there or not.
 pub(crate) struct InUse {
     path: PathBuf,
+    last: PathBuf,
 }
+
+/// Instead of a pool's UUID: the directories were served without one.
+const NONE: &str = "none";
 
 impl InUse {
     pub(crate) fn new(state_dir: &Path) -> Self {
-        InUse { path: state_dir.join("cache-in-use") }
-    }
-
-    fn failed(&self, source: io::Error) -> Error {
-        Error::StateDir { path: self.path.clone(), source }
+        InUse { path: state_dir.join("cache-in-use"), last: state_dir.join("cache-last") }
     }
 
     fn read(&self) -> Result<Option<String>, Error> {
-        match std::fs::read_to_string(&self.path) {
-            Ok(text) => Ok(Some(text)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.failed(error)),
-        }
+        read(&self.path)
     }
 
     /// Fails if a pool may hold something.
@@ -51,27 +48,53 @@ impl InUse {
 
     /// From now on the pool may hold something. Durable.
     pub(crate) fn set(&self, uuid: u128, devices: &[String]) -> Result<(), Error> {
-        let text = format!("{}\n{}\n", written(uuid), devices.join("\n"));
-        let write = || {
-            let temporary = self.path.with_extension("new");
-            std::fs::write(&temporary, text)?;
-            std::fs::File::open(&temporary)?.sync_all()?;
-            std::fs::rename(&temporary, &self.path)?;
-            self.sync_directory()
-        };
-        write().map_err(|error| self.failed(error))
+        replace(&self.path, &format!("{}\n{}\n", written(uuid), devices.join("\n")))?;
+        replace(&self.last, &written(uuid))
+    }
+
+    /// Whether the directories were served without the pool since it was in use.
+    pub(crate) fn is_outdated(&self, uuid: u128) -> Result<bool, Error> {
+        Ok(read(&self.last)?.is_some_and(|last| last != written(uuid)))
+    }
+
+    /// The directories are served without a pool. Durable.
+    pub(crate) fn set_none(&self) -> Result<(), Error> {
+        match read(&self.last)? {
+            Some(last) if last != NONE => replace(&self.last, NONE),
+            _ => Ok(()),
+        }
     }
 
     /// The pool holds nothing that the directories lack.
     pub(crate) fn clear(&self) -> Result<(), Error> {
-        let remove = || {
-            std::fs::remove_file(&self.path)?;
-            self.sync_directory()
-        };
-        remove().map_err(|error| self.failed(error))
+        let removed = std::fs::remove_file(&self.path).and_then(|()| sync_directory(&self.path));
+        removed.map_err(|error| failed(&self.path, error))
     }
+}
 
-    fn sync_directory(&self) -> io::Result<()> {
-        self.path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
+fn failed(path: &Path, source: io::Error) -> Error {
+    Error::StateDir { path: path.to_owned(), source }
+}
+
+fn read(path: &Path) -> Result<Option<String>, Error> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(path, error)),
     }
+}
+
+fn replace(path: &Path, text: &str) -> Result<(), Error> {
+    let write = || {
+        let temporary = path.with_extension("new");
+        std::fs::write(&temporary, text)?;
+        std::fs::File::open(&temporary)?.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        sync_directory(path)
+    };
+    write().map_err(|error| failed(path, error))
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
 }

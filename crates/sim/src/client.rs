@@ -113,11 +113,7 @@ impl Client {
     /// Does `operations` things, one after another.
     pub async fn run(mut self, operations: u32) {
         for _ in 0..operations {
-            let mut kind = self.shared.habits.kind(&mut self.rng);
-            if self.engine.active() == 0 {
-                // Changes mostly fail now, and each that fails doubles what the model has to hold possible.
-                kind = Kind::Read;
-            }
+            let kind = self.shared.habits.kind(&mut self.rng);
             self.act(kind).await;
             if self.shared.failure.lock().is_some() {
                 return;

@@ -38,6 +38,7 @@ faults! {
     HeaderRot "the header of a segment rotten",
     LostInTurn "a device lost after another one's copies were made good",
     AllGone "every device gone in service",
+    Disowned "what devices held that were gone was overwritten without them",
     LostAtRestart "a device missing at a restart",
     ReturnedStale "a device that came back stale",
     Wiped "a device replaced by a blank one",

@@ -14,6 +14,7 @@ use crate::rng::Rng;
 use crate::world::{Crash, World};
 
 mod damaged;
+mod gone;
 mod notes;
 
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -173,38 +174,6 @@ fn notes_on_one_device_only_are_asked_for_before_write_back_goes_on() {
     assert_eq!(world.shared.executor.block_on(LIMIT, added), Ok(true));
     let theirs = engine.clone();
     assert_eq!(until(&world, move || theirs.effective_mode() == Mode::WriteBack), Stop::Done);
-    check(&mut world, &engine);
-}
-
-#[test]
-fn with_no_device_left_dirty_blocks_are_errors_and_clean_ones_come_from_the_backing_store() {
-    let mut world = world(2, 2);
-    let engine = world.start_through(Vec::new()).unwrap();
-    write(&world, &engine, 0, 100);
-    world.disks.iter().for_each(|disk| disk.vanish());
-    let object = world.shared.objects.lock().object(1).unwrap();
-    let theirs = engine.clone();
-    let read = async move {
-        let mut results = Vec::new();
-        for block in 0..200 {
-            let mut buffer = vec![0; 4096];
-            results.push(theirs.read(&object, block * 4096, &mut buffer).await.is_ok());
-        }
-        results
-    };
-    let results = world.shared.executor.block_on(LIMIT, read).unwrap();
-    assert!(results[..50].iter().all(|read| !read), "only the cache has them: {results:?}");
-    assert!(results[100..].iter().all(|read| *read), "{results:?}");
-    // Nobody takes the place of devices that hold what no other place does.
-    let spare = world.shared.spares.lock().pop().unwrap();
-    let theirs = engine.clone();
-    let refused = async move {
-        theirs.flush().await.is_err() && theirs.add_device(Arc::new(spare), false).await.is_err()
-    };
-    assert_eq!(world.shared.executor.block_on(LIMIT, refused), Ok(true));
-    cut(&mut world, engine);
-    world.disks.iter().for_each(|disk| disk.appear());
-    let engine = world.start_through(Vec::new()).unwrap();
     check(&mut world, &engine);
 }
 

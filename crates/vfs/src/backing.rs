@@ -5,16 +5,18 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 
 use forebay_engine::buffer::{Buffer, Slice};
-use forebay_engine::io::{Backing, BackingError, BackingResult, Io, Key, Time};
+use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned as What, Io, Key, Time};
 use forebay_lock::Mutex;
 use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::cache::parse_key;
 use crate::data::{read_full, write_full};
+use crate::disowned::Disowned;
 use crate::error::{Error, Result};
 use crate::export::Wait;
 use crate::fs::{Filesystem, Scheme};
@@ -35,6 +37,7 @@ struct Inner {
     /// Files written since their last sync, so that their descriptors stay: the kernel tells of a failed write-back
     /// once per descriptor.
     written: Mutex<HashMap<Key, Written>>,
+    disowned: Disowned,
 }
 
 #[derive(Clone)]
@@ -46,8 +49,9 @@ struct Written {
 }
 
 impl Store {
-    pub(crate) fn new(filesystems: Vec<(u32, Arc<Filesystem>)>, budget: Budget) -> Self {
-        Store(Arc::new(Inner { filesystems, budget, written: Mutex::default() }))
+    pub(crate) fn new(filesystems: Vec<(u32, Arc<Filesystem>)>, budget: Budget, state_dir: &Path) -> Self {
+        let disowned = Disowned::new(state_dir);
+        Store(Arc::new(Inner { filesystems, budget, written: Mutex::default(), disowned }))
     }
 
     /// The file systems by their numbers in keys.
@@ -152,6 +156,11 @@ pub(crate) fn io_error(error: Error) -> BackingError {
     }
 }
 
+/// Of the state directory.
+fn state_error(error: std::io::Error) -> BackingError {
+    BackingError::Io(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()))
+}
+
 impl Backing for Store {
     fn size(&self, object: &Key) -> Io<BackingResult<u64>> {
         let key = object.clone();
@@ -226,5 +235,18 @@ impl Backing for Store {
             }
             Ok(least)
         })
+    }
+
+    fn disown(&self, pool: u128, object: &Key, what: What) -> Io<BackingResult<()>> {
+        let key = object.clone();
+        self.later(move |inner| inner.disowned.add(pool, &key, &what).map_err(state_error))
+    }
+
+    fn disowned(&self, pool: u128) -> Io<BackingResult<Vec<(Key, What)>>> {
+        self.later(move |inner| inner.disowned.all(pool).map_err(state_error))
+    }
+
+    fn forget_disowned(&self, pool: u128) -> Io<BackingResult<()>> {
+        self.later(move |inner| inner.disowned.forget(pool).map_err(state_error))
     }
 }

@@ -1,9 +1,13 @@
-//! When the directories were not owned by a server: files changed then may differ from their clean copies in the cache.
+//! When the directories were not owned by a server with this cache: files changed then may differ from their clean copies
+//! in it.
 //!
-//! A file in the state directory tells when a server was alive last; what lies between that and the next start is a
-//! downtime. All of them are kept, since a copy may be asked for years later for the first time.
+//! A file in the state directory tells when such a server was alive last; what lies between that and the next start is a
+//! downtime. All of them are kept, since a copy may be asked for years later for the first time. Each pool has its own, for
+//! each file system, and for each set of exports that are served of it: whatever is served with another pool, or without
+//! one, or not served for a while, changes behind the copies.
 
 use std::fs::File;
+use std::hash::Hasher;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -11,6 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_lock::Mutex;
+use siphasher::sip::SipHasher24;
 
 use crate::attr::Time;
 
@@ -21,42 +26,49 @@ const TICK: Duration = Duration::from_millis(10);
 /// Beyond so many the oldest are taken for one.
 const MOST: usize = 1000;
 
-/// The downtimes so far, each from and to in nanoseconds since 1970.
+/// Which files a server owns, that is one file system and some exports of it.
+pub(crate) struct Owned {
+    /// The file system's number in keys.
+    pub(crate) filesystem: u32,
+    /// Ids of the exports.
+    pub(crate) exports: Vec<u32>,
+}
+
+impl Owned {
+    /// The name under which their downtimes with a pool are kept.
+    fn name(&self, pool: u128) -> String {
+        let mut exports = self.exports.clone();
+        exports.sort_unstable();
+        let mut hasher = SipHasher24::new();
+        exports.iter().for_each(|id| hasher.write_u32(*id));
+        format!("{pool:032x}-{:016x}", hasher.finish())
+    }
+}
+
+/// From and to, in nanoseconds since 1970.
+type Span = (u64, u64);
+
+/// The downtimes so far.
 #[derive(Debug)]
 pub struct Downtime {
-    spans: Vec<(u64, u64)>,
-    alive: Arc<Mutex<Option<File>>>,
+    /// By the numbers of the file systems.
+    spans: Vec<(u32, Vec<Span>)>,
+    /// Emptied by the last sign.
+    alive: Arc<Mutex<Vec<File>>>,
 }
 
 impl Downtime {
-    /// Reads the downtimes of `state_dir`, adds the one that ends now, and begins to give signs of life. Nothing may have
-    /// been served yet.
-    pub fn end(state_dir: &Path) -> io::Result<Self> {
-        let path = state_dir.join("downtimes");
-        let mut spans: Vec<_> = match std::fs::read_to_string(&path) {
-            Ok(text) => text.lines().filter_map(parse).collect(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        let alive = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(state_dir.join("alive"))?;
-        let mut last = [0; 8];
-        // An empty file: no server has run, and no copy can be older than that.
-        let _ = alive.read_at(&mut last, 0)?;
-        spans.push((u64::from_le_bytes(last), nanos(SystemTime::now())));
-        if spans.len() > MOST {
-            let (first, second) = (spans[0], spans.remove(1));
-            spans[0] = (first.0.min(second.0), first.1.max(second.1));
+    /// Reads the downtimes of what is `owned` by a server with `pool`, adds those that end now, and begins to give signs of
+    /// life. Nothing may have been served yet. `fresh`: the pool holds no copies.
+    pub(crate) fn end(state_dir: &Path, pool: u128, fresh: bool, owned: &[Owned]) -> io::Result<Self> {
+        let (mut spans, mut files) = (Vec::new(), Vec::new());
+        for owned in owned {
+            let (since, alive) = end_one(state_dir, &owned.name(pool), fresh)?;
+            spans.push((owned.filesystem, since));
+            files.push(alive);
         }
-        crate::state::replace(&path, |file: &mut File| {
-            spans.iter().try_for_each(|(from, to)| writeln!(file, "{from} {to}"))
-        })?;
-        let downtime = Downtime { spans, alive: Arc::new(Mutex::new(Some(alive))) };
+        let alive = Arc::new(Mutex::new(files));
+        let downtime = Downtime { spans, alive };
         sign(&downtime.alive);
         // What is changed through this server must not look as if it was changed before.
         std::thread::sleep(TICK);
@@ -65,10 +77,11 @@ impl Downtime {
         Ok(downtime)
     }
 
-    /// Whether a file that was changed last at `ctime` was changed while no server owned it.
-    pub(crate) fn covers(&self, ctime: Time) -> bool {
+    /// Whether a file of this file system that was changed last at `ctime` was changed while no server owned it.
+    pub(crate) fn covers(&self, filesystem: u32, ctime: Time) -> bool {
         let at = ctime.sec.max(0) as u64 * 1_000_000_000 + u64::from(ctime.nsec);
-        self.spans.iter().any(|(from, to)| *from < at && at <= *to)
+        let mut spans = self.spans.iter().filter(|(number, _)| *number == filesystem);
+        spans.any(|(_, spans)| spans.iter().any(|(from, to)| *from < at && at <= *to))
     }
 
     /// The server is alive: whatever was changed until a moment ago was changed through it.
@@ -79,11 +92,41 @@ impl Downtime {
     /// The last sign of life: whatever was changed until now was changed through this server, and nothing will be any
     /// more. What others change once this has returned has a later change time.
     pub(crate) fn begin(&self) {
-        if let Some(alive) = self.alive.lock().take() {
-            write(&alive, SystemTime::now());
-        }
+        let now = SystemTime::now();
+        std::mem::take(&mut *self.alive.lock()).iter().for_each(|alive| write(alive, now));
         std::thread::sleep(2 * TICK);
     }
+}
+
+/// Returns all downtimes and the file for signs of life.
+fn end_one(state_dir: &Path, name: &str, fresh: bool) -> io::Result<(Vec<Span>, File)> {
+    let path = state_dir.join(format!("downtimes-{name}"));
+    let mut spans: Vec<_> = match std::fs::read_to_string(&path) {
+        Ok(text) => text.lines().filter_map(parse).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let alive = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(state_dir.join(format!("alive-{name}")))?;
+    let mut last = [0; 8];
+    // An empty file: copies may be from anywhere.
+    let _ = alive.read_at(&mut last, 0)?;
+    if !fresh {
+        spans.push((u64::from_le_bytes(last), nanos(SystemTime::now())));
+    }
+    if spans.len() > MOST {
+        let (first, second) = (spans[0], spans.remove(1));
+        spans[0] = (first.0.min(second.0), first.1.max(second.1));
+    }
+    crate::state::replace(&path, |file: &mut File| {
+        spans.iter().try_for_each(|(from, to)| writeln!(file, "{from} {to}"))
+    })?;
+    Ok((spans, alive))
 }
 
 fn parse(line: &str) -> Option<(u64, u64)> {
@@ -97,13 +140,11 @@ fn nanos(time: SystemTime) -> u64 {
 
 /// A sign of life, so old that what others change after a crash right now has a later change time. False once there will
 /// be none any more.
-fn sign(alive: &Mutex<Option<File>>) -> bool {
+fn sign(alive: &Mutex<Vec<File>>) -> bool {
     // Under the lock, so that no sign is replaced by an older one.
     let alive = alive.lock();
-    if let Some(alive) = &*alive {
-        write(alive, SystemTime::now() - 2 * TICK);
-    }
-    alive.is_some()
+    alive.iter().for_each(|alive| write(alive, SystemTime::now() - 2 * TICK));
+    !alive.is_empty()
 }
 
 /// Not synced: it outlives the process, and after a power cut an older sign makes the downtime longer, nothing worse.
@@ -111,7 +152,7 @@ fn write(alive: &File, at: SystemTime) {
     let _ = alive.write_at(&nanos(at).to_le_bytes(), 0);
 }
 
-fn keep_signing(alive: &Weak<Mutex<Option<File>>>) {
+fn keep_signing(alive: &Weak<Mutex<Vec<File>>>) {
     loop {
         std::thread::sleep(SIGN);
         let Some(alive) = alive.upgrade() else { return };
@@ -134,19 +175,45 @@ mod tests {
         Time { sec: (nanos / 1_000_000_000) as i64, nsec: (nanos % 1_000_000_000) as u32 }
     }
 
+    fn end(state_dir: &Path, pool: u128, fresh: bool, exports: &[u32]) -> Downtime {
+        let owned = [Owned { filesystem: 7, exports: exports.to_vec() }];
+        Downtime::end(state_dir, pool, fresh, &owned).unwrap()
+    }
+
+    /// As if the last sign of life of everybody was so many seconds ago.
+    fn stopped(state_dir: &Path, seconds: u64) {
+        for entry in std::fs::read_dir(state_dir).unwrap().map(Result::unwrap) {
+            let sign = nanos(back(seconds)).to_le_bytes();
+            if entry.file_name().to_str().unwrap().starts_with("alive-") {
+                std::fs::write(entry.path(), sign).unwrap();
+            }
+        }
+    }
+
     #[test]
     fn what_happened_between_two_runs_is_covered_for_ever() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Downtime::end(dir.path()).unwrap();
-        assert!(first.covers(time(back(1))), "no server ran then");
+        let first = end(dir.path(), 1, true, &[3]);
+        assert!(!first.covers(7, time(back(1))), "there were no copies then");
         drop(first);
-        let stopped = nanos(back(100)).to_le_bytes();
-        std::fs::write(dir.path().join("downtimes"), "").unwrap();
-        std::fs::write(dir.path().join("alive"), stopped).unwrap();
-        let second = Downtime::end(dir.path()).unwrap();
-        assert!(second.covers(time(back(50))) && !second.covers(time(back(101))));
+        stopped(dir.path(), 100);
+        let second = end(dir.path(), 1, false, &[3]);
+        assert!(second.covers(7, time(back(50))) && !second.covers(7, time(back(101))));
+        assert!(!second.covers(8, time(back(50))), "another file system");
         drop(second);
-        let third = Downtime::end(dir.path()).unwrap();
-        assert!(third.covers(time(back(50))), "of an earlier downtime");
+        let third = end(dir.path(), 1, false, &[3]);
+        assert!(third.covers(7, time(back(50))), "of an earlier downtime");
+    }
+
+    #[test]
+    fn what_is_owned_with_another_pool_or_not_at_all_for_a_while_was_not_owned() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(end(dir.path(), 1, true, &[3, 4]));
+        stopped(dir.path(), 100);
+        for (pool, exports) in [(2, [3, 4]), (1, [3, 5])] {
+            let other = end(dir.path(), pool, false, &exports);
+            assert!(other.covers(7, time(back(1000))), "nothing is known of its copies");
+        }
+        assert!(end(dir.path(), 1, false, &[4, 3]).covers(7, time(back(50))));
     }
 }

@@ -9,7 +9,7 @@ use crate::attr::Attr;
 use crate::backing::Store;
 use crate::cache::{Cache, Linked};
 use crate::cred::{Acting, Cred, Creds, privileged};
-use crate::downtime::Downtime;
+use crate::downtime::{Downtime, Owned};
 use crate::error::{Error, Result};
 use crate::fs::{self, Filesystem, Scheme};
 use crate::handle::{Handle, HandleKey};
@@ -261,8 +261,8 @@ impl Vfs {
         self.key.seal(export.id, kernel)
     }
 
-    /// Every file system served, for the cache engine. Their numbers in its keys are kept in `state_dir`.
-    pub fn store(&self, state_dir: &Path) -> std::io::Result<Store> {
+    /// The file systems served, each with the ids of its exports.
+    fn groups(&self) -> Vec<(Arc<Filesystem>, Vec<u32>)> {
         let mut groups: Vec<(Arc<Filesystem>, Vec<u32>)> = Vec::new();
         for export in &self.exports {
             match groups.iter_mut().find(|(fs, _)| Arc::ptr_eq(fs, &export.fs)) {
@@ -270,9 +270,23 @@ impl Vfs {
                 None => groups.push((export.fs.clone(), vec![export.id])),
             }
         }
-        let (filesystems, ids): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
+        groups
+    }
+
+    /// Every file system served, for the cache engine. Their numbers in its keys are kept in `state_dir`.
+    pub fn store(&self, state_dir: &Path) -> std::io::Result<Store> {
+        let (filesystems, ids): (Vec<_>, Vec<_>) = self.groups().into_iter().unzip();
         let numbers = crate::state::filesystem_numbers(state_dir, &ids)?;
-        Ok(Store::new(numbers.into_iter().zip(filesystems).collect(), self.budget.clone()))
+        Ok(Store::new(numbers.into_iter().zip(filesystems).collect(), self.budget.clone(), state_dir))
+    }
+
+    /// From now on everything served, which is `store`, is owned by a server with this `pool`, which may hold copies of it
+    /// unless it is `fresh`. When that was so before is kept in `state_dir`.
+    pub fn own(&self, store: &Store, state_dir: &Path, pool: u128, fresh: bool) -> std::io::Result<Downtime> {
+        let numbers = store.filesystems().iter().map(|(number, _)| *number);
+        let owned =
+            numbers.zip(self.groups()).map(|(filesystem, (_, exports))| Owned { filesystem, exports });
+        Downtime::end(state_dir, pool, fresh, &owned.collect::<Vec<_>>())
     }
 
     /// Makes everything served, which is the engine's backing `store`, equal to what the engine found in its log: `notes`.

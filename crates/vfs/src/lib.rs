@@ -17,6 +17,7 @@ mod commit;
 mod create;
 mod cred;
 mod data;
+mod disowned;
 mod downtime;
 mod error;
 mod export;

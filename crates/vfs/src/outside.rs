@@ -41,7 +41,7 @@ impl Linked {
     /// coarse clock.
     fn version(&self, object: &Object) -> Option<Version> {
         let attr = object.raw_attr().ok()?;
-        let unwatched = self.cache.downtime.covers(attr.backing_ctime);
+        let unwatched = self.cache.downtime.covers(self.number(), attr.backing_ctime);
         Some(Version { number: number(attr.backing_ctime), unwatched })
     }
 

@@ -113,6 +113,34 @@ fn a_cache_file_cut_short_in_service_costs_nothing() {
 }
 
 #[test]
+fn an_only_device_that_dies_is_done_without_and_what_comes_back_with_it_does_not_count() {
+    let home = tempfile::tempdir().unwrap();
+    let [one, kept] = ["one", "kept"].map(|name| home.path().join(name));
+    let flags = ["--mode", "write-back", "--cache", one.to_str().unwrap(), "--cache-size", "64MiB"];
+    let mut server = Serve::unsquashed().flags(&flags).start();
+    let mut copies = Copies::new(9);
+    copies.change(&mut server.connect(), 100);
+    copies.check(&mut server.connect());
+    std::fs::copy(&one, &kept).unwrap();
+    File::options().write(true).open(&one).unwrap().set_len(1 << 20).unwrap();
+    change_until(&mut copies, &server, "device-lost");
+    copies.change(&mut server.connect(), 100);
+    copies.check(&mut server.connect());
+    copies.check_directory(&server.data);
+    server.kill();
+    std::fs::copy(&kept, &one).unwrap();
+    for _ in 0..2 {
+        server.start();
+        copies.check(&mut server.connect());
+        copies.change(&mut server.connect(), 10);
+        server.kill();
+    }
+    server.start();
+    server.flush();
+    copies.check_directory(&server.data);
+}
+
+#[test]
 fn a_lost_device_that_was_replaced_concerns_nobody_any_more() {
     let server = cached();
     let mut copies = Copies::new(8);

@@ -36,6 +36,7 @@ mod mounting;
 mod names;
 mod objects;
 mod pool_errors;
+mod pools_in_turn;
 mod power_cut;
 mod reconciled;
 mod renaming;

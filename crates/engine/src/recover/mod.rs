@@ -81,16 +81,23 @@ impl Opening {
         &self.recovered.notes
     }
 
+    /// Whether the devices have anything that the backing store may lack.
+    pub fn holds_changes(&self) -> bool {
+        !self.unsure.is_empty() || !self.recovered.notes.is_empty()
+    }
+
     /// Puts the engine into service.
     ///
     /// # Errors
     /// See [`OpenError`]. Nothing that was on the devices is lost by that.
     pub async fn finish(self) -> Result<(Arc<Engine>, Recovered), OpenError> {
         let Opening { engine, unsure, cold, recovered } = self;
+        let noted = engine.recall_disowned().await?;
         engine.settle(unsure).await?;
         engine.start_tasks();
         engine.log.started().await.map_err(OpenError::Engine)?;
         engine.finish_cuts().await?;
+        engine.log_disowned(noted).await.map_err(OpenError::Engine)?;
         if !cold.is_empty() {
             engine.start("forebay-warm", |engine| engine.run_warm(cold));
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
-use forebay_engine::io::{Backing, BackingError, BackingResult, Io, Key, Time};
+use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned, Io, Key, Time};
 
 use super::file::Change;
 use super::{State, Store, Write};
@@ -176,6 +176,29 @@ impl Backing for Store {
                 return Err(BackingError::Io(EIO));
             }
             Ok(state.capacity.saturating_sub(state.used()) * BLOCK as u64)
+        })
+    }
+
+    fn disown(&self, _: u128, object: &Key, what: Disowned) -> Io<BackingResult<()>> {
+        let object = object.clone();
+        self.operation(40, move |store, state| {
+            if store.fails(state) {
+                return Err(BackingError::Io(EIO));
+            }
+            state.disowned.push((object, what));
+            store.hits.hit(Fault::Disowned);
+            Ok(())
+        })
+    }
+
+    fn disowned(&self, _: u128) -> Io<BackingResult<Vec<(Key, Disowned)>>> {
+        self.operation(1, |_, state| Ok(state.disowned.clone()))
+    }
+
+    fn forget_disowned(&self, _: u128) -> Io<BackingResult<()>> {
+        self.operation(40, |_, state| {
+            state.disowned.clear();
+            Ok(())
         })
     }
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::buffer::{BLOCK, Slice};
-use forebay_engine::io::{BackingError, Key, Time};
+use forebay_engine::io::{BackingError, Disowned, Key, Time};
 use forebay_lock::Mutex;
 
 use crate::content::Content;
@@ -63,6 +63,8 @@ struct State {
     base: Duration,
     next: u64,
     under_way: BTreeMap<u64, Write>,
+    /// What of the pool does not count, durably.
+    disowned: Vec<(Key, Disowned)>,
     /// Whoever asks for anything makes a mistake.
     closed: bool,
 }
@@ -85,6 +87,7 @@ impl Store {
             base,
             next: 0,
             under_way: BTreeMap::new(),
+            disowned: Vec::new(),
             closed: false,
         };
         Store { executor: executor.clone(), hits: hits.clone(), state: Arc::new(Mutex::new(state)) }

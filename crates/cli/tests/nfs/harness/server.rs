@@ -175,6 +175,25 @@ impl Server {
         }
     }
 
+    /// Other words on the command line, from the next start on.
+    pub(crate) fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| flag.to_string()).collect();
+    }
+
+    /// What is said instead of starting.
+    pub(crate) fn refusal(&self) -> String {
+        let mut child = self.command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        while stderr.read_line(&mut said).unwrap() > 0 {
+            if said.contains("Listening on ") {
+                child.kill().unwrap();
+            }
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
+        said
+    }
+
     /// The two cache files of a server with a cache.
     pub(crate) fn caches(&self) -> [PathBuf; 2] {
         ["a", "b"].map(|name| self.home.path().join("caches").join(name))
