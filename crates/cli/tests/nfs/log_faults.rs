@@ -73,9 +73,10 @@ fn the_journal_of_one_file_system_fails_and_others_have_checkpoints() {
     server.kill();
 }
 
-/// Changes so much below `dir` that the log does not hold it, with records as long as they can be.
-fn overfill(server: &Server, dir: FileHandle) {
-    let (threads, each) = (4, 3000);
+/// Makes four times `each` links in `dir`, with records as long as they can be: more than these may take of the log if `each`
+/// is 1200, and more than it holds if it is 3000.
+fn overfill(server: &Server, dir: FileHandle, each: usize) {
+    let threads = 4;
     let (send, ended) = std::sync::mpsc::channel();
     for thread in 0..threads {
         let (mut c, send) = (server.connect(), send.clone());
@@ -116,8 +117,8 @@ fn a_journal_that_does_not_answer_holds_up_no_other_file_system() {
     let name = |n: usize| format!("file{n}").into_bytes();
     let made: Vec<_> = (0..300).map(|n| c.new_file(&first, &name(n), 0o644)).collect();
     let hanging = Hanging::begin(&slow);
-    overfill(&server, second);
-    assert!(events(&server).contains("has not answered"), "{}", events(&server));
+    overfill(&server, second, 1200);
+    wait_for(|| events(&server).contains("has not answered"));
     assert!(server.status()["health"].to_string().contains(slow.at.to_str().unwrap()));
     // Its text is longer than a record: it needs checkpoints by itself.
     assert_eq!(c.symlink(&second, b"long", &[b't'; 3000]).status(), Nfsstat3::Ok);
@@ -151,7 +152,7 @@ fn the_changes_of_a_file_system_whose_journal_fails_do_not_fill_the_log() {
     }
     broken.cut_power("1");
     wait_for(|| events(&server).contains(JOURNAL_FAILS));
-    overfill(&server, second);
+    overfill(&server, second, 3000);
     server.kill();
     assert!(broken.power_on());
     server.start();
