@@ -209,6 +209,9 @@ impl Client {
             Ok(seq) => self.shared.model.lock().accepted(id, seq),
             Err(error) => self.write_failed(id, number, error),
         }
+        if self.engine.active() == 0 {
+            self.shared.model.lock().log_lost();
+        }
         self.shared.objects.lock().release(number);
         if let (Ok(seq), true) = (result, stable) {
             match self.engine.commit(seq).await {

@@ -183,6 +183,16 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         }
     }
 
+    /// Operation `id` was accepted and is lost, though later ones may not be: the log is, and clients are told.
+    pub fn lose(&mut self, id: u32) {
+        let Some(at) = self.operations.iter().position(|operation| operation.id == id) else { return };
+        let lost = &mut self.operations[at];
+        if !lost.durable {
+            (lost.running, lost.accepted, lost.visible) = (false, false, false);
+            self.operations.iter_mut().for_each(|operation| operation.after &= !(1 << at));
+        }
+    }
+
     fn mask(&self, which: impl Fn(&Operation<C>) -> bool) -> u64 {
         self.operations
             .iter()

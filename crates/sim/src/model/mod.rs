@@ -212,6 +212,21 @@ impl Model {
         self.answer(id, false, false);
     }
 
+    /// The log is lost with the last device, and so is perhaps what was accepted and not durable, whatever was asked for
+    /// later; the write verifier says so.
+    pub fn log_lost(&mut self) {
+        let open: Vec<u32> = self.open(u64::MAX);
+        for id in open {
+            let Some(operation) = self.operations.get_mut(&id) else { continue };
+            operation.open = false;
+            let (object, blocks) = (operation.object, operation.blocks.clone());
+            let Some(object) = self.objects.get_mut(&object) else { continue };
+            object.blocks.range_mut(blocks).for_each(|(_, block)| block.lose(id));
+            object.size.lose(id);
+            object.mtime.lose(id);
+        }
+    }
+
     /// Operations accepted up to `seq` and not known to be durable: what a commit that begins now covers.
     pub fn open(&self, seq: u64) -> Vec<u32> {
         let covered = |operation: &Operation| operation.open && operation.seq.is_some_and(|own| own <= seq);

@@ -79,3 +79,21 @@ fn nothing_is_left_beyond_a_truncation() {
     assert!(read(&mut model, write, 0..101).is_err());
     assert!(model.observe_size(1, 100).is_err());
 }
+
+#[test]
+fn what_was_accepted_may_go_with_the_log_and_what_came_later_stays() {
+    for (log_lost, possible) in [(false, false), (true, true)] {
+        let mut model = Model::default();
+        model.create(1, 4096, 0, NOW);
+        let unstable = model.begin_write(1, 8192, 4096, NOW);
+        model.accepted(unstable, 1);
+        if log_lost {
+            model.log_lost();
+        }
+        let later = model.begin_write(1, 4096, 4096, NOW);
+        model.durable(later);
+        model.crash(false);
+        assert!(model.observe_size(1, 4096).is_err(), "what is durable stays");
+        assert_eq!(model.observe_size(1, 8192).is_ok(), possible);
+    }
+}

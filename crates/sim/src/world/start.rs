@@ -136,8 +136,11 @@ impl World {
             deliver: Arc::new(|batch| batch()),
             events: Arc::new(move |event| {
                 shared.tell(|| format!("event {event:?}"));
-                if let Event::DeviceLost { device, .. } = event {
+                if let Event::DeviceLost { device, left } = event {
                     shared.lost.lock().push(device);
+                    if left == 0 {
+                        shared.model.lock().log_lost();
+                    }
                 }
             }),
         };
@@ -162,7 +165,7 @@ impl World {
             OpenError::Hole { .. } if self.plan.is_lenient() => Refused::Lost,
             // The last device says that the others are out of date, two of which may have had both copies of something.
             OpenError::Hole { .. }
-                if self.plan.disaster == Some(Disaster::AllGone) && self.plan.devices.len() > 2 =>
+                if self.plan.disaster == Some(Disaster::AllGone) && self.disks.len() > 2 =>
             {
                 Refused::Lost
             }
