@@ -23,18 +23,27 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use rustix::event::{EventfdFlags, eventfd};
+use forebay_engine::io::Io;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use crate::executor::{Inside, collect, hand_over, ring_bell_of};
+use crate::executor::{Inside, block_on, collect, hand_over, ring_bell_of};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The futures of a thread. Dropped in this order: operations under way end last.
 struct Tasks {
-    /// `None` while one is being polled.
-    running: Slab<(Option<Task>, Waker)>,
+    running: Slab<Running>,
+    /// How many are not to be dropped before their end.
+    kept: usize,
     bell: Arc<Bell>,
     _inside: Inside,
+}
+
+struct Running {
+    /// `None` while it is being polled.
+    task: Option<Task>,
+    waker: Waker,
+    kept: bool,
 }
 
 /// Where futures of a thread say that they can go on.
@@ -53,6 +62,8 @@ struct Woken {
 
 thread_local! {
     static TASKS: RefCell<Option<Tasks>> = const { RefCell::new(None) };
+    /// What is to be run at the end of [`and_then_run`].
+    static LATER: RefCell<Option<Vec<Io<()>>>> = const { RefCell::new(None) };
 }
 
 /// Lets this thread [`spawn`]. The descriptor becomes readable (watch it edge-triggered, nobody reads it) when there is
@@ -64,7 +75,7 @@ pub fn attach() -> io::Result<Arc<OwnedFd>> {
     let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     ring_bell_of(&fd)?;
     let bell = Arc::new(Bell { woken: Mutex::default(), asleep: AtomicBool::new(true), eventfd: fd.clone() });
-    TASKS.set(Some(Tasks { running: Slab::new(), bell, _inside: Inside::enter() }));
+    TASKS.set(Some(Tasks { running: Slab::new(), kept: 0, bell, _inside: Inside::enter() }));
     Ok(fd)
 }
 
@@ -78,13 +89,43 @@ pub fn attached() -> bool {
 /// It must not block, nor sleep on the engine's clock: its time would come at the next turn only.
 pub fn spawn(future: impl Future<Output = ()> + 'static) {
     TASKS.with_borrow_mut(|tasks| {
-        let Some(Tasks { running, bell, .. }) = tasks else { return };
-        let entry = running.vacant_entry();
-        let key = entry.key();
-        let waker = Waker::from(Arc::new(Woken { key, bell: bell.clone() }));
-        entry.insert((Some(Box::pin(future)), waker));
-        bell.push(key);
+        if let Some(tasks) = tasks {
+            tasks.add(Box::pin(future), false);
+        }
     });
+}
+
+/// Runs `act`, and then, waiting for it, what the engine would have this thread do meanwhile ([`Spawn::here`]).
+///
+/// [`Spawn::here`]: forebay_engine::io::Spawn::here
+pub fn and_then_run<T>(act: impl FnOnce() -> T) -> T {
+    /// Also after a panic, or others would wait for ever.
+    struct Later(Option<Vec<Io<()>>>);
+    impl Drop for Later {
+        fn drop(&mut self) {
+            LATER.replace(self.0.take()).into_iter().flatten().for_each(block_on);
+        }
+    }
+    let _later = Later(LATER.replace(Some(Vec::new())));
+    act()
+}
+
+/// As [`Spawn::here`](forebay_engine::io::Spawn::here): [`detach`] runs it to its end.
+pub(crate) fn spawn_to_end(task: Io<()>) -> Option<Io<()>> {
+    let task = LATER.with_borrow_mut(|later| match later {
+        Some(later) => {
+            later.push(task);
+            None
+        }
+        None => Some(task),
+    })?;
+    TASKS.with_borrow_mut(|tasks| match tasks {
+        Some(tasks) => {
+            tasks.add(task, true);
+            None
+        }
+        None => Some(task),
+    })
 }
 
 /// Lets the thread's futures go on as far as they can without waiting.
@@ -103,8 +144,16 @@ pub fn turn() {
     }
 }
 
-/// Drops what is left of the thread's futures, and waits for the operations that they had under way.
+/// Runs those futures of the thread to their end that somebody relies on, drops the others, and waits for the operations
+/// that they had under way.
 pub fn detach() {
+    loop {
+        turn();
+        let keeps =
+            |tasks: &Option<Tasks>| tasks.as_ref().filter(|tasks| tasks.kept > 0).map(|t| t.bell.clone());
+        let Some(bell) = TASKS.with_borrow(keeps) else { break };
+        bell.wait();
+    }
     // Dropped outside the cell: futures may do anything then.
     let tasks = TASKS.take();
     drop(tasks);
@@ -113,18 +162,29 @@ pub fn detach() {
 fn poll_woken(bell: &Bell) {
     for key in bell.take() {
         let taken = TASKS.with_borrow_mut(|tasks| {
-            let (task, waker) = tasks.as_mut()?.running.get_mut(key)?;
-            Some((task.take()?, waker.clone()))
+            let running = tasks.as_mut()?.running.get_mut(key)?;
+            Some((running.task.take()?, running.waker.clone()))
         });
         let Some((mut task, waker)) = taken else { continue };
         let ended = task.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(());
         TASKS.with_borrow_mut(|tasks| {
             let Some(tasks) = tasks else { return };
             match ended {
-                true => drop(tasks.running.remove(key)),
-                false => tasks.running[key].0 = Some(task),
+                true => tasks.kept -= usize::from(tasks.running.remove(key).kept),
+                false => tasks.running[key].task = Some(task),
             }
         });
+    }
+}
+
+impl Tasks {
+    fn add(&mut self, task: Task, kept: bool) {
+        let entry = self.running.vacant_entry();
+        let key = entry.key();
+        let waker = Waker::from(Arc::new(Woken { key, bell: self.bell.clone() }));
+        entry.insert(Running { task: Some(task), waker, kept });
+        self.kept += usize::from(kept);
+        self.bell.push(key);
     }
 }
 
@@ -149,6 +209,14 @@ impl Bell {
     fn fall_asleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         self.lock().is_empty()
+    }
+
+    /// Waits until it sounds, for who does not watch the descriptor.
+    fn wait(&self) {
+        // An interrupted wait is an empty one.
+        let _ = poll(&mut [PollFd::new(&*self.eventfd, PollFlags::IN)], None);
+        // Empty only if somebody else waited as well.
+        let _ = rustix::io::read(&*self.eventfd, &mut [0; 8]);
     }
 
     fn sound(&self) {

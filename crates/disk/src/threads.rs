@@ -6,6 +6,7 @@ use forebay_engine::io::{Io, Spawn};
 use forebay_lock::Mutex;
 
 use crate::executor::block_on;
+use crate::tasks;
 
 /// Runs each task on a thread of its own, named as the task.
 #[derive(Default)]
@@ -45,5 +46,9 @@ impl Spawn for Threads {
                 std::process::abort();
             }
         }
+    }
+
+    fn here(&self, task: Io<()>) -> Option<Io<()>> {
+        tasks::spawn_to_end(task)
     }
 }

@@ -8,11 +8,12 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use forebay_disk::{FileDevice, block_on, tasks};
+use forebay_disk::{FileDevice, Threads, block_on, tasks};
 use forebay_engine::buffer::{BLOCK, Buffer};
-use forebay_engine::io::{Device, Durability};
+use forebay_engine::io::{Device, Durability, Io, Spawn};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 const BLOCKS: u64 = 4096;
@@ -150,4 +151,39 @@ fn elsewhere_a_future_is_dropped() {
     assert!(!tasks::attached());
     tasks::spawn(async move { drop(inside) });
     assert_eq!(Rc::strong_count(&shared), 1);
+}
+
+/// Something for [`Spawn::here`] that waits for a device.
+fn writing(device: &Arc<FileDevice>, ended: &Arc<AtomicBool>) -> Io<()> {
+    let (device, ended) = (device.clone(), ended.clone());
+    Box::pin(async move {
+        device.write(0, Buffer::zeroed(1).into(), Durability::Now).await.unwrap();
+        ended.store(true, Ordering::SeqCst);
+    })
+}
+
+#[test]
+fn what_the_engine_gives_a_loop_is_at_its_end_when_the_loop_is() {
+    let home = tempfile::tempdir().unwrap();
+    let (device, ended) = (device(home.path()), Arc::new(AtomicBool::new(false)));
+    let running = Loop::new();
+    assert!(Threads::new().here(writing(&device, &ended)).is_none());
+    tasks::spawn(std::future::pending());
+    assert!(!ended.load(Ordering::SeqCst), "not before the loop's turn");
+    drop(running);
+    assert!(ended.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_thread_without_a_loop_does_it_where_it_says_that_it_will() {
+    let home = tempfile::tempdir().unwrap();
+    let (device, ended) = (device(home.path()), Arc::new(AtomicBool::new(false)));
+    let threads = Threads::new();
+    assert!(threads.here(writing(&device, &ended)).is_some(), "it has no place for it");
+    let during = tasks::and_then_run(|| {
+        assert!(threads.here(writing(&device, &ended)).is_none());
+        ended.load(Ordering::SeqCst)
+    });
+    assert!(!during && ended.load(Ordering::SeqCst));
+    assert!(threads.here(writing(&device, &ended)).is_some(), "not any more");
 }

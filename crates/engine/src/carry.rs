@@ -47,7 +47,7 @@ impl Engine {
             }
             let full = || (self.log.is_full() || self.closing()).then_some(false);
             let room = || self.log.has_room(0).then_some(true);
-            if !self.log.changed.until(|| room().or_else(full)).await {
+            if !self.log.until(|| room().or_else(full)).await {
                 return Ok(None);
             }
         }

@@ -24,10 +24,11 @@ impl Engine {
                 Step::Roll => self.roll().await,
                 Step::Stop => break,
             }
+            self.log.end_step();
         }
     }
 
-    async fn write_frame(&self, closed: Closed) {
+    pub(crate) async fn write_frame(&self, closed: Closed) {
         let Closed { seq, segment, start, end, reach, buffer } = closed;
         let blocks = usize::from(end - start);
         let buffer = Arc::new(buffer);

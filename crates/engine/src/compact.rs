@@ -136,7 +136,7 @@ impl Engine {
                     return Ok(placed.seq);
                 }
             }
-            self.log.changed.until(|| (self.closing() || self.log.has_room(1)).then_some(())).await;
+            self.log.until(|| (self.closing() || self.log.has_room(1)).then_some(())).await;
             if self.closing() {
                 return Ok(0);
             }

@@ -96,7 +96,7 @@ impl Engine {
             // Both in one frame: the record must not be seen without the rewritten block.
             let appended = self.log.append_cut(object, &facts, size, last.as_ref(), &self.segments)?;
             let Some((appended, placed)) = appended else {
-                self.log.changed.until(|| self.log.has_room(1).then_some(())).await;
+                self.log.until(|| self.log.has_room(1).then_some(())).await;
                 continue;
             };
             let mut state = object.lock();

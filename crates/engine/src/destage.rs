@@ -202,7 +202,7 @@ impl Engine {
     pub(crate) async fn empty_log(&self) -> Result<()> {
         if let Some(segment) = self.log.used_segment() {
             self.log.want_roll();
-            self.log.changed.until(|| self.log.has_left(segment).then_some(())).await;
+            self.log.until(|| self.log.has_left(segment).then_some(())).await;
         }
         self.notes_let_go().await?;
         self.segments.advance();

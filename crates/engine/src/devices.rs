@@ -116,7 +116,7 @@ impl Engine {
                 }
                 (!self.segments.log_is_on(index) || self.segments.blocks().1 > 0).then_some(Ok(()))
             };
-            self.log.changed.until(ready).await?;
+            self.log.until(ready).await?;
         }
     }
 }

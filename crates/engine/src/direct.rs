@@ -142,7 +142,7 @@ impl Engine {
                     self.forget_range(&mut object.lock(), block..block + 1);
                     break last;
                 }
-                self.log.changed.until(|| self.log.has_room(0).then_some(())).await;
+                self.log.until(|| self.log.has_room(0).then_some(())).await;
             };
         }
         Ok(last)

@@ -192,6 +192,8 @@ impl Engine {
     }
 
     pub(crate) fn start_tasks(self: &Arc<Self>) {
+        let engine = Arc::downgrade(self);
+        self.log.set_lead(move || engine.upgrade().is_some_and(|engine| engine.lead()));
         self.start("forebay-log", Engine::run_log);
         self.start("forebay-destage", Engine::run_destage);
         self.start("forebay-clean", Engine::run_clean);

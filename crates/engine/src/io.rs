@@ -156,4 +156,8 @@ pub trait Clock: Send + Sync + 'static {
 pub trait Spawn: Send + Sync + 'static {
     /// Runs `task` to its end, side by side with everything else. `name` is for people.
     fn spawn(&self, name: &'static str, task: Io<()>);
+
+    /// Runs `task` to its end on the calling thread, from soon after the call on and beside whatever else that does. Gives it
+    /// back if the thread cannot.
+    fn here(&self, task: Io<()>) -> Option<Io<()>>;
 }

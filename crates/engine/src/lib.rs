@@ -23,6 +23,7 @@ mod gathered;
 mod ghost;
 mod gone;
 pub mod io;
+mod lead;
 mod leaf;
 mod legs;
 mod log;

@@ -169,7 +169,7 @@ impl Engine {
             if let Some(noted) = self.try_note(bytes)? {
                 return Ok(noted);
             }
-            self.log.changed.until(|| (self.closing() || self.log.has_room(0)).then_some(())).await;
+            self.log.until(|| (self.closing() || self.log.has_room(0)).then_some(())).await;
             if self.closing() {
                 return Err(Error::Closing);
             }

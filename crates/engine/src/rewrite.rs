@@ -45,7 +45,7 @@ impl Engine {
             } else if self.segments.lone_left() {
                 let frame = self.log.kick();
                 let done = || self.closing() || self.log.durable() >= frame || self.log.broken().is_some();
-                self.log.changed.until(|| done().then_some(())).await;
+                self.log.until(|| done().then_some(())).await;
                 if self.log.broken().is_some() {
                     return;
                 }
@@ -155,7 +155,7 @@ impl Engine {
                 }
             }
             let ready = || (self.closing() || self.log.has_room(1)).then_some(());
-            self.log.changed.until(ready).await;
+            self.log.until(ready).await;
             if self.closing() {
                 return false;
             }

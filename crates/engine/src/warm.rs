@@ -210,7 +210,7 @@ impl Engine {
         // What was not loaded must not be found again; only then may a change go without a word in the log.
         let frame = if self.segments.let_go_all_cold() { self.log.kick() } else { 0 };
         let over = || self.closing() || self.log.durable() >= frame || self.log.broken().is_some();
-        self.log.changed.until(|| over().then_some(())).await;
+        self.log.until(|| over().then_some(())).await;
         if self.log.durable() < frame || self.active() == 0 {
             // Copies that nobody knows of may be found again with the devices: it stays as it is.
             return;

@@ -158,7 +158,7 @@ impl Engine {
                 Blocked::Pace => self.destager.pace.wait(self).await,
                 Blocked::Room => {
                     let ready = || self.log.has_room(write.data.len().div_ceil(BLOCK) + 1).then_some(());
-                    self.log.changed.until(ready).await;
+                    self.log.until(ready).await;
                 }
             }
         }
@@ -306,7 +306,7 @@ impl Engine {
             if let Some(appended) = self.log.append(object, &facts, record, arguments)? {
                 return Ok(appended);
             }
-            self.log.changed.until(|| self.log.has_room(0).then_some(())).await;
+            self.log.until(|| self.log.has_room(0).then_some(())).await;
         }
     }
 }

@@ -129,3 +129,54 @@ fn at_once<G>(result: TryLockResult<G>) -> Option<G> {
         Err(TryLockError::WouldBlock) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads that take turns hand on each turn after the lock: a notification that is thought needless and is not would
+    /// leave all of them asleep.
+    #[test]
+    fn no_notification_is_lost() {
+        const THREADS: usize = 4;
+        let (turn, changed) = (Mutex::new(0), Condvar::new());
+        std::thread::scope(|scope| {
+            for me in 0..THREADS {
+                let (turn, changed) = (&turn, &changed);
+                scope.spawn(move || {
+                    for round in 0..5000 {
+                        let mine = |now: usize| now == round * THREADS + me;
+                        let mut now = turn.lock();
+                        while !mine(*now) {
+                            let late = Duration::from_secs(60);
+                            now = match round % 2 {
+                                0 => changed.wait(now),
+                                _ => changed.wait_while_for(now, late, |now| !mine(*now)),
+                            };
+                        }
+                        *now += 1;
+                        drop(now);
+                        changed.notify_all();
+                    }
+                });
+            }
+        });
+        assert_eq!(*turn.lock(), THREADS * 5000);
+        assert_eq!(changed.waiting.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_lock_outlives_a_panic() {
+        let lock = Mutex::new(1);
+        let died = std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    let _held = lock.lock();
+                    panic!("under the lock");
+                })
+                .join()
+        });
+        assert!(died.is_err());
+        assert_eq!((*lock.lock(), lock.try_lock().map(|value| *value)), (1, None));
+    }
+}

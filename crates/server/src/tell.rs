@@ -101,7 +101,8 @@ pub(crate) fn tell_checkpoint(log: &EventLog, vfs: &Weak<Vfs>, news: Checkpointe
         }
         Checkpointed::Refused(error) => {
             let message = format!(
-                "the journal of a served file system takes no commit ({error}): nothing can be changed in {failing}, and what                  the cache has of it stays there; it is tried again every 5 seconds"
+                "the journal of a served file system takes no commit ({error}): nothing can be changed in {failing}, and what \
+                 the cache has of it stays there; it is tried again every 5 seconds"
             );
             (Severity::Error, "checkpoint-refused", message)
         }

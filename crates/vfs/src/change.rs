@@ -46,7 +46,7 @@ pub struct Renamed {
 
 /// A directory locked for a change of its names.
 pub(crate) struct Renaming<'a> {
-    dir: &'a Target,
+    pub(crate) dir: &'a Target,
     _alone: Option<RwLockWriteGuard<'a, ()>>,
     stamp: Option<Stamp>,
     change: Change<'a>,
@@ -61,8 +61,20 @@ impl<'a> Renaming<'a> {
     /// The caller has locked it, with others.
     fn locked(dir: &'a Target) -> Self {
         let object = &dir.object;
-        let stamp = object.attr().ok().and_then(|attr| stamp(object, &attr));
-        Renaming { dir, _alone: None, stamp, change: object.begin_change() }
+        let quiet = object.quiet();
+        let change = object.begin_change();
+        let stamp = change.before.ok().zip(quiet).map(|(attr, changes)| Stamp { ctime: attr.ctime, changes });
+        Renaming { dir, _alone: None, stamp, change }
+    }
+
+    /// The directory's attributes before the change.
+    pub(crate) fn before(&self) -> Result<Attr> {
+        self.change.before.or_else(|_| self.dir.attr())
+    }
+
+    /// What the log says of the directory, after the change.
+    pub(crate) fn logged(&self) -> Option<oplog::Object> {
+        oplog::object(self.dir, &self.change.after()?, None)
     }
 
     /// Ends the change; if it was `done`, the names in `changed` now lead elsewhere.
@@ -86,20 +98,21 @@ impl Vfs {
         if let Err(error) = target.export.fs.can_change() {
             return Changed { result: Err(error), wcc: self.wcc_of(target), intent: None };
         }
-        let refreshed = self.attr_of(target).and_then(|attr| self.refresh(target, &attr, Wait::Yes));
+        let refreshed = target.attr().and_then(|attr| self.refresh(target, &attr, Wait::Yes));
         let _alone = target.object.changing.write();
         let change = target.object.begin_change();
-        let result = refreshed.and_then(|()| self.attr_of(target)).and_then(|attr| match guard {
+        let result = refreshed.and(change.before).and_then(|attr| match guard {
             Some(ctime) if ctime != attr.ctime => Err(Error::NotSync),
             _ => self.apply(target, &attr, cred, set),
         });
+        let logged = change.after().and_then(|attr| oplog::object(target, &attr, None));
         let wcc = change.end();
         // Even a failure may have changed something: several attributes are several system calls.
         let changed = !set.is_empty() && result != Err(Error::NotSync);
         let intent = changed.then(|| {
             let fs = &target.export.fs;
             let way = fs.way_with_size(&target.object, set.size);
-            let did = Did { objects: oplog::objects(&[target]), ..Did::default() };
+            let did = Did { objects: logged.into_iter().collect(), ..Did::default() };
             metadata(&[target], fs.changed(way, did))
         });
         Changed { result, wcc, intent }
@@ -164,7 +177,9 @@ impl Vfs {
         if let Err(error) = changeable(dir, name) {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         }
-        self.unlink(Renaming::begin(dir), name, cred, AtFlags::empty())
+        let renaming = Renaming::begin(dir);
+        let victim = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok();
+        self.unlink(renaming, name, victim, cred, AtFlags::empty())
     }
 
     /// Removes an empty directory.
@@ -184,8 +199,8 @@ impl Vfs {
                 Err(error) => return failed(error),
             };
             match places::lock_removal(dir, name, &seen) {
-                Ok(Some(_locked)) => {
-                    return self.unlink(Renaming::locked(dir), name, cred, AtFlags::REMOVEDIR);
+                Ok(Some((_locked, victim))) => {
+                    return self.unlink(Renaming::locked(dir), name, victim, cred, AtFlags::REMOVEDIR);
                 }
                 Ok(None) => {}
                 Err(error) => return failed(error),
@@ -193,20 +208,27 @@ impl Vfs {
         }
     }
 
-    fn unlink(&self, renaming: Renaming<'_>, name: &[u8], cred: &Cred, flags: AtFlags) -> Changed<()> {
+    /// Removes `name`, which leads to `victim`.
+    fn unlink(
+        &self,
+        renaming: Renaming<'_>,
+        name: &[u8],
+        victim: Option<KernelHandle>,
+        cred: &Cred,
+        flags: AtFlags,
+    ) -> Changed<()> {
         let dir = renaming.dir;
-        let victim = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok();
         // Its link count changes, and with it what was seen of it under other names.
         let fs = &dir.export.fs;
         let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
-        let result = self.attr_of(dir).and_then(|_| {
+        let result = renaming.before().and_then(|_| {
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
         });
         drop(changing);
         let intent = result.is_ok().then(|| {
             let bindings = [binding(dir, name, victim, None)].into_iter().collect();
-            let did = Did { bindings, objects: oplog::objects(&[dir]), ..Did::default() };
+            let did = Did { bindings, objects: renaming.logged().into_iter().collect(), ..Did::default() };
             metadata(&[dir], fs.changed(fs.way(), did))
         });
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
@@ -275,7 +297,8 @@ impl Vfs {
         // Else rename(2) will refuse, or has nothing to do.
         let moves = moved.is_some() && victim != moved;
         let mut announced = None;
-        let result = self.attr_of(from).and(self.attr_of(to)).and_then(|_| {
+        let both = first.before().and(second.as_ref().map_or(Ok(()), |second| second.before().map(drop)));
+        let result = both.and_then(|()| {
             if moves {
                 announced = fs.announce(way, [from.object.kernel, to.object.kernel])?;
             }
@@ -289,7 +312,9 @@ impl Vfs {
             locator.learn(moved, &to.object.kernel, to_name);
         }
         let intent = done.then(|| {
-            let mut did = Did { objects: oplog::objects(&[from, to]), ..Did::default() };
+            let objects =
+                first.logged().into_iter().chain(second.as_ref().and_then(Renaming::logged)).collect();
+            let mut did = Did { objects, ..Did::default() };
             if victim != moved {
                 did.bindings.push(binding(from, from_name, moved, None));
                 did.bindings.push(binding(to, to_name, victim, moved));
@@ -337,8 +362,8 @@ impl Vfs {
         let own = target.export.fs.own_change(&target.object);
         // As the server: a caller may link what it does not own (as over any NFS server), if it may
         // change the directory.
-        let result = self
-            .attr_of(dir)
+        let result = renaming
+            .before()
             .and_then(|attr| self.require(dir, cred, &attr, want::WRITE | want::EXECUTE, Wait::Yes))
             .and_then(|()| {
                 let mut path = [0; 32];
@@ -349,7 +374,8 @@ impl Vfs {
         let kernel = Some(target.object.kernel);
         let intent = result.is_ok().then(|| {
             let bindings = [binding(dir, name, None, kernel)].into_iter().collect();
-            let did = Did { bindings, objects: oplog::objects(&[dir, target]), ..Did::default() };
+            let objects = renaming.logged().into_iter().chain(oplog::objects(&[target])).collect();
+            let did = Did { bindings, objects, ..Did::default() };
             metadata(&[dir, target], dir.export.fs.changed(dir.export.fs.way(), did))
         });
         let wcc = renaming.end(result.is_ok(), &[(name, kernel)]);

@@ -10,7 +10,7 @@ use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs};
 use crate::oplog::{self, Did, Rights, binding};
-use crate::sys::{self, KernelHandle};
+use crate::sys::KernelHandle;
 
 /// How CREATE treats a name that is taken (RFC 1813 createmode3).
 #[derive(Clone, Copy, Debug)]
@@ -84,9 +84,8 @@ impl Vfs {
         };
         let number = rustix::fs::fstat(&file)?.st_ino;
         let finish = || {
-            // By its descriptor, not its name: others may have given that to another file already.
-            let (object, attr) =
-                dir.export.fs.adopt_named(sys::reopen(&file, OFlags::PATH)?, &dir.object, name)?;
+            let path = dir.export.fs.path_of_new(&file, number, &dir.object, name)?;
+            let (object, attr) = dir.export.fs.adopt_named(path, &dir.object, name)?;
             object.keep_writer(file, &self.budget);
             // What creation already gave needs no second call.
             let set = SetAttr { mode: None, size: set.size.filter(|size| *size != 0), ..set };
@@ -158,17 +157,20 @@ impl Vfs {
                 let _acting = vfs.act_as(cred)?;
                 make_special(dir, name, special, set.mode.unwrap_or(0) & 0o7777)?;
             }
-            let mut number = None;
+            let mut seen = None;
             let mut finish = || {
                 let (object, attr) = dir.export.fs.child(&dir.object, name, false)?;
-                number = Some(rustix::fs::fstat(object.path())?.st_ino);
+                seen = Some(object.clone());
                 // mkdir(2) ignores set-uid and set-gid; a symbolic link has no mode of its own.
                 let again =
                     matches!(special, Special::Directory) && set.mode.is_some_and(|mode| mode & 0o6000 != 0);
                 let set = SetAttr { mode: set.mode.filter(|_| again), size: None, ..*set };
                 vfs.finish(Target { export: dir.export.clone(), object }, attr, set, cred)
             };
-            let made = finish().inspect_err(|_| vfs.take_back(dir, name, number))?;
+            let made = finish().inspect_err(|_| {
+                let seen = seen.and_then(|object| rustix::fs::fstat(object.path()).ok());
+                vfs.take_back(dir, name, seen.map(|stat| stat.st_ino));
+            })?;
             Ok((made, Some(new)))
         })
     }
@@ -189,14 +191,14 @@ impl Vfs {
         let renaming = Renaming::begin(dir);
         let ticket = fs.linked().map(|_| fs.making.begin());
         let covered = || if recorded { Ok(()) } else { fs.without_record() };
-        let result = self.attr_of(dir).and_then(|_| covered()).and_then(|()| make(self));
+        let result = renaming.before().and_then(|_| covered()).and_then(|()| make(self));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|((target, _), _)| target.object.kernel);
         let intent = result.as_ref().ok().map(|((target, attr), new)| {
             let size = size.filter(|size| new.is_none() || *size > 0);
             let way = fs.way_with_size(&target.object, size);
             let intent = metadata(
                 &[dir, target],
-                fs.changed(way, Did { ticket, ..did(dir, name, target, attr, new) }),
+                fs.changed(way, Did { ticket, ..did(&renaming, name, target, attr, new) }),
             );
             if size.is_some() {
                 fs.way_with_size(&target.object, size);
@@ -231,16 +233,15 @@ impl Vfs {
 }
 
 /// What is to be logged of a creation, or of one that found its object there.
-fn did(dir: &Target, name: &[u8], target: &Target, attr: &Attr, new: &Option<New>) -> Did {
+fn did(renaming: &Renaming<'_>, name: &[u8], target: &Target, attr: &Attr, new: &Option<New>) -> Did {
     let kernel = target.object.kernel;
     if new.is_none() {
         return Did { objects: oplog::objects(&[target]), ..Did::default() };
     }
     let made = Some(Rights { mode: attr.mode, uid: attr.uid, gid: attr.gid });
-    let mut objects = oplog::objects(&[dir]);
-    objects.extend(oplog::object(target, attr, new.clone()));
+    let objects = renaming.logged().into_iter().chain(oplog::object(target, attr, new.clone())).collect();
     Did {
-        bindings: [binding(dir, name, None, Some(kernel))].into_iter().collect(),
+        bindings: [binding(renaming.dir, name, None, Some(kernel))].into_iter().collect(),
         objects,
         made,
         ticket: None,

@@ -92,7 +92,7 @@ impl Vfs {
         wait: Wait,
         into: &mut impl ReadInto,
     ) -> Result<Reading> {
-        let mut attr = self.attr_of(target)?;
+        let mut attr = target.attr()?;
         permitted(self, target, cred, &attr, want::READ, wait)?;
         let there = attr.size.saturating_sub(offset);
         if there == 0 {
@@ -120,7 +120,7 @@ impl Vfs {
                 return Err(Error::WouldBlock);
             }
             // The file shrank while it was read.
-            attr = self.attr_of(target)?;
+            attr = target.attr()?;
         }
         let eof = len < asked || offset + len as u64 >= attr.size;
         Ok(Reading::Done(ReadOut { len, eof, attr }))
@@ -174,7 +174,7 @@ impl Vfs {
             let Some(side_by_side) = side_by_side else { return refused(Error::WouldBlock) };
             let change = target.object.begin_change();
             let errors = target.object.uncommitted.errors();
-            let attr = change.before.map_or_else(|| self.attr_of(target), Ok);
+            let attr = change.before.or_else(|_| target.attr());
             if let Ok(attr) = &attr
                 && self.is_outdated(target, attr)
             {
@@ -251,7 +251,7 @@ impl Vfs {
     pub fn commit_range(&self, target: &Target, cred: &Cred, offset: u64, count: u64) -> (Changed<()>, u64) {
         let errors = target.object.uncommitted.errors();
         let seen = target.object.uncommitted.writes();
-        let attr = self.attr_of(target);
+        let attr = target.attr();
         let result = match &attr {
             Ok(attr) => permitted(self, target, cred, attr, want::WRITE, Wait::Yes),
             Err(error) => Err(*error),

@@ -105,6 +105,18 @@ pub struct Target {
     pub object: Arc<Object>,
 }
 
+impl Target {
+    /// Attributes; an object whose last link went behind the server's back is forgotten, so that its
+    /// space is freed.
+    pub(crate) fn attr(&self) -> Result<Attr> {
+        self.object.attr().inspect_err(|error| {
+            if *error == Error::Stale {
+                self.export.fs.table.forget(&self.object);
+            }
+        })
+    }
+}
+
 /// How a stop went.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopped {

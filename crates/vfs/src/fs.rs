@@ -347,6 +347,22 @@ impl Filesystem {
         }
     }
 
+    /// Opens a file just made as `name` in `dir`, inode `number`, as O_PATH. By its name, which costs less than by its
+    /// descriptor, unless others have given that to another file already: its number is taken while it is open.
+    pub(crate) fn path_of_new(
+        &self,
+        file: &OwnedFd,
+        number: u64,
+        dir: &Object,
+        name: &[u8],
+    ) -> Result<OwnedFd> {
+        let named = self.open_child(dir, name, false);
+        match named.and_then(|named| Ok((rustix::fs::fstat(&named)?.st_ino == number).then_some(named))) {
+            Ok(Some(named)) => Ok(named),
+            _ => Ok(sys::reopen(file, OFlags::PATH)?),
+        }
+    }
+
     /// Looks `name` up in `dir` and takes what it finds into the table.
     pub(crate) fn child(&self, dir: &Object, name: &[u8], cached: bool) -> Result<(Arc<Object>, Attr)> {
         self.adopt_named(self.open_child(dir, name, cached)?, dir, name)

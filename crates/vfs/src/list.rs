@@ -67,11 +67,11 @@ impl Vfs {
         cookie: u64,
         mut visit: impl FnMut(Entry<'_>) -> bool,
     ) -> Result<ListEnd> {
-        let attr = self.attr_of(target)?;
+        let attr = target.attr()?;
         require_dir(&target.object)?;
         self.require(target, cred, &attr, want::READ, Wait::Yes)?;
         let eof = self.each_entry(target, cookie, &mut visit)?;
-        Ok(ListEnd { eof, attr: self.attr_of(target)? })
+        Ok(ListEnd { eof, attr: target.attr()? })
     }
 
     /// Calls `visit` for each entry after `cookie`; returns whether the end was reached.

@@ -56,22 +56,12 @@ pub struct Found {
 impl Vfs {
     /// The attributes of a target. Does not wait.
     pub fn getattr(&self, target: &Target) -> Result<Attr> {
-        self.attr_of(target)
-    }
-
-    /// Attributes; an object whose last link went behind the server's back is forgotten, so that its
-    /// space is freed.
-    pub(crate) fn attr_of(&self, target: &Target) -> Result<Attr> {
-        target.object.attr().inspect_err(|error| {
-            if *error == Error::Stale {
-                target.export.fs.table.forget(&target.object);
-            }
-        })
+        target.attr()
     }
 
     /// What of `asked` the caller may do, and the attributes.
     pub fn access(&self, target: &Target, cred: &Cred, asked: Access, wait: Wait) -> Result<(Access, Attr)> {
-        let attr = self.attr_of(target)?;
+        let attr = target.attr()?;
         let granted = self.granted(target, cred, &attr, asked.want(), wait)?;
         Ok((Access::of(granted), attr))
     }
@@ -85,7 +75,7 @@ impl Vfs {
         cred: &Cred,
         wait: Wait,
     ) -> (Result<Found>, Option<Attr>) {
-        let attr = match self.attr_of(dir) {
+        let attr = match dir.attr() {
             Ok(attr) => attr,
             Err(error) => return (Err(error), None),
         };
@@ -140,7 +130,7 @@ impl Vfs {
 
     fn parent(&self, dir: &Target, wait: Wait) -> Result<Found> {
         if dir.object.kernel == dir.export.root.kernel {
-            return Ok(Found { handle: self.handle(dir), attr: self.attr_of(dir)? });
+            return Ok(Found { handle: self.handle(dir), attr: dir.attr()? });
         }
         if !wait.allowed() {
             return Err(Error::WouldBlock);
@@ -156,7 +146,7 @@ impl Vfs {
 
     /// The target of a symbolic link, and the link's attributes.
     pub fn readlink(&self, target: &Target) -> Result<(Vec<u8>, Attr)> {
-        let attr = self.attr_of(target)?;
+        let attr = target.attr()?;
         if target.object.kind() != rustix::fs::FileType::Symlink {
             return Err(Error::INVALID);
         }

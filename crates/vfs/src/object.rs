@@ -6,6 +6,7 @@
 //!   guards are atomic, writers run side by side.
 //! - A permission verdict or a name is believed only while the object's ctime is the one it was learnt under.
 
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -228,7 +229,8 @@ impl Object {
         let version = self.versions.change(&self.kernel);
         let begun = self.changes.begun.fetch_add(1, Ordering::AcqRel);
         let alone = self.changes.ended.load(Ordering::Acquire) == begun;
-        Change { object: self, begun: begun + 1, alone, before: self.attr().ok(), _version: version }
+        let (before, after) = (self.attr(), OnceCell::new());
+        Change { object: self, begun: begun + 1, alone, before, after, _version: version }
     }
 
     /// A number that grows with every change made through this server; `None` while one is under way.
@@ -243,16 +245,22 @@ pub(crate) struct Change<'a> {
     object: &'a Object,
     begun: u64,
     alone: bool,
-    pub(crate) before: Option<Attr>,
+    pub(crate) before: Result<Attr>,
+    after: OnceCell<Option<Attr>>,
     _version: Changing<'a>,
 }
 
 impl Change<'_> {
-    /// Takes the attributes after the change; those before it only if nothing overlapped.
+    /// The attributes after the change, which has been carried out: asked for once.
+    pub(crate) fn after(&self) -> Option<Attr> {
+        *self.after.get_or_init(|| self.object.attr().ok())
+    }
+
+    /// The attributes after the change; those before it only if nothing overlapped.
     pub(crate) fn end(self) -> Wcc {
-        let after = self.object.attr().ok();
+        let after = self.after();
         let alone = self.alone && self.object.changes.begun.load(Ordering::Acquire) == self.begun;
-        Wcc { before: self.before.filter(|_| alone), after }
+        Wcc { before: self.before.ok().filter(|_| alone), after }
     }
 }
 

@@ -38,23 +38,27 @@ impl Place {
     }
 }
 
+/// Directories locked for a change of what is in them.
+type Locks<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 3]>;
+
+/// What RMDIR has locked, and what the name leads to.
+type Removal<'a> = (Locks<'a>, Option<KernelHandle>);
+
 /// Locks directories for a change of what is in them.
-pub(crate) fn lock<'a>(dirs: &[&'a Arc<Object>]) -> SmallVec<[RwLockWriteGuard<'a, ()>; 3]> {
+pub(crate) fn lock<'a>(dirs: &[&'a Arc<Object>]) -> Locks<'a> {
     let mut dirs = SmallVec::<[&'a Arc<Object>; 3]>::from_slice(dirs);
     dirs.sort_unstable_by_key(|object| (object.kernel.kind, object.kernel.bytes, object.kernel.len));
     dirs.dedup_by_key(|object| object.kernel);
     dirs.into_iter().map(|object| object.changing.write()).collect()
 }
 
-/// Locks a directory for RMDIR of `name`, and the directory that goes. `None`: that is another one by now.
-pub(crate) fn lock_removal<'a>(
-    dir: &'a Target,
-    name: &[u8],
-    seen: &'a Place,
-) -> Result<Option<SmallVec<[RwLockWriteGuard<'a, ()>; 3]>>> {
+/// Locks a directory for RMDIR of `name`, and the directory that goes, and tells which that is. `None`: another one than was
+/// `seen`.
+pub(crate) fn lock_removal<'a>(dir: &'a Target, name: &[u8], seen: &'a Place) -> Result<Option<Removal<'a>>> {
     let dirs: SmallVec<[_; 2]> = [&dir.object].into_iter().chain(&seen.dir).collect();
     let locked = lock(&dirs);
-    Ok(seen.covers(&Place::look(dir, name)?).then_some(locked))
+    let now = Place::look(dir, name)?;
+    Ok(seen.covers(&now).then_some((locked, now.handle)))
 }
 
 /// What a RENAME saw before it had locks.
@@ -67,7 +71,7 @@ pub(crate) struct Seen {
 pub(crate) struct Moving<'a> {
     pub(crate) moved: Option<KernelHandle>,
     pub(crate) victim: Option<KernelHandle>,
-    _dirs: SmallVec<[RwLockWriteGuard<'a, ()>; 3]>,
+    _dirs: Locks<'a>,
     _tree: Option<MutexGuard<'a, ()>>,
 }
 

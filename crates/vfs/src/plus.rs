@@ -74,7 +74,7 @@ impl Vfs {
         wait: Wait,
         mut visit: impl FnMut(EntryPlus<'_>) -> bool,
     ) -> Result<ListEnd> {
-        let attr = self.attr_of(target)?;
+        let attr = target.attr()?;
         require_dir(&target.object)?;
         self.require(target, cred, &attr, want::READ, wait)?;
         // Who may not search the directory sees its names but nothing of what they lead to.
@@ -86,7 +86,7 @@ impl Vfs {
         let went = self.list_kept(target, state, cookie, wait, &mut visit)?;
         let Some(from) = went.goes_on else {
             listings.hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(ListEnd { eof: went.ended, attr: self.attr_of(target)? });
+            return Ok(ListEnd { eof: went.ended, attr: target.attr()? });
         };
         if !wait.allowed() {
             return Err(Error::WouldBlock);
@@ -101,7 +101,7 @@ impl Vfs {
             }
             fits
         })?;
-        let attr = self.attr_of(target)?;
+        let attr = target.attr()?;
         if let Some(state) = state.filter(|state| current(&target.object, &attr) == Some(state.stamp)) {
             target.object.kept.lock().extend(&target.object, state, from, &run, eof);
         }

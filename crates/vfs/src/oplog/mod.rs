@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use forebay_disk::block_on;
+use forebay_disk::{block_on, tasks};
 use forebay_engine::{Mode, NOTE_MAX, Seq};
 use forebay_lock::{Condvar, Mutex};
 use forebay_oplog::{Bindings, Identity, Intent, New, Operation};
@@ -392,9 +392,12 @@ pub(crate) fn keep(
         (pending, noted.map(|(frame, _)| Some(frame)))
     };
     if way == Way::Log {
-        log.queue.submit(number, move || {
-            let (pending, kept) = note();
-            then(pending, kept);
+        // No lock is held: this thread may write the frame.
+        tasks::and_then_run(|| {
+            log.queue.submit(number, move || {
+                let (pending, kept) = note();
+                then(pending, kept);
+            });
         });
     } else if let Some((pending, kept)) = log.queue.turn(number, note) {
         // It may be this thread that leads a commit of the journal: not in a turn, which others wait for.

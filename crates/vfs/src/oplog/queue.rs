@@ -13,7 +13,7 @@ type Turn = Option<Box<dyn FnOnce() + Send>>;
 struct Inner {
     /// The next number to go to the log.
     next: u64,
-    /// Numbers from then on whose changes were carried out.
+    /// Numbers from then on whose changes were carried out: no more than there are requests under way.
     ready: BTreeMap<u64, Turn>,
     /// A thread has its turns done.
     busy: bool,

@@ -1,0 +1,211 @@
+//! Into the open frame.
+
+use forebay_lock::MutexGuard;
+use smallvec::SmallVec;
+
+use super::{Appended, Current, Log, Open, Placed, State};
+use crate::buffer::BLOCK;
+use crate::format::{Facts, Record, bind, content_hash, facts_len, footer, frame, record_len};
+use crate::leaf::{Page, SegmentId};
+use crate::notes::{NoteId, Notes};
+use crate::object::Object;
+use crate::segments::Segments;
+use crate::{Error, Seq};
+
+/// Data blocks of a frame at most.
+const FRAME_DATA: usize = 512;
+/// Bytes of records of a frame at most.
+pub(super) const FRAME_BODY: usize = 64 * 1024;
+
+impl Log {
+    /// The frame's limits and the segment's, with `data` more blocks and `len` more bytes of records.
+    pub(super) fn fits(&self, current: &Current, open: &Open, data: usize, len: usize) -> bool {
+        let (blocks, body) = (open.data + data, open.gathered.len + len);
+        let footer = footer::blocks(current.gathered.len + body);
+        let used = usize::from(open.start) + 1 + blocks + frame::spill_blocks(body);
+        let objects = current.gathered.body.objects.len() + open.gathered.body.objects.len();
+        blocks <= self.frame_data() && body <= FRAME_BODY && used + footer <= self.slots && objects < 60_000
+    }
+
+    pub(super) fn frame_data(&self) -> usize {
+        FRAME_DATA.min(self.slots / 4)
+    }
+
+    /// Runs `append` on the open frame if it takes `data` blocks and `len` bytes more; else asks for another frame.
+    fn with_room<T>(
+        &self,
+        data: usize,
+        len: usize,
+        append: impl FnOnce(&Current, &mut Open) -> T,
+    ) -> Result<Option<T>, Error> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Some(error) = state.broken {
+            return Err(error);
+        }
+        let (Some(current), Some(open)) = (&state.current, &mut state.open) else { return Ok(None) };
+        if self.fits(current, open, data, len) {
+            // Whoever writes a frame looks again afterwards.
+            let first = open.gathered.is_empty() && !state.stepping;
+            let value = append(current, open);
+            drop(guard);
+            if first && !self.lead.get().is_some_and(|lead| lead()) {
+                self.work.wake();
+            }
+            return Ok(Some(value));
+        }
+        if open.gathered.is_empty() {
+            self.end_segment(guard);
+        }
+        Ok(None)
+    }
+
+    /// Appends `pages` (contents with their content hashes) as blocks `block..`. `None`: there is no room now; wait for
+    /// [`Log::has_room`]. The segment stays in the log until the caller, having put the blocks into the index, undoes
+    /// one hold.
+    pub(crate) fn append_data(
+        &self,
+        object: &Object,
+        facts: &Facts,
+        block: u64,
+        pages: &[(Page, u64)],
+        segments: &Segments,
+    ) -> Result<Option<Placed>, Error> {
+        let len = facts_len(facts) + record_len_of_data(pages.len());
+        self.with_room(pages.len(), len, |current, open| {
+            segments.hold(current.opened.id);
+            self.put(current, open, (object, facts), block, pages)
+        })
+    }
+
+    /// Appends a block that no contents match: reading it fails. As [`Log::append_data`] otherwise.
+    pub(crate) fn append_damaged(
+        &self,
+        object: &Object,
+        facts: &Facts,
+        block: u64,
+        segments: &Segments,
+    ) -> Result<Option<Placed>, Error> {
+        let zeros = (Page::from(vec![0; BLOCK]), content_hash(&[0; BLOCK]));
+        let len = facts_len(facts) + record_len_of_data(1);
+        self.with_room(1, len, |current, open| {
+            segments.hold(current.opened.id);
+            let mut placed = self.put(current, open, (object, facts), block, &[zeros]);
+            placed.checksums[0] ^= 1;
+            if let Some(Record::Data { checksums, .. }) = open.gathered.body.records.last_mut() {
+                checksums[0] ^= 1;
+            }
+            placed
+        })
+    }
+
+    fn put(
+        &self,
+        current: &Current,
+        open: &mut Open,
+        (object, facts): (&Object, &Facts),
+        block: u64,
+        pages: &[(Page, u64)],
+    ) -> Placed {
+        let slot = open.start + 1 + open.data as u16;
+        let mut checksums = SmallVec::with_capacity(pages.len());
+        for (i, (page, content)) in pages.iter().enumerate() {
+            let at = (1 + open.data + i) * BLOCK;
+            open.buffer[at..at + BLOCK].copy_from_slice(page);
+            let (slot, block) = (slot + i as u16, block + i as u64);
+            checksums.push(bind(*content, self.pool, object.key_hash, block, current.opened.seq, slot));
+        }
+        open.data += pages.len();
+        let index = open.gathered.object(object.number, facts.clone());
+        open.gathered.record(Record::Data { object: index, block, slot, checksums: checksums.clone() });
+        Placed { seq: open.seq, segment: current.opened.id, slot, checksums }
+    }
+
+    /// Appends a cut, and in the same frame what is left of the block it goes through. The segment stays in the log
+    /// until the caller undoes one hold for the cut, and one for the block.
+    pub(crate) fn append_cut(
+        &self,
+        object: &Object,
+        facts: &Facts,
+        size: u64,
+        last: Option<&(Page, u64)>,
+        segments: &Segments,
+    ) -> Result<Option<(Appended, Option<Placed>)>, Error> {
+        let len = facts_len(facts) + 16 + record_len_of_data(1);
+        self.with_room(usize::from(last.is_some()), len, |current, open| {
+            segments.hold(current.opened.id);
+            let index = open.gathered.object(object.number, facts.clone());
+            open.gathered.record(Record::Truncate { object: index, size });
+            let appended = Appended { seq: open.seq, segment: current.opened.id };
+            let placed = last.map(|page| {
+                segments.hold(current.opened.id);
+                let block = size / BLOCK as u64;
+                self.put(current, open, (object, facts), block, std::slice::from_ref(page))
+            });
+            (appended, placed)
+        })
+    }
+
+    /// Appends what `record` makes of the object's index, or only the object's facts. `None`: no room now. Returns the
+    /// frame and the segment it is in.
+    pub(crate) fn append(
+        &self,
+        object: &Object,
+        facts: &Facts,
+        record: Option<fn(u16, u64, u64) -> Record>,
+        (first, second): (u64, u64),
+    ) -> Result<Option<(Seq, SegmentId)>, Error> {
+        self.with_room(0, facts_len(facts) + 32, |current, open| {
+            let index = open.gathered.object(object.number, facts.clone());
+            if let Some(record) = record {
+                open.gathered.record(record(index, first, second));
+            }
+            (open.seq, current.opened.id)
+        })
+    }
+
+    /// Appends a note. `None`: no room now. `notes` keeps the segment in the log.
+    pub(crate) fn append_note(
+        &self,
+        bytes: &[u8],
+        notes: &Notes,
+        segments: &Segments,
+    ) -> Result<Option<(Seq, NoteId)>, Error> {
+        let record = Record::Note { bytes: bytes.into() };
+        let len = record_len(&record);
+        self.with_room(0, len, |current, open| {
+            open.gathered.record(record);
+            (open.seq, notes.keep(current.opened.id, open.seq, len, segments))
+        })
+    }
+
+    /// Whether the open frame takes `data` more blocks, or an append would fail at once. If not even an empty one
+    /// does, the segment is at its end.
+    pub(crate) fn has_room(&self, data: usize) -> bool {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let (Some(current), Some(open)) = (&state.current, &state.open) else {
+            return state.broken.is_some();
+        };
+        if state.broken.is_some() || self.fits(current, open, data.min(self.frame_data()), 4096) {
+            return true;
+        }
+        if open.gathered.is_empty() {
+            self.end_segment(guard);
+        }
+        false
+    }
+
+    /// Not even an empty frame takes what is to be appended.
+    fn end_segment(&self, mut state: MutexGuard<'_, State>) {
+        state.roll = true;
+        drop(state);
+        self.work.wake();
+    }
+}
+
+/// Encoded size of a data record of `blocks` blocks.
+fn record_len_of_data(blocks: usize) -> usize {
+    let checksums = SmallVec::from_elem(0, blocks);
+    record_len(&Record::Data { object: 0, block: 0, slot: 0, checksums })
+}
