@@ -30,6 +30,7 @@ pub const PLANTS: &[&str] = &[
     "a lost device is not recorded",
     "legs given up are used at once",
     "lone legs are taken for mirrored",
+    "two write frames at once",
 ];
 
 #[cfg(feature = "plant")]
