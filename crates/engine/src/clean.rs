@@ -58,14 +58,20 @@ struct Filling {
 impl Clean {
     /// Offers a block whose contents are under way as `fetch`. Too many at once are refused.
     pub(crate) fn offer(&self, engine: &Engine, object: &Arc<Object>, block: u64, page: Page, fetch: u64) {
-        let mut queue = self.queue.lock();
-        if queue.len() >= WAITING || engine.active() == 0 || engine.closing() {
-            drop(queue);
+        if self.queue.lock().len() >= WAITING {
             object.lock().end_fetch(fetch);
             return;
         }
-        queue.push_back(Offer { object: object.clone(), block, page, fetch });
-        drop(queue);
+        self.keep(engine, object, block, page, fetch);
+    }
+
+    /// The same, however many there are: for who has waited for [`Clean::room`] and has no other copy on the devices.
+    pub(crate) fn keep(&self, engine: &Engine, object: &Arc<Object>, block: u64, page: Page, fetch: u64) {
+        if engine.active() == 0 || engine.closing() {
+            object.lock().end_fetch(fetch);
+            return;
+        }
+        self.queue.lock().push_back(Offer { object: object.clone(), block, page, fetch });
         self.work.wake();
     }
 

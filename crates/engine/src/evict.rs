@@ -1,5 +1,5 @@
 //! Eviction: whole segments, strictly oldest first; blocks that were read since they were written are written again, and all
-//! where most of the room is taken by what does not count any more.
+//! where most of the room is taken by what does not count any more: early then, so that there is time for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +10,10 @@ use crate::format::{Body, Footer, Place, SegmentId as SegmentName, footer};
 use crate::leaf::{Page, SegmentId};
 use crate::object::{Object, Source};
 use crate::segments::{Segment, Warmth};
+use crate::wait::all;
+
+/// Blocks read at once.
+const RUN: usize = 64;
 
 impl Engine {
     /// Keeps some segments of every device free, until the engine closes.
@@ -47,10 +51,12 @@ impl Engine {
         }
     }
 
-    /// Whether a device has too few free segments, counting those that a frame will free.
+    /// Whether a device has too few free segments, counting those that a frame will free, or most segments hold little. That is
+    /// mended early: short starts, of which each leaves segments that it hardly used, may not have the time for it later.
     fn is_short(&self) -> bool {
         let active = self.active_devices();
-        !active.is_empty() && !self.has_free(self.spare_segments())
+        !active.is_empty()
+            && (!self.has_free(self.spare_segments()) || self.segments.is_wasteful(self.slots()))
     }
 
     /// Whether clean blocks can be written without letting others go, as of the last segment that was opened or let go.
@@ -67,12 +73,16 @@ impl Engine {
         match self.read_footer(segment).await {
             _ if segment.warmth == Warmth::Cold => {}
             Some(body) => {
-                for (object, block) in self.blocks_of(&body) {
+                for run in self.blocks_of(&body).chunks(RUN) {
                     if self.closing() {
                         // What is left is found again.
                         return;
                     }
-                    self.evict_block(&object, block, id, segment).await;
+                    let run = run.iter().map(|(object, block)| self.evict_block(object, *block, id, segment));
+                    all(run.map(Box::pin).collect()).await;
+                }
+                if self.closing() {
+                    return;
                 }
             }
             None => self.sweep(id),
@@ -117,7 +127,7 @@ impl Engine {
             Some(page) => {
                 drop(state);
                 self.totals.reinserted.add(1);
-                self.clean.offer(self, object, block, page, fetch);
+                self.clean.keep(self, object, block, page, fetch);
             }
             None => {
                 state.end_fetch(fetch);

@@ -48,6 +48,8 @@ pub(crate) struct Fetch {
     pub(crate) id: u64,
     pub(crate) blocks: Range<u64>,
     pub(crate) stale: bool,
+    /// The object was cut within or behind it since: what it brings may be of two states.
+    pub(crate) cut: bool,
     pub(crate) source: Source,
 }
 
@@ -337,7 +339,9 @@ impl State {
     /// Fetches of any of `range` bring what is out of date.
     pub(crate) fn outdate(&mut self, range: &Range<u64>) {
         for fetch in &mut self.fetches {
-            fetch.stale |= fetch.blocks.start < range.end && range.start < fetch.blocks.end;
+            let touched = fetch.blocks.start < range.end && range.start < fetch.blocks.end;
+            fetch.stale |= touched;
+            fetch.cut |= touched && range.end == u64::MAX;
         }
     }
 
@@ -346,14 +350,15 @@ impl State {
     pub(crate) fn begin_fetch(&mut self, blocks: Range<u64>, source: Source) -> u64 {
         self.next_fetch += 1;
         let stale = self.directs > 0 || self.busy == Busy::Truncate;
-        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale, source });
+        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale, cut: false, source });
         self.next_fetch
     }
 
     /// Notes a direct write of `blocks`; it overlaps no other.
     pub(crate) fn begin_own(&mut self, blocks: Range<u64>) -> u64 {
         self.next_fetch += 1;
-        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale: false, source: Source::Client });
+        let source = Source::Client;
+        self.fetches.push(Fetch { id: self.next_fetch, blocks, stale: false, cut: false, source });
         self.next_fetch
     }
 
@@ -386,6 +391,11 @@ impl State {
 
     pub(crate) fn is_fetching(&self, id: u64) -> bool {
         self.fetches.iter().any(|fetch| fetch.id == id)
+    }
+
+    /// Whether the object was cut within what is fetched, or behind it, since the fetch began.
+    pub(crate) fn is_cut(&self, id: u64) -> bool {
+        self.fetches.iter().any(|fetch| fetch.id == id && fetch.cut)
     }
 
     /// Ends a fetch; true if what it brought may be cached.

@@ -240,8 +240,11 @@ impl Engine {
         let mut complete = Ok(true);
         let mut state = object.lock();
         for (run, result) in runs.into_iter().zip(results) {
+            let cut = run.copies.is_empty() && state.is_cut(run.fetch);
             let current = state.end_fetch(run.fetch);
             match result {
+                // Older contents without what was cut off since: never there, if there was a write in between.
+                Ok(Some(_)) if cut => complete = complete.map(|_| false),
                 Ok(Some(pages)) => {
                     for (block, page) in run.blocks.clone().zip(pages) {
                         copy(&page, block, offset, buf);

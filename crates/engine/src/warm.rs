@@ -10,6 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use smallvec::SmallVec;
+
 use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::event::Event;
@@ -103,9 +105,16 @@ impl Engine {
     /// Loads what recovery left, until that is done or the engine closes.
     pub(crate) async fn run_warm(self: Arc<Self>, mut cold: Cold) {
         self.warmer.segments.store(cold.segments() as u64, Ordering::Relaxed);
+        let mut unused = self.segments.unused();
         while !cold.steps.is_empty() {
             let chunk = cold.steps.split_off(cold.steps.len().saturating_sub(DEPTH));
-            let read = all(chunk.iter().map(|step| Box::pin(self.read_step(step))).collect()).await;
+            let legs = |step: &Step| match step {
+                Step::Load(cold) => self.segments.legs_to_load(cold.id, &mut unused),
+                Step::Voids(_) => SmallVec::new(),
+            };
+            let legs: Vec<_> = chunk.iter().map(legs).collect();
+            let read = chunk.iter().zip(legs).map(|(step, legs)| Box::pin(self.read_step(step, legs)));
+            let read = all(read.collect()).await;
             for (step, records) in chunk.into_iter().zip(read).rev() {
                 if self.closing() {
                     return;
@@ -119,12 +128,12 @@ impl Engine {
         self.end_warming().await;
     }
 
-    async fn read_step(&self, step: &Step) -> Option<(Body, Place)> {
+    async fn read_step(&self, step: &Step, legs: SmallVec<[Place; 2]>) -> Option<(Body, Place)> {
         let Step::Load(cold) = step else { return None };
         // A read that fails may succeed at once.
         for _ in 0..2 {
             let segment = self.segments.get(cold.id)?;
-            for place in &segment.legs {
+            for place in &legs {
                 let found = self.read_footer_on(*place, segment.seq).await;
                 if let Some(footer) = found.filter(|footer| footer.epoch >= cold.epoch) {
                     return Some((footer.body, *place));

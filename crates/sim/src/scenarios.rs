@@ -117,16 +117,40 @@ fn starts_that_hardly_use_the_segments_they_open_cost_nothing_of_the_cache() {
         let executor = world.shared.executor.clone();
         let a_while = async move {
             use forebay_engine::io::Clock as _;
-            // Some stop in the middle of it.
-            executor.sleep(Duration::from_millis([60_000, 5, 1][start % 3])).await;
+            // Most stop in the middle of it.
+            executor.sleep(Duration::from_millis(if start % 20 == 0 { 60_000 } else { 20 })).await;
         };
         assert_eq!(world.shared.executor.block_on(LIMIT, a_while), Ok(()));
         // What is being moved is in neither place for a moment.
-        if start % 3 == 0 {
+        if start % 20 == 0 {
             assert_eq!(engine.usage().ssd_blocks, 900, "after {start} starts");
         }
     }
     check(&mut world, &engine);
+}
+
+#[test]
+fn a_read_under_way_shows_no_mix_of_what_was_before_a_write_and_of_a_later_cut() {
+    for seed in 0..20 {
+        let mut world = world(seed, 2);
+        let engine = world.start_through(Vec::new()).unwrap();
+        // Only the backing store has it.
+        engine.set_mode(Mode::WriteAround);
+        write(&world, &engine, 0, 4);
+        engine.set_mode(Mode::WriteBack);
+        let mut reader = Client::new(&world.shared, &engine, Allowed::default(), world.rng.clone());
+        let read = async move { reader.read(1, 0, 16384).await };
+        world.shared.executor.start("reader", Box::pin(read));
+        with_client(&world, &engine, Allowed::default(), |mut client| async move {
+            client.write(1, 12288, 4096, false).await;
+            client.truncate(1, 14336).await;
+        });
+        let executor = world.shared.executor.clone();
+        let a_while =
+            async move { forebay_engine::io::Clock::sleep(&executor, Duration::from_secs(10)).await };
+        assert_eq!(world.shared.executor.block_on(LIMIT, a_while), Ok(()));
+        assert_eq!(*world.shared.failure.lock(), None, "seed {seed}");
+    }
 }
 
 #[test]

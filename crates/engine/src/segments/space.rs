@@ -99,6 +99,21 @@ impl Segments {
         (inner.live + inner.dirty) * 2 < u64::from(segments) * slots && inner.live < MOVABLE * slots
     }
 
+    /// Whether segments that are not part of the log take more than half of the devices, for a quarter of what they hold, and
+    /// that can all be written again.
+    pub(crate) fn is_wasteful(&self, slots: usize) -> bool {
+        let inner = self.inner.lock();
+        let slots = slots as u64;
+        // Before everything is loaded nobody knows what counts.
+        if inner.live >= MOVABLE * slots || self.is_warming() {
+            return false;
+        }
+        let segments: u32 = inner.totals.iter().sum();
+        let unused: usize = inner.free_now(true).into_iter().sum();
+        let used = u64::from(segments).saturating_sub((unused + 2 * inner.log.len()) as u64);
+        used * 2 > u64::from(segments) && inner.live * 4 < used * slots
+    }
+
     /// Lets go of a segment; its legs become free in time.
     pub(crate) fn let_go(&self, id: SegmentId) {
         self.inner.lock().let_go(id);
@@ -150,6 +165,11 @@ impl Segments {
     pub(crate) fn devices(&self) -> usize {
         let inner = self.inner.lock();
         (0..inner.totals.len()).filter(|device| inner.takes_segments(*device)).count()
+    }
+
+    /// The unused segments of every device.
+    pub(crate) fn unused(&self) -> Vec<usize> {
+        self.inner.lock().free.iter().map(Vec::len).collect()
     }
 
     /// The fewest unused segments of any of `devices`; with `given_up`, counting those that are unused once it is

@@ -83,3 +83,28 @@ fn a_lost_device_takes_its_legs_with_it() {
     assert!(segments.open(SegmentKind::Log, 2, 0).is_none());
     assert_eq!(segments.open(SegmentKind::Log, 1, 0).unwrap().legs[0].device, opened.legs[1].device);
 }
+
+#[test]
+fn of_segments_found_on_two_devices_each_keeps_its_share() {
+    let segments = segments(4);
+    let opened: Vec<_> = (0..4).map(|_| segments.open(SegmentKind::Log, 2, 0).unwrap()).collect();
+    let mut unused = segments.unused();
+    let kept = opened.iter().map(|opened| segments.legs_to_load(opened.id, &mut unused)[0].device);
+    assert_eq!(kept.filter(|device| *device == 0).count(), 2);
+    assert_eq!(unused, [2, 2]);
+}
+
+#[test]
+fn segments_of_little_that_counts_are_wasteful_once_they_take_half_of_the_devices() {
+    let segments = segments(4);
+    let log = segments.open(SegmentKind::Log, 2, 0).unwrap();
+    let clean: Vec<_> = (0..4).map(|_| segments.open(SegmentKind::Clean, 1, 0).unwrap()).collect();
+    assert!(!segments.is_wasteful(16), "that of the log cannot be had");
+    segments.open(SegmentKind::Clean, 1, 0).unwrap();
+    assert!(segments.is_wasteful(16));
+    for _ in 0..20 {
+        segments.place(clean[0].id, false);
+    }
+    assert!(!segments.is_wasteful(16), "a quarter counts");
+    assert!(segments.get(log.id).is_some());
+}

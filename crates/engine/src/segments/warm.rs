@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
+
 use super::{Inner, Segments, Warmth};
 use crate::format::Place;
 use crate::leaf::SegmentId;
@@ -14,6 +16,17 @@ impl Segments {
 
     pub(crate) fn set_warming(&self, warming: bool) {
         self.warming.store(warming, Ordering::Release);
+    }
+
+    /// The copies of a segment to be loaded, first the one to be kept if it can be read: on the device with most `unused`
+    /// segments, of which there will be one more on the other's.
+    pub(crate) fn legs_to_load(&self, id: SegmentId, unused: &mut [usize]) -> SmallVec<[Place; 2]> {
+        let mut legs = self.get(id).map(|segment| segment.legs).unwrap_or_default();
+        legs.sort_by_key(|leg| std::cmp::Reverse(unused[usize::from(leg.device)]));
+        if let [_, other] = legs[..] {
+            unused[usize::from(other.device)] += 1;
+        }
+        legs
     }
 
     /// A segment is being put into the index. None if it was let go.
