@@ -1,4 +1,4 @@
-//! Futures on a thread that waits by other means than [`block_on`](crate::block_on), such as an event loop.
+//! Futures on a thread that waits by other means than [`block_on`], such as an event loop.
 //!
 //! The thread calls [`attach`] once, [`spawn`] as it likes, and [`turn`] whenever it has nothing better to do and when the
 //! descriptor says so. All operations of devices that its futures made since the last turn are handed to the kernel in one
