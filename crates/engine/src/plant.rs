@@ -28,7 +28,6 @@ pub const PLANTS: &[&str] = &[
     "reads do not wait for frames",
     "what is moved within the log is taken for clean",
     "a lost device is not recorded",
-    "legs given up are used at once",
     "lone legs are taken for mirrored",
     "two write frames at once",
 ];

@@ -62,11 +62,7 @@ impl Inner {
     }
 
     pub(super) fn give_up(&mut self, place: Place, until: Until) {
-        if plant::active("legs given up are used at once") {
-            self.free[usize::from(place.device)].push(place.segment);
-        } else {
-            self.pending.push((place, until));
-        }
+        self.pending.push((place, until));
     }
 
     /// See [`Segments::let_go`].
