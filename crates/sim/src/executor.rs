@@ -52,6 +52,7 @@ struct State {
     digest: u64,
     polls: u64,
     jumped: Duration,
+    callers_busy: bool,
 }
 
 struct Task {
@@ -132,6 +133,8 @@ impl<T> Future for Completion<T> {
 
 /// Polls within one `run` after which the engine counts as spinning.
 const POLLS: u64 = 20_000_000;
+/// How long callers take before they do what they were given, see [`Executor::keep_callers_busy`].
+pub const BUSY: Duration = Duration::from_secs(100);
 
 impl Executor {
     /// An executor whose every choice comes from `rng`.
@@ -149,9 +152,15 @@ impl Executor {
                 digest: 0,
                 polls: 0,
                 jumped: Duration::ZERO,
+                callers_busy: false,
             }),
             ready: Mutex::new(Vec::new()),
         }))
+    }
+
+    /// From now on who calls has a place for whatever it is given ([`Spawn::here`]), and does something else first.
+    pub fn keep_callers_busy(&self) {
+        self.0.state.lock().callers_busy = true;
     }
 
     /// Virtual time now.
@@ -385,10 +394,22 @@ impl Spawn for Executor {
 
     /// Some callers have a place for it, and some have not.
     fn here(&self, task: Io<()>) -> Option<Io<()>> {
-        if !self.0.state.lock().rng.chance(5_000) {
+        let (place, busy) = {
+            let mut state = self.0.state.lock();
+            (state.rng.chance(5_000), state.callers_busy)
+        };
+        if busy {
+            let executor = self.clone();
+            let late = async move {
+                executor.sleep(BUSY).await;
+                task.await;
+            };
+            self.start("caller", Box::pin(late));
+        } else if place {
+            self.start("caller", task);
+        } else {
             return Some(task);
         }
-        self.start("caller", task);
         None
     }
 }

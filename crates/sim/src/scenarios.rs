@@ -154,6 +154,20 @@ fn a_read_under_way_shows_no_mix_of_what_was_before_a_write_and_of_a_later_cut()
 }
 
 #[test]
+fn who_is_to_write_a_frame_may_wait_for_it_first() {
+    let mut world = world(1, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 1);
+    let executor = world.shared.executor.clone();
+    executor.keep_callers_busy();
+    let begun = executor.time();
+    for number in 0..10 {
+        write(&world, &engine, number, 1);
+    }
+    assert!(executor.time() - begun < crate::executor::BUSY, "a frame waited for its caller");
+}
+
+#[test]
 fn after_a_device_was_replaced_the_other_one_may_go() {
     let mut world = world(1, 2);
     let engine = world.start_through(Vec::new()).unwrap();
