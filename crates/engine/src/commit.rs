@@ -26,6 +26,10 @@ impl Engine {
             }
             self.log.end_step();
         }
+        // Who comes now is late, or had something under way.
+        let waiting = self.log.break_down(Error::Closing);
+        self.deliver(waiting, Err(Error::Closing));
+        self.log.changed.wake();
     }
 
     pub(crate) async fn write_frame(&self, closed: Closed) {
@@ -73,7 +77,12 @@ impl Engine {
         if let Some((opened, footer)) = &old {
             self.write_footer(opened.id, footer).await;
         }
-        let Some(opened) = self.next_log_segment().await else { return self.break_down() };
+        let Some(opened) = self.next_log_segment().await else {
+            if !self.log.is_ending() {
+                self.break_down();
+            }
+            return;
+        };
         self.write_header(&opened, SegmentKind::Log, self.log.next_seq()).await;
         if let Some((old, _)) = old {
             self.segments.seal(old.id);
@@ -121,11 +130,11 @@ impl Engine {
     }
 
     /// A free pair of segments, or a single one if there is only one device. Waits for space; `None` if no device is
-    /// left.
+    /// left, or none is needed any more.
     async fn next_log_segment(&self) -> Option<Opened> {
         loop {
             let active = self.segments.devices();
-            if active == 0 {
+            if active == 0 || self.log.is_ending() {
                 return None;
             }
             if let Some(opened) = self.segments.open(SegmentKind::Log, active.min(2), 0) {
@@ -139,8 +148,8 @@ impl Engine {
             self.notes.changed.wake();
             self.space.wake();
             let legs = active.min(2);
-            let ready =
-                || (self.segments.could_open(legs, true) || self.segments.devices() != active).then_some(());
+            let changed = || self.segments.devices() != active || self.log.is_ending();
+            let ready = || (self.segments.could_open(legs, true) || changed()).then_some(());
             self.space.until(ready).await;
             if !self.segments.could_open(legs, false) {
                 // Given-up legs are free once it is durable that they are; there is no frame to say so.

@@ -287,7 +287,7 @@ impl Engine {
     }
 
     /// Stops cleanly: everything accepted is made durable in the log; dirty data stays on the cache devices. Returns
-    /// the number of dirty bytes. Nothing may be under way or be asked afterwards.
+    /// the number of dirty bytes. What is under way or comes later fails with [`Error::Closing`], if it needs the log.
     pub async fn close(&self) -> Result<u64> {
         let mut committed = self.commit(self.last()).await;
         if self.segments.blocks().1 == 0 && self.notes.none_kept() && committed.is_ok() {
@@ -304,6 +304,8 @@ impl Engine {
         // The clean segment being filled is sealed first, so that what it holds is found again.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
         self.log.close();
+        // The log may be full.
+        self.space.wake();
         self.stopped.until(|| (*self.running.lock() == 0).then_some(())).await;
         committed?;
         Ok(self.segments.blocks().1 * crate::buffer::BLOCK as u64)

@@ -16,6 +16,7 @@ use crate::world::{Crash, World};
 mod damaged;
 mod gone;
 mod notes;
+mod stop;
 
 const LIMIT: Duration = Duration::from_secs(3600);
 

@@ -253,10 +253,16 @@ impl Log {
         self.work.wake();
     }
 
-    /// No leg takes writes any more: everybody waiting learns it.
+    /// Whether the writer is to end, and may: what was appended is in a segment.
+    pub(crate) fn is_ending(&self) -> bool {
+        let state = self.state.lock();
+        state.closing && state.current.is_some()
+    }
+
+    /// Nothing is written any more: everybody waiting learns why.
     pub(crate) fn break_down(&self, error: Error) -> Vec<Completion> {
         let mut state = self.state.lock();
-        state.broken = Some(error);
+        state.broken.get_or_insert(error);
         state.waiting.drain(..).map(|(_, done)| done).collect()
     }
 

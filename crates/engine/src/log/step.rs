@@ -9,7 +9,7 @@ use crate::format::{Footer, FrameHead, frame};
 use crate::gathered::Gathered;
 use crate::plant;
 use crate::segments::{Opened, Reach};
-use crate::{Completion, Seq};
+use crate::{Completion, Error, Seq};
 
 impl Log {
     /// What the writer does next; `None` if there is nothing to do.
@@ -23,6 +23,8 @@ impl Log {
             return self.close_frame(state, advance()).map(Step::Write);
         }
         if state.broken.is_some() || (state.closing && state.current.is_some()) {
+            // Nobody writes what would be appended from now on.
+            state.broken.get_or_insert(Error::Closing);
             return Some(Step::Stop);
         }
         if !state.roll {
