@@ -74,11 +74,13 @@ pub(crate) fn all() -> Vec<Step> {
             one(&mut sim(&["--names", "--seeds", "10000"]))?;
             one(&mut sim(&["--names", "--exhaustive", "3", "--stride", "40"]))
         }),
+        step("sim: joined", || one(&mut sim(&["--joined", "--seeds", "1000"]))),
         step("sim: bugs", || {
             let features =
                 ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
             one(command("cargo", features).args(["--", "--plants", "--seeds", "800"]))?;
-            one(command("cargo", features).args(["--", "--names", "--plants", "--seeds", "800"]))
+            one(command("cargo", features).args(["--", "--names", "--plants", "--seeds", "800"]))?;
+            one(command("cargo", features).args(["--", "--joined", "--plants", "--seeds", "800"]))
         }),
         step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
         // Real requests through FUSE and a loop device: the ratios between loads are those of the model.

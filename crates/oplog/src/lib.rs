@@ -3,8 +3,10 @@
 //! No thread, no clock and no system call: the backing file system is a [`Tree`]. docs/metadata-log.md is the design.
 
 mod codec;
+mod found;
 mod identity;
 mod intent;
+mod numbers;
 mod object;
 mod operation;
 pub mod plant;
@@ -12,8 +14,10 @@ mod reconcile;
 mod record;
 mod tree;
 
+pub use found::Found;
 pub use identity::{IDENTITY_MAX, Identity};
 pub use intent::Intent;
+pub use numbers::{Creations, Numbers, Proof, Turns};
 pub use object::{Attributes, Kind, New, Object, Time};
 pub use operation::{Binding, Bindings, Operation};
 pub use reconcile::{Outcome, SetAside, reconcile};

@@ -418,7 +418,7 @@ impl Client {
 }
 
 /// The bytes that write `id` leaves at `offset` of object `number`.
-fn stamp(data: &mut [u8], offset: u64, number: u8, id: u32) {
+pub(crate) fn stamp(data: &mut [u8], offset: u64, number: u8, id: u32) {
     let block_size = forebay_engine::buffer::BLOCK as u64;
     let mut done = 0;
     while done < data.len() {

@@ -114,7 +114,31 @@ struct Slot<T> {
     waker: Option<Waker>,
 }
 
-struct Completion<T>(Arc<Mutex<Slot<T>>>);
+/// Waits for a result that is promised.
+pub struct Completion<T>(Arc<Mutex<Slot<T>>>);
+
+/// Where the result is given.
+pub struct Promise<T>(Arc<Mutex<Slot<T>>>);
+
+/// A result that somebody will give, and what waits for it.
+pub fn promise<T>() -> (Promise<T>, Completion<T>) {
+    let slot = Arc::new(Mutex::new(Slot { value: None, waker: None }));
+    (Promise(slot.clone()), Completion(slot))
+}
+
+impl<T> Promise<T> {
+    /// Gives it.
+    pub fn keep(self, value: T) {
+        let waker = {
+            let mut slot = self.0.lock();
+            slot.value = Some(value);
+            slot.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
 
 impl<T> Future for Completion<T> {
     type Output = T;
@@ -233,24 +257,17 @@ impl Executor {
         delay: Duration,
         action: impl FnOnce() -> Option<T> + Send + 'static,
     ) -> Io<T> {
-        let slot = Arc::new(Mutex::new(Slot { value: None, waker: None }));
-        let theirs = slot.clone();
+        let (promise, completion) = promise();
         let action = Box::new(move || {
             // No result: the machine crashed at this very step, and nobody will ever hear of it.
-            let Some(value) = action() else { return };
-            let waker = {
-                let mut slot = theirs.lock();
-                slot.value = Some(value);
-                slot.waker.take()
-            };
-            if let Some(waker) = waker {
-                waker.wake();
+            if let Some(value) = action() {
+                promise.keep(value);
             }
         });
         let mut state = self.0.state.lock();
         let (time, order) = (state.now + delay, state.rng.draw());
         state.events.push(Reverse(Event { time, order, action }));
-        Box::pin(Completion(slot))
+        Box::pin(completion)
     }
 
     /// A future that never ends: an operation that was begun after the crash.

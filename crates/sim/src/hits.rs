@@ -70,12 +70,48 @@ faults! {
     NamesMeddled "somebody else's file put there before recovery",
     NamesCutInRecovery "power cut inside recovery of names",
     NamesCutAgain "power cut inside recovery of names, and again",
+    JoinedPowerCut "power cut of the server, the devices and the file system",
+    JoinedKill "the server killed",
+    JoinedStop "a clean stop",
+    JoinedInRecovery "power cut or kill inside recovery",
+    JoinedInReconciling "power cut or kill while the tree was made equal to the log",
+    JoinedLost "a change in the log that the file system had lost",
+    JoinedAhead "a change in the file system that the log had lost",
+    JoinedMadeAgain "a file made again",
+    JoinedDirtyMadeAgain "a file made again with contents in the log",
+    JoinedTaken "a name that recovery took from what had it",
+    JoinedIntent "a RENAME in a slot that the log did not have",
+    JoinedNoSlot "a RENAME that waited for a slot",
+    JoinedCheckpoint "a checkpoint in service",
+    JoinedLetGo "notes let go in service",
+    JoinedDirect "a write past the log",
+    JoinedDirectOfNew "a write past the log of a file touched since the checkpoint",
+    JoinedCut "a file cut or grown",
+    JoinedCutOfNew "a file cut or grown that was touched since the checkpoint",
+    JoinedUnsynced "contents in the page cache lost",
+    JoinedRemoved "a file removed with contents that were not destaged",
+    JoinedDeviceLost "a device lost",
+}
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worlds {
+    /// The engine, on devices that fail.
+    Engine,
+    /// Names, and what recovery makes of them.
+    Names,
+    /// Both, and a server above them.
+    Joined,
 }
 
 impl Fault {
-    /// Whether it is one of the worlds of names, and not of those of the engine.
-    pub fn is_of_names(self) -> bool {
-        self as usize >= Fault::NamesLost as usize
+    /// The kind of worlds that it is one of.
+    pub fn worlds(self) -> Worlds {
+        match self as usize {
+            joined if joined >= Fault::JoinedPowerCut as usize => Worlds::Joined,
+            names if names >= Fault::NamesLost as usize => Worlds::Names,
+            _ => Worlds::Engine,
+        }
     }
 }
 

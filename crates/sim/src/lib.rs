@@ -11,6 +11,7 @@ pub mod exhaustive;
 mod golden;
 pub mod gremlin;
 pub mod hits;
+pub mod joined;
 pub mod model;
 pub mod namespace;
 pub mod notes;

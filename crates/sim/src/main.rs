@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use forebay_lock::Mutex;
 use forebay_sim::exhaustive;
-use forebay_sim::hits::{FAULTS, Hits};
+use forebay_sim::hits::{FAULTS, Hits, Worlds};
+use forebay_sim::joined;
 use forebay_sim::namespace::{self, exhaustive as small};
 use forebay_sim::world::{self, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -45,6 +46,9 @@ struct Arguments {
     /// Worlds of names, which is what the log of changes and recovery make of a tree, in place of worlds of the engine
     #[arg(long)]
     names: bool,
+    /// Worlds of a server in which names and data share the log, in place of worlds of the engine
+    #[arg(long, conflicts_with_all = ["names", "exhaustive"])]
+    joined: bool,
     /// Of exhaustive crashes, only every so manyth; of names, of the longest sequences
     #[arg(long, default_value_t = 1)]
     stride: u64,
@@ -58,12 +62,6 @@ struct Arguments {
     failures: u64,
 }
 
-/// Which worlds: of the engine, or of names.
-#[derive(Clone, Copy)]
-struct Worlds {
-    names: bool,
-}
-
 struct Run {
     worlds: Worlds,
     next: AtomicU64,
@@ -74,37 +72,43 @@ struct Run {
     hits: Hits,
 }
 
-impl Worlds {
-    /// Runs a world; a panic is a failure like any other.
-    fn guarded(self, seed: u64, keep_log: bool) -> Result<Outcome, String> {
-        let run = if self.names { namespace::world::run } else { world::run };
-        catch_unwind(AssertUnwindSafe(|| run(seed, keep_log))).map_err(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            format!("panicked: {}", text.unwrap_or("without a word"))
-        })
-    }
+/// Runs a world; a panic is a failure like any other.
+fn guarded(worlds: Worlds, seed: u64, keep_log: bool) -> Result<Outcome, String> {
+    let run = match worlds {
+        Worlds::Engine => world::run,
+        Worlds::Names => namespace::world::run,
+        Worlds::Joined => joined::run,
+    };
+    catch_unwind(AssertUnwindSafe(|| run(seed, keep_log))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        format!("panicked: {}", text.unwrap_or("without a word"))
+    })
+}
 
-    /// Runs a world, now and then twice.
-    fn checked(self, seed: u64) -> Result<Outcome, String> {
-        let outcome = self.guarded(seed, false)?;
-        if let Some(failure) = outcome.failure {
-            return Err(failure);
-        }
-        if seed.is_multiple_of(TWICE) && self.guarded(seed, false)?.digest != outcome.digest {
-            return Err("the second run of the same seed took another course (P21)".to_owned());
-        }
-        Ok(outcome)
+/// Runs a world, now and then twice.
+fn checked(worlds: Worlds, seed: u64) -> Result<Outcome, String> {
+    let outcome = guarded(worlds, seed, false)?;
+    if let Some(failure) = outcome.failure {
+        return Err(failure);
     }
+    if seed.is_multiple_of(TWICE) && guarded(worlds, seed, false)?.digest != outcome.digest {
+        return Err("the second run of the same seed took another course (P21)".to_owned());
+    }
+    Ok(outcome)
+}
 
-    /// The arguments that choose them.
-    fn arguments(self) -> &'static str {
-        if self.names { "--names " } else { "" }
+/// The arguments that choose them.
+fn arguments_of(worlds: Worlds) -> &'static str {
+    match worlds {
+        Worlds::Engine => "",
+        Worlds::Names => "--names ",
+        Worlds::Joined => "--joined ",
     }
 }
 
 fn one(worlds: Worlds, seed: u64) -> ExitCode {
-    match worlds.guarded(seed, true) {
+    match guarded(worlds, seed, true) {
         Ok(outcome) => {
             // Who reads only part of it is served as well.
             let _ = outcome.log.iter().try_for_each(|line| writeln!(std::io::stdout(), "{line}"));
@@ -130,13 +134,13 @@ fn worker(run: &Run, last: Option<u64>, end: Option<Instant>, failures: u64, bar
         if last.is_some_and(|last| seed > last) || end.is_some_and(|end| Instant::now() >= end) {
             return;
         }
-        match run.worlds.checked(seed) {
+        match checked(run.worlds, seed) {
             Ok(outcome) => {
                 run.hits.add(&outcome.hits);
                 run.steps.fetch_add(outcome.steps, Ordering::Relaxed);
             }
             Err(failure) => {
-                let which = run.worlds.arguments();
+                let which = arguments_of(run.worlds);
                 bar.suspend(|| {
                     println!("FAILED seed {seed}: {failure}\n    cargo x sim {which}--seed {seed}")
                 });
@@ -172,7 +176,11 @@ fn progress(of: u64, what: &'static str) -> ProgressBar {
 fn main() -> ExitCode {
     keep_memory();
     let arguments = Arguments::parse();
-    let worlds = Worlds { names: arguments.names };
+    let worlds = match (arguments.names, arguments.joined) {
+        (true, _) => Worlds::Names,
+        (_, true) => Worlds::Joined,
+        _ => Worlds::Engine,
+    };
     if let Some(seed) = arguments.seed {
         return one(worlds, seed);
     }
@@ -283,8 +291,12 @@ fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
 fn plants(worlds: Worlds, part: &str, seeds: u64, threads: usize) -> ExitCode {
     use forebay_engine::plant as engine;
     use forebay_oplog::plant as oplog;
-    let (bugs, plant): (_, fn(_)) =
-        if worlds.names { (oplog::PLANTS, oplog::plant) } else { (engine::PLANTS, engine::plant) };
+    use joined::plant as joined;
+    let (bugs, plant): (_, fn(_)) = match worlds {
+        Worlds::Engine => (engine::PLANTS, engine::plant),
+        Worlds::Names => (oplog::PLANTS, oplog::plant),
+        Worlds::Joined => (joined::PLANTS, joined::plant),
+    };
     let bugs: Vec<_> = bugs.iter().filter(|bug| bug.contains(part)).collect();
     let next = AtomicU64::new(0);
     let missed = AtomicU64::new(0);
@@ -293,7 +305,7 @@ fn plants(worlds: Worlds, part: &str, seeds: u64, threads: usize) -> ExitCode {
             scope.spawn(|| {
                 while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     plant(Some(bug));
-                    let found = (1..=seeds).find_map(|seed| Some((seed, worlds.checked(seed).err()?)));
+                    let found = (1..=seeds).find_map(|seed| Some((seed, checked(worlds, seed).err()?)));
                     plant(None);
                     match found {
                         Some((seed, failure)) => {
@@ -317,7 +329,7 @@ fn plants(worlds: Worlds, part: &str, seeds: u64, threads: usize) -> ExitCode {
 fn report(run: &Run, time: Duration) -> ExitCode {
     let (done, failed) = (run.done.load(Ordering::Relaxed), run.failed.load(Ordering::Relaxed));
     let mut missing = 0;
-    for (fault, text) in FAULTS.iter().filter(|(fault, _)| fault.is_of_names() == run.worlds.names) {
+    for (fault, text) in FAULTS.iter().filter(|(fault, _)| fault.worlds() == run.worlds) {
         let hits = run.hits.of(*fault);
         println!("{hits:>10}  {text}");
         if hits == 0 && done >= ENOUGH {

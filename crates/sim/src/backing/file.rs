@@ -11,23 +11,23 @@ use crate::disk::Page;
 use crate::rng::Rng;
 
 #[derive(Default)]
-pub(super) struct File {
-    pub(super) durable: Content,
-    pub(super) current: Content,
+pub(crate) struct File {
+    pub(crate) durable: Content,
+    pub(crate) current: Content,
     /// Not durable, oldest first, numbered.
-    pub(super) pending: Vec<(u64, Change)>,
+    pub(crate) pending: Vec<(u64, Change)>,
     /// Blocks that a failed sync marked clean and lost.
-    pub(super) lost: BTreeMap<u64, ()>,
+    pub(crate) lost: BTreeMap<u64, ()>,
 }
 
-pub(super) enum Change {
+pub(crate) enum Change {
     Page(u64, Page),
     Size(u64),
     Mtime(Time),
 }
 
 impl File {
-    pub(super) fn apply(content: &mut Content, change: &Change) {
+    pub(crate) fn apply(content: &mut Content, change: &Change) {
         match change {
             Change::Page(block, page) => content.put(*block, page.clone()),
             Change::Size(size) => content.resize(*size),
@@ -35,12 +35,12 @@ impl File {
         }
     }
 
-    pub(super) fn change(&mut self, number: u64, change: Change) {
+    pub(crate) fn change(&mut self, number: u64, change: Change) {
         Self::apply(&mut self.current, &change);
         self.pending.push((number, change));
     }
 
-    pub(super) fn write(&mut self, number: u64, offset: u64, data: &[u8], now: Time) {
+    pub(crate) fn write(&mut self, number: u64, offset: u64, data: &[u8], now: Time) {
         let end = offset + data.len() as u64;
         if end > self.current.size {
             self.change(number, Change::Size(end));
@@ -59,7 +59,7 @@ impl File {
         self.change(number, Change::Mtime(now));
     }
 
-    pub(super) fn sync(&mut self, mark: u64, rng: &mut Rng, fails: bool) {
+    pub(crate) fn sync(&mut self, mark: u64, rng: &mut Rng, fails: bool) {
         for (number, change) in std::mem::take(&mut self.pending) {
             if number > mark {
                 self.pending.push((number, change));
@@ -75,7 +75,7 @@ impl File {
     }
 
     /// True if anything unsynced was lost.
-    pub(super) fn cut(&mut self, rng: &mut Rng) -> bool {
+    pub(crate) fn cut(&mut self, rng: &mut Rng) -> bool {
         let sizes = self.pending.iter().filter(|(_, change)| matches!(change, Change::Size(_))).count();
         let mut keep_sizes = rng.within(0, sizes as u64);
         let chances = rng.pick(&[0, 5000, 9000, 10_000]);
@@ -101,7 +101,7 @@ impl File {
         lost
     }
 
-    pub(super) fn evict(&mut self) {
+    pub(crate) fn evict(&mut self) {
         for block in std::mem::take(&mut self.lost).into_keys() {
             self.current.revert(block, &self.durable);
         }

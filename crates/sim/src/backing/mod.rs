@@ -10,7 +10,7 @@
 //! - Operations fail with EIO; a failed write has happened in part, up to a block's end. ENOSPC and EDQUOT come from a limit that moves.
 //! - Operations hang for up to a minute. Objects are removed at any time.
 
-mod file;
+pub(crate) mod file;
 mod io;
 #[cfg(test)]
 mod tests;

@@ -53,6 +53,11 @@ impl History {
         History { initial, volume, steps: Vec::new(), before, replays: RefCell::default() }
     }
 
+    /// What `steps` made of `initial`, with transactions counted from there.
+    pub fn of(initial: Volume, steps: Vec<Step>, before: u64) -> Self {
+        History { steps, ..History::new(initial, before) }
+    }
+
     /// Carries out one more.
     pub fn carry_out(&mut self, request: &Request, slot: usize) -> Result<&Done, Refused> {
         let (begin, number) = (self.volume.history.len(), self.before + self.steps.len() as u64 + 1);

@@ -2,6 +2,7 @@
 //! to what is left of the log. No file has contents here: those are the engine's business, in the other worlds.
 
 pub mod check;
+pub mod choice;
 pub mod exhaustive;
 pub mod history;
 pub mod request;

@@ -1,7 +1,7 @@
 //! A virtual file system with a journal: after a power cut it is as it was after some transaction, and all before it.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use forebay_oplog::{Attributes, IDENTITY_MAX, Identity, Intent, Kind, Name, New, Time};
 
@@ -47,7 +47,7 @@ pub struct Inode {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Every object.
-    pub inodes: BTreeMap<Identity, Rc<Inode>>,
+    pub inodes: BTreeMap<Identity, Arc<Inode>>,
     /// What the slots of RENAMEs say.
     pub slots: BTreeMap<usize, Intent>,
     /// Identities by which others are known outside.
@@ -93,7 +93,7 @@ impl Volume {
         let mut volume =
             Volume { state: State::default(), history: Vec::new(), remembers: true, clock: 0, generation: 0 };
         for dir in [Self::root(), Self::moving_dir()] {
-            volume.state.inodes.insert(dir, Rc::new(volume.blank(Kind::Directory, &New::Plain)));
+            volume.state.inodes.insert(dir, Arc::new(volume.blank(Kind::Directory, &New::Plain)));
         }
         volume
     }
@@ -139,7 +139,12 @@ impl Volume {
     }
 
     fn edit(&mut self, object: Identity) -> Result<&mut Inode> {
-        self.state.inodes.get_mut(&object).map(Rc::make_mut).ok_or(Refused::Stale)
+        self.state.inodes.get_mut(&object).map(Arc::make_mut).ok_or(Refused::Stale)
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self, object: Identity) -> bool {
+        self.directory(object).is_ok()
     }
 
     fn directory(&self, dir: Identity) -> Result<&Inode> {
@@ -187,7 +192,7 @@ impl Volume {
         let object = given.unwrap_or_else(|| self.fresh());
         self.bind(dir, name, Some(object))?;
         let inode = self.blank(kind, new);
-        self.state.inodes.insert(object, Rc::new(inode));
+        self.state.inodes.insert(object, Arc::new(inode));
         self.committed();
         Ok(object)
     }
@@ -289,6 +294,12 @@ impl Volume {
             None => self.state.slots.remove(&slot),
         };
         self.committed();
+    }
+
+    /// Empties all slots.
+    pub fn clear_slots(&mut self) {
+        let slots: Vec<usize> = self.state.slots.keys().copied().collect();
+        slots.into_iter().for_each(|slot| self.slot(slot, None));
     }
 
     /// Sets or drops an alias.

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use forebay_oplog::{Identity, Kind, Name, New};
+use forebay_oplog::{Identity, Kind, New};
 
 use super::check::{Crash, Expected, recover};
+use super::choice::{any_place, any_request};
 use super::exhaustive::small_tree;
 use super::history::{History, Set};
-use super::request::{How, Place, Request};
 use super::volume::Volume;
 use crate::hits::{Fault, Hits};
 use crate::rng::{Rng, mix};
@@ -20,9 +20,6 @@ const WINDOW: usize = 12;
 
 /// More than the last operations need.
 const SLOTS: u64 = 16;
-
-/// Objects in a tree: enough for some depth, few enough to meet again.
-const OBJECTS: usize = 24;
 
 struct World {
     rng: Rng,
@@ -83,52 +80,11 @@ impl World {
     fn step(&mut self, history: &mut History) {
         let slot = (history.before + history.steps.len() as u64 + 1) % SLOTS;
         loop {
-            let request = self.request(&history.volume);
+            let request = any_request(&mut self.rng, &history.volume);
             if let Ok(done) = history.carry_out(&request, slot as usize) {
                 let told = format!("{} {:?}", done.operation.number, done.request);
                 return self.tell(|| told);
             }
-        }
-    }
-
-    /// A name in a directory: one that is taken, if it is to be.
-    fn place(&mut self, volume: &Volume, taken: bool) -> Place {
-        let dirs = volume.state.inodes.iter().filter(|(inner, inode)| {
-            **inner != Volume::moving_dir()
-                && inode.attributes.kind == Kind::Directory
-                && !(taken && inode.entries.is_empty())
-        });
-        let dirs: Vec<_> = dirs.collect();
-        if dirs.is_empty() {
-            return (Volume::root(), Name::from_slice(b"a"));
-        }
-        let (dir, inode) = self.rng.pick(&dirs);
-        let names: Vec<&Name> = inode.entries.keys().collect();
-        let name = match taken {
-            true => self.rng.pick(&names).clone(),
-            false => Name::from_slice(self.rng.pick(&[b"a", b"b", b"c", b"d"])),
-        };
-        (volume.outer(*dir), name)
-    }
-
-    fn request(&mut self, volume: &Volume) -> Request {
-        let objects: Vec<_> = volume.state.inodes.keys().filter(|it| **it != Volume::moving_dir()).collect();
-        let object = volume.outer(*self.rng.pick(&objects));
-        let (free, other, taken) =
-            (self.place(volume, false), self.place(volume, false), self.place(volume, true));
-        let how = self.rng.pick(&[How::Unchecked, How::Guarded, How::Exclusive]);
-        // A large tree shrinks.
-        match self.rng.below(if objects.len() < OBJECTS { 14 } else { 9 }) {
-            0..=1 => Request::Remove(taken),
-            2 => Request::Rmdir(taken),
-            3..=5 => Request::Rename(taken, other),
-            6 => Request::Link(object, free),
-            7 => Request::Chmod(object),
-            8 => Request::Setattr(object),
-            9..=10 => Request::Create(free, how),
-            11 => Request::Symlink(free),
-            12 => Request::Mknod(free),
-            _ => Request::Mkdir(free),
         }
     }
 
@@ -200,7 +156,7 @@ impl World {
     /// Somebody puts a file somewhere before the recovery, which must not remove it.
     fn meddle(&mut self, history: &History, crash: Crash, crashed: &Volume) -> Result<(), String> {
         let mut meddled = crashed.clone();
-        let (dir, name) = self.place(crashed, false);
+        let (dir, name) = any_place(&mut self.rng, crashed, false);
         let dir = crashed.resolve(dir).unwrap_or(Volume::root());
         let Ok(theirs) = meddled.make_as(None, (dir, &name), Kind::File, &New::Plain) else { return Ok(()) };
         self.hits.hit(Fault::NamesMeddled);

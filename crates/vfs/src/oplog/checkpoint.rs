@@ -4,7 +4,7 @@
 //! One commit of the journal is enough: it orders all changes, and those that have a number were carried out before. Those of
 //! all file systems are under way at once, and one that does not end in time is not waited for.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use forebay_disk::block_on;
 use forebay_engine::{Engine, NoteId};
 use forebay_lock::Mutex;
-use forebay_oplog::{Object, Record};
+use forebay_oplog::{Object, Proof, Record};
 use rustix::io::Errno;
 
 use super::{OpLog, slots};
@@ -44,20 +44,6 @@ pub enum Checkpointed {
 
 /// Told what became of a checkpoint.
 pub(crate) type Tell = Arc<dyn Fn(Checkpointed) + Send + Sync>;
-
-/// What is known to be in a file system, durably: all changes up to a number, but for a few.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Proof {
-    pub(super) upto: u64,
-    /// RENAMEs that had their numbers and might not have been carried out.
-    pub(super) but: BTreeSet<u64>,
-}
-
-impl Proof {
-    fn covers(&self, number: u64) -> bool {
-        number <= self.upto && !self.but.contains(&number)
-    }
-}
 
 /// What its journal is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,23 +1,14 @@
-//! Creations under way: what they make can be seen, and has no place in the log yet.
-//!
-//! Whoever finds such an object may not change it, or what is in it, before the record of its creation is in the log: else
-//! recovery could find the change and not the object.
+//! Creations under way, which others wait for.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use forebay_lock::{Condvar, Mutex};
-
-#[derive(Debug, Default)]
-struct Inner {
-    last: u64,
-    open: BTreeSet<u64>,
-}
+use forebay_oplog::Creations;
 
 /// The creations under way on a file system, numbered from 1.
 #[derive(Debug, Default)]
 pub(crate) struct Making {
-    inner: Mutex<Inner>,
+    inner: Mutex<Creations>,
     ended: Condvar,
 }
 
@@ -30,28 +21,24 @@ pub(crate) struct Ticket {
 
 impl Making {
     pub(crate) fn begin(self: &Arc<Self>) -> Ticket {
-        let mut inner = self.inner.lock();
-        inner.last += 1;
-        let number = inner.last;
-        inner.open.insert(number);
-        drop(inner);
+        let number = self.inner.lock().begin();
         Ticket { making: self.clone(), number }
     }
 
     /// The last creation that may have made what is seen now; 0: none.
     pub(crate) fn latest(&self) -> u64 {
-        self.inner.lock().open.last().copied().unwrap_or(0)
+        self.inner.lock().latest()
     }
 
     /// Whether all creations up to this one have ended.
     pub(crate) fn is_through(&self, upto: u64) -> bool {
-        self.inner.lock().open.first().is_none_or(|first| *first > upto)
+        self.inner.lock().is_through(upto)
     }
 
     /// Waits for that: as long as other threads take to put records into the log.
     pub(crate) fn wait(&self, upto: u64) {
         let mut inner = self.inner.lock();
-        while inner.open.first().is_some_and(|first| *first <= upto) {
+        while !inner.is_through(upto) {
             inner = self.ended.wait(inner);
         }
     }
@@ -59,7 +46,7 @@ impl Making {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.making.inner.lock().open.remove(&self.number);
+        self.making.inner.lock().end(self.number);
         self.making.ended.notify_all();
     }
 }

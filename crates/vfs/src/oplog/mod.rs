@@ -16,14 +16,13 @@ mod queue;
 mod recover;
 pub(crate) mod slots;
 
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use forebay_disk::{block_on, tasks};
 use forebay_engine::{Mode, NOTE_MAX, Seq};
 use forebay_lock::{Condvar, Mutex};
-use forebay_oplog::{Bindings, Identity, Intent, New, Operation};
+use forebay_oplog::{Bindings, Identity, Intent, New, Numbers, Operation, Proof};
 
 use crate::attr::Attr;
 use crate::cache::{Cache, Linked};
@@ -32,7 +31,7 @@ use crate::export::Target;
 use crate::fs::{Filesystem, Scheme};
 use crate::journal::Order;
 pub use checkpoint::Checkpointed;
-pub(crate) use checkpoint::{Checkpoints, Logging, Proof, Tell};
+pub(crate) use checkpoint::{Checkpoints, Logging, Tell};
 use files::attributes;
 pub(crate) use forebay_oplog::{Binding, Change, Entries, Entry, Object, Record, Rights};
 pub(crate) use lost::{both, submit};
@@ -46,12 +45,7 @@ use slots::Slots;
 struct Inner {
     /// Tells this log from others.
     identity: u64,
-    /// The number of the last change.
-    last: u64,
-    /// Changes of [`Way::Each`] that may not be durable.
-    open: BTreeSet<u64>,
-    /// Changes that have a number and may not be carried out.
-    ahead: BTreeSet<u64>,
+    numbers: Numbers,
 }
 
 /// Numbers changes, and knows which are durable.
@@ -99,59 +93,49 @@ impl OpLog {
     /// Everything up to `last` is settled; `identity` tells this log from others.
     fn settled(&self, identity: u64, last: u64) {
         let mut inner = self.inner.lock();
-        (inner.identity, inner.last) = (identity, last);
+        inner.identity = identity;
+        inner.numbers.settled(last);
         drop(inner);
         self.queue.begin(last + 1);
     }
 
     fn begin(&self, way: Way) -> u64 {
-        let mut inner = self.inner.lock();
-        inner.last += 1;
-        let number = inner.last;
-        if way == Way::Each {
-            inner.open.insert(number);
-        }
-        number
+        let numbers = &mut self.inner.lock().numbers;
+        if way == Way::Each { numbers.begin_open() } else { numbers.begin() }
     }
 
     /// For what is still to be carried out.
     fn begin_ahead(&self) -> (u64, u64) {
         let mut inner = self.inner.lock();
-        inner.last += 1;
-        let number = inner.last;
-        inner.ahead.insert(number);
-        (inner.identity, number)
+        (inner.identity, inner.numbers.begin_ahead())
     }
 
     /// All changes of [`Way::Each`] up to this one are durable.
     fn confirmed(&self) -> u64 {
-        let inner = self.inner.lock();
-        inner.open.first().map_or(inner.last, |first| first - 1)
+        self.inner.lock().numbers.confirmed()
     }
 
     /// All changes up to this one are carried out.
     fn carried_out(&self) -> u64 {
-        let inner = self.inner.lock();
-        inner.ahead.first().map_or(inner.last, |first| first - 1)
+        self.inner.lock().numbers.carried_out()
     }
 
     /// The log's identity, and the number of the last change.
     fn last(&self) -> (u64, u64) {
         let inner = self.inner.lock();
-        (inner.identity, inner.last)
+        (inner.identity, inner.numbers.last())
     }
 
     /// What a commit that begins now will prove.
     pub(crate) fn proof(&self) -> Proof {
-        let inner = self.inner.lock();
-        Proof { upto: inner.last, but: inner.ahead.clone() }
+        self.inner.lock().numbers.proof()
     }
 
     /// Waits until everything that has a number by now is carried out: system calls of others, who have all they need.
     fn carry_out(&self) {
         let mut inner = self.inner.lock();
-        let last = inner.last;
-        while inner.ahead.first().is_some_and(|first| *first <= last) {
+        let last = inner.numbers.last();
+        while inner.numbers.carried_out() < last {
             inner = self.through.wait(inner);
         }
     }
@@ -161,7 +145,7 @@ impl Drop for Pending {
     /// It is durable, or there is no record of it.
     fn drop(&mut self) {
         if !self.failed {
-            self.log.inner.lock().open.remove(&self.number);
+            self.log.inner.lock().numbers.durable(self.number);
         }
         if !self.recorded {
             self.log.queue.skip(self.number);
@@ -307,7 +291,7 @@ impl Drop for Announced {
             // What cannot be taken back stays true: nothing is where it says.
             let _ = self.slots.withdraw(slot);
         }
-        self.log.inner.lock().ahead.remove(&self.intent.number);
+        self.log.inner.lock().numbers.through(self.intent.number);
         self.log.through.notify_all();
         if !self.ended {
             self.log.queue.skip(self.intent.number);

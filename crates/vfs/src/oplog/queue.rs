@@ -1,20 +1,17 @@
 //! Records go to the log in order of their numbers, which were given out under the locks of the changes: so a record that
 //! is found after a crash has all those before it that it builds on.
 
-use std::collections::BTreeMap;
 use std::sync::mpsc::sync_channel;
 
 use forebay_lock::Mutex;
+use forebay_oplog::Turns;
 
-/// What is to be done when it is a number's turn; nothing for one without a record.
-type Turn = Option<Box<dyn FnOnce() + Send>>;
+/// What is to be done when it is a number's turn.
+type Turn = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Inner {
-    /// The next number to go to the log.
-    next: u64,
-    /// Numbers from then on whose changes were carried out: no more than there are requests under way.
-    ready: BTreeMap<u64, Turn>,
+    turns: Turns<Turn>,
     /// A thread has its turns done.
     busy: bool,
 }
@@ -29,7 +26,7 @@ pub(super) struct Queue {
 impl Queue {
     /// The first number is `next`.
     pub(super) fn begin(&self, next: u64) {
-        self.inner.lock().next = next;
+        self.inner.lock().turns.begin(next);
     }
 
     /// Has `act` called, by some thread, when it is this number's turn: all before it are through. Each number has its turn,
@@ -55,22 +52,17 @@ impl Queue {
         self.ready(number, None);
     }
 
-    fn ready(&self, number: u64, turn: Turn) {
+    fn ready(&self, number: u64, turn: Option<Turn>) {
         let mut inner = self.inner.lock();
-        inner.ready.insert(number, turn);
+        inner.turns.ready(number, turn);
         if inner.busy {
             return;
         }
         inner.busy = true;
-        loop {
-            let next = inner.next;
-            let Some(turn) = inner.ready.remove(&next) else { break };
-            inner.next += 1;
-            if let Some(act) = turn {
-                drop(inner);
-                act();
-                inner = self.inner.lock();
-            }
+        while let Some(act) = inner.turns.take() {
+            drop(inner);
+            act();
+            inner = self.inner.lock();
         }
         inner.busy = false;
     }

@@ -16,13 +16,13 @@
 //! Only the last few changes before a crash are looked for. What is decided is put into the log before anybody is
 //! answered, and the file systems are synced: what happened stays so.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::sync::Arc;
 
 use forebay_disk::block_on;
 use forebay_engine::{NOTE_MAX, Note};
-use forebay_oplog::{Change, Entry, Operation, Record, SetAside, Tree as _, reconcile};
+use forebay_oplog::{Change, Entry, Found, Record, SetAside, Tree as _, reconcile};
 
 use super::files::Files;
 use super::slots;
@@ -37,17 +37,6 @@ const VOID: usize = (NOTE_MAX - 9) / 8;
 
 type Filesystems = [(u32, Arc<Filesystem>)];
 type Name = (u32, KernelHandle, smallvec::SmallVec<[u8; 32]>);
-
-/// What the notes say.
-#[derive(Default)]
-struct Found {
-    changes: BTreeMap<u64, Change>,
-    settled: u64,
-    void: HashSet<u64>,
-    /// By file system, each in order of numbers.
-    operations: BTreeMap<u32, Vec<Operation>>,
-    checkpoints: HashMap<u32, u64>,
-}
 
 /// What came of the log of changes: the file systems are where it says they are.
 pub struct Recovery {
@@ -64,26 +53,22 @@ pub(crate) fn recover(log: u64, notes: &[Note], filesystems: &Filesystems) -> io
     let mut found = read(notes)?;
     for (number, fs) in filesystems {
         if let Some(upto) = slots::lost_after(fs, log, *number).map_err(io::Error::other)? {
-            let known = found.checkpoints.entry(*number).or_default();
-            *known = upto.max(*known);
+            found.reached(*number, upto);
         }
     }
     let ours = |number: &u32| filesystems.iter().any(|(id, _)| id == number);
-    let unserved = |(number, operations): (&u32, &Vec<Operation>)| {
-        let upto = found.checkpoints.get(number).copied().unwrap_or(0);
+    let unserved = |number: &u32| {
+        let (operations, upto) = found.of(*number);
         !ours(number) && operations.iter().any(|operation| operation.number > upto)
     };
-    if found.operations.iter().any(unserved) {
+    if found.operations.keys().any(unserved) {
         let why = "the cache's log has changes of a directory that is not served now; serve it again, with the same id";
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
-    let numbers = found.operations.values().flatten().map(|operation| operation.number);
-    let numbers = numbers.chain(found.changes.keys().copied()).chain(found.checkpoints.values().copied());
-    let mut last = numbers.max().unwrap_or(0).max(found.settled);
+    let mut last = found.last();
     let mut set_aside = Vec::new();
     for (number, fs) in filesystems {
-        let operations = found.operations.get(number).map_or(&[][..], Vec::as_slice);
-        let upto = found.checkpoints.get(number).copied().unwrap_or(0);
+        let (operations, upto) = found.of(*number);
         let mut files = Files::new(fs, log);
         let intents = files.intents().map_err(io::Error::other)?;
         last = intents.iter().map(|intent| intent.number).fold(last, u64::max);
@@ -153,46 +138,15 @@ pub(crate) fn settle(
             linked.logging.reached(last);
         }
     }
-    found.changes.retain(|number, _| !found.void.contains(number));
-    let mut answers: BTreeMap<u64, Box<[u8]>> =
-        found.changes.into_iter().map(|(number, change)| (number, change.answer)).collect();
-    let operations = found.operations.into_values().flatten();
-    answers.extend(operations.map(|operation| (operation.number, operation.reply)));
-    Ok(answers.into_values().filter(|answer| !answer.is_empty()).collect())
+    Ok(found.replies().collect())
 }
 
 fn read(notes: &[Note]) -> io::Result<Found> {
-    let mut found = Found::default();
-    for note in notes {
-        match Record::decode(&note.bytes) {
-            Some(Record::Change(change)) => {
-                found.settled = found.settled.max(change.confirmed);
-                found.changes.insert(change.number, *change);
-            }
-            Some(Record::Settled { upto, void }) => {
-                found.settled = found.settled.max(upto);
-                found.void.extend(void);
-            }
-            Some(Record::Operation(operation)) => {
-                found.operations.entry(operation.filesystem).or_default().push(*operation);
-            }
-            Some(Record::Checkpoint { filesystem, upto }) => {
-                let known = found.checkpoints.entry(filesystem).or_default();
-                *known = upto.max(*known);
-            }
-            None => {
-                let why = "the cache's log has a record of a change that this version of Forebay does not know; use the \
-                           version that wrote it";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-            }
-        }
-    }
-    // The order in which they came into the log, but for those that were written again for being needed for long.
-    for operations in found.operations.values_mut() {
-        operations.sort_by_key(|operation| operation.number);
-        operations.dedup_by_key(|operation| operation.number);
-    }
-    Ok(found)
+    Found::read(notes.iter().map(|note| &*note.bytes)).ok_or_else(|| {
+        let why = "the cache's log has a record of a change that this version of Forebay does not know; use the version \
+                   that wrote it";
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    })
 }
 
 /// The changes that are not settled and did not happen; see the table above.
@@ -337,21 +291,6 @@ mod tests {
     #[test]
     fn changes_of_attributes_are_void_unless_settled() {
         assert_eq!(void(&found(0, &[&[], &[("a", 1)]]), &[("a", 1)]), [1]);
-    }
-
-    #[test]
-    fn operations_come_in_order_and_once_however_often_they_were_written() {
-        let operation = |number| {
-            let (entries, objects, reply) = (Default::default(), Vec::new(), Box::default());
-            Record::Operation(Box::new(Operation { number, filesystem: 3, entries, objects, reply }))
-        };
-        let numbers = [1, 2, 3, 7, 1, 3, 8, 1, 9];
-        let bytes = |number| operation(number).encode().into();
-        let notes: Vec<_> =
-            (1..).zip(numbers).map(|(id, number)| Note { id, bytes: bytes(number) }).collect();
-        let read = read(&notes).unwrap();
-        let found: Vec<_> = read.operations[&3].iter().map(|operation| operation.number).collect();
-        assert_eq!(found, [1, 2, 3, 7, 8, 9]);
     }
 
     #[test]

@@ -1,0 +1,98 @@
+//! What the notes in the log say, all told.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::operation::Operation;
+use crate::record::{Change, Record};
+
+/// What was found in the log.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Changes that the file system itself made durable, by number.
+    pub changes: BTreeMap<u64, Change>,
+    /// Of them, those up to this one are decided.
+    pub settled: u64,
+    /// And these never happened.
+    pub void: HashSet<u64>,
+    /// Changes that the log makes durable, by file system, each in order of numbers: the order in which they came into the
+    /// log at first.
+    pub operations: BTreeMap<u32, Vec<Operation>>,
+    /// By file system: up to which number they are in it, durably.
+    pub checkpoints: HashMap<u32, u64>,
+}
+
+impl Found {
+    /// Reads the notes, in the order of the log. `None`: one of them is no record of this version.
+    pub fn read<'a>(notes: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        let mut found = Found::default();
+        for note in notes {
+            match Record::decode(note)? {
+                Record::Change(change) => {
+                    found.settled = found.settled.max(change.confirmed);
+                    found.changes.insert(change.number, *change);
+                }
+                Record::Settled { upto, void } => {
+                    found.settled = found.settled.max(upto);
+                    found.void.extend(void);
+                }
+                Record::Operation(operation) => {
+                    found.operations.entry(operation.filesystem).or_default().push(*operation);
+                }
+                Record::Checkpoint { filesystem, upto } => found.reached(filesystem, upto),
+            }
+        }
+        // Some were written again for being needed for long.
+        for operations in found.operations.values_mut() {
+            operations.sort_by_key(|operation| operation.number);
+            operations.dedup_by_key(|operation| operation.number);
+        }
+        Some(found)
+    }
+
+    /// All changes up to a number are in a file system, durably.
+    pub fn reached(&mut self, filesystem: u32, upto: u64) {
+        let known = self.checkpoints.entry(filesystem).or_default();
+        *known = upto.max(*known);
+    }
+
+    /// What a file system has to be made equal to, and the checkpoint that it begins at.
+    pub fn of(&self, filesystem: u32) -> (&[Operation], u64) {
+        let operations = self.operations.get(&filesystem).map_or(&[][..], Vec::as_slice);
+        (operations, self.checkpoints.get(&filesystem).copied().unwrap_or(0))
+    }
+
+    /// The highest number in the log. There may be a higher one in a slot.
+    pub fn last(&self) -> u64 {
+        let numbers = self.operations.values().flatten().map(|operation| operation.number);
+        let numbers = numbers.chain(self.changes.keys().copied()).chain(self.checkpoints.values().copied());
+        numbers.max().unwrap_or(0).max(self.settled)
+    }
+
+    /// The replies of all changes that happened, oldest first.
+    pub fn replies(self) -> impl Iterator<Item = Box<[u8]>> {
+        let Found { changes, void, operations, .. } = self;
+        let changes = changes.into_iter().filter(|(number, _)| !void.contains(number));
+        let mut replies: BTreeMap<u64, Box<[u8]>> =
+            changes.map(|(number, change)| (number, change.answer)).collect();
+        let operations = operations.into_values().flatten();
+        replies.extend(operations.map(|operation| (operation.number, operation.reply)));
+        replies.into_values().filter(|reply| !reply.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_come_in_order_and_once_however_often_they_were_written() {
+        let operation = |number: u64| {
+            let (entries, objects, reply) = Default::default();
+            Record::Operation(Box::new(Operation { number, filesystem: 3, entries, objects, reply }))
+        };
+        let notes = [1, 2, 3, 7, 1, 3, 8, 1, 9].map(|number| operation(number).encode());
+        let found = Found::read(notes.iter().map(Vec::as_slice)).unwrap();
+        let numbers: Vec<_> = found.of(3).0.iter().map(|operation| operation.number).collect();
+        assert_eq!((numbers, found.last()), (vec![1, 2, 3, 7, 8, 9], 9));
+    }
+}

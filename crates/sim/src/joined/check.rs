@@ -1,0 +1,189 @@
+//! What must be so after a crash. The log has what was answered, and of what was put into it a prefix; the tree is one that
+//! the operations in the log come to, as far as [`Expected`] says, so the handles of what is there work and no others; and
+//! every file has what the model says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_engine::{Note, NoteId};
+use forebay_oplog::{Identity, Intent, Operation, Outcome, Record};
+
+use super::server::{Ended, Logged};
+use super::world::World;
+use crate::hits::Fault;
+use crate::namespace::check::{Crash, Expected};
+use crate::namespace::history::{History, Set, Step};
+use crate::namespace::volume::{State as Names, Volume};
+
+/// A session that has ended, from the file system at its start.
+pub(super) struct Crashed {
+    initial: Volume,
+    before: u64,
+    /// With transactions counted from there.
+    steps: Vec<Step>,
+    /// How many transactions there were at the start, and are left.
+    begin: usize,
+    left: usize,
+    answers: BTreeMap<u64, Logged>,
+    order: Vec<u64>,
+    /// Those in the log, once that was read.
+    logged: Option<BTreeSet<u64>>,
+}
+
+impl Crashed {
+    pub(super) fn new(world: &mut World, ended: Ended) -> Self {
+        let Ended { mut steps, answers, order, let_go } = ended;
+        world.let_go = let_go;
+        let begin = world.begin;
+        for step in &mut steps {
+            (step.begin, step.end) = (step.begin - begin, step.end - begin);
+        }
+        let left = world.shared.store.lock().transactions();
+        let initial = world.initial.clone();
+        Crashed { initial, before: world.before, steps, begin, left, answers, order, logged: None }
+    }
+
+    /// Only so many transactions are left.
+    pub(super) fn cut(&mut self, transactions: usize) {
+        self.left = self.left.min(transactions);
+    }
+
+    fn transactions(&self) -> usize {
+        self.left - self.begin
+    }
+
+    /// Compares the log with what was put into it, after notes up to `let_go` may have gone.
+    fn check_log(&mut self, found: &BTreeMap<u64, Operation>, let_go: NoteId) -> Result<(), String> {
+        let mut logged = BTreeSet::new();
+        for Step { done, .. } in &self.steps {
+            let number = done.operation.number;
+            let Logged { note, answered } = self.answers.get(&number).cloned().unwrap_or_default();
+            match found.get(&number) {
+                Some(operation) if *operation != done.operation => {
+                    return Err(format!("operation {number} or its reply is not what was logged (P14)"));
+                }
+                Some(_) => _ = logged.insert(number),
+                None if note.is_some_and(|note| note <= let_go) => _ = logged.insert(number),
+                None if answered => {
+                    return Err(format!("operation {number} was answered and is not in the log (P1)"));
+                }
+                None => {}
+            }
+        }
+        let lost = self.order.iter().find(|number| !logged.contains(number));
+        let later = lost.and_then(|lost| {
+            let behind = self.order.iter().skip_while(|number| *number != lost);
+            behind.copied().find(|number| logged.contains(number))
+        });
+        if let (Some(lost), Some(later)) = (lost, later) {
+            return Err(format!("the log has operation {later} and not {lost} before it (P3)"));
+        }
+        self.logged = Some(logged);
+        Ok(())
+    }
+
+    fn check_tree(&self, after: &Volume, checkpoint: u64) -> Result<(), String> {
+        let logged = self.logged.as_ref();
+        let set = self.steps.iter().enumerate().fold(0, |set: Set, (index, step)| {
+            let is_logged = logged.is_some_and(|logged| logged.contains(&step.done.operation.number));
+            set | Set::from(is_logged) << index
+        });
+        let history = History::of(self.initial.clone(), self.steps.clone(), self.before);
+        let crash = Crash { logged: set, reverse: false, checkpoint, transactions: self.transactions() };
+        Expected::new(&history, crash).check(after)
+    }
+
+    /// Everything that ever was in this session, by what it is called outside.
+    fn identities(&self) -> Vec<Identity> {
+        History::of(self.initial.clone(), self.steps.clone(), self.before).identities().collect()
+    }
+}
+
+impl World {
+    /// What the log has must be what was put into it.
+    pub(super) fn check_log(&mut self, notes: &[Note]) -> Result<(), String> {
+        let operation = |note: &Note| match Record::decode(&note.bytes) {
+            Some(Record::Operation(operation)) => Some((note.id, *operation)),
+            _ => None,
+        };
+        let operations: Vec<(NoteId, Operation)> = notes.iter().filter_map(operation).collect();
+        let found: BTreeMap<u64, Operation> =
+            operations.iter().map(|(_, it)| (it.number, it.clone())).collect();
+        for (note, operation) in &self.kept {
+            if *note > self.let_go && found.get(&operation.number) != Some(operation) {
+                return Err(format!(
+                    "operation {}, found before, is not in the log any more (P14)",
+                    operation.number
+                ));
+            }
+        }
+        if let Some(crashed) = self.crashed.as_mut().filter(|crashed| crashed.logged.is_none()) {
+            crashed.check_log(&found, self.let_go)?;
+        }
+        (self.kept, self.let_go) = (operations, 0);
+        Ok(())
+    }
+
+    /// The tree must be that of the log.
+    pub(super) fn check_names(&mut self, checkpoint: u64) -> Result<(), String> {
+        let volume = self.shared.store.lock().volume.clone();
+        if let Some(crashed) = &self.crashed {
+            crashed.check_tree(&volume, checkpoint)?;
+            let gone = |object: &Identity| volume.resolve(*object).is_none();
+            if let Some(risen) = self.dead.iter().find(|dead| !gone(dead)) {
+                return Err(format!("{risen:?} was removed in an earlier session and its handle works"));
+            }
+            self.dead.extend(crashed.identities().into_iter().filter(gone));
+        }
+        for (file, _) in self.shared.numbered() {
+            if volume.resolve(file).is_none() {
+                self.shared.forget(file);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a crash left to do.
+    pub(super) fn count_crash(&self, intents: &[Intent], checkpoint: u64) {
+        let Some(crashed) = &self.crashed else { return };
+        let logged = |number: &u64| crashed.logged.as_ref().is_some_and(|logged| logged.contains(number));
+        let left = crashed.transactions();
+        let steps = || crashed.steps.iter().map(|step| (step.done.operation.number, step));
+        let hits = &self.shared.hits;
+        for (hit, fault) in [
+            (
+                steps().any(|(number, step)| logged(&number) && number > checkpoint && step.end > left),
+                Fault::JoinedLost,
+            ),
+            (steps().any(|(number, step)| !logged(&number) && step.begin < left), Fault::JoinedAhead),
+            (
+                intents.iter().any(|intent| !logged(&intent.number) && intent.number > self.before),
+                Fault::JoinedIntent,
+            ),
+        ] {
+            if hit {
+                hits.hit(fault);
+            }
+        }
+    }
+
+    /// What recovery did. Returns the objects that it made again.
+    pub(super) fn count_outcome(&self, before: &Names, after: &Names, outcome: &Outcome) -> Vec<Identity> {
+        let known = |outer: &Identity| before.aliases.contains_key(outer);
+        let made = outcome.aliases.iter().map(|(outer, _)| *outer).filter(|outer| !known(outer));
+        let made: Vec<Identity> = made.collect();
+        if !made.is_empty() {
+            self.shared.hits.hit(Fault::JoinedMadeAgain);
+        }
+        let stays = |dir: &Identity, name: &[u8], object: &Identity| {
+            after.inodes.get(dir).is_some_and(|inode| inode.entries.get(name) == Some(object))
+        };
+        let taken = before
+            .inodes
+            .iter()
+            .any(|(dir, inode)| inode.entries.iter().any(|(name, object)| !stays(dir, name, object)));
+        if taken {
+            self.shared.hits.hit(Fault::JoinedTaken);
+        }
+        made
+    }
+}

@@ -1,0 +1,314 @@
+//! Clients of the simulated server: they keep handles, ask, and hold every answer against the model.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::Error;
+use forebay_engine::io::{BackingError, Clock as _, Time};
+use forebay_lock::Mutex;
+use forebay_oplog::{Identity, Kind};
+
+use super::server::Server;
+use super::store::Store;
+use crate::client::stamp;
+use crate::executor::Executor;
+use crate::hits::{Fault, Hits};
+use crate::model::Model;
+use crate::namespace::choice::any_request;
+use crate::register::OPERATIONS;
+use crate::rng::Rng;
+
+/// Files that a world can tell apart.
+const FILES: u8 = 200;
+
+/// Changes of names in a session: as many as [`crate::namespace::history::Set`] has bits for, but for those under way.
+const CHANGES: usize = 50;
+
+/// How clients behave.
+#[derive(Clone, Debug)]
+pub(super) struct Habits {
+    /// Clients side by side.
+    pub(super) clients: u32,
+    /// What each does in a session.
+    pub(super) operations: u32,
+    /// Chances in 10,000 that an operation changes names or attributes.
+    pub(super) names: u32,
+    /// Chances in 10,000 that a write is stable.
+    pub(super) stable: u32,
+    /// No write is longer, in bytes.
+    pub(super) longest: u64,
+    /// Contents lie below this offset, but for the last write.
+    pub(super) extent: u64,
+}
+
+/// What everything in a world shares.
+pub(super) struct Shared {
+    /// Virtual time.
+    pub(super) executor: Executor,
+    /// The file system.
+    pub(super) store: Store,
+    /// Counts of faults.
+    pub(super) hits: Arc<Hits>,
+    /// What every file may hold.
+    pub(super) model: Mutex<Model>,
+    /// The model's numbers for files, by what they are called outside.
+    pub(super) files: Mutex<Files>,
+    /// What went wrong first.
+    pub(super) failure: Mutex<Option<String>>,
+    /// What happened, for people; only kept if asked for.
+    pub(super) log: Option<Mutex<Vec<String>>>,
+}
+
+/// See [`Shared::files`].
+#[derive(Default)]
+pub(super) struct Files {
+    /// Those that are there.
+    pub(super) numbers: BTreeMap<Identity, u8>,
+    made: u8,
+}
+
+impl Shared {
+    /// Something is wrong. The first such thing counts.
+    pub(super) fn fail(&self, what: String) {
+        self.tell(|| format!("FAILED {what}"));
+        self.failure.lock().get_or_insert(what);
+    }
+
+    /// Keeps a line for people.
+    pub(super) fn tell(&self, line: impl FnOnce() -> String) {
+        if let Some(log) = &self.log {
+            log.lock().push(format!("{:>12.6} {}", self.executor.time().as_secs_f64(), line()));
+        }
+    }
+
+    /// The number of a file; one that has none is empty.
+    pub(super) fn number(&self, file: Identity) -> Option<u8> {
+        let mut files = self.files.lock();
+        if let Some(number) = files.numbers.get(&file) {
+            return Some(*number);
+        }
+        if files.made == FILES {
+            return None;
+        }
+        files.made += 1;
+        let number = files.made;
+        files.numbers.insert(file, number);
+        drop(files);
+        let mut model = self.model.lock();
+        let generation = model.number();
+        model.create(number, 0, generation, Time::default());
+        Some(number)
+    }
+
+    /// The file is gone, for good.
+    pub(super) fn forget(&self, file: Identity) {
+        if let Some(number) = self.files.lock().numbers.remove(&file) {
+            self.model.lock().remove(number);
+        }
+    }
+
+    /// Every file that has a number.
+    pub(super) fn numbered(&self) -> Vec<(Identity, u8)> {
+        self.files.lock().numbers.iter().map(|(file, number)| (*file, *number)).collect()
+    }
+}
+
+/// One client.
+pub(super) struct Client {
+    /// What it shares with the others.
+    pub(super) shared: Arc<Shared>,
+    /// The server of this session.
+    pub(super) server: Arc<Server>,
+    /// How it behaves.
+    pub(super) habits: Habits,
+    /// Its choices.
+    pub(super) rng: Rng,
+}
+
+impl Client {
+    /// Does what it does in a session.
+    pub(super) async fn run(mut self) {
+        for _ in 0..self.habits.operations {
+            self.act().await;
+            if self.shared.failure.lock().is_some() {
+                return;
+            }
+        }
+    }
+
+    async fn act(&mut self) {
+        if self.rng.chance(self.habits.names) {
+            if self.server.changes() < CHANGES {
+                self.change().await;
+            }
+            return;
+        }
+        match self.rng.below(20) {
+            0..=8 => self.write_somewhere().await,
+            9..=13 => self.read_somewhere().await,
+            14 | 15 => self.resize_somewhere().await,
+            16 | 17 => self.commit_some().await,
+            18 => self.flush().await,
+            _ => {
+                let rest = self.rng.time(Duration::ZERO, Duration::from_millis(20));
+                self.shared.executor.sleep(rest).await;
+            }
+        }
+    }
+
+    async fn change(&mut self) {
+        let request = any_request(&mut self.rng, &self.shared.store.lock().volume);
+        self.server.found().await;
+        let done = self.server.change(request).await;
+        self.shared.tell(|| match &done {
+            Ok((done, _)) => format!("answered: {} {:?}", done.operation.number, done.request),
+            Err(refused) => format!("refused: {refused}"),
+        });
+        if let Ok((_, Some(removed))) = done {
+            self.shared.forget(removed);
+        }
+    }
+
+    /// A file of which somebody has a handle.
+    async fn any(&mut self) -> Option<(Identity, u8)> {
+        let files: Vec<Identity> = {
+            let state = self.shared.store.lock();
+            let inodes = state.volume.state.inodes.iter();
+            let files = inodes.filter(|(_, inode)| inode.attributes.kind == Kind::File);
+            files.map(|(inner, _)| state.volume.outer(*inner)).collect()
+        };
+        if files.is_empty() {
+            return None;
+        }
+        let file = self.rng.pick(&files);
+        self.server.found().await;
+        Some((file, self.shared.number(file)?))
+    }
+
+    /// What may be told of a file that is there.
+    fn check(&self, what: &str, file: Identity, error: Error) {
+        let there = self.shared.store.lock().volume.resolve(file).is_some();
+        if there || error != Error::Backing(BackingError::Gone) {
+            self.shared.fail(format!("{what} of {file:?} failed: {error}"));
+        }
+    }
+
+    async fn write_somewhere(&mut self) {
+        let Some((file, number)) = self.any().await else { return };
+        let Habits { extent, longest, stable, .. } = self.habits;
+        let len = self.rng.within(1, longest);
+        let (offset, len) = match self.rng.below(3) {
+            0 => (self.rng.below(extent), len),
+            // Whole blocks.
+            _ => (self.rng.below(extent) / 4096 * 4096, len.div_ceil(4096) * 4096),
+        };
+        let stable = self.rng.chance(stable);
+        let (open, running) = self.shared.model.lock().load(number, &(offset..offset + len));
+        if running >= 3 {
+            return;
+        }
+        if open + 4 > OPERATIONS {
+            return self.commit(number).await;
+        }
+        let id = self.shared.model.lock().begin_write(number, offset, len, Time::default());
+        let mut data = vec![0; len as usize];
+        stamp(&mut data, offset, number, id);
+        self.shared.tell(|| format!("write {id} to {file:?} ({number}) at {offset}+{len}, stable {stable}"));
+        let result = self.server.write(file, offset, &data).await;
+        match result {
+            Ok(seq) => self.shared.model.lock().accepted(id, seq),
+            Err(error) => self.write_failed(id, file, error),
+        }
+        if let (Ok(seq), true) = (result, stable) {
+            match self.server.engine.commit(seq).await {
+                Ok(()) => self.shared.model.lock().durable(id),
+                Err(error) => self.write_failed(id, file, error),
+            }
+        }
+        self.shared.tell(|| format!("write {id} done: {result:?}"));
+    }
+
+    fn write_failed(&self, id: u32, file: Identity, error: Error) {
+        self.shared.model.lock().failed(id);
+        self.check("a write", file, error);
+    }
+
+    async fn commit_some(&mut self) {
+        if let Some((_, number)) = self.any().await {
+            self.commit(number).await;
+        }
+    }
+
+    async fn commit(&self, number: u8) {
+        let (seq, covered) = {
+            let model = self.shared.model.lock();
+            let Some(seq) = model.uncommitted(number) else { return };
+            (seq, model.open(seq))
+        };
+        match self.server.engine.commit(seq).await {
+            Ok(()) => covered.into_iter().for_each(|id| self.shared.model.lock().durable(id)),
+            Err(error) => self.shared.fail(format!("a commit failed: {error}")),
+        }
+    }
+
+    async fn read_somewhere(&mut self) {
+        let Some((file, number)) = self.any().await else { return };
+        let Habits { extent, longest, .. } = self.habits;
+        let (offset, len) = (self.rng.below(extent), self.rng.within(1, 2 * longest));
+        self.read(file, number, offset, len as usize).await;
+    }
+
+    /// Reads and checks what comes.
+    pub(super) async fn read(&mut self, file: Identity, number: u8, offset: u64, len: usize) {
+        let Some(object) = self.server.object(file) else { return };
+        let reading = self.shared.model.lock().begin_read(number, offset, len);
+        let mut buffer = vec![0xee; len];
+        let result = self.server.engine.read(&object, offset, &mut buffer).await;
+        let bytes = result.ok().map(|len| &buffer[..len]);
+        if let Err(error) = self.shared.model.lock().end_read(&reading, bytes) {
+            self.shared.fail(format!("{file:?}: {error}"));
+        }
+        if let Err(error) = result {
+            self.check("a read", file, error);
+        }
+    }
+
+    async fn resize_somewhere(&mut self) {
+        let Some((file, number)) = self.any().await else { return };
+        if self.server.changes() >= CHANGES {
+            return;
+        }
+        let size = self.shared.model.lock().size(number);
+        let sizes = [0, 0, size / 2, size.saturating_sub(1), size + 1, self.rng.below(self.habits.extent)];
+        let size = self.rng.pick(&sizes);
+        if self.shared.model.lock().load(number, &(0..u64::MAX / 2)).0 + 4 > OPERATIONS {
+            return self.commit(number).await;
+        }
+        let shared = self.shared.clone();
+        let mut begun = None;
+        let begin = || {
+            let id = shared.model.lock().begin_truncate(number, size, Time::default());
+            shared.tell(|| format!("truncate {id} of {file:?} ({number}) to {size}"));
+            begun = Some(id);
+        };
+        let result = self.server.resize(file, size, begin).await;
+        let Some(id) = begun else { return };
+        self.shared.hits.hit(Fault::JoinedCut);
+        match result {
+            Ok(()) => self.shared.model.lock().durable(id),
+            Err(error) => {
+                self.shared.model.lock().failed(id);
+                self.check("a truncation", file, error);
+            }
+        }
+        self.shared.tell(|| format!("truncate {id} done: {result:?}"));
+    }
+
+    async fn flush(&mut self) {
+        self.shared.tell(|| "flush".to_owned());
+        if let Err(error) = self.server.engine.flush().await {
+            self.shared.fail(format!("a flush failed: {error}"));
+        }
+    }
+}

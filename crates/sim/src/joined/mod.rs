@@ -1,0 +1,18 @@
+//! Joined worlds: the engine on virtual devices, and above it a server that puts names, attributes and data into the one log,
+//! in front of a virtual file system that has all three. Power cuts of all of it at once; then the real recovery of the
+//! engine and of `forebay-oplog`.
+
+mod check;
+mod client;
+#[cfg(feature = "plant")]
+pub mod plant;
+#[cfg(not(feature = "plant"))]
+mod plant;
+mod server;
+mod start;
+mod store;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use world::run;

@@ -1,0 +1,40 @@
+//! Deliberate bugs of the simulated server, one at a time, to prove that joined worlds find them. Without the feature `plant`
+//! there are none.
+
+/// Every bug there is.
+#[cfg(feature = "plant")]
+pub const PLANTS: &[&str] = &[
+    "answered before the record is durable",
+    "a RENAME says nothing in its slot",
+    "what goes past the log does not wait for a checkpoint",
+    "a change of size does not wait for a checkpoint",
+    "a checkpoint covers what is not carried out",
+    "a checkpoint without a commit",
+    "notes are let go without a checkpoint",
+    "aliases are not applied to keys",
+    "what is found is used before its creation is in the log",
+    "recovery says that it is done before it is durable",
+    "slots are not emptied",
+];
+
+#[cfg(feature = "plant")]
+thread_local! {
+    static ACTIVE: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants one of [`PLANTS`] in what this thread runs, or none.
+#[cfg(feature = "plant")]
+pub fn plant(bug: Option<&'static str>) {
+    ACTIVE.set(bug);
+}
+
+#[cfg(feature = "plant")]
+pub(crate) fn active(bug: &'static str) -> bool {
+    debug_assert!(PLANTS.contains(&bug), "{bug} is not listed");
+    ACTIVE.get() == Some(bug)
+}
+
+#[cfg(not(feature = "plant"))]
+pub(crate) const fn active(_bug: &'static str) -> bool {
+    false
+}

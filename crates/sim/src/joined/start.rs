@@ -1,0 +1,198 @@
+//! How a server starts: the engine hands back its notes, the file system is brought to where they say it is, the engine goes
+//! on, and a checkpoint says so. May be cut anywhere.
+
+use std::sync::Arc;
+
+use forebay_engine::io::Device;
+use forebay_engine::pool::Pool;
+use forebay_engine::{Engine, Env, Note, Opening, Settings};
+use forebay_oplog::{Found, Identity, Intent, Operation, Record, reconcile};
+
+use super::plant;
+use super::server::Server;
+use super::store::key;
+use super::world::{LIMIT, World};
+use crate::disk::Disk;
+use crate::executor::Stop;
+use crate::hits::Fault;
+use crate::world::Crash;
+
+/// Why a server could not be started.
+enum Refused {
+    Stopped(Stop),
+    Wrong(String),
+}
+
+impl From<Stop> for Refused {
+    fn from(stop: Stop) -> Self {
+        Refused::Stopped(stop)
+    }
+}
+
+impl World {
+    /// Starts a server, after so many crashes on the way, and checks what it finds.
+    pub(super) fn start(&mut self, crashes: u64) -> Result<Arc<Server>, String> {
+        let mut left = crashes;
+        loop {
+            let most = self.rng.pick(&[10, 60, 300]);
+            let steps = self.rng.within(1, most);
+            self.shared.executor.crash_in((left > 0).then_some(steps));
+            left = left.saturating_sub(1);
+            match self.open() {
+                Ok(server) => {
+                    self.shared.executor.crash_in(None);
+                    return Ok(server);
+                }
+                Err(Refused::Stopped(Stop::Crashed)) => {
+                    self.shared.hits.hit(Fault::JoinedInRecovery);
+                    let how = self.rng.pick(&[Crash::Kill, Crash::PowerCut]);
+                    self.crash(how);
+                }
+                Err(Refused::Stopped(stop)) => return Err(format!("recovery does not end: {stop:?}")),
+                Err(Refused::Wrong(why)) => return Err(why),
+            }
+        }
+    }
+
+    fn open(&mut self) -> Result<Arc<Server>, Refused> {
+        // What the last server left in memory would be lost with the power later, after it was seen.
+        self.shared.executor.block_on(LIMIT, self.shared.store.settle())?;
+        let opening = self.begin_engine()?;
+        let (checkpoint, last) = self.recover_names(opening.notes())?;
+        let opened = self.shared.executor.block_on(LIMIT, opening.finish())?;
+        let (engine, _) =
+            opened.map_err(|error| Refused::Wrong(format!("the engine does not start: {error}")))?;
+        let (shared, rng) = (self.shared.clone(), self.rng.fork());
+        let server = Server::new(&shared.executor, &shared.store, engine, &shared.hits, rng, last);
+        let server = Arc::new(server);
+        self.serve(&server);
+        let dirty =
+            |made: &Identity| server.engine.known(&key(*made)).is_some_and(|it| it.dirty_blocks() > 0);
+        if std::mem::take(&mut self.made_again).iter().any(dirty) {
+            self.shared.hits.hit(Fault::JoinedDirtyMadeAgain);
+        }
+        if let Err(refused) = self.settle(&server, last) {
+            self.let_go = server.ended().let_go;
+            return Err(refused);
+        }
+        self.check_names(checkpoint).map_err(Refused::Wrong)?;
+        self.begin_session(last);
+        Ok(server)
+    }
+
+    /// What comes from here on is compared with what is there now.
+    fn begin_session(&mut self, last: u64) {
+        let state = self.shared.store.lock();
+        self.initial = state.volume.with(&state.volume.state);
+        (self.begin, self.before) = (state.transactions(), last);
+        drop(state);
+        self.crashed = None;
+    }
+
+    fn begin_engine(&mut self) -> Result<Opening, Refused> {
+        let wrong = |what: &'static str| move |error: String| Refused::Wrong(format!("{what}: {error}"));
+        let disks: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
+        let devices: Vec<Arc<dyn Device>> =
+            disks.into_iter().map(|disk| Arc::new(disk) as Arc<dyn Device>).collect();
+        let (mut random, formatted) = (self.rng.fork(), self.formatted);
+        let pool = self.shared.executor.block_on(LIMIT, async move {
+            let mut uuid = || u128::from(random.draw()) << 64 | u128::from(random.draw());
+            match formatted {
+                true => Pool::open(devices).await,
+                false => Pool::format(devices, &mut uuid, true).await,
+            }
+        })?;
+        let pool = pool.map_err(|error| wrong("the pool does not open")(error.to_string()))?;
+        self.formatted = true;
+        let (shared, executor) = (self.shared.clone(), Arc::new(self.shared.executor.clone()));
+        let env = Env {
+            clock: executor.clone(),
+            spawn: executor,
+            backing: Arc::new(shared.store.clone()),
+            deliver: Arc::new(|batch| batch()),
+            events: Arc::new(move |event| shared.tell(|| format!("event {event:?}"))),
+        };
+        let settings = Settings {
+            mode: self.plan.mode,
+            ram: self.plan.ram,
+            destage_after: self.plan.destage_after,
+            ..Settings::default()
+        };
+        self.shared.store.set_closed(true);
+        let opening = self.shared.executor.block_on(LIMIT, Engine::begin(pool, env, settings));
+        self.shared.store.set_closed(false);
+        opening?.map_err(|error| wrong("the engine does not open")(error.to_string()))
+    }
+
+    /// Makes the tree equal to the log, durably. Returns the checkpoint in the log, and the highest number in it and in the
+    /// slots.
+    fn recover_names(&mut self, notes: &[Note]) -> Result<(u64, u64), Refused> {
+        let found = Found::read(notes.iter().map(|note| &*note.bytes));
+        let found = found.ok_or_else(|| Refused::Wrong("a note is no record".to_owned()))?;
+        self.check_log(notes).map_err(Refused::Wrong)?;
+        let (operations, checkpoint) = found.of(0);
+        let intents: Vec<Intent> = self.shared.store.lock().volume.state.slots.values().cloned().collect();
+        let last = intents.iter().map(|intent| intent.number).fold(found.last(), u64::max);
+        self.shared.tell(|| {
+            let numbers: Vec<u64> = operations.iter().map(|operation| operation.number).collect();
+            format!("the log has {numbers:?}, checkpoint {checkpoint}; slots {intents:?}")
+        });
+        self.count_crash(&intents, checkpoint);
+        if !intents.is_empty() || operations.iter().any(|operation| operation.number > checkpoint) {
+            self.reconcile(operations, checkpoint)?;
+        }
+        Ok((checkpoint, last))
+    }
+
+    fn reconcile(&mut self, operations: &[Operation], checkpoint: u64) -> Result<(), Refused> {
+        let failed = |refused| Refused::Wrong(format!("recovery failed: {refused}"));
+        let before = {
+            let mut state = self.shared.store.lock();
+            let before = state.transactions();
+            let names = state.volume.state.clone();
+            let outcome = reconcile(&mut state.volume, operations, checkpoint).map_err(failed)?;
+            self.made_again = self.count_outcome(&names, &state.volume.state, &outcome);
+            let mut again = state.volume.with(&state.volume.state);
+            let second = reconcile(&mut again, operations, checkpoint).map_err(failed)?;
+            if !again.history.is_empty() || !second.set_aside.is_empty() {
+                return Err(Refused::Wrong("a second recovery of names changed something (P7)".to_owned()));
+            }
+            self.shared
+                .tell(|| format!("{} transactions of recovery: {outcome:?}", state.transactions() - before));
+            before
+        };
+        // All of it at once, so far; it may have come to any point.
+        if self.rng.chance(1000) {
+            self.shared.executor.crash_in(Some(1));
+        }
+        let executor = self.shared.executor.clone();
+        let pause =
+            self.shared.executor.after(std::time::Duration::ZERO, move || executor.step().then_some(()));
+        if let Err(stop) = self.shared.executor.block_on(LIMIT, pause) {
+            self.shared.hits.hit(Fault::JoinedInReconciling);
+            self.shared.store.interrupt(before);
+            return Err(Refused::Stopped(stop));
+        }
+        if !plant::active("recovery says that it is done before it is durable") {
+            self.shared.executor.block_on(LIMIT, self.shared.store.commit())?;
+        }
+        Ok(())
+    }
+
+    /// Puts into the log what came of it, and empties the slots, durably.
+    fn settle(&mut self, server: &Arc<Server>, last: u64) -> Result<(), Refused> {
+        let (theirs, store) = (server.clone(), self.shared.store.clone());
+        let settle = async move {
+            let record = Record::Checkpoint { filesystem: 0, upto: last }.encode();
+            let (frame, _) = theirs.engine.note(&record).await?;
+            theirs.engine.commit(frame).await?;
+            if !plant::active("slots are not emptied") {
+                store.lock().volume.clear_slots();
+            }
+            store.commit().await;
+            Ok::<(), forebay_engine::Error>(())
+        };
+        let settled = self.shared.executor.block_on(LIMIT, settle)?;
+        settled.map_err(|error| Refused::Wrong(format!("a checkpoint failed: {error}")))
+    }
+}

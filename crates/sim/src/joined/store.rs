@@ -1,0 +1,321 @@
+//! A virtual file system with names, attributes and contents, behind one page cache.
+//!
+//! # Fault model
+//!
+//! - A power cut keeps the first so many of the transactions that changed names and attributes: all that were committed, and
+//!   any number of those behind them.
+//! - Of a file that is there then, it keeps any subset of the blocks written since its last sync, and the changes of size up
+//!   to some point (see [`crate::backing`]). Of one that is not there, nothing.
+//! - A sync of a file commits the journal as well. A kill of the process loses nothing.
+//! - An object is gone for the cache only when that is committed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::buffer::{BLOCK, Buffer, Slice};
+use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned, Io, Key, Time};
+use forebay_lock::{Mutex, MutexGuard};
+use forebay_oplog::{Identity, Kind};
+
+use super::plant;
+use crate::backing::file::{Change, File};
+use crate::content::Content;
+use crate::executor::Executor;
+use crate::namespace::volume::{State as Names, Volume};
+use crate::rng::Rng;
+
+/// The file system; clones are the same one.
+#[derive(Clone)]
+pub(super) struct Store {
+    executor: Executor,
+    state: Arc<Mutex<State>>,
+}
+
+/// What it holds.
+pub(super) struct State {
+    rng: Rng,
+    /// Names and attributes as they are now, with each transaction since the last commit.
+    pub(super) volume: Volume,
+    /// As they were at the last commit, and how many transactions that was after.
+    committed: Names,
+    commits: usize,
+    /// Contents, by what the file system calls the file.
+    files: BTreeMap<Identity, File>,
+    under_way: BTreeMap<u64, Write>,
+    next: u64,
+    base: Duration,
+    /// Whoever asks for anything makes a mistake.
+    closed: bool,
+}
+
+struct Write {
+    object: Key,
+    offset: u64,
+    data: Slice,
+}
+
+/// The key of a file, by what it is called outside.
+pub(super) fn key(outer: Identity) -> Key {
+    Key::new(outer.to_name().as_bytes()).unwrap_or_else(|| unreachable!("identities are short here"))
+}
+
+impl Store {
+    /// One with these names, all durable, and no contents.
+    pub(super) fn new(executor: &Executor, volume: Volume, mut rng: Rng) -> Self {
+        let base = rng.time(Duration::from_micros(100), Duration::from_millis(8));
+        let state = State {
+            rng,
+            committed: volume.state.clone(),
+            volume: volume.with(&volume.state),
+            commits: 0,
+            files: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            next: 0,
+            base,
+            closed: false,
+        };
+        Store { executor: executor.clone(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// What it holds now.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Nobody may ask for contents until it is opened again.
+    pub(super) fn set_closed(&self, closed: bool) {
+        self.lock().closed = closed;
+    }
+
+    /// Runs `action` as the completion of an operation that takes `factor` tenths of the usual time.
+    fn operation<T: Send + 'static>(
+        &self,
+        factor: u32,
+        action: impl FnOnce(&Store, &mut State) -> T + Send + 'static,
+    ) -> Io<T> {
+        if !self.executor.step() {
+            return self.executor.never();
+        }
+        let time = {
+            let mut state = self.lock();
+            let base = state.base * factor / 10;
+            state.rng.time(base / 2, base * 2)
+        };
+        let store = self.clone();
+        self.executor.after(time, move || store.executor.step().then(|| action(&store, &mut store.lock())))
+    }
+
+    /// As [`Store::operation`] on the contents of one file, which the cache asks for.
+    fn on_file<T: Send + 'static>(
+        &self,
+        factor: u32,
+        object: &Key,
+        action: impl FnOnce(&mut State, Identity) -> T + Send + 'static,
+    ) -> Io<BackingResult<T>> {
+        let object = object.clone();
+        assert!(!self.lock().closed, "{object:?} is asked for before names are where the log says they are");
+        self.operation(factor, move |_, state| {
+            let inner = state.find(&object)?;
+            Ok(action(state, inner))
+        })
+    }
+
+    /// Everything that was done to names and attributes before this call becomes durable.
+    pub(super) fn commit(&self) -> Io<()> {
+        let upto = self.lock().transactions();
+        self.operation(30, move |_, state| state.commit(upto))
+    }
+
+    /// Everything becomes durable: syncfs(2).
+    pub(super) fn settle(&self) -> Io<()> {
+        self.operation(40, |_, state| {
+            let (mark, upto) = (state.next, state.transactions());
+            let State { rng, files, .. } = &mut *state;
+            files.values_mut().for_each(|file| file.sync(mark, rng, false));
+            state.commit(upto);
+        })
+    }
+
+    /// The process is killed: writes under way end somewhere, the page cache stays.
+    pub(super) fn kill(&self) {
+        let mut state = self.lock();
+        for (number, write) in std::mem::take(&mut state.under_way) {
+            let blocks = state.rng.below(write.data.len() as u64 / BLOCK as u64 + 2);
+            let end = (write.offset / BLOCK as u64 + blocks) * BLOCK as u64;
+            let done = end.saturating_sub(write.offset).min(write.data.len() as u64) as usize;
+            if let (true, Ok(inner)) = (done > 0, state.find(&write.object)) {
+                state.file(inner).write(number, write.offset, &write.data[..done], Time::default());
+            }
+        }
+    }
+
+    /// The power goes: see the fault model. Returns how many transactions are left, and whether any were lost.
+    pub(super) fn power_cut(&self) -> (usize, bool) {
+        self.kill();
+        let mut state = self.lock();
+        let all = state.transactions();
+        let least =
+            if state.rng.chance(5000) { state.commits } else { all.saturating_sub(12).max(state.commits) };
+        let kept = state.rng.within(least as u64, all as u64) as usize;
+        state.commit(kept);
+        state.volume = state.volume.with(&state.committed);
+        state.drop_contents();
+        let State { rng, files, .. } = &mut *state;
+        for file in files.values_mut() {
+            file.cut(rng);
+        }
+        (kept, kept < all)
+    }
+
+    /// The process is killed while it was about what was done since `transactions`: it has come to some point.
+    pub(super) fn interrupt(&self, transactions: usize) {
+        let mut state = self.lock();
+        let all = state.transactions();
+        let kept = state.rng.within(transactions as u64, all as u64) as usize;
+        let before = state.names_after(kept).clone();
+        let history = state.volume.history[..kept - state.commits].to_vec();
+        state.volume = state.volume.with(&before);
+        state.volume.history = history;
+    }
+}
+
+impl State {
+    /// How many transactions there were, ever.
+    pub(super) fn transactions(&self) -> usize {
+        self.commits + self.volume.history.len()
+    }
+
+    fn names_after(&self, transactions: usize) -> &Names {
+        match transactions - self.commits {
+            0 => &self.committed,
+            count => &self.volume.history[count - 1],
+        }
+    }
+
+    fn commit(&mut self, upto: usize) {
+        if upto > self.commits {
+            self.committed = self.names_after(upto).clone();
+            self.volume.history.drain(..upto - self.commits);
+            self.commits = upto;
+            self.drop_contents();
+        }
+    }
+
+    /// Of files that cannot be there after any crash.
+    fn drop_contents(&mut self) {
+        let State { volume, committed, files, .. } = self;
+        let states = || [&*committed, &volume.state].into_iter().chain(&volume.history);
+        files.retain(|inner, _| states().any(|state| state.inodes.contains_key(inner)));
+    }
+
+    /// What the file system calls the file that the cache calls so.
+    fn find(&mut self, object: &Key) -> BackingResult<Identity> {
+        let outer = Identity::from_name(object.as_bytes()).ok_or(BackingError::Io(22))?;
+        let found = match plant::active("aliases are not applied to keys") {
+            true => Some(outer).filter(|outer| self.volume.inode(*outer).is_ok()),
+            false => self.volume.resolve(outer),
+        };
+        if found.is_none() {
+            self.commit(self.transactions());
+        }
+        found.ok_or(BackingError::Gone)
+    }
+
+    fn file(&mut self, inner: Identity) -> &mut File {
+        self.files.entry(inner).or_default()
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// The contents of a file as they are now, by what it is called outside.
+    pub(super) fn content(&self, outer: Identity) -> Option<Content> {
+        let inner = self.volume.resolve(outer)?;
+        let is_file = self.volume.inode(inner).is_ok_and(|inode| inode.attributes.kind == Kind::File);
+        is_file.then(|| self.files.get(&inner).map(|file| file.current.clone()).unwrap_or_default())
+    }
+}
+
+impl Backing for Store {
+    fn size(&self, object: &Key) -> Io<BackingResult<u64>> {
+        self.on_file(1, object, |state, inner| state.file(inner).current.size)
+    }
+
+    fn read(&self, object: &Key, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
+        let object = object.clone();
+        assert!(!self.lock().closed, "{object:?} is read before names are where the log says they are");
+        self.operation(10, move |store, state| {
+            let mut buffer = buffer;
+            let read = state.find(&object).map(|inner| state.file(inner).current.read(offset, &mut buffer));
+            store.executor.note(offset ^ read.unwrap_or(7) as u64);
+            (buffer, read)
+        })
+    }
+
+    fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>> {
+        let number = {
+            let mut state = self.lock();
+            let number = state.number();
+            state.under_way.insert(number, Write { object: object.clone(), offset, data });
+            number
+        };
+        self.on_file(2, object, move |state, inner| {
+            if let Some(Write { offset, data, .. }) = state.under_way.remove(&number) {
+                // Numbered anew: a sync that began while this was under way does not cover it.
+                let number = state.number();
+                state.file(inner).write(number, offset, &data, Time::default());
+            }
+        })
+    }
+
+    fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>> {
+        self.on_file(5, object, move |state, inner| {
+            let number = state.number();
+            state.file(inner).change(number, Change::Size(size));
+        })
+    }
+
+    fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>> {
+        self.on_file(1, object, move |state, inner| {
+            let number = state.number();
+            state.file(inner).change(number, Change::Mtime(mtime));
+        })
+    }
+
+    fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
+        let (mark, upto) = {
+            let state = self.lock();
+            (state.next, state.transactions())
+        };
+        self.operation(40, move |_, state| {
+            let mut one = |object| {
+                let inner = state.find(object)?;
+                let State { rng, files, .. } = &mut *state;
+                files.entry(inner).or_default().sync(mark, rng, false);
+                Ok(())
+            };
+            let synced = objects.iter().map(&mut one).collect();
+            state.commit(upto);
+            synced
+        })
+    }
+
+    fn free(&self) -> Io<BackingResult<u64>> {
+        self.operation(1, |_, _| Ok(1 << 30))
+    }
+
+    fn disown(&self, _: u128, _: &Key, _: Disowned) -> Io<BackingResult<()>> {
+        unreachable!("a device is left")
+    }
+
+    fn disowned(&self, _: u128) -> Io<BackingResult<Vec<(Key, Disowned)>>> {
+        self.operation(1, |_, _| Ok(Vec::new()))
+    }
+
+    fn forget_disowned(&self, _: u128) -> Io<BackingResult<()>> {
+        self.operation(1, |_, _| Ok(()))
+    }
+}

@@ -1,0 +1,338 @@
+//! One seed is one world: a server is started, used, broken and started again, and what is there then is checked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use forebay_engine::{Mode, NoteId};
+use forebay_lock::Mutex;
+use forebay_oplog::{Identity, Operation};
+
+use super::check::Crashed;
+use super::client::{Client, Files, Habits, Shared};
+use super::server::Server;
+use super::store::Store;
+use crate::disk::Disk;
+use crate::executor::{Executor, Stop};
+use crate::hits::{Fault, Hits};
+use crate::model::Model;
+use crate::namespace::exhaustive::small_tree;
+use crate::namespace::volume::Volume;
+use crate::rng::Rng;
+use crate::world::{Crash, Outcome};
+
+/// Longer than anything may take.
+pub(super) const LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// A world before it begins.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    devices: usize,
+    pub(super) mode: Mode,
+    pub(super) ram: u64,
+    pub(super) destage_after: Duration,
+    checkpoint_every: Duration,
+    sessions: u32,
+    /// One device may be lost.
+    loses: bool,
+    habits: Habits,
+}
+
+/// A world under way.
+pub(super) struct World {
+    pub(super) shared: Arc<Shared>,
+    pub(super) plan: Plan,
+    pub(super) rng: Rng,
+    pub(super) disks: Vec<Disk>,
+    pub(super) formatted: bool,
+    /// The file system at the last start, how many transactions there were then, and the last number.
+    pub(super) initial: Volume,
+    pub(super) begin: usize,
+    pub(super) before: u64,
+    /// What is known of the session that has ended.
+    pub(super) crashed: Option<Crashed>,
+    /// The operations that the last recovery found, by their notes, and up to which note they may be gone.
+    pub(super) kept: Vec<(NoteId, Operation)>,
+    pub(super) let_go: NoteId,
+    /// What that recovery made again.
+    pub(super) made_again: Vec<Identity>,
+    /// What was removed in earlier sessions.
+    pub(super) dead: Vec<Identity>,
+}
+
+/// Runs the world of `seed` to its end.
+pub fn run(seed: u64, keep_log: bool) -> Outcome {
+    let mut world = World::new(seed, keep_log);
+    world.shared.tell(|| format!("{:?}", world.plan));
+    let failure = world.live().err();
+    let World { shared, .. } = world;
+    shared.executor.reset();
+    Outcome {
+        failure: shared.failure.lock().take().or(failure),
+        digest: shared.executor.digest(),
+        steps: shared.executor.steps(),
+        hits: shared.hits.clone(),
+        log: shared.log.as_ref().map(|log| std::mem::take(&mut *log.lock())).unwrap_or_default(),
+    }
+}
+
+impl Plan {
+    fn new(rng: &mut Rng) -> Self {
+        let ms = Duration::from_millis(1);
+        let mode = if rng.chance(8500) { Mode::WriteBack } else { Mode::WriteThrough };
+        let longest = rng.pick(&[4096, 16 << 10, 64 << 10, 64 << 10, 1 << 20]);
+        let clients = rng.pick(&[1, 2, 3, 5]);
+        Plan {
+            devices: rng.pick(&[2, 2, 2, 3]),
+            mode,
+            ram: rng.pick(&[16 << 10, 256 << 10, 4 << 20]),
+            destage_after: rng.pick(&[0, 20, 1000]) * ms,
+            checkpoint_every: rng.pick(&[10, 200, 5000]) * ms,
+            sessions: rng.within(1, 4) as u32,
+            loses: rng.chance(2500),
+            habits: Habits {
+                clients,
+                operations: rng.within(5, 120) as u32 / clients + 1,
+                names: rng.pick(&[2000, 4000, 7000]),
+                stable: rng.pick(&[2000, 6000, 10_000]),
+                longest,
+                extent: rng.pick(&[16 << 10, 128 << 10]),
+            },
+        }
+    }
+
+    /// Whether all data is sure to go through the log in the order of its numbers.
+    fn logged(&self) -> bool {
+        self.mode == Mode::WriteBack && !self.loses && self.habits.longest <= 64 << 10
+    }
+}
+
+impl World {
+    fn new(seed: u64, keep_log: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let plan = Plan::new(&mut rng);
+        let hits = Arc::new(Hits::default());
+        let executor = Executor::new(rng.fork());
+        let disk = |index| Disk::new(&executor, &format!("disk{index}"), 64 << 20, rng.fork(), &hits);
+        let disks = (0..plan.devices).map(disk).collect();
+        let store = Store::new(&executor, small_tree(), rng.fork());
+        let mut model = Model::default();
+        model.logged = plan.logged();
+        let initial = store.lock().volume.clone();
+        let shared = Shared {
+            executor,
+            store,
+            hits,
+            model: Mutex::new(model),
+            files: Mutex::new(Files::default()),
+            failure: Mutex::new(None),
+            log: keep_log.then(Mutex::default),
+        };
+        World {
+            shared: Arc::new(shared),
+            plan,
+            rng,
+            disks,
+            formatted: false,
+            initial,
+            begin: 0,
+            before: 0,
+            crashed: None,
+            kept: Vec::new(),
+            let_go: 0,
+            made_again: Vec::new(),
+            dead: Vec::new(),
+        }
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        for _ in 0..self.plan.sessions {
+            self.session()?;
+            self.between();
+        }
+        self.last_session()
+    }
+
+    pub(super) fn failure(&self) -> Result<(), String> {
+        self.shared.failure.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// What a stop other than the planned crash means.
+    pub(super) fn stopped(&self, stop: Stop) -> Result<(), String> {
+        self.failure()?;
+        match stop {
+            Stop::Crashed => Ok(()),
+            stop => Err(format!("nothing goes on: {stop:?};{}", self.shared.executor.busiest())),
+        }
+    }
+
+    /// The server starts, is used, and stops in one way or another.
+    fn session(&mut self) -> Result<(), String> {
+        let tries = if self.rng.chance(4000) { self.rng.within(1, 3) } else { 0 };
+        let server = self.start(tries)?;
+        if let Err(stop) = self.look(&server) {
+            return Err(format!("a look at everything does not end: {stop:?}"));
+        }
+        self.failure()?;
+        let stops = self.rng.chance(1500);
+        if !stops {
+            let most = self.rng.pick(&[30, 300, 3000]);
+            let steps = self.rng.within(1, most);
+            self.shared.executor.crash_in(Some(steps));
+        }
+        match self.work(&server) {
+            Ok(()) if stops => self.stop(&server)?,
+            Ok(()) => {}
+            Err(stop) => self.stopped(stop)?,
+        }
+        self.shared.executor.crash_in(None);
+        self.crashed = Some(Crashed::new(self, server.ended()));
+        drop(server);
+        let how = self.rng.pick(&[Crash::Kill, Crash::PowerCut, Crash::PowerCut]);
+        self.crash(how);
+        self.failure()
+    }
+
+    /// A clean stop: nothing accepted may be lost.
+    fn stop(&mut self, server: &Arc<Server>) -> Result<(), String> {
+        let theirs = server.clone();
+        let closed = self.shared.executor.block_on(LIMIT, async move { theirs.stop().await });
+        let closed = closed.map_err(|stop| format!("a clean stop does not end: {stop:?}"))?;
+        closed.map_err(|error| format!("a clean stop failed: {error}"))?;
+        let mut model = self.shared.model.lock();
+        model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
+        self.shared.hits.hit(Fault::JoinedStop);
+        Ok(())
+    }
+
+    /// Clients do their work.
+    fn work(&mut self, server: &Arc<Server>) -> Result<(), Stop> {
+        let executor = self.shared.executor.clone();
+        let left = Arc::new(AtomicU32::new(self.plan.habits.clients));
+        for _ in 0..self.plan.habits.clients {
+            let client = self.client(server);
+            let left = left.clone();
+            let work = async move {
+                client.run().await;
+                left.fetch_sub(1, Ordering::Relaxed);
+            };
+            executor.start("client", Box::pin(work));
+        }
+        if self.plan.loses && self.rng.chance(4000) && self.disks.iter().all(|disk| !disk.is_gone()) {
+            let (victim, clock) = (self.disks[0].clone(), executor.clone());
+            let (rest, hits) =
+                (self.rng.time(Duration::ZERO, Duration::from_millis(50)), self.shared.hits.clone());
+            let vanish = async move {
+                forebay_engine::io::Clock::sleep(&clock, rest).await;
+                victim.vanish();
+                hits.hit(Fault::JoinedDeviceLost);
+            };
+            executor.start("vanish", Box::pin(vanish));
+        }
+        let shared = self.shared.clone();
+        let done = || left.load(Ordering::Relaxed) == 0 || shared.failure.lock().is_some();
+        match executor.run(LIMIT, done) {
+            Stop::Done => Ok(()),
+            stop => Err(stop),
+        }
+    }
+
+    fn client(&mut self, server: &Arc<Server>) -> Client {
+        let (shared, habits) = (self.shared.clone(), self.plan.habits.clone());
+        Client { shared, server: server.clone(), habits, rng: self.rng.fork() }
+    }
+
+    /// The tasks of a server that is in service.
+    pub(super) fn serve(&mut self, server: &Arc<Server>) {
+        let (theirs, every) = (server.clone(), self.plan.checkpoint_every);
+        self.shared
+            .executor
+            .start("checkpoint", Box::pin(async move { theirs.make_checkpoints(every).await }));
+        let theirs = server.clone();
+        self.shared.executor.start("answers", Box::pin(async move { theirs.answer_for_notes().await }));
+    }
+
+    /// Everything that runs is gone, and perhaps what was not durable.
+    pub(super) fn crash(&mut self, how: Crash) {
+        self.shared.tell(|| format!("{how:?}"));
+        self.shared.executor.reset();
+        let power = how == Crash::PowerCut;
+        if power {
+            let (kept, lost) = self.shared.store.power_cut();
+            if let Some(crashed) = &mut self.crashed {
+                crashed.cut(kept);
+            }
+            self.shared.tell(|| format!("{kept} transactions are left"));
+            if lost {
+                self.shared.hits.hit(Fault::JoinedUnsynced);
+            }
+        } else {
+            self.shared.store.kill();
+        }
+        for disk in &self.disks {
+            match power {
+                true => _ = disk.power_cut(),
+                false => disk.kill(),
+            }
+        }
+        self.shared.hits.hit(if power { Fault::JoinedPowerCut } else { Fault::JoinedKill });
+        self.shared.model.lock().crash(power);
+    }
+
+    /// What happens while the machine is off.
+    fn between(&mut self) {
+        if !self.plan.loses {
+            return;
+        }
+        let victim = &self.disks[0];
+        if victim.is_gone() && self.rng.chance(5000) {
+            victim.appear();
+        } else if !victim.is_gone() && self.rng.chance(3000) {
+            victim.vanish();
+            self.shared.hits.hit(Fault::JoinedDeviceLost);
+        }
+    }
+
+    /// Reads everything, and checks what a crash left.
+    fn look(&mut self, server: &Arc<Server>) -> Result<(), Stop> {
+        let (mut client, shared) = (self.client(server), self.shared.clone());
+        self.shared.executor.block_on(LIMIT, async move {
+            for (file, number) in shared.numbered() {
+                let Some(object) = client.server.object(file) else { continue };
+                let size = object.size();
+                if let Err(error) = shared.model.lock().observe_size(number, size) {
+                    shared.fail(format!("{file:?}: {error}"));
+                }
+                for offset in (0..size + 1).step_by(1 << 20) {
+                    client.read(file, number, offset, 1 << 20).await;
+                }
+            }
+            let checked = shared.model.lock().check_prefix();
+            if let (Err(error), true) = (checked, shared.model.lock().logged) {
+                shared.fail(error);
+            }
+        })
+    }
+
+    /// Nothing goes wrong any more: once flushed and stopped, the file system alone has everything.
+    fn last_session(&mut self) -> Result<(), String> {
+        let server = self.start(0)?;
+        let ends = |what| move |stop: Stop| format!("{what} does not end: {stop:?}");
+        self.look(&server).map_err(ends("a look at everything"))?;
+        let theirs = server.clone();
+        let flush = async move { theirs.engine.flush().await };
+        let flushed = self.shared.executor.block_on(LIMIT, flush).map_err(ends("a flush"))?;
+        flushed.map_err(|error| format!("a flush failed: {error}"))?;
+        self.stop(&server)?;
+        self.crashed = Some(Crashed::new(self, server.ended()));
+        drop(server);
+        self.crash(Crash::PowerCut);
+        self.failure()?;
+        self.check_names(0)?;
+        let state = self.shared.store.lock();
+        for (file, number) in self.shared.numbered() {
+            self.shared.model.lock().check_backing(number, state.content(file).as_ref(), false)?;
+        }
+        Ok(())
+    }
+}
