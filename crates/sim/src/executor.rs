@@ -47,6 +47,8 @@ struct State {
     events: BinaryHeap<Reverse<Event>>,
     next: u64,
     steps: u64,
+    /// Steps that changed something, if they are recorded.
+    marks: Option<Vec<u64>>,
     crash_at: Option<u64>,
     crashed: bool,
     digest: u64,
@@ -171,6 +173,7 @@ impl Executor {
                 events: BinaryHeap::new(),
                 next: 0,
                 steps: 0,
+                marks: None,
                 crash_at: None,
                 crashed: false,
                 digest: 0,
@@ -224,6 +227,27 @@ impl Executor {
         state.steps += 1;
         state.crashed = state.crash_at.is_some_and(|at| state.steps >= at);
         !state.crashed
+    }
+
+    /// The step just counted changes what a crash leaves.
+    pub fn mark(&self) {
+        let mut state = self.0.state.lock();
+        let step = state.steps;
+        if let Some(marks) = &mut state.marks
+            && marks.last() != Some(&step)
+        {
+            marks.push(step);
+        }
+    }
+
+    /// Records such steps from now on.
+    pub fn record_marks(&self) {
+        self.0.state.lock().marks = Some(Vec::new());
+    }
+
+    /// Those recorded.
+    pub fn take_marks(&self) -> Vec<u64> {
+        self.0.state.lock().marks.take().unwrap_or_default()
     }
 
     /// Ends every task and forgets every operation under way; the executor then runs on.

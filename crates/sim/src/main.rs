@@ -234,7 +234,7 @@ fn exhaustive_cases(most: u32, stride: u64, threads: usize) -> ExitCode {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(workload) = workloads.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    let result = catch_unwind(|| exhaustive::all_of(workload, stride));
+                    let result = catch_unwind(|| exhaustive::all_of(workload, stride as usize));
                     match result.unwrap_or_else(|_| Err(format!("{workload:?} panicked"))) {
                         Ok(cases) => count.fetch_add(cases, Ordering::Relaxed),
                         Err(failure) => {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_engine::io::Clock as _;
+use forebay_engine::io::{BackingError, Clock as _};
 use forebay_engine::{Engine, NOTE_MAX, Note, NoteId};
 
 use crate::client::{Allowed, Shared};
@@ -25,6 +25,8 @@ pub struct Ledger {
     let_go: NoteId,
     /// But not those that are needed for good.
     keeps: bool,
+    /// Those cannot be written again now: a flush ends with an error.
+    pub stuck: bool,
 }
 
 /// Whether a note with these contents is needed in a session that keeps some.
@@ -190,7 +192,10 @@ pub fn let_go_slowly(
     keeps: bool,
     mut takes: impl FnMut() -> Duration + Send,
 ) -> impl Future<Output = ()> + Send {
-    shared.notes.lock().keeps = keeps;
+    {
+        let mut ledger = shared.notes.lock();
+        (ledger.keeps, ledger.stuck) = (keeps, false);
+    }
     async move {
         while let Some(upto) = engine.notes_due().await {
             shared.executor.sleep(takes()).await;
@@ -205,7 +210,10 @@ pub fn let_go_slowly(
                 continue;
             }
             shared.hits.hit(Fault::NotesCarried);
-            if engine.let_go_but(upto, is_needed).await != Ok(true) {
+            let stuck = engine.let_go_but(upto, is_needed).await != Ok(true);
+            shared.notes.lock().stuck = stuck;
+            engine.keep_notes(stuck.then_some(BackingError::Io(5)));
+            if stuck {
                 // It would ask again at once.
                 shared.executor.sleep(Duration::from_secs(5)).await;
             }

@@ -41,6 +41,18 @@ impl Store {
             .after(time, move || store.executor.step().then(|| action(&store, &mut store.state.lock())))
     }
 
+    /// The same of one that changes what a crash leaves.
+    fn change<T: Send + 'static>(
+        &self,
+        factor: u32,
+        action: impl FnOnce(&Store, &mut State) -> T + Send + 'static,
+    ) -> Io<T> {
+        self.operation(factor, move |store, state| {
+            store.executor.mark();
+            action(store, state)
+        })
+    }
+
     fn fails(&self, state: &mut State) -> bool {
         let error = state.rates.error;
         let fails = state.rng.chance(error);
@@ -134,12 +146,15 @@ impl Backing for Store {
         self.executor.note(offset ^ forebay_engine::format::content_hash(&data));
         state.under_way.insert(number, Write { object: object.clone(), offset, data });
         drop(state);
-        self.operation(2, move |store, state| store.write_now(state, number))
+        let writing = self.change(2, move |store, state| store.write_now(state, number));
+        // A part of it may be there from now on.
+        self.executor.mark();
+        writing
     }
 
     fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>> {
         let object = object.clone();
-        self.operation(5, move |store, state| {
+        self.change(5, move |store, state| {
             let (number, now, fails) = (state.number(), state.wall(&store.executor), store.fails(state));
             let file = state.files.get_mut(&object).ok_or(BackingError::Gone)?;
             if fails {
@@ -154,7 +169,7 @@ impl Backing for Store {
 
     fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>> {
         let object = object.clone();
-        self.operation(1, move |store, state| {
+        self.change(1, move |store, state| {
             let (number, fails) = (state.number(), store.fails(state));
             let file = state.files.get_mut(&object).ok_or(BackingError::Gone)?;
             if fails {
@@ -167,7 +182,7 @@ impl Backing for Store {
 
     fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
         let mark = self.state.lock().next;
-        self.operation(40, move |store, state| store.sync_now(state, &objects, mark))
+        self.change(40, move |store, state| store.sync_now(state, &objects, mark))
     }
 
     fn free(&self) -> Io<BackingResult<u64>> {
@@ -181,7 +196,7 @@ impl Backing for Store {
 
     fn disown(&self, _: u128, object: &Key, what: Disowned) -> Io<BackingResult<()>> {
         let object = object.clone();
-        self.operation(40, move |store, state| {
+        self.change(40, move |store, state| {
             if store.fails(state) {
                 return Err(BackingError::Io(EIO));
             }
@@ -196,7 +211,7 @@ impl Backing for Store {
     }
 
     fn forget_disowned(&self, _: u128) -> Io<BackingResult<()>> {
-        self.operation(40, |_, state| {
+        self.change(40, |_, state| {
             state.disowned.clear();
             Ok(())
         })

@@ -67,6 +67,7 @@ impl Disk {
     fn write_now(&self, number: u64, mark: Option<u64>, fate: &Fate) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         let Some((block, data)) = state.under_way.remove(&number) else { return Err(DeviceError::Gone) };
+        self.executor.mark();
         if state.gone {
             return Err(DeviceError::Gone);
         }
@@ -96,6 +97,7 @@ impl Disk {
     }
 
     fn flush_now(&self, mark: u64, fails: bool) -> Result<(), DeviceError> {
+        self.executor.mark();
         let mut state = self.state.lock();
         if state.gone {
             return Err(DeviceError::Gone);
@@ -205,6 +207,7 @@ impl Device for Disk {
         let number = state.next;
         self.executor.note(offset ^ forebay_engine::format::content_hash(&data));
         state.under_way.insert(number, (offset / BLOCK as u64, data));
+        self.executor.mark();
         drop(state);
         self.complete(time, move |disk| {
             let written = disk.write_now(number, mark, &fate);
