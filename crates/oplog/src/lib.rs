@@ -12,6 +12,7 @@ mod operation;
 pub mod plant;
 mod reconcile;
 mod record;
+mod removals;
 mod tree;
 
 pub use found::Found;
@@ -22,6 +23,7 @@ pub use object::{Attributes, Kind, New, Object, Time};
 pub use operation::{Binding, Bindings, Operation};
 pub use reconcile::{Outcome, SetAside, reconcile};
 pub use record::{Change, Entries, Entry, Record, Rights};
+pub use removals::Removals;
 pub use tree::Tree;
 
 /// The longest record that a note of the cache's log holds, in bytes. A change whose record is longer (a symbolic link

@@ -15,7 +15,7 @@ use crate::client::stamp;
 use crate::executor::Executor;
 use crate::hits::{Fault, Hits};
 use crate::model::Model;
-use crate::namespace::choice::any_request;
+use crate::namespace::choice::{any_link_request, any_request};
 use crate::register::OPERATIONS;
 use crate::rng::Rng;
 
@@ -34,6 +34,8 @@ pub(super) struct Habits {
     pub(super) operations: u32,
     /// Chances in 10,000 that an operation changes names or attributes.
     pub(super) names: u32,
+    /// Chances in 10,000 that such a change is about a file with several names.
+    pub(super) links: u32,
     /// Chances in 10,000 that a write is stable.
     pub(super) stable: u32,
     /// No write is longer, in bytes.
@@ -158,7 +160,13 @@ impl Client {
     }
 
     async fn change(&mut self) {
-        let request = any_request(&mut self.rng, &self.shared.store.lock().volume);
+        let request = {
+            let volume = &self.shared.store.lock().volume;
+            match self.rng.chance(self.habits.links) {
+                true => any_link_request(&mut self.rng, volume),
+                false => any_request(&mut self.rng, volume),
+            }
+        };
         self.server.found().await;
         let done = self.server.change(request).await;
         self.shared.tell(|| match &done {

@@ -6,15 +6,12 @@
 pub const PLANTS: &[&str] = &[
     "answered before the record is durable",
     "a RENAME says nothing in its slot",
-    "what goes past the log does not wait for a checkpoint",
-    "a change of size does not wait for a checkpoint",
-    "a checkpoint covers what is not carried out",
     "a checkpoint without a commit",
     "notes are let go without a checkpoint",
     "aliases are not applied to keys",
-    "what is found is used before its creation is in the log",
-    "recovery says that it is done before it is durable",
-    "slots are not emptied",
+    "a reply is lost",
+    "a cut goes past the cache",
+    "a new file has the contents of another",
 ];
 
 #[cfg(feature = "plant")]

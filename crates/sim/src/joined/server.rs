@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_engine::io::Clock as _;
 use forebay_engine::{Engine, Error, Mode, NoteId, Object, Seq};
 use forebay_lock::Mutex;
-use forebay_oplog::{Creations, Identity, Intent, Numbers, Record, Turns};
+use forebay_oplog::{Creations, Identity, Intent, Numbers, Record, Removals, Turns};
 
 use super::plant;
 use super::store::{Store, key};
@@ -46,6 +46,7 @@ struct Inner {
     /// Somebody has turns done.
     busy: bool,
     creations: Creations,
+    removals: Removals<Arc<Object>>,
     /// The last change of each object since the last checkpoint.
     touched: BTreeMap<Identity, u64>,
     /// The last change with a record, and the last one that a durable checkpoint covers.
@@ -142,9 +143,13 @@ impl Server {
         }
     }
 
-    /// Time passes, and the machine may crash.
+    /// Time passes, now and then a lot, and the machine may crash.
     pub(super) async fn pause(&self) {
-        let time = self.rng.lock().time(Duration::ZERO, Duration::from_micros(200));
+        let time = {
+            let mut rng = self.rng.lock();
+            let most = if rng.chance(500) { 20_000 } else { 200 };
+            rng.time(Duration::ZERO, Duration::from_micros(most))
+        };
         let executor = self.executor.clone();
         self.executor.after(time, move || executor.step().then_some(())).await;
     }
@@ -155,9 +160,6 @@ impl Server {
 
     /// Whoever has found an object waits until the record of its creation is in the log.
     pub(super) async fn found(&self) {
-        if plant::active("what is found is used before its creation is in the log") {
-            return;
-        }
         let latest = self.inner.lock().creations.latest();
         while !self.inner.lock().creations.is_through(latest) {
             self.wait().await;
@@ -222,9 +224,16 @@ impl Server {
         };
         let ticket = done.made().map(|_| self.inner.lock().creations.begin());
         drop(locked);
-        let removed = self.removed(&done);
+        let gone = self.lost_last_name(&done);
         self.pause().await;
-        let record = Record::Operation(Box::new(done.operation.clone())).encode();
+        let removing = victim(&done);
+        self.look_whether_gone(removing);
+        self.pause().await;
+        let mut operation = Box::new(done.operation.clone());
+        if plant::active("a reply is lost") {
+            operation.reply = Box::default();
+        }
+        let record = Record::Operation(operation).encode();
         let number = done.operation.number;
         let (noted, comes) = promise();
         self.submit(number, Some(Turn { number, record, ticket, noted })).await;
@@ -237,10 +246,10 @@ impl Server {
             self.store.commit().await;
         }
         self.answered(number, slot);
-        if let Some(removed) = removed {
-            self.forget(removed).await;
+        if let Some(object) = removing {
+            self.removed(object).await;
         }
-        Ok((done, removed))
+        Ok((done, gone))
     }
 
     fn answered(&self, number: u64, slot: Option<usize>) {
@@ -280,6 +289,9 @@ impl Server {
         let mut inner = self.inner.lock();
         inner.touched.extend(done.operation.objects.iter().map(|object| (object.identity, number)));
         inner.last = inner.last.max(number);
+        if let Some(object) = victim(&done) {
+            inner.removals.begin(object);
+        }
         inner.steps.push(Step { done: done.clone(), begin, end });
         inner.logged.insert(number, Logged::default());
         Ok(done)
@@ -309,21 +321,34 @@ impl Server {
         (number, slot, done)
     }
 
-    /// The object that lost its last name. Its alias goes at once.
-    fn removed(&self, done: &Done) -> Option<Identity> {
-        let mut gone = done.operation.entries.iter().filter_map(|entry| entry.was);
-        let mut state = self.store.lock();
-        let gone = gone.find(|object| state.volume.resolve(*object).is_none())?;
-        if state.volume.state.aliases.contains_key(&gone) {
-            state.volume.set_alias(gone, None);
-        }
-        Some(gone)
+    /// The object that just lost its last name.
+    fn lost_last_name(&self, done: &Done) -> Option<Identity> {
+        victim(done).filter(|object| self.store.lock().volume.resolve(*object).is_none())
     }
 
-    /// The cache forgets an object that was removed, durably.
-    async fn forget(&self, object: Identity) {
-        let known = self.inner.lock().objects.remove(&object);
-        let Some(known) = known.or_else(|| self.engine.known(&key(object))) else { return };
+    /// Of an object that lost a name: perhaps the last one. Then its alias goes at once.
+    fn look_whether_gone(&self, object: Option<Identity>) {
+        let Some(object) = object else { return };
+        {
+            let volume = &mut self.store.lock().volume;
+            if volume.resolve(object).is_some() {
+                return;
+            }
+            if volume.state.aliases.contains_key(&object) {
+                volume.set_alias(object, None);
+            }
+        }
+        let mut inner = self.inner.lock();
+        let known = inner.objects.remove(&object).or_else(|| self.engine.known(&key(object)));
+        if let Some(known) = known {
+            inner.removals.gone(object, known);
+        }
+    }
+
+    /// A removal is durable: the cache forgets an object that is gone.
+    async fn removed(&self, object: Identity) {
+        let known = self.inner.lock().removals.end(object, true);
+        let Some(known) = known else { return };
         if known.dirty_blocks() > 0 {
             self.hits.hit(Fault::JoinedRemoved);
         }
@@ -389,7 +414,7 @@ impl Server {
         }
         let (offset, data) = (offset + accepted.len as u64, &data[accepted.len..]);
         self.hits.hit(Fault::JoinedDirect);
-        if self.is_touched(file) && !plant::active("what goes past the log does not wait for a checkpoint") {
+        if self.is_touched(file) {
             // Recovery might make the file again, and would find nothing of this in the log.
             self.hits.hit(Fault::JoinedDirectOfNew);
             self.checkpoint().await;
@@ -397,12 +422,15 @@ impl Server {
         let direct = self.engine.begin_direct(&object, offset, data.len() as u64).await?;
         let buffer = Arc::new(forebay_engine::buffer::Buffer::from_bytes(data));
         let slice = forebay_engine::buffer::Slice::new(buffer, 0..data.len());
-        let written = self.store.write(&key(file), offset, slice).await;
+        let mut written = self.store.write(&key(file), offset, slice).await;
+        if written.is_ok() {
+            // Before anybody may cache it: what is cached outlives a power cut, and what is not synced does not.
+            written = self.store.sync(vec![key(file)]).await.pop().unwrap_or(Ok(()));
+        }
         let done = written.as_ref().ok().map(|()| (offset, data));
         let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);
         let frame = self.engine.end_direct(&object, direct, done, end, self.now()).await?;
         written?;
-        self.store.sync(vec![key(file)]).await.pop().unwrap_or(Ok(()))?;
         Ok(frame.max(accepted.frame))
     }
 
@@ -413,16 +441,20 @@ impl Server {
         size: u64,
         begin: impl FnOnce() + Send,
     ) -> Result<(), Error> {
-        use forebay_engine::io::BackingError;
+        use forebay_engine::io::{Backing as _, BackingError};
         let request = Request::Chmod(file);
         let locked = self.lock(&request).await;
         let object = self.object(file).ok_or(Error::Backing(BackingError::Gone))?;
         begin();
         let backing = self.store.lock().content(file).map_or(0, |content| content.size);
         if object.size() != size || object.unsettled().is_some() || backing != size {
-            self.engine.truncate(&object, size, self.now()).await?;
+            if plant::active("a cut goes past the cache") {
+                self.store.truncate(&key(file), size).await?;
+            } else {
+                self.engine.truncate(&object, size, self.now()).await?;
+            }
         }
-        if self.is_touched(file) && !plant::active("a change of size does not wait for a checkpoint") {
+        if self.is_touched(file) {
             self.hits.hit(Fault::JoinedCutOfNew);
             self.checkpoint().await;
         }
@@ -443,12 +475,7 @@ impl Server {
         }
         let (upto, due) = {
             let inner = self.inner.lock();
-            let upto = if plant::active("a checkpoint covers what is not carried out") {
-                inner.numbers.last()
-            } else {
-                inner.numbers.carried_out()
-            };
-            (upto, inner.last > inner.checkpoint)
+            (inner.numbers.carried_out(), inner.last > inner.checkpoint)
         };
         if due && !plant::active("a checkpoint without a commit") {
             self.store.commit().await;
@@ -512,11 +539,16 @@ impl Server {
         // The record of this checkpoint stays as long as anything before it does.
         self.engine.let_go(NoteId::MAX);
         let closed = self.engine.close().await;
-        if !plant::active("slots are not emptied") {
-            self.store.lock().volume.clear_slots();
-        }
+        self.store.lock().volume.clear_slots();
         closed
     }
+}
+
+/// What lost a name: what was removed or replaced.
+fn victim(done: &Done) -> Option<Identity> {
+    let entries = &done.operation.entries;
+    let moved = |object: &Identity| entries.iter().any(|entry| entry.now == Some(*object));
+    entries.iter().filter_map(|entry| entry.was).find(|object| !moved(object))
 }
 
 /// What a request needs for itself: directories whose names change or that lose theirs, and objects that it touches.

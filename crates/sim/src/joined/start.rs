@@ -8,7 +8,6 @@ use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Note, Opening, Settings};
 use forebay_oplog::{Found, Identity, Intent, Operation, Record, reconcile};
 
-use super::plant;
 use super::server::Server;
 use super::store::key;
 use super::world::{LIMIT, World};
@@ -173,9 +172,7 @@ impl World {
             self.shared.store.interrupt(before);
             return Err(Refused::Stopped(stop));
         }
-        if !plant::active("recovery says that it is done before it is durable") {
-            self.shared.executor.block_on(LIMIT, self.shared.store.commit())?;
-        }
+        self.shared.executor.block_on(LIMIT, self.shared.store.commit())?;
         Ok(())
     }
 
@@ -186,9 +183,7 @@ impl World {
             let record = Record::Checkpoint { filesystem: 0, upto: last }.encode();
             let (frame, _) = theirs.engine.note(&record).await?;
             theirs.engine.commit(frame).await?;
-            if !plant::active("slots are not emptied") {
-                store.lock().volume.clear_slots();
-            }
+            store.lock().volume.clear_slots();
             store.commit().await;
             Ok::<(), forebay_engine::Error>(())
         };

@@ -223,6 +223,10 @@ impl State {
     }
 
     fn file(&mut self, inner: Identity) -> &mut File {
+        if plant::active("a new file has the contents of another") && !self.files.contains_key(&inner) {
+            let other = self.files.values().next().map(|other| other.current.clone()).unwrap_or_default();
+            self.files.insert(inner, File { current: other, ..File::default() });
+        }
         self.files.entry(inner).or_default()
     }
 

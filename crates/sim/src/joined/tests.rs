@@ -1,8 +1,11 @@
 use super::*;
 
+/// Seeds that once found bugs of the server, the engine or the simulator, and some that never did.
+const SEEDS: [u64; 18] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 34, 59, 62, 72, 121, 388, 471, 1976];
+
 #[test]
 fn worlds_end_well_and_the_same_way_each_time() {
-    for seed in 1..=25 {
+    for seed in SEEDS {
         let outcome = run(seed, false);
         assert_eq!(outcome.failure, None, "cargo x sim --joined --seed {seed}");
         if seed < 5 {

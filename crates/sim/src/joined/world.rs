@@ -94,6 +94,7 @@ impl Plan {
                 clients,
                 operations: rng.within(5, 120) as u32 / clients + 1,
                 names: rng.pick(&[2000, 4000, 7000]),
+                links: rng.pick(&[0, 0, 8000]),
                 stable: rng.pick(&[2000, 6000, 10_000]),
                 longest,
                 extent: rng.pick(&[16 << 10, 128 << 10]),
@@ -300,6 +301,12 @@ impl World {
             for (file, number) in shared.numbered() {
                 let Some(object) = client.server.object(file) else { continue };
                 let size = object.size();
+                shared.tell(|| {
+                    let (unsettled, dirty) = (object.unsettled(), object.dirty_blocks());
+                    format!(
+                        "{file:?} ({number}) has {size} bytes, {dirty} blocks dirty, unsettled {unsettled:?}"
+                    )
+                });
                 if let Err(error) = shared.model.lock().observe_size(number, size) {
                     shared.fail(format!("{file:?}: {error}"));
                 }
@@ -323,6 +330,10 @@ impl World {
         let flush = async move { theirs.engine.flush().await };
         let flushed = self.shared.executor.block_on(LIMIT, flush).map_err(ends("a flush"))?;
         flushed.map_err(|error| format!("a flush failed: {error}"))?;
+        let dirty = server.engine.scan().dirty_blocks;
+        if dirty > 0 {
+            return Err(format!("{dirty} blocks are dirty after a flush"));
+        }
         self.stop(&server)?;
         self.crashed = Some(Crashed::new(self, server.ended()));
         drop(server);

@@ -50,3 +50,22 @@ pub fn any_request(rng: &mut Rng, volume: &Volume) -> Request {
         _ => Request::Mkdir(free),
     }
 }
+
+/// A request that gives a file a second name, or takes away one of several.
+pub fn any_link_request(rng: &mut Rng, volume: &Volume) -> Request {
+    let files = volume.state.inodes.iter().filter(|(_, inode)| inode.attributes.kind == Kind::File);
+    let files: Vec<_> = files.map(|(file, inode)| (*file, inode.links)).collect();
+    if files.is_empty() {
+        return any_request(rng, volume);
+    }
+    let (file, links) = rng.pick(&files);
+    if links < 2 {
+        return Request::Link(volume.outer(file), any_place(rng, volume, false));
+    }
+    let names = volume.state.inodes.iter().flat_map(|(dir, inode)| {
+        let names = inode.entries.iter().filter(|(_, object)| **object == file);
+        names.map(|(name, _)| (volume.outer(*dir), name.clone()))
+    });
+    let names: Vec<Place> = names.collect();
+    Request::Remove(rng.pick(&names))
+}

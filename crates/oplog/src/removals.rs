@@ -1,0 +1,83 @@
+//! Removals of names that are not durable yet.
+//!
+//! Two names of a file may be removed at once, in different directories. Whoever of the two sees that the file is gone may have
+//! removed the first name: when that is durable, the removal of the second may still be lost in a crash, and the file be
+//! there with it. So the cache may forget the file only when no removal of any of its names is under way.
+
+use std::collections::BTreeMap;
+
+use crate::identity::Identity;
+
+/// The removals under way, by the object that loses a name; `T` is what the cache knows of it.
+#[derive(Debug)]
+pub struct Removals<T>(BTreeMap<Identity, Removing<T>>);
+
+#[derive(Debug)]
+struct Removing<T> {
+    count: usize,
+    gone: Option<T>,
+    /// One of them may not be durable, and never will be known to be.
+    unsure: bool,
+}
+
+impl<T> Default for Removals<T> {
+    fn default() -> Self {
+        Removals(BTreeMap::new())
+    }
+}
+
+impl<T> Removals<T> {
+    /// A name of the object is about to be removed.
+    pub fn begin(&mut self, object: Identity) {
+        let new = Removing { count: 0, gone: None, unsure: false };
+        self.0.entry(object).or_insert(new).count += 1;
+    }
+
+    /// Between [`Removals::begin`] and [`Removals::end`]: the object has no name any more.
+    pub fn gone(&mut self, object: Identity, known: T) {
+        if let Some(removing) = self.0.get_mut(&object) {
+            removing.gone = Some(known);
+        }
+    }
+
+    /// A removal has ended; `sure`: it is durable, or was not carried out. Returns what is to be forgotten.
+    pub fn end(&mut self, object: Identity, sure: bool) -> Option<T> {
+        let removing = self.0.get_mut(&object)?;
+        removing.count -= 1;
+        removing.unsure |= !sure;
+        if removing.count > 0 {
+            return None;
+        }
+        self.0.remove(&object).filter(|removing| !removing.unsure)?.gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Identity = Identity { kind: 1, len: 1, bytes: [1; crate::IDENTITY_MAX] };
+
+    #[test]
+    fn a_file_is_forgotten_when_the_last_removal_of_a_name_is_durable() {
+        let mut removals = Removals::default();
+        removals.begin(FILE);
+        removals.begin(FILE);
+        // The first one sees it, since the second has removed its name already.
+        removals.gone(FILE, "known");
+        assert_eq!(removals.end(FILE, true), None);
+        assert_eq!(removals.end(FILE, true), Some("known"));
+        removals.begin(FILE);
+        assert_eq!(removals.end(FILE, true), None, "it has other names");
+    }
+
+    #[test]
+    fn a_file_is_not_forgotten_where_a_removal_may_be_lost() {
+        let mut removals = Removals::default();
+        removals.begin(FILE);
+        removals.begin(FILE);
+        removals.gone(FILE, "known");
+        assert_eq!(removals.end(FILE, false), None);
+        assert_eq!(removals.end(FILE, true), None);
+    }
+}
