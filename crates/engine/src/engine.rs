@@ -303,6 +303,10 @@ impl Engine {
         self.scrubber.wake();
         // The clean segment being filled is sealed first, so that what it holds is found again.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
+        // It counts once a frame says so.
+        let frame = self.log.kick();
+        let over = || self.log.broken().is_some() || self.log.is_full();
+        self.log.until(|| (self.log.durable() >= frame || over()).then_some(())).await;
         self.log.close();
         // The log may be full.
         self.space.wake();

@@ -104,11 +104,11 @@ fn what_recovery_finds_on_one_device_only_is_on_two_before_write_back_goes_on() 
 
 #[test]
 fn starts_that_hardly_use_the_segments_they_open_cost_nothing_of_the_cache() {
-    let mut world = world(1, 2);
+    let mut world = world(2, 2);
     let mut engine = world.start_through(Vec::new()).unwrap();
     write(&world, &engine, 0, 900);
     with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
-    for start in 0..300_usize {
+    for start in 0..=300_usize {
         assert_eq!(world.close(&engine), Ok(()));
         cut(&mut world, engine);
         engine = world.start_through(Vec::new()).unwrap();

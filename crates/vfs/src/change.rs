@@ -16,7 +16,7 @@ use crate::journal::Intent;
 use crate::lookup::stamp;
 use crate::names::Stamp;
 use crate::object::{Change, Object};
-use crate::oplog::{self, Announced, Did, Pending, binding};
+use crate::oplog::{self, Announced, Did, Pending, Removal, binding};
 use crate::places::{self, Moving, Place, Seen};
 use crate::sys::{KernelHandle, proc_path};
 use crate::verdicts::want;
@@ -220,6 +220,7 @@ impl Vfs {
         let dir = renaming.dir;
         // Its link count changes, and with it what was seen of it under other names.
         let fs = &dir.export.fs;
+        let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
         let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
         let result = renaming.before().and_then(|_| {
             let _acting = self.act_as(cred)?;
@@ -232,8 +233,11 @@ impl Vfs {
             metadata(&[dir], fs.changed(fs.way(), did))
         });
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
-        let removed = self.forget_if_gone(dir, victim);
-        let intent = intent.map(|intent| Intent { removed, ..intent });
+        let gone = self.forget_if_gone(dir, victim);
+        let intent = intent.map(|intent| {
+            let removal = removal.take().map(|removal| removal.carried_out(gone));
+            Intent { removal, ..intent }
+        });
         Changed { result, wcc, intent }
     }
 
@@ -293,6 +297,7 @@ impl Vfs {
             let kernel = kernel.as_ref()?;
             Some((fs.versions.change(kernel), fs.own_change_of(kernel)))
         });
+        let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
         let way = fs.way();
         // Else rename(2) will refuse, or has nothing to do.
         let moves = moved.is_some() && victim != moved;
@@ -338,8 +343,11 @@ impl Vfs {
         drop(locked);
         // Of one that failed. It would be dropped before the locks are if the closure had it.
         drop(announced);
-        let removed = self.forget_if_gone(to, victim);
-        let intent = intent.map(|intent| Intent { removed, ..intent });
+        let gone = self.forget_if_gone(to, victim);
+        let intent = intent.map(|intent| {
+            let removal = removal.take().map(|removal| removal.carried_out(gone));
+            Intent { removal, ..intent }
+        });
         Renamed { result, from: from_wcc, to: to_wcc, intent }
     }
 

@@ -36,14 +36,14 @@ impl Vfs {
 
 /// What happens between the file system's part of an intent and `done`: the log's part, and what is forgotten.
 fn after_journal(cache: &Arc<Cache>, intent: &mut Intent, done: Done) -> Done {
-    let (logged, removed) = (intent.logged.take(), intent.removed.take());
-    if logged.is_none() && removed.is_none() {
+    let (logged, removal) = (intent.logged.take(), intent.removal.take());
+    if logged.is_none() && removal.is_none() {
         return done;
     }
     let cache = cache.clone();
     Box::new(move |result: Result<()>| {
-        if let Some(object) = removed.filter(|_| result.is_ok()) {
-            cache.forget(object);
+        if let Some(removal) = removal.filter(|_| result.is_ok()) {
+            removal.durable();
         }
         match logged.filter(|_| result.is_ok()) {
             Some(logged) => cache.when_durable(logged, done),

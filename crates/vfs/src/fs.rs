@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use forebay_engine::Object as Cached;
 use forebay_lock::Mutex;
+use forebay_oplog::Removals;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
@@ -53,6 +55,7 @@ pub(crate) struct Filesystem {
     pub(crate) aliases: Aliases,
     pub(crate) slots: Arc<Slots>,
     pub(crate) making: Arc<Making>,
+    pub(crate) removals: Mutex<Removals<Arc<Cached>>>,
     /// Held by a RENAME of a directory to another parent.
     pub(crate) moving: Mutex<()>,
     pub(crate) scheme: Scheme,
@@ -107,6 +110,7 @@ impl Filesystem {
             aliases: Aliases::open(again()?, kernel_handles)?,
             slots: Arc::default(),
             making: Arc::default(),
+            removals: Mutex::default(),
             moving: Mutex::default(),
             scheme: if kernel_handles { Scheme::Kernel } else { Scheme::Names(Locator::new(again()?)) },
             table: Table::new(budget.clone()),

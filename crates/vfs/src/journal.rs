@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::object::Object;
-use crate::oplog::Pending;
+use crate::oplog::{Pending, Removal};
 use crate::sys;
 use crate::table::Budget;
 use crate::verifier::Verifier;
@@ -42,8 +42,8 @@ pub struct Intent {
     pub(crate) logged: Option<Logged>,
     /// The change itself, if its answer is to outlive a crash.
     pub(crate) pending: Option<Box<Pending>>,
-    /// What the cache is to forget once the rest is durable: a file that was removed.
-    pub(crate) removed: Option<Arc<forebay_engine::Object>>,
+    /// The removal of a name, for the cache to forget the file once it is gone durably.
+    pub(crate) removal: Option<Removal>,
 }
 
 /// A part of an intent that the cache's log makes durable.

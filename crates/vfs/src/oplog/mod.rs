@@ -14,6 +14,7 @@ mod lost;
 pub(crate) mod making;
 mod queue;
 mod recover;
+mod removal;
 pub(crate) mod slots;
 
 use std::os::fd::OwnedFd;
@@ -39,6 +40,7 @@ use making::Ticket;
 use queue::Queue;
 pub use recover::Recovery;
 pub(crate) use recover::{recover, settle};
+pub(crate) use removal::Removal;
 use slots::Slots;
 
 #[derive(Debug, Default)]

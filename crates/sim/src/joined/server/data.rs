@@ -1,0 +1,89 @@
+//! Contents and sizes of files.
+
+use forebay_engine::buffer::{Buffer, Slice};
+use forebay_engine::io::{Backing as _, BackingError, Time};
+
+use super::*;
+use crate::joined::plant;
+
+impl Server {
+    /// The engine's object of a file. `None`: its handle is stale.
+    pub(in crate::joined) fn object(&self, file: Identity) -> Option<Arc<Object>> {
+        let size = self.store.lock().content(file)?.size;
+        let mut inner = self.inner.lock();
+        Some(inner.objects.entry(file).or_insert_with(|| self.engine.object(&key(file), size)).clone())
+    }
+
+    /// Whether recovery would make the object, or set its attributes, from the log.
+    fn is_touched(&self, object: Identity) -> bool {
+        self.inner.lock().touched.contains_key(&object)
+    }
+
+    /// Writes; what the log does not take is durable when this returns. The frame makes the rest durable.
+    pub(in crate::joined) async fn write(
+        &self,
+        file: Identity,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Seq, Error> {
+        let _writing = self.share(file).await;
+        let gone = Error::Backing(BackingError::Gone);
+        let object = self.object(file).ok_or(gone)?;
+        let accepted = self.engine.write_log(&object, offset, data, self.now()).await?;
+        if accepted.len == data.len() {
+            return Ok(accepted.frame);
+        }
+        let (offset, data) = (offset + accepted.len as u64, &data[accepted.len..]);
+        self.hits.hit(Fault::JoinedDirect);
+        if self.is_touched(file) {
+            // Recovery might make the file again, and would find nothing of this in the log.
+            self.hits.hit(Fault::JoinedDirectOfNew);
+            self.checkpoint().await;
+        }
+        let direct = self.engine.begin_direct(&object, offset, data.len() as u64).await?;
+        let buffer = Arc::new(Buffer::from_bytes(data));
+        let slice = Slice::new(buffer, 0..data.len());
+        let mut written = self.store.write(&key(file), offset, slice).await;
+        if written.is_ok() {
+            // Before anybody may cache it: what is cached outlives a power cut, and what is not synced does not.
+            written = self.store.sync(vec![key(file)]).await.pop().unwrap_or(Ok(()));
+        }
+        let done = written.as_ref().ok().map(|()| (offset, data));
+        let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);
+        let frame = self.engine.end_direct(&object, direct, done, end, self.now()).await?;
+        written?;
+        Ok(frame.max(accepted.frame))
+    }
+
+    /// SETATTR of a size, and of the mode; durable when this returns. `begin` is called when nobody else changes the file.
+    pub(in crate::joined) async fn resize(
+        &self,
+        file: Identity,
+        size: u64,
+        begin: impl FnOnce() + Send,
+    ) -> Result<(), Error> {
+        let request = Request::Chmod(file);
+        let locked = self.lock(&request).await;
+        let object = self.object(file).ok_or(Error::Backing(BackingError::Gone))?;
+        begin();
+        let backing = self.store.lock().content(file).map_or(0, |content| content.size);
+        if object.size() != size || object.unsettled().is_some() || backing != size {
+            if plant::active("a cut goes past the cache") {
+                self.store.truncate(&key(file), size).await?;
+            } else {
+                self.engine.truncate(&object, size, self.now()).await?;
+            }
+        }
+        if self.is_touched(file) {
+            self.hits.hit(Fault::JoinedCutOfNew);
+            self.checkpoint().await;
+        }
+        let changed = self.change_locked(request, locked, true).await;
+        changed.map(drop).map_err(|_| Error::Backing(BackingError::Gone))
+    }
+
+    fn now(&self) -> Time {
+        let time = self.executor.time();
+        Time { sec: time.as_secs() as i64, nsec: time.subsec_nanos() }
+    }
+}

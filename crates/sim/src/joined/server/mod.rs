@@ -1,0 +1,223 @@
+//! A server above the cache and the file system, by the rules of docs/metadata-log.md: a change is carried out, gets its
+//! number, its record goes to the log in order of numbers, and its client is answered when that is durable.
+
+mod change;
+mod checkpoint;
+mod data;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::io::Clock as _;
+use forebay_engine::{Engine, Error, Mode, NoteId, Object, Seq};
+use forebay_lock::Mutex;
+use forebay_oplog::{Creations, Identity, Intent, Numbers, Record, Removals, Turns};
+
+use super::store::{Store, key};
+use crate::executor::{Executor, Promise, promise};
+use crate::hits::{Fault, Hits};
+use crate::namespace::history::Step;
+use crate::namespace::request::{Done, LOG, Place, Request, carry_out};
+use crate::namespace::volume::{Refused, Volume};
+use crate::rng::Rng;
+
+/// Fewer than there are clients: some RENAMEs have to wait for one.
+const SLOTS: usize = 3;
+
+/// What became of a change.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Logged {
+    /// Its record in the log, if it came so far.
+    pub(super) note: Option<NoteId>,
+    /// Its client was answered.
+    pub(super) answered: bool,
+}
+
+/// A record that waits for its turn.
+struct Turn {
+    number: u64,
+    record: Vec<u8>,
+    ticket: Option<u64>,
+    noted: Promise<Result<(Seq, NoteId), Error>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    numbers: Numbers,
+    turns: Turns<Turn>,
+    /// Somebody has turns done.
+    busy: bool,
+    creations: Creations,
+    removals: Removals<Arc<Object>>,
+    /// The last change of each object since the last checkpoint.
+    touched: BTreeMap<Identity, u64>,
+    /// The last change with a record, and the last one that a durable checkpoint covers.
+    last: u64,
+    checkpoint: u64,
+    checkpointing: bool,
+    locked: BTreeSet<Identity>,
+    writers: BTreeMap<Identity, u32>,
+    slots: Vec<usize>,
+    objects: BTreeMap<Identity, Arc<Object>>,
+    /// What was carried out in this session, in that order, and what became of it.
+    steps: Vec<Step>,
+    logged: BTreeMap<u64, Logged>,
+    /// Numbers in the order of the log.
+    order: Vec<u64>,
+    let_go: NoteId,
+}
+
+/// What is known of a session when it has ended.
+pub(super) struct Ended {
+    /// What was carried out, with transactions counted as the file system does.
+    pub(super) steps: Vec<Step>,
+    /// What became of each, by number.
+    pub(super) answers: BTreeMap<u64, Logged>,
+    /// Those with a record, in the order of the log.
+    pub(super) order: Vec<u64>,
+    /// Notes up to this one may be gone.
+    pub(super) let_go: NoteId,
+}
+
+/// The server of one session.
+pub(super) struct Server {
+    executor: Executor,
+    hits: Arc<Hits>,
+    /// What it serves.
+    pub(super) store: Store,
+    /// The cache in front of that.
+    pub(super) engine: Arc<Engine>,
+    rng: Mutex<Rng>,
+    inner: Mutex<Inner>,
+}
+
+/// A lock on some objects; given back when dropped.
+struct Locked<'a>(&'a Server, BTreeSet<Identity>);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.0.inner.lock();
+        inner.locked.retain(|object| !self.1.contains(object));
+    }
+}
+
+/// A share in the lock of a file that is written.
+struct Writing<'a>(&'a Server, Identity);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if let Some(writers) = self.0.inner.lock().writers.get_mut(&self.1) {
+            *writers -= 1;
+        }
+    }
+}
+
+impl Server {
+    /// One that goes on after the change `last`, with everything up to that in the file system durably.
+    pub(super) fn new(
+        executor: &Executor,
+        store: &Store,
+        engine: Arc<Engine>,
+        hits: &Arc<Hits>,
+        rng: Rng,
+        last: u64,
+    ) -> Self {
+        let mut inner = Inner { last, checkpoint: last, slots: (0..SLOTS).collect(), ..Inner::default() };
+        inner.numbers.settled(last);
+        inner.turns.begin(last + 1);
+        let (executor, store, hits) = (executor.clone(), store.clone(), hits.clone());
+        Server { executor, hits, store, engine, rng: Mutex::new(rng), inner: Mutex::new(inner) }
+    }
+
+    /// How many changes were carried out.
+    pub(super) fn changes(&self) -> usize {
+        self.inner.lock().steps.len()
+    }
+
+    /// What is known of it, when nothing runs any more.
+    pub(super) fn ended(&self) -> Ended {
+        let mut inner = self.inner.lock();
+        Ended {
+            steps: std::mem::take(&mut inner.steps),
+            answers: std::mem::take(&mut inner.logged),
+            order: std::mem::take(&mut inner.order),
+            let_go: inner.let_go,
+        }
+    }
+
+    /// Time passes, now and then a lot, and the machine may crash.
+    pub(super) async fn pause(&self) {
+        let time = {
+            let mut rng = self.rng.lock();
+            let most = if rng.chance(500) { 20_000 } else { 200 };
+            rng.time(Duration::ZERO, Duration::from_micros(most))
+        };
+        let executor = self.executor.clone();
+        self.executor.after(time, move || executor.step().then_some(())).await;
+    }
+
+    async fn wait(&self) {
+        self.executor.sleep(Duration::from_micros(50)).await;
+    }
+
+    /// Whoever has found an object waits until the record of its creation is in the log.
+    pub(super) async fn found(&self) {
+        let latest = self.inner.lock().creations.latest();
+        while !self.inner.lock().creations.is_through(latest) {
+            self.wait().await;
+        }
+    }
+
+    /// Locks what `request` changes, alone.
+    async fn lock(&self, request: &Request) -> Locked<'_> {
+        loop {
+            let wanted = locks(&self.store.lock().volume, request);
+            {
+                let mut inner = self.inner.lock();
+                let written = |object: &Identity| inner.writers.get(object).is_some_and(|count| *count > 0);
+                if inner.locked.is_disjoint(&wanted) && !wanted.iter().any(written) {
+                    inner.locked.extend(&wanted);
+                    return Locked(self, wanted);
+                }
+            }
+            self.wait().await;
+        }
+    }
+
+    async fn share(&self, object: Identity) -> Writing<'_> {
+        loop {
+            {
+                let mut inner = self.inner.lock();
+                if !inner.locked.contains(&object) {
+                    *inner.writers.entry(object).or_default() += 1;
+                    return Writing(self, object);
+                }
+            }
+            self.wait().await;
+        }
+    }
+}
+
+/// What a request needs for itself: directories whose names change or that lose theirs, and objects that it touches.
+fn locks(volume: &Volume, request: &Request) -> BTreeSet<Identity> {
+    let child = |place: &Place| {
+        let found = volume.resolve(place.0).and_then(|dir| volume.child(dir, &place.1).ok()?);
+        found.filter(|inner| volume.is_directory(*inner)).map(|inner| volume.outer(inner))
+    };
+    match request {
+        Request::Create(place, _)
+        | Request::Mkdir(place)
+        | Request::Symlink(place)
+        | Request::Mknod(place)
+        | Request::Remove(place) => BTreeSet::from([place.0]),
+        Request::Rmdir(place) => [place.0].into_iter().chain(child(place)).collect(),
+        Request::Link(object, place) => BTreeSet::from([*object, place.0]),
+        Request::Chmod(object) | Request::Setattr(object) => BTreeSet::from([*object]),
+        Request::Rename(from, to) => {
+            // Directories change their parents one at a time: the root stands for all of them.
+            let moves = child(from).filter(|_| from.0 != to.0).map(|_| Volume::moving_dir());
+            [from.0, to.0].into_iter().chain(child(to)).chain(moves).collect()
+        }
+    }
+}

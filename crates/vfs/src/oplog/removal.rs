@@ -1,0 +1,47 @@
+//! A name being removed: only when no removal of a name of a file is under way, and it is gone, does the cache forget it.
+
+use std::sync::Arc;
+
+use forebay_engine::Object as Cached;
+
+use crate::fs::Filesystem;
+use crate::sys::KernelHandle;
+
+/// The removal of a name. It ends when this is dropped: well, if it was not carried out or [`Removal::durable`].
+pub(crate) struct Removal {
+    fs: Arc<Filesystem>,
+    victim: KernelHandle,
+    sure: bool,
+}
+
+impl Removal {
+    /// A name of `victim` is about to be removed. `None`: there is no cache.
+    pub(crate) fn begin(fs: &Arc<Filesystem>, victim: KernelHandle) -> Option<Self> {
+        fs.linked()?;
+        fs.removals.lock().begin(victim);
+        Some(Removal { fs: fs.clone(), victim, sure: true })
+    }
+
+    /// It was carried out; `gone`: what the cache knows of the file, if that has no name any more.
+    pub(crate) fn carried_out(mut self, gone: Option<Arc<Cached>>) -> Self {
+        self.sure = false;
+        if let Some(gone) = gone {
+            self.fs.removals.lock().gone(self.victim, gone);
+        }
+        self
+    }
+
+    /// It outlives a crash.
+    pub(crate) fn durable(mut self) {
+        self.sure = true;
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        let gone = self.fs.removals.lock().end(self.victim, self.sure);
+        if let Some((gone, linked)) = gone.zip(self.fs.linked()) {
+            linked.cache.forget(gone);
+        }
+    }
+}
