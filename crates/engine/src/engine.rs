@@ -287,7 +287,7 @@ impl Engine {
     }
 
     /// Stops cleanly: everything accepted is made durable in the log; dirty data stays on the cache devices. Returns
-    /// the number of dirty bytes. What is under way or comes later fails with [`Error::Closing`], if it needs the log.
+    /// the number of dirty bytes. What is under way or comes later fails with [`crate::Error::Closing`], if it needs the log.
     pub async fn close(&self) -> Result<u64> {
         let mut committed = self.commit(self.last()).await;
         if self.segments.blocks().1 == 0 && self.notes.none_kept() && committed.is_ok() {
