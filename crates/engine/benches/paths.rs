@@ -76,6 +76,18 @@ impl Device for Nowhere {
 struct Zeros;
 
 impl Backing for Zeros {
+    fn volumes(&self) -> Vec<u32> {
+        vec![0]
+    }
+
+    fn volume(&self, _: &Key) -> u32 {
+        0
+    }
+
+    fn name(&self, _: u32) -> String {
+        "zeros".to_owned()
+    }
+
     fn size(&self, _: &Key) -> Io<BackingResult<u64>> {
         Box::pin(ready(Ok(OBJECT)))
     }

@@ -1,12 +1,14 @@
 //! One batch of destaging: gathered, written, synced, and only then clean.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
 use crate::io::{BackingError, BackingResult, Time};
+use crate::lane::{Asked, Lane};
 use crate::leaf::Entry;
 use crate::object::{Busy, Object};
 use crate::plant;
@@ -41,60 +43,71 @@ impl Part {
 }
 
 impl Engine {
-    /// Destages up to `most` blocks; false if the backing store failed.
-    pub(crate) async fn destage(&self, most: usize) -> bool {
+    /// Destages up to `most` blocks of a volume; returns how many, or `None` if it failed.
+    pub(crate) async fn destage(&self, lane: &Arc<Lane>, most: usize) -> Option<usize> {
         // Whatever is taken from the queue, it is in a batch.
-        self.destager.set_batch(Some(Duration::ZERO));
-        let parts = self.gather(most);
-        self.destager.set_batch(parts.iter().map(|part| part.since).min());
+        lane.set_batch(Some(Duration::ZERO));
+        let parts = self.gather(lane, most);
+        lane.set_batch(parts.iter().map(|part| part.since).min());
         if parts.is_empty() {
             // What was queued needs nothing any more; or it is being written directly or cut, which does not take long.
+            if lane.waiting() == 0 {
+                self.backing_worked(lane);
+            }
             self.destager.pace.changed.wake();
             self.space.wake();
             self.rest(BUSY_PAUSE).await;
-            return true;
+            return Some(0);
         }
-        let (begun, before) = (self.env.clock.now(), self.totals.destage_writes.get());
-        let mut writes = Vec::new();
-        for part in &parts {
-            writes.push(Box::pin(self.write_part(part)));
-        }
-        let written = all(writes).await;
+        // What was accepted but not made durable must not reach the backing store: after a crash it never was.
+        let last = parts.iter().map(|part| part.object.lock().last_frame).max().unwrap_or(0);
+        let logged = self.commit(last).await.is_ok();
+        let (begun, writes) = (self.env.clock.now(), AtomicU64::new(0));
+        let asked = self.ask(lane);
+        let written = if logged {
+            let parts = parts.iter().map(|part| Box::pin(self.write_part(part, &asked, &writes)));
+            all(parts.collect()).await
+        } else {
+            parts.iter().map(|_| Err(BackingError::Io(5))).collect()
+        };
         let synced = if plant::active("destage does not sync") {
             parts.iter().map(|_| Ok(())).collect()
         } else {
             self.sync_files(&parts.iter().map(Part::unsynced).collect::<Vec<_>>()).await
         };
-        let blocks = parts.iter().map(|part| part.blocks.len() as u64).sum();
-        let writes = self.totals.destage_writes.get() - before;
-        self.service.backing.measured(blocks, writes, self.env.clock.now() - begun);
+        drop(asked);
+        let blocks = parts.iter().map(|part| part.blocks.len()).sum::<usize>();
+        lane.service.measured(blocks as u64, writes.into_inner(), self.env.clock.now() - begun);
         let results = written.into_iter().zip(synced).map(|(written, synced)| written.and(synced));
         let mut healthy = true;
         for (part, result) in parts.into_iter().zip(results) {
             healthy &= self.finish_part(part, result);
         }
-        self.destager.set_batch(None);
-        self.destager.relax();
+        lane.set_batch(None);
+        lane.relax();
+        if healthy {
+            self.backing_worked(lane);
+        }
         self.destager.pace.changed.wake();
         // Space becomes free only once a frame says so; who waits for space sees to it.
         self.segments.advance();
         self.space.wake();
-        healthy
+        healthy.then_some(blocks)
     }
 
     /// Takes objects from the queue and what is dirty of them.
-    fn gather(&self, most: usize) -> Vec<Part> {
+    fn gather(&self, lane: &Lane, most: usize) -> Vec<Part> {
         let mut parts = Vec::<Part>::new();
         let mut left = most;
         let mut looked = 0;
-        let waiting = self.destager.waiting();
+        let waiting = lane.waiting();
         while left > 0 && parts.len() < OBJECTS && looked < waiting {
             looked += 1;
-            let Some((object, since)) = self.destager.next() else { break };
+            let Some((object, since)) = lane.next() else { break };
             let mut state = object.lock();
             if state.busy != Busy::No {
                 drop(state);
-                self.destager.again(object, since, false);
+                lane.again(object, since, false);
                 continue;
             }
             let from = state.cursor;
@@ -110,7 +123,7 @@ impl Engine {
             if blocks.is_empty() && state.directs > 0 {
                 // Its time is about to change.
                 drop(state);
-                self.destager.again(object, since, false);
+                lane.again(object, since, false);
                 continue;
             }
             left -= blocks.len().min(left);
@@ -124,12 +137,7 @@ impl Engine {
         parts
     }
 
-    async fn write_part(&self, part: &Part) -> BackingResult<()> {
-        // What was accepted but not made durable must not reach the backing store: after a crash it never was.
-        let last = part.object.lock().last_frame;
-        if self.commit(last).await.is_err() {
-            return Err(BackingError::Io(5));
-        }
+    async fn write_part(&self, part: &Part, asked: &Asked, writes: &AtomicU64) -> BackingResult<()> {
         let mut at = 0;
         while at < part.blocks.len() {
             let first = part.blocks[at].0;
@@ -139,7 +147,9 @@ impl Engine {
                 .zip(first..)
                 .take_while(|((block, _), n)| block == n)
                 .count();
-            self.write_run(part, &part.blocks[at..at + run]).await?;
+            let written = self.write_run(part, &part.blocks[at..at + run]).await?;
+            writes.fetch_add(written, Ordering::Relaxed);
+            asked.goes_on(self.env.clock.now());
             at += run;
         }
         match part.mtime {
@@ -149,7 +159,8 @@ impl Engine {
         }
     }
 
-    async fn write_run(&self, part: &Part, blocks: &[(u64, Entry)]) -> BackingResult<()> {
+    /// Returns how many writes it took.
+    async fn write_run(&self, part: &Part, blocks: &[(u64, Entry)]) -> BackingResult<u64> {
         let offset = blocks[0].0 * BLOCK as u64;
         let mut buffer = Buffer::zeroed(blocks.len());
         // Newer contents than were dirty when the batch was gathered are as good: they are durable in the log as well.
@@ -158,23 +169,24 @@ impl Engine {
             Err(Error::Backing(error)) => return Err(error),
             Err(Error::Damaged) if blocks.len() > 1 => {
                 // The others must not stay behind for it.
+                let mut writes = 0;
                 for block in blocks.chunks(1) {
-                    Box::pin(self.write_run(part, block)).await?;
+                    writes += Box::pin(self.write_run(part, block)).await?;
                 }
-                return Ok(());
+                return Ok(writes);
             }
             Err(Error::Damaged) => {
                 part.damaged.lock().push(blocks[0].0);
-                return Ok(());
+                return Ok(0);
             }
-            Err(Error::NoDevice | Error::Closing) => return Err(BackingError::Io(5)),
+            Err(Error::NoDevice | Error::Closing | Error::Late) => return Err(BackingError::Io(5)),
         };
         if len == 0 {
-            return Ok(());
+            return Ok(0);
         }
         self.totals.destage_writes.add(1);
         let data = Slice::new(Arc::new(buffer), 0..len);
-        self.env.backing.write(&part.object.key, offset, data).await
+        self.env.backing.write(&part.object.key, offset, data).await.map(|()| 1)
     }
 
     /// What the backing store has durably is clean. False if it failed.
@@ -200,19 +212,19 @@ impl Engine {
             state.cursor = blocks.last().map_or(0, |(block, _)| block + 1);
             let done = (blocks.len() - damaged.len()) as u64;
             self.totals.destaged.add(done);
-            self.destager.pace.destaged(done);
+            object.lane.room.destaged(done);
         }
         // The pass over this object goes on before the next object's begins.
         let goes_on = result.is_ok() && !state.to_destage(state.cursor..u64::MAX, 1).is_empty();
         state.queued = state.needs_destage() || state.mtime.is_some();
         if state.queued {
             let since = if goes_on { since } else { self.env.clock.now() };
-            self.destager.again(object.clone(), since, goes_on);
+            object.lane.again(object.clone(), since, goes_on);
         }
         drop(state);
         object.changed.wake();
         if let Err(error) = result {
-            self.backing_failed(error);
+            self.backing_failed(&object.lane, error);
         }
         result.is_ok()
     }

@@ -56,6 +56,9 @@ impl Engine {
         if self.segments.reached(reach) {
             self.look_for_room();
             self.space.wake();
+            if self.destager.lanes.any_troubled() {
+                self.destager.pace.changed.wake();
+            }
         }
         self.deliver(done, Ok(()));
         self.log.changed.wake();
@@ -144,7 +147,7 @@ impl Engine {
             }
             self.totals.log_waits.add(1);
             self.log.set_full(true);
-            self.destager.press();
+            self.destager.lanes.press();
             self.notes.changed.wake();
             self.space.wake();
             let legs = active.min(2);

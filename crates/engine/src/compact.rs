@@ -3,21 +3,29 @@
 //! The log is let go strictly oldest first. Where clients write the same blocks again and again, its oldest segment holds
 //! few blocks that still count, and destaging those at the pace of the backing store would hold up everything. They are
 //! written again at the log's head instead, as if a client had written the same contents: then the segment can leave.
+//!
+//! So it is with what a volume in trouble keeps dirty (`lane/`), whatever else is in the segment: dirty blocks, and cuts
+//! that it has not carried out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::engine::Engine;
-use crate::format::{Record, content_hash};
+use crate::format::{Body, Record, content_hash};
 use crate::leaf::{Entry, Page, SegmentId};
 use crate::object::{Busy, Object};
 use crate::plant;
 use crate::read::Rescued;
 use crate::segments::Segment;
+use crate::wait::before;
 use crate::{Error, Result, Seq};
 
 /// Slots read at once, and blocks appended before the next wait for a frame: clients' writes are in the same frames.
 const CHUNK: u16 = 128;
+
+/// Pause before a segment that could not be emptied is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A dirty block of the log's oldest segment.
 struct Live {
@@ -29,30 +37,46 @@ struct Live {
 impl Engine {
     /// Writes what is dirty in the oldest segment again whenever that makes room, until the engine closes.
     pub(crate) async fn run_compact(self: Arc<Self>) {
+        let lanes = &self.destager.lanes;
         let mut stuck = None;
         loop {
             let ready = || {
                 if self.closing() {
                     return Some(None);
                 }
-                let oldest = self.segments.worth_compacting(self.slots());
-                let wanted = self.is_mirrored() && !self.destager.is_flushing();
-                oldest.filter(|(id, _)| wanted && stuck != Some(*id)).map(Some)
+                let oldest = if lanes.any_troubled() {
+                    self.segments.worth_passing(self.slots(), self.spare_segments())
+                } else if self.is_mirrored() && !lanes.any_flushing() {
+                    self.segments.worth_compacting(self.slots())
+                } else {
+                    None
+                };
+                oldest.filter(|(id, _)| stuck != Some(*id)).map(Some)
             };
             let Some((id, segment)) = self.space.until(ready).await else { return };
             if self.compact(id, &segment).await.is_err() {
                 // The log is broken: nothing is appended any more.
                 return;
             }
-            // What could not be read is left to destaging.
-            stuck = Some(id);
             self.segments.advance();
             self.destager.pace.changed.wake();
+            // What could not be read is left to destaging. That of a volume in trouble may only have been on its way.
+            stuck = (!lanes.any_troubled()).then_some(id);
+            if stuck.is_none() {
+                // What has left is free once a frame says so, and nobody else may be able to write one.
+                self.log.kick();
+                let left = || (self.closing() || !self.segments.is_tail(id)).then_some(());
+                before(self.env.clock.sleep(PAUSE), self.space.until(left)).await;
+            }
         }
     }
 
     async fn compact(&self, id: SegmentId, segment: &Segment) -> Result<()> {
-        let live = self.live_in(id, segment).await;
+        let Some(body) = self.read_footer(segment).await else { return Ok(()) };
+        if segment.holds > 0 {
+            self.move_cuts(id, &body).await?;
+        }
+        let live = self.live_in(id, &body);
         for chunk in live.chunk_by(|a, b| a.copy.slot / CHUNK == b.copy.slot / CHUNK) {
             let last = self.move_chunk(segment, chunk).await?;
             self.commit(last).await?;
@@ -60,14 +84,16 @@ impl Engine {
         Ok(())
     }
 
-    /// The dirty blocks of a segment, by slot.
-    async fn live_in(&self, id: SegmentId, segment: &Segment) -> Vec<Live> {
+    /// The dirty blocks of a segment that may be moved, by slot.
+    fn live_in(&self, id: SegmentId, body: &Body) -> Vec<Live> {
         let mut live = Vec::new();
-        let Some(body) = self.read_footer(segment).await else { return live };
         for record in &body.records {
             let Record::Data { object, block, slot, checksums } = record else { continue };
             let facts = body.objects.get(usize::from(*object));
             let Some(object) = facts.and_then(|facts| self.objects.find(&facts.key)) else { continue };
+            if !object.lane.is_movable() {
+                continue;
+            }
             let state = object.lock();
             for (block, slot) in (*block..).zip(*slot..).take(checksums.len()) {
                 let copy = state.entry(block).filter(|e| e.dirty && (e.segment, e.slot) == (id, slot));
@@ -120,7 +146,7 @@ impl Engine {
                 let mut state = object.lock();
                 let counts = state.entry(*block).is_some_and(|e| e.dirty && e.same_place(copy));
                 // A cut may be on its way to the log, and nothing behind it may bring back what it takes away.
-                if !counts || state.busy == Busy::Truncate {
+                if !counts || (state.busy == Busy::Truncate && state.truncating.is_none()) {
                     return Ok(0);
                 }
                 let facts = self.facts_of(object, &state);
@@ -132,6 +158,7 @@ impl Engine {
                     state.set_entry(*block, moved, &self.segments);
                     self.segments.release(segment);
                     self.totals.compacted.add(1);
+                    self.destager.lanes.moved(&object.lane);
                     self.destager.pace.moved(1);
                     return Ok(placed.seq);
                 }
@@ -141,5 +168,19 @@ impl Engine {
                 return Ok(0);
             }
         }
+    }
+
+    /// Logs again what a segment has of cuts that volumes in trouble have not carried out.
+    async fn move_cuts(&self, id: SegmentId, body: &Body) -> Result<()> {
+        for record in &body.records {
+            let Record::Truncate { object, .. } = record else { continue };
+            let facts = body.objects.get(usize::from(*object));
+            let Some(object) = facts.and_then(|facts| self.objects.find(&facts.key)) else { continue };
+            if object.lane.is_troubled() {
+                let last = self.log_cut_again(&object, id).await?;
+                self.commit(last).await?;
+            }
+        }
+        Ok(())
     }
 }

@@ -12,9 +12,9 @@ use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
 use crate::format::{Facts, Record, content_hash};
 use crate::io::{BackingError, BackingResult, Time};
-use crate::leaf::Page;
-use crate::object::{Busy, Object};
-use crate::{Error, Result};
+use crate::leaf::{Page, SegmentId};
+use crate::object::{Busy, Object, State};
+use crate::{Error, Result, Seq};
 
 impl Engine {
     /// Cuts or grows an object to `size` bytes; durable when this returns.
@@ -86,10 +86,7 @@ impl Engine {
     /// Nothing was done.
     async fn log_cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<Option<Page>> {
         let partial = size / BLOCK as u64;
-        let keep = (size % BLOCK as u64) as usize;
-        let dirty_partial = keep > 0 && object.lock().entry(partial).is_some_and(|entry| entry.dirty);
-        let last =
-            if dirty_partial { Some(cut_page(&self.load(object, partial).await?, keep)) } else { None };
+        let last = self.last_of_cut(object, size).await?;
         let mtime = Some(now);
         let facts = Facts { key: object.key.clone(), size, mtime };
         let frame = loop {
@@ -120,6 +117,65 @@ impl Engine {
         Ok(last.map(|(page, _)| page))
     }
 
+    /// What the log has to have of the block that a cut goes through, if only the cache has it.
+    async fn last_of_cut(&self, object: &Arc<Object>, size: u64) -> Result<Option<(Page, u64)>> {
+        let partial = size / BLOCK as u64;
+        let keep = (size % BLOCK as u64) as usize;
+        if keep == 0 || !object.lock().entry(partial).is_some_and(|entry| entry.dirty) {
+            return Ok(None);
+        }
+        Ok(Some(cut_page(&self.load(object, partial).await?, keep)))
+    }
+
+    /// Logs again a cut that is in segment `id` and not carried out, so that the segment can leave the log. Returns the
+    /// frame.
+    pub(crate) async fn log_cut_again(&self, object: &Arc<Object>, id: SegmentId) -> Result<Seq> {
+        let is_there = |state: &State| state.truncating == Some(id) && !state.carried_out;
+        loop {
+            let (size, copy) = {
+                let state = object.lock();
+                if !is_there(&state) {
+                    return Ok(0);
+                }
+                (state.size, state.entry(state.size / BLOCK as u64).copied())
+            };
+            let last = match self.last_of_cut(object, size).await {
+                Ok(last) => last,
+                // What nobody can read stays where it is.
+                Err(Error::Damaged | Error::Backing(_)) => return Ok(0),
+                Err(error) => return Err(error),
+            };
+            {
+                let mut state = object.lock();
+                if !is_there(&state) {
+                    return Ok(0);
+                }
+                // Somebody else may have moved it.
+                let same = state.entry(size / BLOCK as u64) == copy.as_ref();
+                let facts = self.facts_of(object, &state);
+                let appended = match same {
+                    true => self.log.append_cut(object, &facts, size, last.as_ref(), &self.segments)?,
+                    false => continue,
+                };
+                if let Some((appended, placed)) = appended {
+                    state.truncating = Some(appended.segment);
+                    state.last_frame = appended.seq;
+                    self.segments.release(id);
+                    if let Some((placed, page)) = placed.zip(last) {
+                        let pages = SmallVec::from_iter([page]);
+                        self.install(&mut state, object, size / BLOCK as u64, pages, &placed);
+                        self.destager.lanes.moved(&object.lane);
+                    }
+                    return Ok(appended.seq);
+                }
+            }
+            self.log.until(|| (self.closing() || self.log.has_room(1)).then_some(())).await;
+            if self.closing() {
+                return Ok(0);
+            }
+        }
+    }
+
     /// Carries out a cut found in the log.
     pub(crate) async fn finish_cut(
         &self,
@@ -146,8 +202,14 @@ impl Engine {
         last: Option<Page>,
     ) -> Result<()> {
         let last = last.map(|page| Arc::new(Buffer::from_bytes(&page)));
+        let mut failed = false;
         loop {
+            let asked = self.ask(&object.lane);
             let result = self.cut_backing(object, size, mtime, last.as_ref()).await;
+            drop(asked);
+            if result.is_ok() && (failed || object.lane.is_late()) {
+                self.backing_worked(&object.lane);
+            }
             let begun = object.lock().truncating.is_some();
             let error = match (result, begun) {
                 (Ok(()) | Err(BackingError::Gone), true) => {
@@ -159,7 +221,8 @@ impl Engine {
                 (result, false) => return Ok(result?),
                 (Err(error), true) => error,
             };
-            self.backing_failed(error);
+            self.backing_failed(&object.lane, error);
+            failed = true;
             if self.closing() {
                 return Err(Error::Closing);
             }
@@ -189,6 +252,8 @@ impl Engine {
     /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on. `saved`:
     /// the backing store has the block that it goes through.
     async fn log_carried_out(&self, object: &Arc<Object>, saved: bool) -> Result<()> {
+        // From now on nobody logs it again: behind this record it would be done once more.
+        object.lock().carried_out = true;
         let facts = self.facts(object);
         let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
         let logged = match self.append(object, facts, record, (0, 0)).await {
@@ -200,9 +265,12 @@ impl Engine {
             logged => logged?,
         }
         // Unless the object was forgotten meanwhile.
-        if let Some(segment) = object.lock().truncating.take() {
+        let mut state = object.lock();
+        state.carried_out = false;
+        if let Some(segment) = state.truncating.take() {
             self.segments.release(segment);
         }
+        drop(state);
         self.give_up_undurable(object);
         Ok(())
     }

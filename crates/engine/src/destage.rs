@@ -1,18 +1,18 @@
-//! Destage: dirty blocks go to the backing store, object by object in order of offset, many at once.
+//! Destage: dirty blocks go to the backing store, object by object in order of offset, many at once; each volume in its own
+//! lane (`lane/`).
 //!
 //! Objects queue in the order in which their oldest dirty block was written, so that the log's tail follows. A block is
 //! clean only once the backing store's sync has succeeded; after a failure it is written again from the log, never
 //! only synced again (Rebello et al., ATC'20).
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::event::Event;
-use crate::io::BackingError;
+use crate::lane::{Lane, Lanes};
 use crate::object::{Object, State};
 use crate::pace::{Load, Pace};
 use crate::segments::LogUse;
@@ -30,171 +30,125 @@ const CALM_BATCH_TIME: Duration = Duration::from_secs(1);
 /// Pause after a failure; doubles up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
+/// Unused segments of each device that clients leave, while a volume is in trouble.
+const RESERVE: usize = 4;
+
 /// What waits to be destaged.
-#[derive(Debug, Default)]
 pub(crate) struct Destager {
-    queue: Mutex<VecDeque<(Arc<Object>, Duration)>>,
-    /// Since when the oldest of the objects in the batch under way waits.
-    batch: Mutex<Option<Duration>>,
+    pub(crate) lanes: Arc<Lanes>,
+    /// Who rests looks whether there is reason to go on.
     pub(crate) work: Gate,
-    /// Flushes under way.
-    flushing: AtomicUsize,
-    /// The log is short of segments.
-    pressed: AtomicBool,
-    /// Somebody waits for an object to become clean.
-    hurried: AtomicBool,
-    failing: AtomicBool,
-    failure: Mutex<Option<BackingError>>,
     pub(crate) pace: Pace,
     /// Objects with dirty blocks of which no copy could be read.
     damaged: Mutex<Vec<Weak<Object>>>,
 }
 
-/// See [`Engine::flushing`].
-pub(crate) struct Flushing<'a>(&'a Engine);
+impl Destager {
+    pub(crate) fn new(lanes: Arc<Lanes>) -> Self {
+        Destager { lanes, work: Gate::default(), pace: Pace::default(), damaged: Mutex::default() }
+    }
 
-impl Drop for Flushing<'_> {
-    fn drop(&mut self) {
-        self.0.destager.flushing.fetch_sub(1, Ordering::Relaxed);
-        // Who moves blocks within the log goes on.
-        self.0.space.wake();
+    /// Everybody looks for something to do, or for the end.
+    pub(crate) fn wake(&self) {
+        self.work.wake();
+        self.lanes.wake();
     }
 }
 
-impl Destager {
-    pub(crate) fn queue(&self, object: Arc<Object>, now: Duration) {
-        self.queue.lock().push_back((object, now));
-        self.work.wake();
-    }
-
-    /// The log needs space.
-    pub(crate) fn press(&self) {
-        self.pressed.store(true, Ordering::Relaxed);
-        self.work.wake();
-    }
-
-    /// Somebody waits for this object: it goes first.
-    pub(crate) fn hurry(&self, object: &Arc<Object>, now: Duration) {
-        self.hurried.store(true, Ordering::Relaxed);
-        // Before the queue is locked: others lock it with the object locked.
-        let dirty = object.lock().dirty > 0;
-        let mut queue = self.queue.lock();
-        if let Some(at) = queue.iter().position(|(queued, _)| Arc::ptr_eq(queued, object)) {
-            queue.swap(0, at);
-        } else if dirty {
-            queue.push_front((object.clone(), now));
-        }
-        drop(queue);
-        self.work.wake();
-    }
-
-    /// Whether somebody flushes: then nothing is moved within the log, or a flush could wait for ever for what was dirty
-    /// when it began.
-    pub(crate) fn is_flushing(&self) -> bool {
-        self.flushing.load(Ordering::Relaxed) > 0
-    }
-
-    /// A batch with objects that wait since `since` is under way, or (`None`) no batch is.
-    pub(crate) fn set_batch(&self, since: Option<Duration>) {
-        *self.batch.lock() = since;
-    }
-
-    /// Whether everything that waited at `time` has been through a batch.
-    fn is_past(&self, time: Duration) -> bool {
-        self.batch.lock().is_none_or(|since| since > time)
-            && self.queue.lock().iter().all(|(_, since)| *since > time)
-    }
-
-    /// Objects waiting.
-    pub(crate) fn waiting(&self) -> usize {
-        self.queue.lock().len()
-    }
-
-    /// The object to be destaged next, and since when it waits.
-    pub(crate) fn next(&self) -> Option<(Arc<Object>, Duration)> {
-        self.queue.lock().pop_front()
-    }
-
-    /// Puts an object back, to be next or last.
-    pub(crate) fn again(&self, object: Arc<Object>, since: Duration, next: bool) {
-        let mut queue = self.queue.lock();
-        if next { queue.push_front((object, since)) } else { queue.push_back((object, since)) }
-    }
-
-    /// A batch is through: who still waits presses again.
-    pub(crate) fn relax(&self) {
-        self.pressed.store(false, Ordering::Relaxed);
-        self.hurried.store(false, Ordering::Relaxed);
-    }
-
-    /// Whether anything waits, and since when.
-    fn oldest(&self) -> Option<Duration> {
-        self.queue.lock().front().map(|(_, since)| *since)
-    }
+/// What a flush waits for.
+struct Mark {
+    begun: Duration,
+    /// All that was dirty then is in segments before this one.
+    head: u64,
+    moved: u64,
+    /// Failures that there had been.
+    errors: Vec<(Arc<Lane>, u64)>,
 }
 
 impl Engine {
     /// How full the log is: 1 is its share of the pool, and there may be a little more.
-    pub(crate) fn log_load(&self) -> Load {
+    /// What volumes in trouble keep dirty counts for these only; others share the rest.
+    pub(crate) fn log_load(&self, lane: &Lane) -> Load {
         let LogUse { segments, share, dirty, left } = self.segments.log_use();
         let (share, slots) = (share.max(1) as f64, self.slots() as f64);
+        let set_apart = if lane.is_troubled() { 0 } else { self.destager.lanes.troubled_blocks() };
+        let dirty = dirty.saturating_sub(set_apart) as f64 / (share * slots - set_apart as f64).max(slots);
         // With what was overwritten it may outgrow its share, by a fifth: half full is the share itself.
         let space = segments as f64 / share * 2.0 - 1.5;
-        Load { dirty: dirty as f64 / (share * slots), space, freed: left * self.slots() as u64 }
+        // The last unused ones are for what has to be moved, or the tail could never pass.
+        let last = self.destager.lanes.any_troubled() && self.segments.unused_everywhere() < RESERVE;
+        let space = if last { f64::max(space, 1.0) } else { space };
+        Load { dirty, space, freed: left * self.slots() as u64 }
     }
 
     /// Seconds since the oldest dirty data was written.
     pub fn dirty_age(&self) -> Duration {
         let now = self.env.clock.now();
-        self.destager.oldest().map_or(Duration::ZERO, |since| now.saturating_sub(since))
-    }
-
-    /// Everything dirty is destaged without delay while the result lives.
-    pub(crate) fn flushing(&self) -> Flushing<'_> {
-        self.destager.flushing.fetch_add(1, Ordering::Relaxed);
-        self.destager.work.wake();
-        Flushing(self)
+        self.destager.lanes.oldest().map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
     /// Destages everything that is dirty now. Returns once the backing store has it durably; what clients write
     /// meanwhile may be destaged too. May be given up at any time.
     ///
     /// # Errors
-    /// The backing store's, if a whole pass over what is dirty failed; it is tried again in the background.
+    /// That of a volume of which a whole pass over what is dirty failed, or that is late, once all others are through; it is
+    /// tried again in the background. [`Engine::volumes`] says which.
     pub async fn flush(&self) -> Result<()> {
         self.try_damaged_again();
-        let begun = self.env.clock.now();
-        let errors = self.totals.backing_errors.get();
-        let flushing = self.flushing();
+        let lanes = self.destager.lanes.all();
+        let errors: Vec<_> = lanes.iter().map(|lane| (lane.clone(), lane.errors())).collect();
+        let flushing = self.flushing(lanes);
         let wanting = self.notes.want();
-        let used = self.log.used_segment();
-        if used.is_some() {
-            self.log.want_roll();
-        }
-        // All that is dirty now is in segments before this one.
-        let head = used.or_else(|| self.log.segment()).and_then(|head| self.segments.get(head));
-        let head = head.map_or(u64::MAX, |head| head.seq + u64::from(used.is_some()));
-        let ready = || {
-            if self.closing() {
-                return Some(Err(Error::Closing));
+        let result = loop {
+            let mark = self.mark(errors.clone());
+            // Once moved, blocks are not in the segments before the head any more.
+            let moved = || self.destager.lanes.moved_under_flush() != mark.moved;
+            let ready = || if moved() { Some(None) } else { self.flushed(&mark).map(Some) };
+            if let Some(result) = self.space.until(ready).await {
+                break result;
             }
-            let (dirty, damaged) = (self.segments.blocks().1, self.segments.damaged());
-            let past = dirty == 0 || self.segments.advance().tail >= head;
-            if past && damaged == 0 && self.destager.is_past(begun) {
-                return Some(Ok(()));
-            }
-            if dirty > 0 && (dirty == damaged || (past && damaged > 0)) {
-                return Some(Err(Error::Damaged));
-            }
-            self.failure_since(errors).map(|error| Err(Error::Backing(error)))
         };
-        let result = self.space.until(ready).await;
         drop((flushing, wanting));
         result?;
         if self.segments.blocks().1 == 0 {
             return self.empty_log().await;
         }
         self.commit(self.log.kick()).await
+    }
+
+    /// What is dirty now.
+    fn mark(&self, errors: Vec<(Arc<Lane>, u64)>) -> Mark {
+        let moved = self.destager.lanes.moved_under_flush();
+        let begun = self.env.clock.now();
+        let used = self.log.used_segment();
+        if used.is_some() {
+            self.log.want_roll();
+        }
+        let head = used.or_else(|| self.log.segment()).and_then(|head| self.segments.get(head));
+        let head = head.map_or(u64::MAX, |head| head.seq + u64::from(used.is_some()));
+        Mark { begun, head, moved, errors }
+    }
+
+    fn flushed(&self, mark: &Mark) -> Option<Result<()>> {
+        if self.closing() {
+            return Some(Err(Error::Closing));
+        }
+        let is_past = |lane: &Lane| lane.is_past(mark.begun);
+        let (dirty, damaged) = (self.segments.blocks().1, self.segments.damaged());
+        let past = dirty == 0 || self.segments.advance().tail >= mark.head;
+        if past && damaged == 0 && mark.errors.iter().all(|(lane, _)| is_past(lane)) {
+            return Some(Ok(()));
+        }
+        if dirty > 0 && (dirty == damaged || (past && damaged > 0)) {
+            return Some(Err(Error::Damaged));
+        }
+        let troubles = mark.errors.iter().map(|(lane, errors)| (lane, lane.trouble_since(*errors)));
+        let (mut first, mut others) = (None, true);
+        for (lane, trouble) in troubles {
+            others &= trouble.is_some() || is_past(lane);
+            first = first.or(trouble);
+        }
+        first.filter(|_| others).map(Err)
     }
 
     /// Nothing is dirty: makes it so durably that recovery finds nothing to replay. Otherwise what was destaged would be
@@ -207,15 +161,6 @@ impl Engine {
         self.notes_let_go().await?;
         self.segments.advance();
         self.commit(self.log.kick()).await
-    }
-
-    pub(crate) fn backing_failed(&self, error: BackingError) {
-        self.totals.backing_errors.add(1);
-        *self.destager.failure.lock() = Some(error);
-        if !self.destager.failing.swap(true, Ordering::Relaxed) {
-            self.event(Event::BackingFailed { error });
-        }
-        self.space.wake();
     }
 
     /// No copy of a dirty block can be read: it is told once, and destaging passes it by.
@@ -245,41 +190,28 @@ impl Engine {
         let needed = state.needs_destage() || state.mtime.is_some();
         if needed && !std::mem::replace(&mut state.queued, true) {
             drop(state);
-            self.destager.queue(object.clone(), self.env.clock.now());
+            self.queue(object);
         }
     }
 
-    /// Why destaging fails, if it does and has failed since there were `errors` failures.
-    pub(crate) fn failure_since(&self, errors: u64) -> Option<BackingError> {
-        let failed = self.totals.backing_errors.get() > errors;
-        (failed && self.destager.failing.load(Ordering::Relaxed))
-            .then(|| self.destager.failure.lock().unwrap_or(BackingError::Io(5)))
-    }
-
-    /// Destages until the engine closes.
-    pub(crate) async fn run_destage(self: Arc<Self>) {
+    /// Destages a volume until the engine closes.
+    pub(crate) async fn run_destage(self: Arc<Self>, lane: Arc<Lane>) {
         let (mut pause, mut batch) = (PAUSE.0, BATCH.0);
-        loop {
-            if self.closing() {
-                return;
-            }
-            match self.reason() {
-                Some(wanted) => {
-                    let begun = self.env.clock.now();
-                    let before = self.totals.destaged.get();
-                    if self.destage(batch).await {
-                        let done = (self.totals.destaged.get() - before) as usize;
-                        batch = next_batch(batch, done, self.env.clock.now() - begun, wanted);
-                        pause = PAUSE.0;
-                        if self.destager.failing.swap(false, Ordering::Relaxed) {
-                            self.event(Event::BackingHealed);
-                        }
-                    } else {
-                        self.rest(pause).await;
-                        pause = (pause * 2).min(PAUSE.1);
-                    }
+        while !self.closing() {
+            let Some(wanted) = self.reason(&lane) else {
+                self.rest_until_reason(&lane).await;
+                continue;
+            };
+            let begun = self.env.clock.now();
+            match self.destage(&lane, batch).await {
+                Some(done) => {
+                    batch = next_batch(batch, done, self.env.clock.now() - begun, wanted);
+                    pause = PAUSE.0;
                 }
-                None => self.rest_until_reason().await,
+                None => {
+                    self.rest(pause).await;
+                    pause = (pause * 2).min(PAUSE.1);
+                }
             }
         }
     }
@@ -303,16 +235,16 @@ impl Engine {
         .await;
     }
 
-    async fn rest_until_reason(&self) {
-        let until = self.destager.oldest().map(|since| since + self.settings.destage_after);
+    async fn rest_until_reason(&self, lane: &Lane) {
+        let known = lane.oldest();
+        let until = known.map(|since| since + self.settings.destage_after);
         let wait = until.map(|until| until.saturating_sub(self.env.clock.now()));
         let mut sleep = wait.map(|wait| self.env.clock.sleep(wait.max(Duration::from_millis(1))));
-        let known = self.destager.oldest();
         let reason = || {
-            let changed = known.is_none() && self.destager.oldest().is_some();
-            (self.closing() || changed || self.reason().is_some()).then_some(())
+            let changed = known.is_none() && lane.oldest().is_some();
+            (self.closing() || changed || self.reason(lane).is_some()).then_some(())
         };
-        let mut woken = Box::pin(self.destager.work.until(reason));
+        let mut woken = Box::pin(lane.work.until(reason));
         std::future::poll_fn(|context| {
             let slept = sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(context).is_ready());
             if slept || woken.as_mut().poll(context).is_ready() {
@@ -324,16 +256,14 @@ impl Engine {
     }
 
     /// Whether to destage now, and how long a batch should take.
-    fn reason(&self) -> Option<Duration> {
-        let oldest = self.destager.oldest()?;
-        let destager = &self.destager;
-        if destager.pressed.load(Ordering::Relaxed) || destager.hurried.load(Ordering::Relaxed) {
+    fn reason(&self, lane: &Lane) -> Option<Duration> {
+        let oldest = lane.oldest()?;
+        if lane.pressed.load(Ordering::Relaxed) || lane.hurried.load(Ordering::Relaxed) {
             return Some(BATCH_TIME);
         }
-        let fill = self.log_load().dirty;
+        let fill = self.log_load(lane).dirty;
         let aged = self.env.clock.now() >= oldest + self.settings.destage_after;
-        let wanted =
-            destager.flushing.load(Ordering::Relaxed) > 0 || !self.is_mirrored() || aged || fill >= 0.25;
+        let wanted = lane.is_flushing() || !self.is_mirrored() || aged || fill >= 0.25;
         wanted.then_some(CALM_BATCH_TIME)
     }
 }

@@ -7,7 +7,6 @@ use crate::engine::Engine;
 use crate::event::Event;
 use crate::io::Device;
 use crate::pool::{PoolError, discard};
-use crate::segments::Segment;
 
 /// Why a device could not be added or removed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +19,9 @@ pub enum ChangeError {
         "the data that only the cache has cannot be destaged ({0}); the device stays in the pool and in use: mend the backing store and remove it again"
     )]
     Drain(Error),
+    /// One at a time.
+    #[error("{0} is being removed; wait for the end of that, then ask again")]
+    Busy(String),
     /// No such device.
     #[error("{0} is not a device of this cache; `forebay pool status` lists them")]
     Unknown(String),
@@ -58,69 +60,107 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a device out of use: first everything that only it and its twin have is destaged. After an error it is in
-    /// use as before. May be given up; then nothing new is put on it, but it stays.
+    /// Takes a device out of use: first everything that only it and its twin have is destaged, and for that writes go through
+    /// if one device will be left. After an error it is in use as before, as after a crash before this returns, perhaps. May be
+    /// given up; then, too, it stays.
     ///
     /// # Errors
-    /// It is not there, it is the last one, or destaging fails.
+    /// It is not there, it is the last one or becomes that meanwhile, another one is being removed, or destaging fails.
     pub async fn remove_device(&self, name: &str) -> Result<(), ChangeError> {
         let found = self.devices.read().iter().position(|d| d.as_ref().is_some_and(|d| d.name() == name));
         let index = found.ok_or_else(|| ChangeError::Unknown(name.to_owned()))? as u16;
+        let retiring = self.retire(index, name)?;
+        let removed = match self.drain(index, name).await {
+            Ok(()) => self.take_out(index).await,
+            drained => drained,
+        };
+        drop(retiring);
+        let device = name.to_owned();
+        match &removed {
+            Ok(()) => self.event(Event::DeviceRemoved { device }),
+            Err(_) if self.device(index).is_some() => self.event(Event::DeviceKept { device }),
+            // It has died.
+            Err(_) => {}
+        }
+        removed
+    }
+
+    /// Nothing more is put on a device that can be put elsewhere, while the result lives.
+    fn retire(&self, index: u16, name: &str) -> Result<Retiring<'_>, ChangeError> {
         if self.active() < 2 {
             return Err(PoolError::LastMember(name.to_owned()).into());
         }
-        self.segments.retire(index, true);
-        self.log.want_roll();
-        if let Err(error) = self.drain(index).await {
-            self.segments.retire(index, false);
-            // The segment being written may have one leg.
-            self.log.want_roll();
-            self.space.wake();
-            return Err(ChangeError::Drain(error));
+        if let Some(other) = self.segments.retire(index) {
+            let other =
+                self.device(other).map_or_else(|| "another device".to_owned(), |d| d.name().to_owned());
+            return Err(ChangeError::Busy(other));
         }
-        for (id, _) in self.segments.all().into_iter().filter(|(_, segment)| is_on(segment, index)) {
+        self.look_at_mirror();
+        Ok(Retiring(self))
+    }
+
+    /// Destages until the others can do without the device.
+    async fn drain(&self, index: u16, name: &str) -> Result<(), ChangeError> {
+        // What segments on the device say of older copies on others has to be known.
+        self.warmed().await;
+        let mut since = None;
+        loop {
+            let staying = self.segments.staying();
+            since = match staying {
+                0 => return Err(PoolError::LastMember(name.to_owned()).into()),
+                // From here on, nothing is accepted that needs two copies.
+                1 => since.or_else(|| Some(self.segments.next_seq())),
+                _ => None,
+            };
+            // The segment being written leaves the log once it is followed by another.
+            self.log.want_roll();
+            self.flush().await.map_err(ChangeError::Drain)?;
+            let _wanting = self.notes.want();
+            let ready = || {
+                let over = self.closing().then_some(Error::Closing).or_else(|| self.log.broken());
+                if let Some(error) = over {
+                    return Some(Err(ChangeError::Drain(error)));
+                }
+                if self.segments.may_go(index, since) {
+                    return Some(Ok(true));
+                }
+                let again = self.segments.blocks().1 > 0 || self.segments.staying() != staying;
+                again.then_some(Ok(false))
+            };
+            if self.space.until(ready).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells the others that a drained device is gone.
+    async fn take_out(&self, index: u16) -> Result<(), ChangeError> {
+        for id in self.segments.not_in_log_on(index) {
             self.sweep(id);
             self.segments.let_go(id);
         }
-        let removed = self.members.remove(index, &self.log).await;
-        let also_lost = removed.inspect_err(|_| self.segments.retire(index, false))?;
-        if let Some(device) = self.devices.write().get_mut(usize::from(index)) {
-            *device = None;
+        // Until it knows itself, it has all that the others have, in case they fail.
+        let (removed, lost) = self.members.remove(index, &self.log).await;
+        if removed.is_ok() {
+            if let Some(device) = self.devices.write().get_mut(usize::from(index)) {
+                *device = None;
+            }
+            self.segments.lose(index);
         }
-        self.segments.lose(index);
-        for lost in also_lost {
+        for lost in lost.into_iter().filter(|lost| self.device(*lost).is_some()) {
             self.lose(lost).await;
         }
-        self.event(Event::DeviceRemoved { device: name.to_owned() });
-        self.look_at_mirror();
-        self.space.wake();
-        Ok(())
-    }
-
-    /// Destages until no segment of the log is on the device.
-    async fn drain(&self, index: u16) -> Result<(), Error> {
-        // What segments on the device say of older copies on others has to be known.
-        self.warmed().await;
-        loop {
-            self.flush().await?;
-            // The segment being written leaves the log once it is followed by another.
-            self.segments.advance();
-            if !self.segments.log_is_on(index) {
-                return Ok(());
-            }
-            self.log.want_roll();
-            let ready = || {
-                self.segments.advance();
-                if let Some(error) = self.log.broken() {
-                    return Some(Err(error));
-                }
-                (!self.segments.log_is_on(index) || self.segments.blocks().1 > 0).then_some(Ok(()))
-            };
-            self.log.until(ready).await?;
-        }
+        Ok(removed?)
     }
 }
 
-fn is_on(segment: &Segment, index: u16) -> bool {
-    segment.legs.iter().any(|place| place.device == index)
+/// See [`Engine::retire`].
+struct Retiring<'a>(&'a Engine);
+
+impl Drop for Retiring<'_> {
+    fn drop(&mut self) {
+        self.0.segments.end_retiring();
+        self.0.look_at_mirror();
+        self.0.space.wake();
+    }
 }

@@ -7,6 +7,7 @@ use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::{Engine, Mode};
 use crate::format::{Facts, Record};
 use crate::io::{BackingError, Time};
+use crate::lane::Asked;
 use crate::leaf::Page;
 use crate::object::{Object, State, blocks};
 use crate::sync::Unsynced;
@@ -21,6 +22,9 @@ pub struct Direct {
     fetch: u64,
     /// Blocks of which no copy can be read, and which the write overwrites whole.
     mended: Vec<u64>,
+    asked: Asked,
+    /// The backing store has it durably.
+    synced: bool,
 }
 
 impl Engine {
@@ -32,9 +36,10 @@ impl Engine {
             if let Some((fetch, copies, mended)) = self.enter_direct(object, &range, offset..offset + len)? {
                 let frame = if copies { self.void_around(object, &range, &mended).await } else { Ok(0) };
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
-                return Ok(Direct { range, frame, fetch, mended });
+                let asked = self.ask(&object.lane);
+                return Ok(Direct { range, frame, fetch, mended, asked, synced: false });
             }
-            self.destager.hurry(object, self.env.clock.now());
+            self.hurry(object);
             let ready = || {
                 let state = object.lock();
                 (state.gone || state.is_free_for_direct(&range)).then_some(())
@@ -80,7 +85,8 @@ impl Engine {
     }
 
     /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached;
-    /// `size` is the backing store's, or at least the end of what was written.
+    /// `size` is the backing store's, or at least the end of what was written. Until [`Object::begin_sync`] tells of a sync, no
+    /// copy of it goes to the cache devices.
     /// Returns the frame that has to be durable before the write is acknowledged.
     ///
     /// # Errors
@@ -93,7 +99,11 @@ impl Engine {
         size: u64,
         now: Time,
     ) -> Result<Seq> {
-        let Direct { range, mut frame, fetch, mended } = direct;
+        let Direct { range, mut frame, fetch, mended, asked, synced } = direct;
+        self.answered(&object.lane, asked);
+        if !synced {
+            object.lock().volatile.wrote(range.clone());
+        }
         if written.is_some() && !mended.is_empty() {
             match self.mend(object, mended).await {
                 Ok(mended) => frame = frame.max(mended),
@@ -264,13 +274,14 @@ impl Engine {
         data: &[u8],
         now: Time,
     ) -> Result<Seq> {
-        let direct = self.begin_direct(object, offset, data.len() as u64).await?;
+        let mut direct = self.begin_direct(object, offset, data.len() as u64).await?;
         let buffer = Arc::new(Buffer::from_bytes(data));
         let backing = &self.env.backing;
         let failed = object.lock().syncs.failed();
         let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
         if result.is_ok() {
             result = self.sync_file(Unsynced { object, failed }).await;
+            direct.synced = result.is_ok();
         }
         let end = offset + data.len() as u64;
         let (written, size) = match result {
@@ -295,7 +306,7 @@ impl Engine {
             state.mtime = Some(mtime);
             if !std::mem::replace(&mut state.queued, true) {
                 drop(state);
-                self.destager.queue(object.clone(), self.env.clock.now());
+                self.queue(object);
             }
         }
         let logged = match self.append(object, self.facts(object), None, (0, 0)).await {

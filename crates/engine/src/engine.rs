@@ -1,7 +1,7 @@
 //! The engine as its users see it, and what its parts share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forebay_lock::RwLock;
@@ -89,6 +89,8 @@ impl Default for Settings {
 
 /// A cache in front of a backing store. All methods may be called from any thread.
 pub struct Engine {
+    /// Itself, for tasks that it starts.
+    pub(crate) me: Weak<Engine>,
     pub(crate) env: Env,
     pub(crate) pool_id: u128,
     pub(crate) segment_size: u64,
@@ -142,7 +144,9 @@ impl Engine {
         let segment_size = u64::from(pool.segment_size);
         let slots = (segment_size / crate::buffer::BLOCK as u64) as usize;
         let pages = (settings.ram / crate::buffer::BLOCK as u64) as usize;
-        let engine = Engine {
+        let lanes = objects.lanes.clone();
+        Arc::new_cyclic(|me| Engine {
+            me: me.clone(),
             pool_id: pool.uuid,
             segment_size,
             log: Log::new(pool.uuid, pool.epoch, slots, next_seq),
@@ -154,7 +158,7 @@ impl Engine {
             ram: Ram::new(pages),
             ghosts: Ghosts::new(pages * 2),
             clean: Clean::default(),
-            destager: Destager::default(),
+            destager: Destager::new(lanes),
             service: Service::default(),
             scrubber: Scrubber::default(),
             warmer: Warmer::default(),
@@ -170,8 +174,7 @@ impl Engine {
             running: Mutex::new(0),
             stopped: Gate::default(),
             env,
-        };
-        Arc::new(engine)
+        })
     }
 
     /// Starts a background task that [`Engine::close`] waits for.
@@ -195,7 +198,7 @@ impl Engine {
         let engine = Arc::downgrade(self);
         self.log.set_lead(move || engine.upgrade().is_some_and(|engine| engine.lead()));
         self.start("forebay-log", Engine::run_log);
-        self.start("forebay-destage", Engine::run_destage);
+        self.start_lanes();
         self.start("forebay-clean", Engine::run_clean);
         self.start("forebay-compact", Engine::run_compact);
         self.start("forebay-evict", Engine::run_evict);
@@ -255,6 +258,11 @@ impl Engine {
         self.devices.read().iter().flatten().count()
     }
 
+    /// The same without one that is being removed.
+    pub fn staying(&self) -> usize {
+        self.segments.staying()
+    }
+
     pub(crate) fn device(&self, index: u16) -> Option<Arc<dyn Device>> {
         self.devices.read().get(usize::from(index)).cloned().flatten()
     }
@@ -294,7 +302,7 @@ impl Engine {
             committed = self.empty_log().await;
         }
         self.closing.store(true, Ordering::Release);
-        self.destager.work.wake();
+        self.destager.wake();
         self.clean.work.wake();
         self.log.changed.wake();
         self.notes.changed.wake();

@@ -8,6 +8,9 @@ pub enum Error {
     /// The backing store refused.
     #[error(transparent)]
     Backing(#[from] BackingError),
+    /// The backing store has not answered for long, and the log does not take more for it meanwhile.
+    #[error("the backing store does not answer")]
+    Late,
     /// Every copy of a block that only the cache had is bad.
     #[error("every copy of a cached block is damaged")]
     Damaged,

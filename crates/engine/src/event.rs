@@ -1,5 +1,7 @@
 //! What happened that an administrator should know.
 
+use std::time::Duration;
+
 use crate::io::BackingError;
 
 /// Something worth telling.
@@ -19,6 +21,11 @@ pub enum Event {
     },
     /// A cache device was drained and left the pool.
     DeviceRemoved {
+        /// Its name.
+        device: String,
+    },
+    /// The removal of a cache device was given up: it is in use as before.
+    DeviceKept {
         /// Its name.
         device: String,
     },
@@ -47,16 +54,28 @@ pub enum Event {
         /// The block's offset in bytes.
         offset: u64,
     },
-    /// Destaging fails; it is tried again. Told once until it succeeds.
+    /// Destaging to a volume fails; it is tried again. Told once until it succeeds.
     BackingFailed {
+        /// The volume's name.
+        volume: String,
         /// Why.
         error: BackingError,
     },
-    /// Destaging works again.
-    BackingHealed,
+    /// A volume has not answered a request of destaging for long. Told once until it has.
+    BackingLate {
+        /// Its name.
+        volume: String,
+        /// How long.
+        after: Duration,
+    },
+    /// Destaging to a volume works again.
+    BackingHealed {
+        /// The volume's name.
+        volume: String,
+    },
     /// Not everything dirty is on two devices, or there are no two: writes go through to the backing store.
     Degraded {
-        /// Devices left.
+        /// Devices left, but for one that is being removed.
         left: usize,
     },
     /// Everything dirty is on two devices again: writes are cached again.

@@ -89,7 +89,8 @@ impl Engine {
         }
         self.segments.let_go(id);
         self.look_for_room();
-        if self.segments.least_free(&self.active_devices(), false) < 2 {
+        let short = self.segments.least_free(&self.active_devices(), false) < 2;
+        if short || self.destager.lanes.any_troubled() {
             self.log.kick();
         }
         self.space.wake();
@@ -183,7 +184,7 @@ impl Engine {
     }
 
     /// Segments of each device to be kept free.
-    fn spare_segments(&self) -> usize {
+    pub(crate) fn spare_segments(&self) -> usize {
         6.max(self.segments.log_use().share / 32)
     }
 }

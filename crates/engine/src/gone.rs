@@ -80,7 +80,7 @@ impl Engine {
     pub(crate) async fn note_cut(&self, object: &Object, size: u64, mtime: Time) -> Result<()> {
         let noted = || self.env.backing.disown(self.pool_id, &object.key, Disowned::Cut { size, mtime });
         while let Err(error) = noted().await {
-            self.backing_failed(error);
+            self.backing_failed(&object.lane, error);
             if self.closing() {
                 return Err(Error::Closing);
             }

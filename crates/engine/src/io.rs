@@ -120,6 +120,13 @@ pub type BackingResult<T> = Result<T, BackingError>;
 /// The slow store below: a tree of files or a block device. The engine never has two writes of overlapping ranges under
 /// way.
 pub trait Backing: Send + Sync + 'static {
+    /// All volumes that are served; never waits.
+    fn volumes(&self) -> Vec<u32>;
+    /// The volume that holds the object: what fails or hangs as one, such as a file system or a block device. Always the
+    /// same for a key; never waits.
+    fn volume(&self, object: &Key) -> u32;
+    /// What an administrator calls a volume.
+    fn name(&self, volume: u32) -> String;
     /// Bytes in the object now.
     fn size(&self, object: &Key) -> Io<BackingResult<u64>>;
     /// Reads at `offset` into the front of `buffer`; fewer bytes than it holds only at the end of the object.

@@ -86,7 +86,7 @@ impl Engine {
             _ if self.segments.devices() > 1 => self.log.want_roll(),
             _ => {}
         }
-        self.destager.work.wake();
+        self.destager.wake();
         self.space.wake();
     }
 

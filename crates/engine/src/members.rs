@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::io::Device;
 use crate::log::Log;
 use crate::plant;
-use crate::pool::{AlsoLost, Member, Pool, PoolError};
+use crate::pool::{AlsoLost, Member, Pool, PoolError, State};
 use crate::segments::Reach;
 use crate::wait::Gate;
 use forebay_lock::Mutex;
@@ -69,12 +69,15 @@ impl Members {
         added
     }
 
-    /// Takes a drained device out of the pool, durably.
-    pub(crate) async fn remove(&self, index: u16, log: &Log) -> Result<AlsoLost, PoolError> {
+    /// Takes a drained device out of the pool, durably; if that fails it stays. Also returns the devices that are lost, those
+    /// that failed over it among them.
+    pub(crate) async fn remove(&self, index: u16, log: &Log) -> (Result<(), PoolError>, AlsoLost) {
         let mut pool = self.take().await;
-        let removed = pool.remove(index).await;
+        let removed = pool.remove(index).await.map(drop);
         log.set_epoch(pool.epoch);
+        let lost = pool.members.iter().filter(|member| member.state == State::Lost);
+        let lost = lost.map(|member| member.index).collect();
         self.put(pool);
-        removed
+        (removed, lost)
     }
 }

@@ -8,16 +8,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::Seq;
 use crate::buffer::BLOCK;
 use crate::format::key_hash;
 use crate::io::{Key, Time};
+use crate::lane::Lane;
 use crate::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
 use crate::outside::Watch;
 use crate::ranges::Ranges;
 use crate::segments::Segments;
 use crate::sync::Syncs;
+use crate::volatile::Volatile;
 use crate::wait::Gate;
 use forebay_lock::{Mutex, MutexGuard};
 
@@ -27,6 +30,8 @@ pub struct Object {
     pub(crate) number: u32,
     pub(crate) key: Key,
     pub(crate) key_hash: u64,
+    /// Where it is destaged.
+    pub(crate) lane: Arc<Lane>,
     state: Mutex<State>,
     /// Something other tasks wait for has changed.
     pub(crate) changed: Gate,
@@ -73,8 +78,9 @@ pub(crate) struct State {
     /// The modification time destage has to give the backing file.
     pub(crate) mtime: Option<Time>,
     pub(crate) leaves: BTreeMap<u64, Leaf>,
-    /// Dirty blocks.
+    /// Dirty blocks; counted in `lane` as well.
     pub(crate) dirty: u64,
+    pub(crate) lane: Arc<Lane>,
     /// Dirty blocks of which no copy can be read.
     pub(crate) damaged: BTreeSet<u64>,
     /// Position of the newest segment that has or had a copy; 0 for none. See [`State::may_be_copied`].
@@ -87,10 +93,14 @@ pub(crate) struct State {
     /// Direct writes to the backing store under way.
     pub(crate) directs: u32,
     pub(crate) syncs: Syncs,
+    /// Blocks of the backing file that a power cut may take back.
+    pub(crate) volatile: Volatile,
     pub(crate) fetches: Vec<Fetch>,
     pub(crate) next_fetch: u64,
     /// The segment held by a truncation that the backing store has not carried out yet.
     pub(crate) truncating: Option<SegmentId>,
+    /// It has by now, and the log is being told.
+    pub(crate) carried_out: bool,
     /// The log may have a modification time of the object.
     pub(crate) logged: bool,
     /// What the cache devices have of these blocks does not count, should they ever be seen again: see `gone.rs`.
@@ -114,13 +124,14 @@ fn split(block: u64) -> (u64, u32) {
 }
 
 impl Object {
-    pub(crate) fn new(number: u32, key: Key) -> Self {
+    pub(crate) fn new(number: u32, key: Key, lane: Arc<Lane>) -> Self {
         let key_hash = key_hash(&key);
         Object {
             number,
             key,
             key_hash,
-            state: Mutex::default(),
+            state: Mutex::new(State { lane: lane.clone(), ..State::default() }),
+            lane,
             changed: Gate::default(),
             watch: Watch::default(),
         }
@@ -200,10 +211,24 @@ impl State {
         let (leaf, index) = split(block);
         self.set_damaged(block, false, segments);
         self.copied = self.copied.max(segments.place(entry.segment, entry.dirty));
-        self.dirty += u64::from(entry.dirty);
+        self.count_dirty(entry.dirty);
         if let Some(old) = self.leaves.entry(leaf).or_default().set_entry(index, entry) {
             segments.unplace(old.segment, old.dirty);
-            self.dirty -= u64::from(old.dirty);
+            self.count_clean(old.dirty);
+        }
+    }
+
+    fn count_dirty(&mut self, dirty: bool) {
+        if dirty {
+            self.dirty += 1;
+            self.lane.dirtied();
+        }
+    }
+
+    fn count_clean(&mut self, was_dirty: bool) {
+        if was_dirty {
+            self.dirty -= 1;
+            self.lane.cleaned();
         }
     }
 
@@ -218,7 +243,7 @@ impl State {
             self.leaves.remove(&number);
         }
         segments.unplace(old.segment, old.dirty);
-        self.dirty -= u64::from(old.dirty);
+        self.count_clean(old.dirty);
         Some(old)
     }
 
@@ -246,7 +271,7 @@ impl State {
             self.set_damaged(block, false, segments);
             self.entry_mut(block).into_iter().for_each(|entry| entry.dirty = false);
             segments.clean(copy.segment);
-            self.dirty -= 1;
+            self.count_clean(true);
         }
     }
 
@@ -406,16 +431,15 @@ impl State {
 
     /// Whether nothing is known or under way: the object may be forgotten.
     pub(crate) fn is_idle(&self, segments: &Segments) -> bool {
-        let copied =
-            self.may_be_copied(segments) && !crate::plant::active("idle objects forget their copies");
         self.leaves.is_empty()
-            && !copied
+            && !self.may_be_copied(segments)
             && self.dirty == 0
             && self.mtime.is_none()
             && !self.queued
             && self.busy == Busy::No
             && self.directs == 0
             && self.fetches.is_empty()
+            && self.volatile.is_empty()
             && self.truncating.is_none()
     }
 }

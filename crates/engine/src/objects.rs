@@ -8,6 +8,7 @@ use foldhash::fast::FixedState;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::io::Key;
+use crate::lane::Lanes;
 use crate::object::Object;
 use crate::segments::Segments;
 use forebay_lock::Mutex;
@@ -22,15 +23,16 @@ struct Shard {
 }
 
 /// See the file's comment.
-#[derive(Debug)]
 pub(crate) struct Objects {
+    pub(crate) lanes: Arc<Lanes>,
     shards: Vec<Mutex<Shard>>,
     next: AtomicU32,
 }
 
 impl Objects {
-    pub(crate) fn new() -> Self {
-        Objects { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), next: AtomicU32::new(0) }
+    pub(crate) fn new(lanes: Arc<Lanes>) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Objects { lanes, shards, next: AtomicU32::new(0) }
     }
 
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
@@ -55,7 +57,8 @@ impl Objects {
             shard.objects.retain(|_, object| in_use(object));
             shard.sweep_at = (shard.objects.len() * 2).max(1024);
         }
-        let object = Arc::new(Object::new(self.next.fetch_add(1, Ordering::Relaxed), key.clone()));
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let object = Arc::new(Object::new(number, key.clone(), self.lanes.of(key)));
         shard.objects.insert(key.clone(), object.clone());
         object
     }

@@ -196,7 +196,7 @@ impl Engine {
     /// # Errors
     /// The backing store's; it is tried again in the background. [`Error::Damaged`]: no copy of some of it can be read.
     pub async fn destage_object(&self, object: &Arc<Object>) -> Result<()> {
-        let errors = self.totals.backing_errors.get();
+        let errors = object.lane.errors();
         let ready = || {
             let state = object.lock();
             let settled = state.gone || state.dirty == 0 && state.mtime.is_none();
@@ -206,12 +206,33 @@ impl Engine {
                 true => Some(Ok(())),
                 false if self.closing() => Some(Err(Error::Closing)),
                 false if dirty > 0 && dirty == damaged => Some(Err(Error::Damaged)),
-                false => self.failure_since(errors).map(|error| Err(Error::Backing(error))),
+                false => object.lane.trouble_since(errors).map(Err),
             }
         };
-        let _flushing = self.flushing();
-        self.destager.hurry(object, self.env.clock.now());
-        object.changed.until(ready).await
+        let _flushing = self.flushing(vec![object.lane.clone()]);
+        self.hurry(object);
+        self.space.until(ready).await
+    }
+
+    /// Destages what is dirty now of all objects of this one's volume.
+    ///
+    /// # Errors
+    /// As [`Engine::destage_object`], and that the volume is late.
+    pub async fn destage_beside(&self, object: &Object) -> Result<()> {
+        let lane = &object.lane;
+        let (begun, errors) = (self.env.clock.now(), lane.errors());
+        let ready = || match lane.is_past(begun) {
+            true => Some(Ok(())),
+            false if self.closing() => Some(Err(Error::Closing)),
+            false => lane.trouble_since(errors).map(Err),
+        };
+        let _flushing = self.flushing(vec![lane.clone()]);
+        self.space.until(ready).await
+    }
+
+    /// Bytes of the object's volume that only the cache has.
+    pub fn dirty_bytes_beside(&self, object: &Object) -> u64 {
+        object.lane.dirty() * crate::buffer::BLOCK as u64
     }
 
     /// Bytes that only the cache has.
@@ -225,7 +246,7 @@ mod tests {
     use super::*;
 
     fn object() -> Object {
-        Object::new(0, Key::new(b"object").unwrap())
+        Object::new(0, Key::new(b"object").unwrap(), Default::default())
     }
 
     fn at(number: u64) -> impl Fn() -> Option<Version> {

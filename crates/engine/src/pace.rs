@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::Engine;
+use crate::lane::Lane;
 use crate::wait::Gate;
 use forebay_lock::Mutex;
 
@@ -14,22 +15,27 @@ const LEVEL: f64 = 0.9;
 /// Blocks accepted before anything is destaged.
 const START: f64 = 256.0;
 
+/// Room for dirty blocks of a volume: its destaging makes it. What is overwritten while it is dirty takes none.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// Blocks destaged since start.
+    destaged: AtomicU64,
+    budget: Mutex<Budget>,
+}
+
+impl Room {
+    /// Blocks were destaged.
+    pub(crate) fn destaged(&self, blocks: u64) {
+        self.destaged.fetch_add(blocks, Ordering::Relaxed);
+    }
+}
+
 /// How much may be accepted.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Blocks destaged since start.
-    destaged: AtomicU64,
-    paced: Mutex<Paced>,
-    pub(crate) changed: Gate,
-}
-
-/// What runs short, each by itself.
-#[derive(Debug, Default)]
-struct Paced {
-    /// Room for dirty blocks: destaging makes it. What is overwritten while it is dirty takes none.
-    dirty: Budget,
     /// Space in the log: what leaves the log makes it.
-    space: Budget,
+    space: Mutex<Budget>,
+    pub(crate) changed: Gate,
 }
 
 #[derive(Debug, Default)]
@@ -73,37 +79,35 @@ pub(crate) struct Load {
 }
 
 impl Pace {
-    /// Blocks were destaged.
-    pub(crate) fn destaged(&self, blocks: u64) {
-        self.destaged.fetch_add(blocks, Ordering::Relaxed);
-    }
-
     /// Blocks were appended that no client wrote.
     pub(crate) fn moved(&self, blocks: u64) {
-        self.paced.lock().space.take(blocks);
+        self.space.lock().take(blocks);
     }
 
-    /// Whether `all` blocks more may be accepted, of which `new` were not dirty yet.
-    pub(crate) fn admits(&self, load: &Load, new: u64, all: u64) -> bool {
-        let mut paced = self.paced.lock();
-        let destaged = self.destaged.load(Ordering::Relaxed);
-        let dirty = paced.dirty.allows(load.dirty, destaged, new);
-        let space = paced.space.allows(load.space, load.freed, all);
-        if dirty && space {
-            paced.dirty.take(new);
-            paced.space.take(all);
+    /// Whether `all` blocks more may be accepted, of which `new` were not dirty yet and need `room`.
+    pub(crate) fn admits(&self, room: &Room, load: &Load, new: u64, all: u64) -> bool {
+        let (mut space, mut dirty) = (self.space.lock(), room.budget.lock());
+        let destaged = room.destaged.load(Ordering::Relaxed);
+        let admitted = dirty.allows(load.dirty, destaged, new) & space.allows(load.space, load.freed, all);
+        if admitted {
+            dirty.take(new);
+            space.take(all);
         }
-        dirty && space
+        admitted
     }
 
-    /// Waits until something was destaged or has left the log, or writes do not go to the log any more.
-    pub(crate) async fn wait(&self, engine: &Engine) {
-        let returned = |load: &Load| (self.destaged.load(Ordering::Relaxed), load.freed);
-        let seen = returned(&engine.log_load());
+    /// Waits until something of the volume was destaged or anything has left the log, or writes do not go to the log any
+    /// more, or the volume is in trouble that it was not in.
+    pub(crate) async fn wait(&self, engine: &Engine, lane: &Lane) {
+        let now = || {
+            let destaged = lane.room.destaged.load(Ordering::Relaxed);
+            (destaged, engine.log_load(lane).freed, lane.is_troubled())
+        };
+        let seen = now();
         let ready = || {
-            let load = engine.log_load();
+            let load = engine.log_load(lane);
             let room = load.dirty.max(load.space) < FROM;
-            (returned(&load) != seen || room || !engine.is_mirrored()).then_some(())
+            (now() != seen || room || !engine.is_mirrored()).then_some(())
         };
         self.changed.until(ready).await;
     }
@@ -158,19 +162,19 @@ mod tests {
 
     #[test]
     fn a_log_with_room_takes_everything() {
-        let pace = Pace::default();
-        assert!((0..1000).all(|_| pace.admits(&dirty(0.49), 1000, 1000)));
+        let (pace, room) = (Pace::default(), Room::default());
+        assert!((0..1000).all(|_| pace.admits(&room, &dirty(0.49), 1000, 1000)));
     }
 
     #[test]
     fn a_fuller_log_takes_less_for_each_block_destaged() {
         let mut taken = Vec::new();
         for fill in [0.5, 0.7, 0.9, 1.1] {
-            let pace = Pace::default();
+            let (pace, room) = (Pace::default(), Room::default());
             let load = Load { dirty: fill, ..Load::default() };
-            while pace.admits(&load, 1, 1) {}
-            pace.destaged(1000);
-            taken.push((0..).take_while(|_| pace.admits(&load, 1, 1)).count());
+            while pace.admits(&room, &load, 1, 1) {}
+            room.destaged(1000);
+            taken.push((0..).take_while(|_| pace.admits(&room, &load, 1, 1)).count());
         }
         assert!(taken.is_sorted_by(|a, b| a >= b), "{taken:?}");
         assert!(taken[0] > 2000 && taken[3] == 1000, "{taken:?}");
@@ -178,26 +182,38 @@ mod tests {
 
     #[test]
     fn what_is_dirty_already_needs_space_in_the_log_only() {
-        let pace = Pace::default();
+        let (pace, room) = (Pace::default(), Room::default());
         let mut load = Load { dirty: 1.0, space: 0.3, freed: 0 };
-        while pace.admits(&load, 1, 1) {}
-        assert!((0..10_000).all(|_| pace.admits(&load, 0, 1)));
+        while pace.admits(&room, &load, 1, 1) {}
+        assert!((0..10_000).all(|_| pace.admits(&room, &load, 0, 1)));
         load.space = 0.9;
-        let taken = (0..).take_while(|_| pace.admits(&load, 0, 1)).count();
+        let taken = (0..).take_while(|_| pace.admits(&room, &load, 0, 1)).count();
         assert_eq!(taken, START as usize);
         load.freed = 1000;
         pace.moved(400);
-        assert_eq!((0..).take_while(|_| pace.admits(&load, 0, 1)).count(), 600);
+        assert_eq!((0..).take_while(|_| pace.admits(&room, &load, 0, 1)).count(), 600);
     }
 
     #[test]
     fn a_write_larger_than_what_is_allowed_gets_through_in_the_end() {
-        let pace = Pace::default();
+        let (pace, room) = (Pace::default(), Room::default());
         let mut load = dirty(0.95);
-        assert!(pace.admits(&load, 4096, 4096));
-        assert!(!pace.admits(&load, 4096, 4096));
-        pace.destaged(8192);
+        assert!(pace.admits(&room, &load, 4096, 4096));
+        assert!(!pace.admits(&room, &load, 4096, 4096));
+        room.destaged(8192);
         load.freed = 8192;
-        assert!(pace.admits(&load, 4096, 4096));
+        assert!(pace.admits(&room, &load, 4096, 4096));
+    }
+
+    #[test]
+    fn each_volume_has_the_room_that_its_own_destaging_makes() {
+        let (pace, fast, slow) = (Pace::default(), Room::default(), Room::default());
+        let load = Load { dirty: 0.95, ..Load::default() };
+        for room in [&fast, &slow] {
+            while pace.admits(room, &load, 1, 1) {}
+        }
+        fast.destaged(1000);
+        assert!(!pace.admits(&slow, &load, 1, 1));
+        assert_eq!((0..).take_while(|_| pace.admits(&fast, &load, 1, 1)).count(), 1000);
     }
 }

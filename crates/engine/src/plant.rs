@@ -1,8 +1,6 @@
-//! Deliberate bugs, one at a time, to prove that the simulator finds them. Without the feature `plant` there are none.
+//! Deliberate bugs, one at a time, to prove that the simulator finds them.
 
-/// Every bug there is.
-#[cfg(feature = "plant")]
-pub const PLANTS: &[&str] = &[
+forebay_plant::plants![
     "late copies replace newer ones",
     "late copies count though they were dropped",
     "frames are not flushed",
@@ -31,25 +29,3 @@ pub const PLANTS: &[&str] = &[
     "lone legs are taken for mirrored",
     "two write frames at once",
 ];
-
-#[cfg(feature = "plant")]
-thread_local! {
-    static ACTIVE: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
-}
-
-/// Plants one of [`PLANTS`] in what this thread runs, or none.
-#[cfg(feature = "plant")]
-pub fn plant(bug: Option<&'static str>) {
-    ACTIVE.set(bug);
-}
-
-#[cfg(feature = "plant")]
-pub(crate) fn active(bug: &'static str) -> bool {
-    debug_assert!(PLANTS.contains(&bug), "{bug} is not listed");
-    ACTIVE.get() == Some(bug)
-}
-
-#[cfg(not(feature = "plant"))]
-pub(crate) const fn active(_bug: &'static str) -> bool {
-    false
-}

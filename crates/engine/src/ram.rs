@@ -73,7 +73,8 @@ impl Engine {
             let elsewhere = state.entry(block).is_some();
             state.remove_page(block);
             self.ram.removed(1);
-            let wanted = !elsewhere && self.is_worth_a_place(&object, block);
+            let durable = !state.volatile.contains(block);
+            let wanted = !elsewhere && durable && self.is_worth_a_place(&object, block);
             let fetch = wanted.then(|| state.begin_fetch(block..block + 1, Source::Cache));
             drop(state);
             if let Some(fetch) = fetch {

@@ -33,6 +33,29 @@ impl Ranges {
         range.is_empty() || around.is_some_and(|(_, end)| range.end <= *end)
     }
 
+    /// Takes out what is in `range`.
+    pub(crate) fn take(&mut self, range: &Range<u64>) -> Ranges {
+        let mut taken = Ranges::default();
+        // From the last one on, until one ends before it.
+        while let Some((from, to)) = self.0.range(..range.end).next_back().map(|(from, to)| (*from, *to))
+            && to > range.start
+            && !range.is_empty()
+        {
+            self.0.remove(&from);
+            taken.add(from.max(range.start)..to.min(range.end));
+            self.add(range.end..to);
+            if from < range.start {
+                self.add(from..range.start);
+                break;
+            }
+        }
+        taken
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
@@ -60,6 +83,24 @@ mod tests {
                 let ends: Vec<_> = ranges.0.iter().collect();
                 prop_assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0));
             }
+        }
+
+        #[test]
+        fn what_is_taken_out_is_not_in_there_any_more(
+            added in proptest::collection::vec((0..60_u64, 0..20_u64), 0..30),
+            (start, len) in (0..70_u64, 0..40_u64),
+        ) {
+            let mut ranges = Ranges::default();
+            added.iter().for_each(|(start, len)| ranges.add(*start..start + len));
+            let before: Vec<u64> = (0..90).filter(|block| ranges.contains(*block)).collect();
+            let range = start..start + len;
+            let taken = ranges.take(&range);
+            for block in 0..90 {
+                let was = before.contains(&block);
+                prop_assert_eq!(taken.contains(block), was && range.contains(&block));
+                prop_assert_eq!(ranges.contains(block), was && !range.contains(&block));
+            }
+            prop_assert_eq!(ranges.is_empty(), !(0..90).any(|block| ranges.contains(block)));
         }
     }
 }

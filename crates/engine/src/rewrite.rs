@@ -32,7 +32,9 @@ impl Engine {
                 let head = self.log.segment();
                 let wanted = head.and_then(|head| self.segments.to_rewrite(head));
                 let stuck = |segment: &Segment| segment.dirty == segment.damaged;
-                let wanted = wanted.filter(|(_, segment)| stuck(segment) || !self.destager.is_flushing());
+                let lanes = &self.destager.lanes;
+                let may = || lanes.any_troubled() || !lanes.any_flushing();
+                let wanted = wanted.filter(|(_, segment)| stuck(segment) || may());
                 let changed = self.is_mirrored() != self.segments.is_mirrored(head);
                 (wanted.is_some() || changed || self.segments.lone_left() || self.closing()).then_some(wanted)
             };
@@ -58,8 +60,13 @@ impl Engine {
     pub(crate) fn look_at_mirror(&self) {
         let mut known = self.mirror.lock();
         let now = self.segments.is_mirrored(self.log.segment());
+        // Whoever finds that it is so finds that the log takes it.
+        if now {
+            self.log.set_mirrored(true);
+        }
         self.mirrored.store(now, Ordering::Release);
         if !now {
+            self.log.set_mirrored(false);
             // They may have to be let go.
             self.notes.changed.wake();
         }
@@ -68,11 +75,11 @@ impl Engine {
             Some(_) if now => self.event(Event::Restored),
             // A pool of one device is nothing new.
             None if now || self.segments.devices() < 2 => {}
-            _ => self.event(Event::Degraded { left: self.active() }),
+            _ => self.event(Event::Degraded { left: self.segments.staying() }),
         }
         drop(known);
         self.destager.pace.changed.wake();
-        self.destager.work.wake();
+        self.destager.wake();
         self.space.wake();
     }
 
@@ -81,6 +88,8 @@ impl Engine {
             Some(body) => self.blocks_of(&body),
             None => self.dirty_blocks_of(id),
         };
+        let may = |object: &Object| object.lane.is_movable() || segment.dirty == segment.damaged;
+        let blocks: Vec<_> = blocks.into_iter().filter(|(object, _)| may(object)).collect();
         let mut blocks = blocks.as_slice();
         while let Some((object, _)) = blocks.first()
             && !self.closing()
@@ -150,6 +159,7 @@ impl Engine {
                         }
                         self.segments.release(segment);
                         self.totals.rewritten.add(1);
+                        self.destager.lanes.moved(&object.lane);
                         return true;
                     }
                 }

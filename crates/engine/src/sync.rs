@@ -47,28 +47,28 @@ impl Syncs {
 impl Engine {
     /// Makes what was written to the files durable.
     pub(crate) async fn sync_files(&self, files: &[Unsynced<'_>]) -> Vec<BackingResult<()>> {
-        let each = |begin: fn(&mut State) -> u64| {
-            files.iter().map(move |file| begin(&mut file.object.lock())).collect::<Vec<_>>()
-        };
-        let begun = each(|state| state.syncs.begin());
+        let begin = |state: &mut State| (state.syncs.begin(), state.volatile.begin(0..u64::MAX));
+        let begun: Vec<_> = files.iter().map(|file| begin(&mut file.object.lock())).collect();
         let keys = || files.iter().map(|file| file.object.key.clone()).collect();
         let mut results = self.env.backing.sync(keys()).await;
         if plant::active("only the sync is tried again") && results.iter().any(Result::is_err) {
             results = self.env.backing.sync(keys()).await;
         }
         let mut ended = Vec::with_capacity(files.len());
-        for ((file, own), result) in files.iter().zip(begun).zip(&results) {
+        for ((file, (own, _)), result) in files.iter().zip(&begun).zip(&results) {
             // One of a file that is gone for good lost nothing that anybody could ask for.
             let failed = matches!(result, Err(error) if *error != BackingError::Gone);
-            ended.push(file.object.lock().syncs.end(own, failed));
+            ended.push(file.object.lock().syncs.end(*own, failed));
             file.object.changed.wake();
         }
         let mut all = Vec::with_capacity(files.len());
-        for ((file, last), result) in files.iter().zip(ended).zip(results) {
-            all.push(match result {
+        for (((file, (_, covered)), last), result) in files.iter().zip(begun).zip(ended).zip(results) {
+            let result = match result {
                 Ok(()) => self.none_failed(file, last).await,
                 Err(error) => Err(error),
-            });
+            };
+            file.object.lock().volatile.end(covered, result.is_ok());
+            all.push(result);
         }
         all
     }

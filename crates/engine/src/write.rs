@@ -155,7 +155,7 @@ impl Engine {
                         }
                     }
                 }
-                Blocked::Pace => self.destager.pace.wait(self).await,
+                Blocked::Pace => self.destager.pace.wait(self, &object.lane).await,
                 Blocked::Room => {
                     let ready = || self.log.has_room(write.data.len().div_ceil(BLOCK) + 1).then_some(());
                     self.log.until(ready).await;
@@ -222,16 +222,25 @@ impl Engine {
         if let Some(paced) = &write.paced {
             let all = paced.end - paced.start;
             let new = all - state.dirty_in(paced.clone(), usize::MAX).len() as u64;
-            let stream = all >= STREAM && state.is_free_for_direct(paced);
-            if stream && self.service.is_faster_direct() {
+            // What is in trouble is not waited for.
+            let stream = all >= STREAM && !self.is_set_apart(&object.lane) && state.is_free_for_direct(paced);
+            if let Some(trouble) = self.holds_back(&object.lane, new) {
+                // One that fails may take it, or says why not; where older contents wait, they come first.
+                let asked = trouble != Error::Late && state.is_free_for_direct(paced);
+                return if asked { Ok(Err(Blocked::Direct)) } else { Err(trouble) };
+            }
+            if stream && self.service.is_faster_direct(&object.lane.service) {
                 return Ok(Err(Blocked::Direct));
             }
-            if !self.destager.pace.admits(&self.log_load(), new, all) {
+            let lane = &object.lane;
+            // It need not wait for room that nothing makes.
+            let new = if self.is_set_apart(lane) { 0 } else { new };
+            if !self.destager.pace.admits(&lane.room, &self.log_load(lane), new, all) {
                 // Where destaging sets the pace, a stream is through sooner without the log.
                 if stream {
                     return Ok(Err(Blocked::Direct));
                 }
-                self.destager.press();
+                self.destager.lanes.press();
                 return Ok(Err(Blocked::Pace));
             }
             write.paced = None;
@@ -239,7 +248,8 @@ impl Engine {
         let size = state.size.max(write.offset + write.data.len() as u64);
         let logged = if crate::plant::active("sizes are not logged") { state.size } else { size };
         let facts = Facts { key: object.key.clone(), size: logged, mtime: Some(write.now) };
-        let Some(placed) = self.log.append_data(object, &facts, range.start, &pages, &self.segments)? else {
+        let Some(placed) = self.log.accept_data(object, &facts, range.start, &pages, &self.segments)? else {
+            // Or the mode is about to change.
             return Ok(Err(Blocked::Room));
         };
         state.size = size;
@@ -254,7 +264,7 @@ impl Engine {
         drop(state);
         self.totals.written.add(range.end - range.start);
         if queue {
-            self.destager.queue(object.clone(), self.env.clock.now());
+            self.queue(object);
         }
         if added {
             self.trim_ram();

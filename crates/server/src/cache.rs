@@ -58,8 +58,6 @@ pub(crate) struct Watch {
     pub(crate) health: Known,
     /// Devices that failed, by name.
     pub(crate) lost: Mutex<Vec<String>>,
-    /// Why destaging fails, while it does.
-    pub(crate) backing: Mutex<Option<String>>,
     /// Blocks found damaged on every device.
     pub(crate) damaged: AtomicU64,
 }

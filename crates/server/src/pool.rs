@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use forebay_config::format_size;
 use forebay_control::{CacheCounters, DeviceWear, FlushProgress, PoolDevice, PoolStatus, ScrubStatus};
 use forebay_disk::block_on;
 use forebay_engine::buffer::BLOCK;
@@ -98,7 +99,7 @@ pub(crate) fn counters(cache: &Cache) -> CacheCounters {
 /// What is not as it should be, and what to do.
 pub(crate) fn health(cache: &Cache) -> Vec<String> {
     let mut reasons = Vec::new();
-    let (mode, active) = (cache.engine.mode(), cache.engine.active());
+    let (mode, active) = (cache.engine.mode(), cache.engine.staying());
     if mode == forebay_engine::Mode::WriteBack && active < 2 {
         let left = if active == 0 { "no cache device is left" } else { "one cache device is left" };
         reasons.push(format!(
@@ -118,10 +119,19 @@ pub(crate) fn health(cache: &Cache) -> Vec<String> {
     let health = cache.watch.health.lock();
     reasons.extend(health.iter().filter_map(|(name, health)| prediction(name, health)));
     drop(health);
-    if let Some(error) = &*cache.watch.backing.lock() {
-        reasons.push(format!(
-            "writing to the backing store fails ({error}); nothing is lost, and it is tried again: mend the store"
-        ));
+    for volume in cache.engine.volumes() {
+        let (name, held) = (&volume.name, format_size(volume.dirty_blocks * BLOCK as u64));
+        match volume.trouble {
+            Some(forebay_engine::Error::Late) => reasons.push(format!(
+                "the backing store of {name} does not answer; nothing is lost, and the cache keeps {held} for it: see whether \
+                 its disks do"
+            )),
+            Some(error) => reasons.push(format!(
+                "writing to the backing store of {name} fails ({error}); nothing is lost, the cache keeps {held} for it, and it \
+                 is tried again: mend the store"
+            )),
+            None => {}
+        }
     }
     let damaged = cache.watch.damaged.load(Relaxed);
     if damaged > 0 {
@@ -158,7 +168,10 @@ pub(crate) fn destage(cache: &Cache, progress: &mut dyn FnMut(FlushProgress)) ->
         }
     });
     flushed.map_err(|error| {
-        format!("not everything could be destaged: {error}; what is left stays in the cache")
+        let troubled = engine.volumes().into_iter().filter(|volume| volume.trouble.is_some());
+        let names: Vec<_> = troubled.map(|volume| volume.name).collect();
+        let of = if names.is_empty() { String::new() } else { format!(" (of {})", names.join(", ")) };
+        format!("not everything could be destaged: {error}{of}; what is left stays in the cache")
     })?;
     Ok(destaged() - before)
 }

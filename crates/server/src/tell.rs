@@ -31,6 +31,11 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
             watch.remove(device);
             (Severity::Info, "device-removed", format!("cache device {device} is not used any more"))
         }
+        Event::DeviceKept { device } => {
+            let message =
+                format!("the removal of cache device {device} was given up; it is in use as before");
+            (Severity::Warning, "device-kept", message)
+        }
         Event::Repaired { device } => {
             let message =
                 format!("a damaged block on cache device {device} was rewritten from its other copy");
@@ -58,15 +63,23 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
             );
             (Severity::Error, "damaged", message)
         }
-        Event::BackingFailed { error } => {
-            *watch.backing.lock() = Some(error.to_string());
-            let message =
-                format!("writing to the backing store fails ({error}); the data stays cached and is retried");
+        Event::BackingFailed { volume, error } => {
+            let message = format!(
+                "writing to the backing store of {volume} fails ({error}); the data stays cached and is retried"
+            );
             (Severity::Error, "backing-failed", message)
         }
-        Event::BackingHealed => {
-            *watch.backing.lock() = None;
-            (Severity::Info, "backing-healed", "writing to the backing store works again".to_owned())
+        Event::BackingLate { volume, after } => {
+            let message = format!(
+                "the backing store of {volume} has not answered for {} seconds; the data stays cached, and others go on: see \
+                 whether its disks do",
+                after.as_secs()
+            );
+            (Severity::Error, "backing-late", message)
+        }
+        Event::BackingHealed { volume } => {
+            let message = format!("writing to the backing store of {volume} works again");
+            (Severity::Info, "backing-healed", message)
         }
         Event::Degraded { left: 0 | 1 } => {
             let message = "fewer than two cache devices are left: writes go through to the backing store; add a device \

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::io::{Clock as _, Device, Time};
-use forebay_engine::{Engine, Error, Object};
+use forebay_engine::{Engine, Error, Event, Object};
 use forebay_lock::Mutex;
 
 use crate::backing::Store;
@@ -27,6 +27,8 @@ pub struct Allowed {
     pub damage: bool,
     /// That no device is left.
     pub no_device: bool,
+    /// That a volume does not answer.
+    pub late: bool,
 }
 
 impl Allowed {
@@ -36,6 +38,7 @@ impl Allowed {
             Error::Backing(_) => self.backing,
             Error::Damaged => self.damage,
             Error::NoDevice => self.no_device,
+            Error::Late => self.late,
             Error::Closing => false,
         }
     }
@@ -67,6 +70,8 @@ pub struct Shared {
     pub left: Mutex<Vec<String>>,
     /// Devices that the engine said are lost, in this session.
     pub lost: Mutex<Vec<String>>,
+    /// What the engines told so far.
+    pub told: Mutex<Vec<Event>>,
     /// Devices without which something was acknowledged since: they must never be used again as they are (P11).
     pub outdated: Mutex<Vec<String>>,
     /// What went wrong first.

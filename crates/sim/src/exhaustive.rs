@@ -103,6 +103,7 @@ fn plan(rng: &mut Rng, loses: bool) -> Plan {
     plan.ram = 1 << 20;
     plan.destage_after = Duration::from_secs(5);
     plan.objects = 1;
+    plan.volumes = 1;
     plan.sessions = 0;
     plan.notes = true;
     plan.habits.modes.clear();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_engine::io::Clock as _;
 
-use crate::backing;
+use crate::backing::{self, Stuck};
 use crate::client::Shared;
 use crate::disk::{self, Disk};
 use crate::hits::Fault;
@@ -42,6 +42,7 @@ impl Gremlin {
                 self.heal();
             }
             bad = !bad;
+            let longest = if bad { longest } else { longest.max(self.plan.longest_stuck()) };
             let rest = self.rng.time(Duration::ZERO, longest);
             self.shared.executor.sleep(rest + Duration::from_micros(10)).await;
         }
@@ -49,7 +50,12 @@ impl Gremlin {
 
     fn harm(&mut self) {
         self.victim.set_rates(self.plan.disk_rates(&mut self.rng));
-        self.shared.store.set_rates(self.plan.backing_rates(&mut self.rng));
+        let rates = self.plan.backing_rates(&mut self.rng);
+        if self.plan.volumes > 1 {
+            self.harm_one(rates);
+        } else {
+            self.shared.store.set_rates(rates);
+        }
         if self.plan.disaster == Some(Disaster::AllGone) && self.rng.chance(3000) {
             self.disks.iter().for_each(Disk::vanish);
             self.shared.hits.hit(Fault::AllGone);
@@ -64,6 +70,17 @@ impl Gremlin {
             self.shared.hits.hit(Fault::ClockJump);
         }
         self.shared.tell(|| "a bad hour begins".to_owned());
+    }
+
+    /// Of several volumes, one misbehaves, or all do.
+    fn harm_one(&mut self, rates: backing::Rates) {
+        let stuck = [None, Some(Stuck::Write), Some(Stuck::Sync), Some(Stuck::Truncate)];
+        let stuck = if self.plan.has(Trouble::Stuck) { self.rng.pick(&stuck) } else { None };
+        let all = stuck.is_none() && self.rng.chance(3000);
+        let one = self.rng.index(self.plan.volumes);
+        for volume in (0..self.plan.volumes).filter(|volume| all || *volume == one) {
+            self.shared.store.set_rates_of(volume, backing::Rates { stuck, ..rates.clone() });
+        }
     }
 
     fn heal(&mut self) {

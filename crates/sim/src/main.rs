@@ -2,6 +2,8 @@
 #![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
 
 use std::io::Write as _;
+#[cfg(feature = "plant")]
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -190,7 +192,7 @@ fn main() -> ExitCode {
         arguments.threads.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     #[cfg(feature = "plant")]
     if let Some(part) = &arguments.plants {
-        return plants(worlds, part, arguments.seeds, threads);
+        return plants(worlds, part, arguments.first..arguments.first + arguments.seeds, threads);
     }
     if let (true, Some(most)) = (arguments.names, arguments.exhaustive) {
         return exhaustive_names(most as usize, arguments.stride.max(1), threads);
@@ -288,14 +290,12 @@ fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
 
 /// Plants each bug with `part` in its name and looks for the first seed that finds it.
 #[cfg(feature = "plant")]
-fn plants(worlds: Worlds, part: &str, seeds: u64, threads: usize) -> ExitCode {
-    use forebay_engine::plant as engine;
-    use forebay_oplog::plant as oplog;
-    use joined::plant as joined;
-    let (bugs, plant): (_, fn(_)) = match worlds {
-        Worlds::Engine => (engine::PLANTS, engine::plant),
-        Worlds::Names => (oplog::PLANTS, oplog::plant),
-        Worlds::Joined => (joined::PLANTS, joined::plant),
+fn plants(worlds: Worlds, part: &str, seeds: Range<u64>, threads: usize) -> ExitCode {
+    use forebay_plant::plant;
+    let bugs = match worlds {
+        Worlds::Engine => forebay_engine::plant::PLANTS,
+        Worlds::Names => forebay_oplog::plant::PLANTS,
+        Worlds::Joined => joined::plant::PLANTS,
     };
     let bugs: Vec<_> = bugs.iter().filter(|bug| bug.contains(part)).collect();
     let next = AtomicU64::new(0);
@@ -305,7 +305,7 @@ fn plants(worlds: Worlds, part: &str, seeds: u64, threads: usize) -> ExitCode {
             scope.spawn(|| {
                 while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     plant(Some(bug));
-                    let found = (1..=seeds).find_map(|seed| Some((seed, checked(worlds, seed).err()?)));
+                    let found = seeds.clone().find_map(|seed| Some((seed, checked(worlds, seed).err()?)));
                     plant(None);
                     match found {
                         Some((seed, failure)) => {

@@ -27,6 +27,7 @@ fn world(ram: u64) -> World {
     plan.ram = ram;
     plan.destage_after = Duration::from_secs(3600);
     plan.objects = 1;
+    plan.volumes = 1;
     plan.sessions = 0;
     plan.habits.modes.clear();
     plan.habits.extent = FILE;

@@ -52,6 +52,8 @@ pub enum Trouble {
     ClockJump,
     /// The device goes in service when it is read.
     VanishOnRead,
+    /// One of two volumes does not answer for a while.
+    Stuck,
     /// Headers of segments rot at a restart; once the engine says that everything is mirrored again, the other device
     /// goes.
     LoneLegs,
@@ -111,6 +113,8 @@ pub struct Plan {
     pub destage_after: Duration,
     /// Backing files at the start.
     pub objects: u32,
+    /// Volumes of the backing store.
+    pub volumes: usize,
     /// Starts of the engine before the last one.
     pub sessions: u32,
     /// Chances in 10,000 that a session ends in a crash.
@@ -185,6 +189,11 @@ impl Plan {
             }
             _ => {}
         }
+        let mut divided = Rng::new(mix(mix(rng.clone().draw())));
+        let volumes = divided.pick(&[1, 2]);
+        if volumes > 1 && lone.is_none() && disaster.is_none() && divided.chance(3000) {
+            troubles.push(Trouble::Stuck);
+        }
         let mut plan = Plan {
             victim: rng.index(count),
             devices,
@@ -195,6 +204,7 @@ impl Plan {
             ram: rng.pick(&[16 << 10, 256 << 10, 4 * mib, 64 * mib]),
             destage_after: rng.time(Duration::ZERO, rng.clone().pick(&[0, 1, 30]) * Duration::from_secs(1)),
             objects: rng.within(1, 6) as u32,
+            volumes,
             sessions,
             crashes: rng.pick(&[0, 5000, 8000, 10_000]),
             cuts_at_headers,
@@ -254,6 +264,16 @@ impl Plan {
         self.device_fails() || self.has(Trouble::DropFlushes)
     }
 
+    /// Whether a volume may not answer for long.
+    pub fn is_late(&self) -> bool {
+        self.has(Trouble::Hang) || self.has(Trouble::Stuck) || self.habits.slow_store > 1
+    }
+
+    /// A bad hour of a volume that does not answer is longer than what it takes to be noticed.
+    pub fn longest_stuck(&self) -> Duration {
+        Duration::from_secs(if self.has(Trouble::Stuck) { 40 } else { 0 })
+    }
+
     /// How the victim misbehaves in a bad hour.
     pub fn disk_rates(&self, rng: &mut Rng) -> disk::Rates {
         let mut rate = |trouble, most: u64| {
@@ -286,6 +306,7 @@ impl Plan {
             hang: rate(Trouble::Hang, 500),
             over_quota: self.has(Trouble::Quota),
             slow: 1,
+            stuck: None,
         }
     }
 }

@@ -16,12 +16,20 @@ use crate::world::{Crash, World};
 mod damaged;
 mod gone;
 mod notes;
+mod removal;
 mod stop;
+mod unsynced;
+mod volumes;
 
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// A quiet world of `devices` devices of 64 MiB with one file, in which nothing is destaged by itself for long.
 fn world(seed: u64, devices: usize) -> World {
+    world_with(seed, devices, |_| ())
+}
+
+/// The same, changed a little.
+fn world_with(seed: u64, devices: usize, change: impl FnOnce(&mut Plan)) -> World {
     let mut rng = Rng::new(seed);
     let mut plan = Plan::new(&mut rng);
     plan.devices = vec![64 << 20; devices];
@@ -33,9 +41,11 @@ fn world(seed: u64, devices: usize) -> World {
     plan.ram = 16 << 10;
     plan.destage_after = Duration::from_secs(600);
     plan.objects = 1;
+    plan.volumes = 1;
     plan.sessions = 0;
     plan.habits.modes.clear();
     plan.habits.extent = 4 << 20;
+    change(&mut plan);
     World::new(plan, rng, false)
 }
 
@@ -45,7 +55,8 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     let client = Client::new(&world.shared, engine, allowed, world.rng.clone());
-    assert_eq!(world.shared.executor.block_on(LIMIT, act(client)), Ok(()));
+    let done = world.shared.executor.block_on(LIMIT, act(client));
+    assert_eq!(done, Ok(()), "{}", world.shared.executor.busiest());
     assert_eq!(*world.shared.failure.lock(), None);
 }
 

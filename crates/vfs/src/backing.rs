@@ -30,9 +30,14 @@ const WALKS: usize = 3;
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
+/// The number of the volume of a file that was never one of ours.
+const NO_VOLUME: u32 = u32::MAX;
+
 struct Inner {
     /// By their numbers in keys.
     filesystems: Vec<(u32, Arc<Filesystem>)>,
+    /// The exported directories of each.
+    names: Vec<String>,
     budget: Budget,
     /// Files written since their last sync, so that their descriptors stay: the kernel tells of a failed write-back
     /// once per descriptor.
@@ -49,9 +54,15 @@ struct Written {
 }
 
 impl Store {
-    pub(crate) fn new(filesystems: Vec<(u32, Arc<Filesystem>)>, budget: Budget, state_dir: &Path) -> Self {
+    /// `names` says what each of the file systems is called.
+    pub(crate) fn new(
+        filesystems: Vec<(u32, Arc<Filesystem>)>,
+        names: Vec<String>,
+        budget: Budget,
+        state_dir: &Path,
+    ) -> Self {
         let disowned = Disowned::new(state_dir);
-        Store(Arc::new(Inner { filesystems, budget, written: Mutex::default(), disowned }))
+        Store(Arc::new(Inner { filesystems, names, budget, written: Mutex::default(), disowned }))
     }
 
     /// The file systems by their numbers in keys.
@@ -162,6 +173,20 @@ fn state_error(error: std::io::Error) -> BackingError {
 }
 
 impl Backing for Store {
+    fn volumes(&self) -> Vec<u32> {
+        self.0.filesystems.iter().map(|(number, _)| *number).collect()
+    }
+
+    fn volume(&self, object: &Key) -> u32 {
+        parse_key(object).map_or(NO_VOLUME, |(number, _)| number)
+    }
+
+    fn name(&self, volume: u32) -> String {
+        let mut named = self.0.filesystems.iter().zip(&self.0.names);
+        let found = named.find(|((number, _), _)| *number == volume);
+        found.map_or_else(|| "a file system that is not served now".to_owned(), |(_, name)| name.clone())
+    }
+
     fn size(&self, object: &Key) -> Io<BackingResult<u64>> {
         let key = object.clone();
         self.later(move |inner| {

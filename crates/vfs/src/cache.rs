@@ -268,6 +268,8 @@ pub(crate) fn from_cache(error: CacheError) -> Error {
         CacheError::Damaged => Error::Os(Errno::IO),
         // Sent again, it takes another way.
         CacheError::NoDevice | CacheError::Closing => Error::Busy,
+        // It may have answered by then.
+        CacheError::Late => Error::Busy,
     }
 }
 

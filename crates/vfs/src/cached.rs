@@ -155,7 +155,7 @@ impl Vfs {
         // The kernel takes the set-id bits away when the write is the caller's own.
         let by_kernel = write.attr.mode & SET_ID != 0 && write.cred.uid() != 0;
         let fs = &write.target.export.fs;
-        if by_kernel || !linked.reserve.take(engine, fs.mount(), len) {
+        if by_kernel || !linked.reserve.take(engine, cached, fs.mount(), len) {
             return self.write_direct(linked, write, wait);
         }
         let now = cache_time(now());
@@ -217,9 +217,10 @@ impl Vfs {
             linked.cache.checkpoints.make_of(&target.export.fs)?;
         }
         let cached = linked.object(&target.object)?;
-        if engine.dirty_bytes() > 0 && !linked.reserve.take(engine, target.export.fs.mount(), len) {
+        let is_dirty = engine.dirty_bytes_beside(cached) > 0;
+        if is_dirty && !linked.reserve.take(engine, cached, target.export.fs.mount(), len) {
             // What was acknowledged before has the first claim to what space is left.
-            block_on(engine.flush()).map_err(from_cache)?;
+            block_on(engine.destage_beside(cached)).map_err(from_cache)?;
         }
         let fd = target.object.writer(&self.budget, true)?;
         let direct = block_on(engine.begin_direct(cached, write.offset, len)).map_err(from_cache)?;

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use forebay_engine::Mode;
+
 use crate::cache::Cache;
 use crate::error::Result;
 use crate::export::{Export, Vfs};
 use crate::fs::Filesystem;
-use crate::journal::{Done, Intent};
+use crate::journal::{Data, Done, Intent};
 use crate::oplog::{self, Pending, Way};
 
 impl Vfs {
@@ -37,11 +39,15 @@ impl Vfs {
 /// What happens between the file system's part of an intent and `done`: the log's part, and what is forgotten.
 fn after_journal(cache: &Arc<Cache>, intent: &mut Intent, done: Done) -> Done {
     let (logged, removal) = (intent.logged.take(), intent.removal.take());
-    if logged.is_none() && removal.is_none() {
+    let syncing = intent.data.as_ref().and_then(Data::begin_sync);
+    if logged.is_none() && removal.is_none() && syncing.is_none() {
         return done;
     }
     let cache = cache.clone();
     Box::new(move |result: Result<()>| {
+        if let Some(syncing) = syncing {
+            syncing.end(result.is_ok());
+        }
         if let Some(removal) = removal.filter(|_| result.is_ok()) {
             removal.durable();
         }
@@ -52,7 +58,7 @@ fn after_journal(cache: &Arc<Cache>, intent: &mut Intent, done: Done) -> Done {
     })
 }
 
-/// The record is enough; the file system's journal has to do if the log breaks.
+/// The record is enough while it is on two devices; the file system's journal has to do if the log breaks.
 fn commit_logged(
     cache: &Arc<Cache>,
     fs: Arc<Filesystem>,
@@ -64,7 +70,11 @@ fn commit_logged(
     let logged = Box::new(move |durable: std::result::Result<(), forebay_engine::Error>| {
         drop(pending);
         match durable {
-            Ok(()) => after_journal(&theirs, &mut intent, done)(Ok(())),
+            Ok(()) if theirs.engine.effective_mode() == Mode::WriteBack => {
+                after_journal(&theirs, &mut intent, done)(Ok(()));
+            }
+            // Since it was begun a device was lost, or is being removed: the log has one copy of it, or will have.
+            Ok(()) => commit_in_journal(&theirs, &fs, intent, done),
             Err(_) => commit_unlogged(&theirs, &fs, intent, done),
         }
     });

@@ -289,7 +289,15 @@ impl Vfs {
     pub fn store(&self, state_dir: &Path) -> std::io::Result<Store> {
         let (filesystems, ids): (Vec<_>, Vec<_>) = self.groups().into_iter().unzip();
         let numbers = crate::state::filesystem_numbers(state_dir, &ids)?;
-        Ok(Store::new(numbers.into_iter().zip(filesystems).collect(), self.budget.clone(), state_dir))
+        let names = filesystems.iter().map(|fs| self.directories_of(fs)).collect();
+        let filesystems = numbers.into_iter().zip(filesystems).collect();
+        Ok(Store::new(filesystems, names, self.budget.clone(), state_dir))
+    }
+
+    /// The exported directories of a file system.
+    fn directories_of(&self, fs: &Arc<Filesystem>) -> String {
+        let exports = self.exports.iter().filter(|export| Arc::ptr_eq(&export.fs, fs));
+        exports.map(|export| export.path.display().to_string()).collect::<Vec<_>>().join(", ")
     }
 
     /// From now on everything served, which is `store`, is owned by a server with this `pool`, which may hold copies of it

@@ -78,6 +78,13 @@ pub(crate) struct Data {
     pub(crate) errors: u64,
 }
 
+impl Data {
+    /// The file system is about to make them durable: the cache may have copies of them then.
+    pub(crate) fn begin_sync(&self) -> Option<forebay_engine::Syncing> {
+        self.object.link.get()?.begin_sync(self.offset, self.len)
+    }
+}
+
 /// Called once, from some thread, when the intent is durable or has failed.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 

@@ -87,3 +87,6 @@ fn check_name(name: &[u8]) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

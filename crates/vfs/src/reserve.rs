@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use forebay_engine::Engine;
+use forebay_engine::{Engine, Object as Cached};
 
 /// How often the backing store is asked, in milliseconds; more often when space is short.
 const REFRESH: u64 = 500;
@@ -23,14 +23,14 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    /// Takes room for `len` bytes on the file system of `fd`; false if there is none.
-    pub(crate) fn take(&self, engine: &Engine, fd: impl AsFd, len: u64) -> bool {
+    /// Takes room for `len` bytes on the file system of `fd`, which has the file `cached`; false if there is none.
+    pub(crate) fn take(&self, engine: &Engine, cached: &Cached, fd: impl AsFd, len: u64) -> bool {
         let now = now();
         let left = self.left.load(Ordering::Relaxed);
         let due = self.due.load(Ordering::Relaxed);
         let short = left < len as i64;
         if now >= due || short && now + REFRESH >= due + REFRESH_SHORT {
-            self.refresh(engine, fd, now, left);
+            self.refresh(engine.dirty_bytes_beside(cached), fd, now, left);
         }
         self.left.fetch_sub(len as i64, Ordering::Relaxed) >= len as i64 || {
             self.give_back(len);
@@ -43,10 +43,9 @@ impl Reserve {
         self.left.fetch_add(len as i64, Ordering::Relaxed);
     }
 
-    fn refresh(&self, engine: &Engine, fd: impl AsFd, now: u64, left: i64) {
+    /// `dirty` bytes were to be destaged a moment ago: what is destaged in between counts twice rather than not at all.
+    fn refresh(&self, dirty: u64, fd: impl AsFd, now: u64, left: i64) {
         self.due.store(now + REFRESH, Ordering::Relaxed);
-        // First what is dirty: what is destaged in between counts twice rather than not at all.
-        let dirty = engine.dirty_bytes();
         let Ok(stat) = rustix::fs::fstatvfs(fd) else { return };
         let margin = (stat.f_blocks * stat.f_frsize / MARGIN_PART).min(MARGIN_MAX);
         let there = (stat.f_bavail * stat.f_frsize) as i64 - dirty as i64 - margin as i64;

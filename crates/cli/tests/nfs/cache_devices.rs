@@ -85,6 +85,8 @@ fn a_device_leaves_in_service_and_another_takes_its_place() {
     copies.check(&mut c);
     let last = server.try_ask(&["pool", "remove", third.to_str().unwrap(), "--wait"]);
     assert_eq!(last.status.code(), Some(1), "the last one stays");
+    let said = String::from_utf8_lossy(&last.stderr).into_owned();
+    assert!(said.contains("is the last cache device; add another before removing it"), "{said}");
 }
 
 fn lose(seed: u64, how: impl Fn(&Path)) {

@@ -12,8 +12,10 @@ const FILES: u64 = 300;
 
 /// A server that keeps few files open.
 pub(crate) fn few_open() -> Serve {
-    Serve::unsquashed().flags(&["--open-files", "16"])
+    Serve::unsquashed().flags(&FEW_OPEN)
 }
+
+const FEW_OPEN: [&str; 2] = ["--open-files", "16"];
 
 /// GETATTR, LOOKUP and ACCESS answered without opening a file, and those that were not.
 pub(crate) fn looks(server: &Server) -> (u64, u64) {
@@ -59,10 +61,14 @@ impl Files {
     }
 }
 
+/// On a file system of its own: whatever happens on one that others share is told, too, and of a flood of that not everything
+/// is believed from memory.
 #[test]
 fn what_was_asked_for_is_answered_from_memory() {
     needs_root!();
-    let all = Files::new(few_open().start());
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "ext4", 64 << 20) else { return };
+    let all = Files::new(disk.serve().flags(&FEW_OPEN).start());
     let mut c = all.server.connect();
     all.look(&mut c);
     let (hits, misses) = looks(&all.server);

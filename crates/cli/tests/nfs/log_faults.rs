@@ -141,6 +141,45 @@ fn a_journal_that_does_not_answer_holds_up_no_other_file_system() {
 }
 
 #[test]
+fn what_is_dirty_of_a_file_system_that_does_not_answer_holds_up_no_other() {
+    // Not so long that it goes past the log where that is sooner.
+    const PIECE: usize = 64 << 10;
+    let (Some(slow), Some(sound)) = (Array::instant("xfs"), Array::instant("ext4")) else { return };
+    let (mut server, mut c, [first, second]) = serve_both(&slow, &sound);
+    let (stuck, other) = (c.new_file(&first, b"f", 0o644), c.new_file(&second, b"g", 0o644));
+    let contents = |n: usize| vec![(n % 255) as u8 + 1; PIECE];
+    let write = |c: &mut Client, file: &FileHandle, n: usize| {
+        c.write(file, (n * PIECE) as u64, &contents(n), StableHow::FileSync).status()
+    };
+    assert_eq!(write(&mut c, &stuck, 0), Nfsstat3::Ok);
+    server.flush();
+    let hanging = Hanging::begin(&slow);
+    let taken = (1..8).take_while(|n| write(&mut c, &stuck, *n) == Nfsstat3::Ok).count() + 1;
+    assert_eq!(taken, 8);
+    wait_for(|| events(&server).contains("backing-late"));
+    assert!(server.status()["health"].to_string().contains(slow.at.to_str().unwrap()));
+    // Two cache files of 64 MiB: it gets no more than a quarter of their room.
+    let more = (8..1600).take_while(|n| write(&mut c, &stuck, *n) == Nfsstat3::Ok).count();
+    assert!((80..800).contains(&more), "{more} pieces more");
+    assert_eq!(write(&mut c, &stuck, 8 + more), Nfsstat3::Jukebox);
+    for n in 0..3200 {
+        assert_eq!(write(&mut c, &other, n), Nfsstat3::Ok);
+    }
+    // What was accepted is there.
+    assert_eq!(c.read(&stuck, (7 * PIECE) as u64, PIECE as u32).unwrap().data, contents(7));
+    drop(hanging);
+    wait_for(|| events(&server).contains("backing-healed"));
+    assert_eq!(write(&mut c, &stuck, 8 + more), Nfsstat3::Ok);
+    server.flush();
+    let found = std::fs::read(slow.at.join("f")).unwrap();
+    assert!(
+        found.chunks(PIECE).enumerate().all(|(n, piece)| piece == contents(n))
+            && found.len() / PIECE == 9 + more
+    );
+    server.stop();
+}
+
+#[test]
 fn the_changes_of_a_file_system_whose_journal_fails_do_not_fill_the_log() {
     let (Some(broken), Some(sound)) = (Array::instant("xfs"), Array::instant("ext4")) else { return };
     let (mut server, mut c, [first, second]) = serve_both(&broken, &sound);

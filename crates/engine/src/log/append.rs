@@ -39,10 +39,24 @@ impl Log {
         len: usize,
         append: impl FnOnce(&Current, &mut Open) -> T,
     ) -> Result<Option<T>, Error> {
+        self.with_room_if(|_| true, data, len, append)
+    }
+
+    /// The same, if it is `taken` at all.
+    fn with_room_if<T>(
+        &self,
+        taken: impl FnOnce(&State) -> bool,
+        data: usize,
+        len: usize,
+        append: impl FnOnce(&Current, &mut Open) -> T,
+    ) -> Result<Option<T>, Error> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if let Some(error) = state.broken {
             return Err(error);
+        }
+        if !taken(state) {
+            return Ok(None);
         }
         let (Some(current), Some(open)) = (&state.current, &mut state.open) else { return Ok(None) };
         if self.fits(current, open, data, len) {
@@ -73,8 +87,31 @@ impl Log {
         pages: &[(Page, u64)],
         segments: &Segments,
     ) -> Result<Option<Placed>, Error> {
+        self.append_data_if(|_| true, (object, facts), block, pages, segments)
+    }
+
+    /// The same of what was not in the log before: `None` also if not everything is on two devices any more, or will not be.
+    pub(crate) fn accept_data(
+        &self,
+        object: &Object,
+        facts: &Facts,
+        block: u64,
+        pages: &[(Page, u64)],
+        segments: &Segments,
+    ) -> Result<Option<Placed>, Error> {
+        self.append_data_if(|state| state.mirrored, (object, facts), block, pages, segments)
+    }
+
+    fn append_data_if(
+        &self,
+        taken: impl FnOnce(&State) -> bool,
+        (object, facts): (&Object, &Facts),
+        block: u64,
+        pages: &[(Page, u64)],
+        segments: &Segments,
+    ) -> Result<Option<Placed>, Error> {
         let len = facts_len(facts) + record_len_of_data(pages.len());
-        self.with_room(pages.len(), len, |current, open| {
+        self.with_room_if(taken, pages.len(), len, |current, open| {
             segments.hold(current.opened.id);
             self.put(current, open, (object, facts), block, pages)
         })

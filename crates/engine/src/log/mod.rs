@@ -52,6 +52,8 @@ struct State {
     kick: bool,
     /// There is no next segment yet.
     full: bool,
+    /// What is appended will be on two devices for as long as it needs that.
+    mirrored: bool,
     closing: bool,
     /// A frame is being written, or the next segment looked for.
     stepping: bool,
@@ -240,6 +242,11 @@ impl Log {
         if std::mem::replace(&mut self.state.lock().full, full) != full {
             self.changed.wake();
         }
+    }
+
+    /// Data of clients is taken, or not any more.
+    pub(crate) fn set_mirrored(&self, mirrored: bool) {
+        self.state.lock().mirrored = mirrored;
     }
 
     /// Whether nothing can be appended until a segment becomes free.

@@ -53,20 +53,29 @@ impl Pool {
     }
 
     /// Takes member `index`, active or lost, out of the pool and makes its device blank. What is on it must not be
-    /// needed any more. Durable as [`Pool::open_epoch`] says; a device that cannot be made blank is not used all the
-    /// same.
+    /// needed any more, and has to be complete until this returns: if all others fail over it, the member stays, and they are
+    /// lost. Durable as [`Pool::open_epoch`] says; a device that cannot be made blank is not used all the same.
     ///
     /// # Errors
-    /// [`PoolError::LastMember`], [`PoolError::NoSuchMember`], [`PoolError::NoMemberLeft`].
+    /// [`PoolError::LastMember`], also if it became that; [`PoolError::NoSuchMember`], [`PoolError::NoMemberLeft`].
     pub async fn remove(&mut self, index: u16) -> Result<AlsoLost, PoolError> {
         let member = self.members.get(usize::from(index)).filter(|member| member.state != State::Removed);
-        let device = member.ok_or(PoolError::NoSuchMember(index))?.device.clone();
+        let before = member.ok_or(PoolError::NoSuchMember(index))?.clone();
+        let device = before.device.clone();
+        let name = device.as_ref().map_or("this", |device| device.name()).to_owned();
         if !self.present().any(|(other, _)| other.index != index) {
-            let name = device.as_ref().map_or("this", |device| device.name()).to_owned();
             return Err(PoolError::LastMember(name));
         }
         self.leave(index, State::Removed);
-        let also_lost = self.change().await?;
+        let also_lost = match self.change().await {
+            Err(PoolError::NoMemberLeft) if device.is_some() => {
+                // Some of the others may carry that it is gone: its own epoch is newer than theirs.
+                self.members[usize::from(index)] = before;
+                self.change().await?;
+                return Err(PoolError::LastMember(name));
+            }
+            changed => changed?,
+        };
         if let Some(device) = device {
             for copy in [Copy::A, Copy::B] {
                 let zeros = Slice::from(Buffer::zeroed(1));

@@ -11,6 +11,7 @@ use super::frames::{Contents, Read};
 use super::headers::Found;
 use super::{Recovered, is_log};
 use crate::format::{Body, Footer, Record};
+use crate::lane::Lanes;
 use crate::leaf::{Entry, SegmentId};
 use crate::notes::{Note, Notes};
 use crate::object::{Object, State};
@@ -35,13 +36,19 @@ pub(super) struct Applied {
 }
 
 /// Applies the log's records; the segments that are not part of it are only put into the table.
-pub(super) fn apply(pool: &Pool, mut live: Vec<Found>, read: &mut Read, doubtful: u64) -> Applied {
+pub(super) fn apply(
+    pool: &Pool,
+    mut live: Vec<Found>,
+    read: &mut Read,
+    doubtful: u64,
+    lanes: Arc<Lanes>,
+) -> Applied {
     let next_seq = live.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(read.reach.tail);
     if plant::active("segments are applied newest first") {
         live.reverse();
     }
     let segments = Segments::new(next_seq, free(pool, &live), totals(pool));
-    let objects = Objects::new();
+    let objects = Objects::new(lanes);
     let mut unsealed = Vec::new();
     let notes = Notes::default();
     let mut cold = Cold::default();

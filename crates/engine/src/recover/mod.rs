@@ -16,11 +16,12 @@ mod headers;
 
 use std::sync::Arc;
 
-use crate::buffer::Slice;
+use crate::buffer::{BLOCK, Slice};
 use crate::engine::{Engine, Env, Parts, Settings};
 use crate::event::Event;
 use crate::format::{Place, SegmentId as Name, SegmentKind};
-use crate::io::{BackingError, Durability};
+use crate::io::{BackingError, BackingResult, Durability};
+use crate::lane::Lanes;
 use crate::notes::Note;
 use crate::object::Object;
 use crate::pool::{Pool, PoolError, State};
@@ -129,8 +130,9 @@ impl Engine {
         let mut read = frames::read_log(&pool, &found).await?;
         let live = headers::live(found.clone(), &read, doubtful);
         let kept: Vec<u64> = live.iter().map(|found| found.seq).collect();
+        let lanes = Arc::new(Lanes::new(env.backing.clone()));
         let Applied { segments, objects, notes, unsealed, unsure, cold, recovered } =
-            apply::apply(&pool, live, &mut read, doubtful);
+            apply::apply(&pool, live, &mut read, doubtful, lanes);
         let names = pool.members.iter().map(|m| m.device.as_ref().map(|d| d.name().to_owned()));
         let names: Vec<_> = names.collect();
         let also_lost = pool.open_epoch().await?;
@@ -173,18 +175,12 @@ impl Engine {
         let mut failures = 0;
         for object in unsure {
             loop {
-                match self.env.backing.size(&object.key).await {
-                    Ok(size) => {
+                match self.settle_size(&object).await {
+                    Ok(()) => {
                         let mut state = object.lock();
-                        // A cut not carried out yet leaves the backing file too large.
-                        if state.truncating.is_none() {
-                            // With nothing dirty the backing store is right.
-                            state.size = if state.dirty == 0 { size } else { state.size.max(size) };
-                        }
-                        state.sized = true;
                         if !std::mem::replace(&mut state.queued, true) {
                             drop(state);
-                            self.destager.queue(object.clone(), self.env.clock.now());
+                            self.queue(&object);
                         }
                         break;
                     }
@@ -201,6 +197,30 @@ impl Engine {
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    async fn settle_size(&self, object: &Object) -> BackingResult<()> {
+        let backing = &self.env.backing;
+        let size = backing.size(&object.key).await?;
+        let longer = {
+            let mut state = object.lock();
+            // A cut not carried out yet leaves the backing file too large.
+            if state.truncating.is_none() {
+                // With nothing dirty the backing store is right.
+                state.size = if state.dirty == 0 { size } else { state.size.max(size) };
+            }
+            state.sized = true;
+            let last = state.size.saturating_sub(1) / BLOCK as u64;
+            let reaches = state.entry(last).is_some_and(|entry| entry.dirty);
+            (state.size > size && !reaches).then_some(state.size)
+        };
+        if let Some(longer) = longer {
+            // A write past the log has made it longer, and was lost before it was synced. Nothing that will be destaged
+            // reaches so far, and the size must not go back once it was seen.
+            backing.truncate(&object.key, longer).await?;
+            backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()))?;
         }
         Ok(())
     }

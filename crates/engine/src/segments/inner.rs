@@ -28,12 +28,6 @@ fn order(segment: &Segment) -> Order {
 }
 
 impl Inner {
-    /// False for one that is only about to join.
-    pub(super) fn takes_segments(&self, device: usize) -> bool {
-        let there = self.totals.get(device).is_some_and(|total| *total > 0);
-        there && !self.retired.contains(&(device as u16))
-    }
-
     pub(super) fn has_two_legs(&self, id: SegmentId) -> bool {
         self.table.get(&id).is_some_and(|segment| segment.legs.len() > 1)
     }
@@ -96,16 +90,17 @@ impl Inner {
         }
     }
 
-    /// Of these copies the one whose device has the fewest unused segments: clean ones are to fill all devices.
+    /// Of these copies the one whose device is being removed or has the fewest unused segments: clean ones are to fill all
+    /// devices.
     fn fullest(&self, legs: &[Place]) -> Option<Place> {
         let given_up = |device| self.pending.iter().filter(|(place, _)| place.device == device).count();
         let unused = |device: u16| self.free[usize::from(device)].len() + given_up(device);
-        legs.iter().rev().min_by_key(|leg| unused(leg.device)).copied()
+        legs.iter().rev().min_by_key(|leg| (self.stays(leg.device.into()), unused(leg.device))).copied()
     }
 
     /// Segments the log should have at most: the rest is for clean blocks.
     pub(super) fn log_share(&self) -> usize {
-        let devices = (0..self.totals.len()).filter(|device| self.takes_segments(*device));
+        let devices = (0..self.totals.len()).filter(|device| self.takes_log(*device));
         let totals = devices.map(|device| self.totals[device]);
         let (sum, largest) = totals.fold((0, 0), |(sum, max), n| (sum + n, max.max(n)));
         // Both legs are never on one device, unless there is only one.
@@ -120,6 +115,12 @@ impl Inner {
             free[usize::from(place.device)] += usize::from(until.is_past(reach));
         }
         free
+    }
+
+    /// The fewest unused segments of any device that takes some, counting those that are once it is durable.
+    pub(super) fn least_free(&self) -> usize {
+        let free = self.free_now(true).into_iter().enumerate();
+        free.filter(|(device, _)| self.takes_log(*device)).map(|(_, free)| free).min().unwrap_or(0)
     }
 
     pub(super) fn reach(&self) -> Reach {

@@ -25,33 +25,45 @@ impl Segments {
         log.iter().position(|other| *other == id).map_or(0, |at| log.len() - at)
     }
 
-    /// Whether a segment of the log has a leg on the device.
-    pub(crate) fn log_is_on(&self, device: u16) -> bool {
-        let inner = self.inner.lock();
-        let mut segments = inner.log.iter().filter_map(|id| inner.table.get(id));
-        segments.any(|segment| segment.legs.iter().any(|place| place.device == device))
-    }
-
     /// The oldest segment of the log, if the log has nearly outgrown its share and a quarter of it is of no use any more.
     /// Not earlier: what will soon be destaged need not be written again.
     pub(crate) fn worth_compacting(&self, slots: usize) -> Option<(SegmentId, Segment)> {
+        let segment = self.worth_moving(slots, 4, 0)?;
+        Some(segment).filter(|(_, segment)| segment.holds == 0 && segment.dirty > 0)
+    }
+
+    /// The same where some will not be destaged for long. Then a sixteenth is enough: more than what a segment that is full
+    /// of dirty blocks has of other things. And so is that it keeps all clean segments from being evicted, while fewer than
+    /// `spare` segments of a device are unused.
+    pub(crate) fn worth_passing(&self, slots: usize, spare: usize) -> Option<(SegmentId, Segment)> {
+        self.worth_moving(slots, 16, spare)
+    }
+
+    fn worth_moving(&self, slots: usize, part: usize, spare: usize) -> Option<(SegmentId, Segment)> {
         let mut inner = self.inner.lock();
         inner.advance();
         let (used, share) = (inner.log.len(), inner.log_share());
         let dirty = usize::try_from(inner.dirty).unwrap_or(usize::MAX);
-        if used * 10 < share * 9 || dirty > used * slots / 4 * 3 {
+        let id = *inner.log.front()?;
+        let outgrown = used * 10 >= share * 9 && dirty <= used * slots / part * (part - 1);
+        let in_the_way = || inner.fifo.values().next() == Some(&id) && inner.least_free() < spare;
+        if !outgrown && !in_the_way() {
             return None;
         }
-        let id = *inner.log.front()?;
-        let segment = inner.table.get(&id)?;
-        (segment.sealed && segment.holds == 0 && segment.dirty > 0).then(|| (id, segment.clone()))
+        let segment = inner.table.get(&id).filter(|segment| segment.sealed)?;
+        Some((id, segment.clone()))
     }
 
-    /// Whether the whole log is on two devices, durably, and so is what is written to `head` now.
+    /// Whether a segment is the log's oldest.
+    pub(crate) fn is_tail(&self, id: SegmentId) -> bool {
+        self.inner.lock().log.front() == Some(&id)
+    }
+
+    /// Whether the whole log is on two devices that stay, durably, and so is what is written to `head` now.
     pub(crate) fn is_mirrored(&self, head: Option<SegmentId>) -> bool {
         let inner = self.inner.lock();
         let lone = inner.lone >= inner.durable_tail;
-        head.is_some_and(|head| inner.has_two_legs(head)) && !lone
+        head.is_some_and(|head| inner.has_two_legs(head)) && !lone && !inner.leaves_one()
     }
 
     /// Whether no segment with fewer than two legs is in the log any more, but this is not durable yet.

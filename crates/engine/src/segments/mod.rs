@@ -8,6 +8,7 @@
 
 mod inner;
 mod log;
+mod retire;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use crate::plant;
 use forebay_lock::Mutex;
 
 use inner::Until;
+use retire::Retiring;
 
 /// A segment in use.
 #[derive(Clone, Debug)]
@@ -101,8 +103,8 @@ struct Inner {
     /// Dirty blocks of which no copy can be read.
     damaged: u64,
     pending: Vec<(Place, Until)>,
-    /// Devices in use that take no new segments.
-    retired: Vec<u16>,
+    /// The device that is being removed.
+    retiring: Option<Retiring>,
     /// The newest segment (its `seq`) that had fewer than two legs while it was in the log; 0 for none.
     lone: u64,
     /// The newest tail that is durable.
@@ -255,6 +257,11 @@ impl Segments {
     pub(crate) fn blocks(&self) -> (u64, u64) {
         let inner = self.inner.lock();
         (inner.live, inner.dirty)
+    }
+
+    /// The fewest unused segments of any device that takes some, counting those that are once it is durable.
+    pub(crate) fn unused_everywhere(&self) -> usize {
+        self.inner.lock().least_free()
     }
 
     /// Dirty blocks of which no copy can be read.

@@ -15,9 +15,8 @@ impl Segments {
     /// than `spare` segments are unused.
     pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
         let mut inner = self.inner.lock();
-        let mut devices: Vec<usize> = (0..inner.free.len())
-            .filter(|d| inner.takes_segments(*d) && inner.free[*d].len() > spare)
-            .collect();
+        let mut devices: Vec<usize> =
+            (0..inner.free.len()).filter(|d| inner.takes(kind, *d) && inner.free[*d].len() > spare).collect();
         devices.sort_by_key(|d| std::cmp::Reverse(inner.free[*d].len()));
         if devices.len() < legs {
             return None;
@@ -57,7 +56,7 @@ impl Segments {
     pub(crate) fn could_open(&self, legs: usize, given_up: bool) -> bool {
         let inner = self.inner.lock();
         let free = inner.free_now(given_up).into_iter().enumerate();
-        free.filter(|(device, free)| *free > 0 && inner.takes_segments(*device)).count() >= legs
+        free.filter(|(device, free)| *free > 0 && inner.takes_log(*device)).count() >= legs
     }
 
     /// A frame with `reach` is durable: legs given up before it may be used again. Returns whether any became free, or
@@ -139,15 +138,6 @@ impl Segments {
         }
     }
 
-    /// Nothing more is put on a device; or (`false`) it is as before.
-    pub(crate) fn retire(&self, device: u16, retired: bool) {
-        let mut inner = self.inner.lock();
-        inner.retired.retain(|other| *other != device);
-        if retired {
-            inner.retired.push(device);
-        }
-    }
-
     /// A device came: all its segments are free.
     pub(crate) fn gain(&self, device: u16, segments: u32) {
         let mut inner = self.inner.lock();
@@ -157,14 +147,13 @@ impl Segments {
             inner.totals.resize(index + 1, 0);
         }
         inner.totals[index] = segments;
-        inner.retired.retain(|other| *other != device);
         inner.free[index] = (0..segments).rev().collect();
     }
 
-    /// Devices that take new segments.
+    /// Devices that take new segments of the log.
     pub(crate) fn devices(&self) -> usize {
         let inner = self.inner.lock();
-        (0..inner.totals.len()).filter(|device| inner.takes_segments(*device)).count()
+        (0..inner.totals.len()).filter(|device| inner.takes_log(*device)).count()
     }
 
     /// The unused segments of every device.
@@ -178,7 +167,7 @@ impl Segments {
         let inner = self.inner.lock();
         let free = inner.free_now(given_up);
         let devices = devices.iter().map(|device| usize::from(*device));
-        let takes = devices.filter(|device| inner.takes_segments(*device));
+        let takes = devices.filter(|device| inner.takes_log(*device));
         takes.map(|device| free.get(device).copied().unwrap_or(0)).min().unwrap_or(0)
     }
 }

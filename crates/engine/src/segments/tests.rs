@@ -108,3 +108,49 @@ fn segments_of_little_that_counts_are_wasteful_once_they_take_half_of_the_device
     assert!(!segments.is_wasteful(16), "a quarter counts");
     assert!(segments.get(log.id).is_some());
 }
+
+fn devices_of(opened: &Opened) -> Vec<u16> {
+    let mut devices: Vec<_> = opened.legs.iter().map(|place| place.device).collect();
+    devices.sort_unstable();
+    devices
+}
+
+#[test]
+fn a_device_that_is_being_removed_takes_the_log_only_while_fewer_than_two_others_are_there() {
+    let free = || (0..4).rev().collect();
+    let segments = Segments::new(1, vec![free(), free(), free()], vec![4; 3]);
+    assert_eq!((segments.retire(0), segments.retire(1)), (None, Some(0)));
+    assert_eq!((segments.staying(), segments.devices()), (2, 2));
+    let head = segments.open(SegmentKind::Log, 2, 0).unwrap();
+    assert_eq!(devices_of(&head), [1, 2]);
+    assert!(segments.is_mirrored(Some(head.id)) && segments.may_go(0, None));
+    segments.lose(1);
+    assert_eq!((segments.staying(), segments.devices()), (1, 2));
+    assert!(!segments.may_go(0, None), "it may be needed");
+    assert_eq!(devices_of(&segments.open(SegmentKind::Log, 2, 0).unwrap()), [0, 2]);
+    assert_eq!(devices_of(&segments.open(SegmentKind::Clean, 1, 0).unwrap()), [2]);
+    segments.end_retiring();
+    assert_eq!(segments.staying(), 2);
+}
+
+#[test]
+fn one_of_two_devices_may_go_when_the_log_has_nothing_that_needs_both() {
+    let segments = segments(4);
+    let open = || segments.open(SegmentKind::Log, 2, 0).unwrap();
+    let old = open();
+    segments.place(old.id, true);
+    assert!(segments.is_mirrored(Some(old.id)));
+    segments.retire(0);
+    assert!(!segments.is_mirrored(Some(old.id)), "one device will be left");
+    let since = Some(segments.next_seq());
+    assert!(!segments.may_go(0, since));
+    segments.clean(old.id);
+    assert!(!segments.may_go(0, since), "a note may be in it");
+    segments.seal(old.id);
+    let head = open();
+    assert!(segments.may_go(0, since), "on both, and that does not matter");
+    segments.gain(2, 4);
+    assert!(!segments.is_mirrored(Some(head.id)), "it is about to go");
+    segments.end_retiring();
+    assert!(segments.is_mirrored(Some(head.id)));
+}

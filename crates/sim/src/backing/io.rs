@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
-use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned, Io, Key, Time};
+use forebay_engine::io::{Backing, BackingError, BackingResult, Clock as _, Disowned, Io, Key, Time};
 
 use super::file::Change;
-use super::{State, Store, Write};
+use super::{Rates, State, Store, Stuck, Write};
 use crate::hits::Fault;
 
 const EIO: i32 = 5;
 
 impl Store {
-    fn begin(&self, state: &mut State, factor: u32) -> Option<Duration> {
+    fn begin(&self, state: &mut State, volume: usize, factor: u32) -> Option<Duration> {
         assert!(
             !state.closed,
             "the backing store is asked while it may have to be brought to where notes say it is"
@@ -20,22 +20,24 @@ impl Store {
         if !self.executor.step() {
             return None;
         }
-        let hang = state.rates.hang;
+        let Rates { hang, slow, .. } = state.rates[volume];
         if state.rng.chance(hang) {
             self.hits.hit(Fault::Hang);
             return Some(state.rng.time(Duration::from_secs(2), Duration::from_secs(60)));
         }
-        let base = state.base * factor * state.rates.slow.max(1) / 10;
+        let base = state.base * factor * slow.max(1) / 10;
         Some(state.rng.time(base / 2, base * 2))
     }
 
-    /// Runs `action` as the completion of an operation that takes `factor` tenths of the usual time.
+    /// Runs `action` as the completion of an operation on a volume that takes `factor` tenths of the usual time.
     fn operation<T: Send + 'static>(
         &self,
+        volume: usize,
         factor: u32,
         action: impl FnOnce(&Store, &mut State) -> T + Send + 'static,
     ) -> Io<T> {
-        let Some(time) = self.begin(&mut self.state.lock(), factor) else { return self.executor.never() };
+        let time = self.begin(&mut self.state.lock(), volume, factor);
+        let Some(time) = time else { return self.executor.never() };
         let store = self.clone();
         self.executor
             .after(time, move || store.executor.step().then(|| action(&store, &mut store.state.lock())))
@@ -44,17 +46,43 @@ impl Store {
     /// The same of one that changes what a crash leaves.
     fn change<T: Send + 'static>(
         &self,
+        volume: usize,
         factor: u32,
         action: impl FnOnce(&Store, &mut State) -> T + Send + 'static,
     ) -> Io<T> {
-        self.operation(factor, move |store, state| {
+        self.operation(volume, factor, move |store, state| {
             store.executor.mark();
             action(store, state)
         })
     }
 
-    fn fails(&self, state: &mut State) -> bool {
-        let error = state.rates.error;
+    /// The same of one that may get stuck.
+    fn sticky<T: Send + 'static>(
+        &self,
+        (volume, kind): (usize, Stuck),
+        factor: u32,
+        action: impl FnOnce(&Store, &mut State) -> T + Send + 'static,
+    ) -> Io<T> {
+        let is_stuck = move |store: &Store| store.state.lock().rates[volume].stuck == Some(kind);
+        if !is_stuck(self) {
+            return self.change(volume, factor, action);
+        }
+        self.hits.hit(Fault::Stuck);
+        let store = self.clone();
+        Box::pin(async move {
+            while is_stuck(&store) {
+                store.executor.sleep(Duration::from_millis(100)).await;
+            }
+            store.change(volume, factor, action).await
+        })
+    }
+
+    fn volume_of(&self, object: &Key) -> usize {
+        self.state.lock().volume(object)
+    }
+
+    fn fails(&self, state: &mut State, volume: usize) -> bool {
+        let error = state.rates[volume].error;
         let fails = state.rng.chance(error);
         if fails {
             self.hits.hit(Fault::BackingError);
@@ -74,7 +102,8 @@ impl Store {
         let number = state.number();
         let mut result = Ok(());
         let mut len = data.len();
-        if self.fails(state) {
+        let volume = state.volume(&object);
+        if self.fails(state, volume) {
             len = state.part(offset, len);
             result = Err(BackingError::Io(EIO));
         } else if let Some((fits, error)) = state.room(&object, offset, len) {
@@ -91,9 +120,10 @@ impl Store {
     }
 
     fn sync_now(&self, state: &mut State, objects: &[Key], mark: u64) -> Vec<BackingResult<()>> {
-        let chances = state.rates.sync_error;
-        let State { rng, files, .. } = state;
-        let one = |object| {
+        let State { rng, files, rates, .. } = state;
+        let volumes = rates.len();
+        let one = |object: &Key| {
+            let chances = rates[usize::from(object.as_bytes()[0]) % volumes].sync_error;
             let file = files.get_mut(object).ok_or(BackingError::Gone)?;
             let fails = !file.pending.is_empty() && rng.chance(chances);
             file.sync(mark, rng, fails);
@@ -108,10 +138,22 @@ impl Store {
 }
 
 impl Backing for Store {
+    fn volumes(&self) -> Vec<u32> {
+        (0..Store::volumes(self) as u32).collect()
+    }
+
+    fn volume(&self, object: &Key) -> u32 {
+        self.volume_of(object) as u32
+    }
+
+    fn name(&self, volume: u32) -> String {
+        format!("volume {volume}")
+    }
+
     fn size(&self, object: &Key) -> Io<BackingResult<u64>> {
-        let object = object.clone();
-        self.operation(1, move |store, state| {
-            if store.fails(state) {
+        let (object, volume) = (object.clone(), self.volume_of(object));
+        self.operation(volume, 1, move |store, state| {
+            if store.fails(state, volume) {
                 return Err(BackingError::Io(EIO));
             }
             state.files.get(&object).map(|file| file.current.size).ok_or(BackingError::Gone)
@@ -119,9 +161,9 @@ impl Backing for Store {
     }
 
     fn read(&self, object: &Key, offset: u64, mut buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
-        let object = object.clone();
-        self.operation(10, move |store, state| {
-            if store.fails(state) {
+        let (object, volume) = (object.clone(), self.volume_of(object));
+        self.operation(volume, 10, move |store, state| {
+            if store.fails(state, volume) {
                 return (buffer, Err(BackingError::Io(EIO)));
             }
             let evict = state.rng.chance(3000);
@@ -145,17 +187,20 @@ impl Backing for Store {
         let number = state.number();
         self.executor.note(offset ^ forebay_engine::format::content_hash(&data));
         state.under_way.insert(number, Write { object: object.clone(), offset, data });
+        let volume = state.volume(object);
         drop(state);
-        let writing = self.change(2, move |store, state| store.write_now(state, number));
+        let writing =
+            self.sticky((volume, Stuck::Write), 2, move |store, state| store.write_now(state, number));
         // A part of it may be there from now on.
         self.executor.mark();
         writing
     }
 
     fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>> {
-        let object = object.clone();
-        self.change(5, move |store, state| {
-            let (number, now, fails) = (state.number(), state.wall(&store.executor), store.fails(state));
+        let (object, volume) = (object.clone(), self.volume_of(object));
+        self.sticky((volume, Stuck::Truncate), 5, move |store, state| {
+            let (number, now) = (state.number(), state.wall(&store.executor));
+            let fails = store.fails(state, volume);
             let file = state.files.get_mut(&object).ok_or(BackingError::Gone)?;
             if fails {
                 return Err(BackingError::Io(EIO));
@@ -168,9 +213,9 @@ impl Backing for Store {
     }
 
     fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>> {
-        let object = object.clone();
-        self.change(1, move |store, state| {
-            let (number, fails) = (state.number(), store.fails(state));
+        let (object, volume) = (object.clone(), self.volume_of(object));
+        self.change(volume, 1, move |store, state| {
+            let (number, fails) = (state.number(), store.fails(state, volume));
             let file = state.files.get_mut(&object).ok_or(BackingError::Gone)?;
             if fails {
                 return Err(BackingError::Io(EIO));
@@ -182,12 +227,13 @@ impl Backing for Store {
 
     fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
         let mark = self.state.lock().next;
-        self.change(40, move |store, state| store.sync_now(state, &objects, mark))
+        let volume = objects.first().map_or(0, |object| self.volume_of(object));
+        self.sticky((volume, Stuck::Sync), 40, move |store, state| store.sync_now(state, &objects, mark))
     }
 
     fn free(&self) -> Io<BackingResult<u64>> {
-        self.operation(1, |store, state| {
-            if store.fails(state) {
+        self.operation(0, 1, |store, state| {
+            if store.fails(state, 0) {
                 return Err(BackingError::Io(EIO));
             }
             Ok(state.capacity.saturating_sub(state.used()) * BLOCK as u64)
@@ -196,8 +242,8 @@ impl Backing for Store {
 
     fn disown(&self, _: u128, object: &Key, what: Disowned) -> Io<BackingResult<()>> {
         let object = object.clone();
-        self.change(40, move |store, state| {
-            if store.fails(state) {
+        self.change(0, 40, move |store, state| {
+            if store.fails(state, 0) {
                 return Err(BackingError::Io(EIO));
             }
             state.disowned.push((object, what));
@@ -207,11 +253,11 @@ impl Backing for Store {
     }
 
     fn disowned(&self, _: u128) -> Io<BackingResult<Vec<(Key, Disowned)>>> {
-        self.operation(1, |_, state| Ok(state.disowned.clone()))
+        self.operation(0, 1, |_, state| Ok(state.disowned.clone()))
     }
 
     fn forget_disowned(&self, _: u128) -> Io<BackingResult<()>> {
-        self.change(40, |_, state| {
+        self.change(0, 40, |_, state| {
             state.disowned.clear();
             Ok(())
         })

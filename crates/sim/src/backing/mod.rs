@@ -8,7 +8,9 @@
 //!   them until the page is evicted, and later syncs succeed without them (ATC'20, "Can applications recover from fsync
 //!   failures?").
 //! - Operations fail with EIO; a failed write has happened in part, up to a block's end. ENOSPC and EDQUOT come from a limit that moves.
-//! - Operations hang for up to a minute. Objects are removed at any time.
+//! - Operations hang for up to a minute, or for as long as somebody says. Objects are removed at any time.
+//! - There are several volumes; each fails and hangs by itself. An object's key begins with its volume's number, modulo
+//!   their count.
 
 pub(crate) mod file;
 mod io;
@@ -44,6 +46,19 @@ pub struct Rates {
     pub over_quota: bool,
     /// Factor on every latency; 0 and 1 are normal.
     pub slow: u32,
+    /// Writes, or syncs, do not end while this is so.
+    pub stuck: Option<Stuck>,
+}
+
+/// What does not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    /// Writes.
+    Write,
+    /// Syncs.
+    Sync,
+    /// Cuts.
+    Truncate,
 }
 
 /// The store; clones are the same one.
@@ -59,7 +74,8 @@ struct State {
     files: BTreeMap<Key, File>,
     /// Blocks.
     capacity: u64,
-    rates: Rates,
+    /// By volume.
+    rates: Vec<Rates>,
     base: Duration,
     next: u64,
     under_way: BTreeMap<u64, Write>,
@@ -83,7 +99,7 @@ impl Store {
             rng,
             files: BTreeMap::new(),
             capacity: capacity / BLOCK as u64,
-            rates: Rates::default(),
+            rates: vec![Rates::default()],
             base,
             next: 0,
             under_way: BTreeMap::new(),
@@ -98,9 +114,29 @@ impl Store {
         self.state.lock().base *= factor;
     }
 
-    /// How it misbehaves from now on.
+    /// Divides it into volumes, none of which misbehaves.
+    pub fn divide(&self, volumes: usize) {
+        self.state.lock().rates = vec![Rates::default(); volumes];
+    }
+
+    /// How many volumes there are.
+    pub fn volumes(&self) -> usize {
+        self.state.lock().rates.len()
+    }
+
+    /// How all of it misbehaves from now on.
     pub fn set_rates(&self, rates: Rates) {
-        self.state.lock().rates = rates;
+        self.state.lock().rates.fill(rates);
+    }
+
+    /// How one volume misbehaves from now on.
+    pub fn set_rates_of(&self, volume: usize, rates: Rates) {
+        self.state.lock().rates[volume] = rates;
+    }
+
+    /// Everything answers again.
+    pub fn unstick(&self) {
+        self.state.lock().rates.iter_mut().for_each(|rates| rates.stuck = None);
     }
 
     /// Changes the space to `free` bytes more than what is in use.
@@ -182,6 +218,14 @@ impl Store {
 }
 
 impl State {
+    fn volume(&self, object: &Key) -> usize {
+        usize::from(object.as_bytes()[0]) % self.rates.len()
+    }
+
+    fn rates(&self, object: &Key) -> &Rates {
+        &self.rates[self.volume(object)]
+    }
+
     fn used(&self) -> u64 {
         self.files.values().map(|file| file.current.allocated()).sum()
     }
@@ -206,10 +250,11 @@ impl State {
     /// How many bytes of a write have room, if not all.
     fn room(&self, object: &Key, offset: u64, len: usize) -> Option<(usize, BackingError)> {
         let file = self.files.get(object)?;
-        let free = if self.rates.over_quota { 0 } else { self.capacity.saturating_sub(self.used()) };
+        let over_quota = self.rates(object).over_quota;
+        let free = if over_quota { 0 } else { self.capacity.saturating_sub(self.used()) };
         let blocks = offset / BLOCK as u64..(offset + len as u64).div_ceil(BLOCK as u64);
         let first = blocks.filter(|block| !file.current.has(*block)).nth(free as usize)?;
-        let error = if self.rates.over_quota { BackingError::Quota } else { BackingError::NoSpace };
+        let error = if over_quota { BackingError::Quota } else { BackingError::NoSpace };
         Some(((first * BLOCK as u64).saturating_sub(offset) as usize, error))
     }
 

@@ -28,8 +28,16 @@ impl Disk {
             state.gone = true;
             self.hits.hit(Fault::Vanished);
         }
+        self.count(state);
         let base = state.base * factor * state.rates.slow.max(1) + Duration::from_nanos(500) * blocks as u32;
         Some(state.rng.time(base / 2, base * 2))
+    }
+
+    /// An operation begins or ends.
+    fn count(&self, state: &mut State) {
+        if state.goes_now() {
+            self.hits.hit(Fault::Vanished);
+        }
     }
 
     fn read_now(&self, offset: u64, buffer: &mut Buffer) -> Result<(), DeviceError> {
@@ -146,7 +154,12 @@ impl Disk {
         action: impl FnOnce(&Disk) -> T + Send + 'static,
     ) -> Io<T> {
         let disk = self.clone();
-        self.executor.after(time, move || disk.executor.step().then(|| action(&disk)))
+        self.executor.after(time, move || {
+            disk.executor.step().then(|| {
+                disk.count(&mut disk.state.lock());
+                action(&disk)
+            })
+        })
     }
 
     fn check(&self, offset: u64, len: usize) {

@@ -87,6 +87,8 @@ struct State {
     base: Duration,
     /// The machine crashes so many steps after so many segments were opened.
     crash_at_header: Option<(u32, u64)>,
+    /// It goes away after so many more beginnings and ends of operations.
+    vanish_in: Option<u64>,
 }
 
 impl Disk {
@@ -105,6 +107,7 @@ impl Disk {
             rates: Rates::default(),
             base,
             crash_at_header: None,
+            vanish_in: None,
         };
         Disk {
             executor: executor.clone(),
@@ -127,6 +130,11 @@ impl Disk {
     pub fn vanish(&self) {
         self.power_cut();
         self.state.lock().gone = true;
+    }
+
+    /// Goes away after so many more beginnings and ends of operations on it, or not.
+    pub fn vanish_in(&self, events: Option<u64>) {
+        self.state.lock().vanish_in = events;
     }
 
     /// Is there again, with what it held when it went.

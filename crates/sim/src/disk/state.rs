@@ -20,6 +20,14 @@ impl State {
         };
     }
 
+    /// An operation begins or ends; true if the device goes away with that.
+    pub(super) fn goes_now(&mut self) -> bool {
+        let goes = self.vanish_in == Some(0);
+        self.vanish_in = self.vanish_in.and_then(|events| events.checked_sub(1));
+        self.gone |= goes;
+        goes
+    }
+
     pub(super) fn current(&self, block: u64) -> Option<&Page> {
         self.cached
             .get(&block)

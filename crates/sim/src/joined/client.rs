@@ -1,6 +1,7 @@
 //! Clients of the simulated server: they keep handles, ask, and hold every answer against the model.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use crate::client::stamp;
 use crate::executor::Executor;
 use crate::hits::{Fault, Hits};
 use crate::model::Model;
-use crate::namespace::choice::{any_link_request, any_request};
+use crate::namespace::choice::{any_link_request, any_place, any_request};
+use crate::namespace::request::{How, Request};
 use crate::register::OPERATIONS;
 use crate::rng::Rng;
 
@@ -36,6 +38,8 @@ pub(super) struct Habits {
     pub(super) names: u32,
     /// Chances in 10,000 that such a change is about a file with several names.
     pub(super) links: u32,
+    /// Chances in 10,000 that a client makes a file, changes it and removes it at once.
+    pub(super) brief: u32,
     /// Chances in 10,000 that a write is stable.
     pub(super) stable: u32,
     /// No write is longer, in bytes.
@@ -140,6 +144,12 @@ impl Client {
     }
 
     async fn act(&mut self) {
+        if self.rng.chance(self.habits.brief) {
+            if self.server.changes() + 3 < CHANGES {
+                self.live_briefly().await;
+            }
+            return;
+        }
         if self.rng.chance(self.habits.names) {
             if self.server.changes() < CHANGES {
                 self.change().await;
@@ -167,15 +177,35 @@ impl Client {
                 false => any_request(&mut self.rng, volume),
             }
         };
+        self.ask(request).await;
+    }
+
+    /// Returns what was made, if anything was.
+    async fn ask(&mut self, request: Request) -> Option<Identity> {
         self.server.found().await;
         let done = self.server.change(request).await;
         self.shared.tell(|| match &done {
             Ok((done, _)) => format!("answered: {} {:?}", done.operation.number, done.request),
             Err(refused) => format!("refused: {refused}"),
         });
-        if let Ok((_, Some(removed))) = done {
+        let (done, removed) = done.ok()?;
+        if let Some(removed) = removed {
             self.shared.forget(removed);
         }
+        done.made()
+    }
+
+    /// A file is removed soon after it was made: its removal may be in the file system only, and be undone.
+    async fn live_briefly(&mut self) {
+        let place = any_place(&mut self.rng, &self.shared.store.lock().volume, false);
+        let Some(file) = self.ask(Request::Create(place.clone(), How::Guarded)).await else { return };
+        let Some(number) = self.shared.number(file) else { return };
+        self.shared.hits.hit(Fault::JoinedBrief);
+        match self.rng.below(3) {
+            0 => self.resize(file, number, self.habits.longest).await,
+            _ => self.write(file, number, 0..self.habits.longest, true).await,
+        }
+        self.ask(Request::Remove(place)).await;
     }
 
     /// A file of which somebody has a handle.
@@ -212,18 +242,23 @@ impl Client {
             _ => (self.rng.below(extent) / 4096 * 4096, len.div_ceil(4096) * 4096),
         };
         let stable = self.rng.chance(stable);
-        let (open, running) = self.shared.model.lock().load(number, &(offset..offset + len));
+        self.write(file, number, offset..offset + len, stable).await;
+    }
+
+    async fn write(&self, file: Identity, number: u8, range: Range<u64>, stable: bool) {
+        let (offset, len) = (range.start, range.end - range.start);
+        let (open, running) = self.shared.model.lock().load(number, &range);
         if running >= 3 {
             return;
         }
         if open + 4 > OPERATIONS {
-            return self.commit(number).await;
+            return self.commit(file, number).await;
         }
         let id = self.shared.model.lock().begin_write(number, offset, len, Time::default());
         let mut data = vec![0; len as usize];
         stamp(&mut data, offset, number, id);
         self.shared.tell(|| format!("write {id} to {file:?} ({number}) at {offset}+{len}, stable {stable}"));
-        let result = self.server.write(file, offset, &data).await;
+        let result = self.server.write(file, offset, &data, stable).await;
         match result {
             Ok(seq) => self.shared.model.lock().accepted(id, seq),
             Err(error) => self.write_failed(id, file, error),
@@ -243,20 +278,20 @@ impl Client {
     }
 
     async fn commit_some(&mut self) {
-        if let Some((_, number)) = self.any().await {
-            self.commit(number).await;
+        if let Some((file, number)) = self.any().await {
+            self.commit(file, number).await;
         }
     }
 
-    async fn commit(&self, number: u8) {
+    async fn commit(&self, file: Identity, number: u8) {
         let (seq, covered) = {
             let model = self.shared.model.lock();
             let Some(seq) = model.uncommitted(number) else { return };
-            (seq, model.open(seq))
+            (seq, model.open_of(number))
         };
-        match self.server.engine.commit(seq).await {
+        match self.server.commit(file, seq).await {
             Ok(()) => covered.into_iter().for_each(|id| self.shared.model.lock().durable(id)),
-            Err(error) => self.shared.fail(format!("a commit failed: {error}")),
+            Err(error) => self.check("a commit", file, error),
         }
     }
 
@@ -290,8 +325,12 @@ impl Client {
         let size = self.shared.model.lock().size(number);
         let sizes = [0, 0, size / 2, size.saturating_sub(1), size + 1, self.rng.below(self.habits.extent)];
         let size = self.rng.pick(&sizes);
+        self.resize(file, number, size).await;
+    }
+
+    async fn resize(&self, file: Identity, number: u8, size: u64) {
         if self.shared.model.lock().load(number, &(0..u64::MAX / 2)).0 + 4 > OPERATIONS {
-            return self.commit(number).await;
+            return self.commit(file, number).await;
         }
         let shared = self.shared.clone();
         let mut begun = None;

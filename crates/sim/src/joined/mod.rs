@@ -4,10 +4,7 @@
 
 mod check;
 mod client;
-#[cfg(feature = "plant")]
 pub mod plant;
-#[cfg(not(feature = "plant"))]
-mod plant;
 mod server;
 mod start;
 mod store;

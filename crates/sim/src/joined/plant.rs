@@ -1,9 +1,6 @@
-//! Deliberate bugs of the simulated server, one at a time, to prove that joined worlds find them. Without the feature `plant`
-//! there are none.
+//! Deliberate bugs of the simulated server, one at a time, to prove that joined worlds find them.
 
-/// Every bug there is.
-#[cfg(feature = "plant")]
-pub const PLANTS: &[&str] = &[
+forebay_plant::plants![
     "answered before the record is durable",
     "a RENAME says nothing in its slot",
     "a checkpoint without a commit",
@@ -12,26 +9,7 @@ pub const PLANTS: &[&str] = &[
     "a reply is lost",
     "a cut goes past the cache",
     "a new file has the contents of another",
+    "COMMIT does not sync",
+    "a write past the log does not wait for a checkpoint",
+    "a change of size does not wait for a checkpoint",
 ];
-
-#[cfg(feature = "plant")]
-thread_local! {
-    static ACTIVE: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
-}
-
-/// Plants one of [`PLANTS`] in what this thread runs, or none.
-#[cfg(feature = "plant")]
-pub fn plant(bug: Option<&'static str>) {
-    ACTIVE.set(bug);
-}
-
-#[cfg(feature = "plant")]
-pub(crate) fn active(bug: &'static str) -> bool {
-    debug_assert!(PLANTS.contains(&bug), "{bug} is not listed");
-    ACTIVE.get() == Some(bug)
-}
-
-#[cfg(not(feature = "plant"))]
-pub(crate) const fn active(_bug: &'static str) -> bool {
-    false
-}

@@ -150,7 +150,7 @@ impl Store {
         }
     }
 
-    /// The power goes: see the fault model. Returns how many transactions are left, and whether any were lost.
+    /// The power goes: see the fault model. Returns how many transactions are left, and whether contents were lost.
     pub(super) fn power_cut(&self) -> (usize, bool) {
         self.kill();
         let mut state = self.lock();
@@ -162,10 +162,8 @@ impl Store {
         state.volume = state.volume.with(&state.committed);
         state.drop_contents();
         let State { rng, files, .. } = &mut *state;
-        for file in files.values_mut() {
-            file.cut(rng);
-        }
-        (kept, kept < all)
+        let lost = files.values_mut().fold(false, |lost, file| file.cut(rng) | lost);
+        (kept, lost)
     }
 
     /// The process is killed while it was about what was done since `transactions`: it has come to some point.
@@ -244,6 +242,18 @@ impl State {
 }
 
 impl Backing for Store {
+    fn volumes(&self) -> Vec<u32> {
+        vec![0]
+    }
+
+    fn volume(&self, _: &Key) -> u32 {
+        0
+    }
+
+    fn name(&self, _: u32) -> String {
+        "the file system".to_owned()
+    }
+
     fn size(&self, object: &Key) -> Io<BackingResult<u64>> {
         self.on_file(1, object, |state, inner| state.file(inner).current.size)
     }

@@ -95,6 +95,7 @@ impl Plan {
                 operations: rng.within(5, 120) as u32 / clients + 1,
                 names: rng.pick(&[2000, 4000, 7000]),
                 links: rng.pick(&[0, 0, 8000]),
+                brief: rng.pick(&[0, 2000, 8000]),
                 stable: rng.pick(&[2000, 6000, 10_000]),
                 longest,
                 extent: rng.pick(&[16 << 10, 128 << 10]),

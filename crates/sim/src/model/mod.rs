@@ -233,6 +233,12 @@ impl Model {
         self.operations.iter().filter(|(_, operation)| covered(operation)).map(|(id, _)| *id).collect()
     }
 
+    /// Those of one object: what a commit that syncs its file as well covers.
+    pub fn open_of(&self, object: u8) -> Vec<u32> {
+        let mine = |operation: &Operation| operation.open && operation.object == object;
+        self.operations.iter().filter(|(_, operation)| mine(operation)).map(|(id, _)| *id).collect()
+    }
+
     /// The newest number accepted for the object and not known to be durable.
     pub fn uncommitted(&self, object: u8) -> Option<u64> {
         let mine = |operation: &&Operation| operation.open && operation.object == object;

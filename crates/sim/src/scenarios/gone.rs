@@ -13,7 +13,7 @@ use crate::executor::Stop;
 use crate::world::World;
 
 /// What clients may be told without any device.
-const LOST: Allowed = Allowed { backing: false, damage: true, no_device: true };
+const LOST: Allowed = Allowed { backing: false, damage: true, no_device: true, late: false };
 
 /// Every device goes; the engine notices by a write to file 1.
 fn lose_all(world: &World, engine: &Arc<Engine>) {

@@ -96,6 +96,7 @@ impl World {
             .collect();
         let store = Store::new(&executor, PLENTY, rng.fork(), &hits);
         store.slow_down(plan.habits.slow_store);
+        store.divide(plan.volumes);
         let mut model = Model::default();
         model.lenient = plan.is_lenient();
         model.logged = plan.logged();
@@ -118,6 +119,7 @@ impl World {
             removable: Mutex::new(removable),
             left: Mutex::default(),
             lost: Mutex::default(),
+            told: Mutex::default(),
             outdated: Mutex::default(),
             failure: Mutex::new(None),
             log: keep_log.then(Mutex::default),
@@ -152,7 +154,8 @@ impl World {
     pub(super) fn allowed(&self) -> Allowed {
         let damage = self.plan.disaster.is_some();
         let no_device = damage;
-        Allowed { backing: self.plan.backing_fails() || damage, damage, no_device }
+        let late = self.plan.is_late();
+        Allowed { backing: self.plan.backing_fails() || damage, damage, no_device, late }
     }
 
     /// One who writes notes in this session.

@@ -28,6 +28,8 @@ enum Refused {
 impl World {
     /// Opens the engine, with crashes on the way if asked for.
     pub(super) fn start(&mut self, crashes: bool) -> Result<Arc<Engine>, String> {
+        // Recovery waits for a volume that does not answer.
+        self.shared.store.unstick();
         let tries = if crashes { self.rng.below(4) } else { 0 };
         let crashes = (0..tries).map(|_| {
             let most = self.rng.pick(&[10, 50, 500]);
@@ -136,6 +138,7 @@ impl World {
             deliver: Arc::new(|batch| batch()),
             events: Arc::new(move |event| {
                 shared.tell(|| format!("event {event:?}"));
+                shared.told.lock().push(event.clone());
                 if let Event::DeviceLost { device, left } = event {
                     shared.lost.lock().push(device);
                     if left == 0 {

@@ -146,6 +146,22 @@ fn a_removed_member_is_there_or_not() {
 }
 
 #[test]
+fn a_member_stays_if_the_only_other_one_dies_while_it_is_told_of_the_removal() {
+    for torn in TORN {
+        for writes in 0..4 {
+            let rams @ [a, b] = &used();
+            let mut pool = open(rams).unwrap();
+            b.plug_into(&Power::cut_after(writes, torn));
+            assert_eq!(block_on(pool.remove(0)), Err(PoolError::LastMember("a".to_owned())));
+            assert_eq!((states(&pool), present(&pool)), (vec![State::Active, State::Lost], vec!["a"]));
+            assert_whole(std::slice::from_ref(a), &["a"]);
+            b.restart();
+            assert_eq!(present(&open(rams).unwrap()), ["a"], "whatever the other one was told");
+        }
+    }
+}
+
+#[test]
 fn formatting_can_be_done_again() {
     let change = |rams: &[Arc<Ram>; 3]| block_on(Pool::format(devices(rams), &mut random(1), false)).is_ok();
     at_every_write(blank::<3>, change, |rams, done| {

@@ -72,6 +72,7 @@ impl Server {
 
     /// A clean stop, with nothing under way.
     pub(in crate::joined) async fn stop(&self) -> Result<u64, Error> {
+        self.store.settle().await;
         self.make_checkpoint(Some(NoteId::MAX)).await;
         // The record of this checkpoint stays as long as anything before it does.
         self.engine.let_go(NoteId::MAX);

@@ -19,12 +19,14 @@ impl Server {
         self.inner.lock().touched.contains_key(&object)
     }
 
-    /// Writes; what the log does not take is durable when this returns. The frame makes the rest durable.
+    /// Writes. The frame makes durable what the log has taken, and [`Server::commit`] the rest, unless it is `stable`: then that is
+    /// durable when this returns.
     pub(in crate::joined) async fn write(
         &self,
         file: Identity,
         offset: u64,
         data: &[u8],
+        stable: bool,
     ) -> Result<Seq, Error> {
         let _writing = self.share(file).await;
         let gone = Error::Backing(BackingError::Gone);
@@ -38,21 +40,48 @@ impl Server {
         if self.is_touched(file) {
             // Recovery might make the file again, and would find nothing of this in the log.
             self.hits.hit(Fault::JoinedDirectOfNew);
-            self.checkpoint().await;
+            if !plant::active("a write past the log does not wait for a checkpoint") {
+                self.checkpoint().await;
+            }
         }
         let direct = self.engine.begin_direct(&object, offset, data.len() as u64).await?;
         let buffer = Arc::new(Buffer::from_bytes(data));
         let slice = Slice::new(buffer, 0..data.len());
-        let mut written = self.store.write(&key(file), offset, slice).await;
-        if written.is_ok() {
-            // Before anybody may cache it: what is cached outlives a power cut, and what is not synced does not.
-            written = self.store.sync(vec![key(file)]).await.pop().unwrap_or(Ok(()));
-        }
+        let written = self.store.write(&key(file), offset, slice).await;
         let done = written.as_ref().ok().map(|()| (offset, data));
         let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);
         let frame = self.engine.end_direct(&object, direct, done, end, self.now()).await?;
         written?;
+        if stable {
+            self.sync(file, offset, data.len() as u64).await?;
+        } else {
+            self.hits.hit(Fault::JoinedDirectUnstable);
+            self.inner.lock().uncommitted.entry(file).or_default().made += 1;
+        }
         Ok(frame.max(accepted.frame))
+    }
+
+    /// COMMIT: every write of the file that was answered is durable when this returns, and so is the frame.
+    pub(in crate::joined) async fn commit(&self, file: Identity, frame: Seq) -> Result<(), Error> {
+        let uncommitted = self.inner.lock().uncommitted.get(&file).copied().unwrap_or_default();
+        if uncommitted.made > uncommitted.stable && !plant::active("COMMIT does not sync") {
+            self.sync(file, 0, 0).await?;
+            self.hits.hit(Fault::JoinedCommit);
+            let mut inner = self.inner.lock();
+            let known = inner.uncommitted.entry(file).or_default();
+            known.stable = known.stable.max(uncommitted.made);
+        }
+        self.engine.commit(frame).await
+    }
+
+    /// Makes durable what the file system has of so many bytes of a file; 0: to its end.
+    async fn sync(&self, file: Identity, offset: u64, len: u64) -> Result<(), Error> {
+        let syncing = self.object(file).and_then(|object| object.begin_sync(offset, len));
+        let synced = self.store.sync(vec![key(file)]).await.pop().unwrap_or(Ok(()));
+        if let Some(syncing) = syncing {
+            syncing.end(synced.is_ok());
+        }
+        Ok(synced?)
     }
 
     /// SETATTR of a size, and of the mode; durable when this returns. `begin` is called when nobody else changes the file.
@@ -76,7 +105,9 @@ impl Server {
         }
         if self.is_touched(file) {
             self.hits.hit(Fault::JoinedCutOfNew);
-            self.checkpoint().await;
+            if !plant::active("a change of size does not wait for a checkpoint") {
+                self.checkpoint().await;
+            }
         }
         let changed = self.change_locked(request, locked, true).await;
         changed.map(drop).map_err(|_| Error::Backing(BackingError::Gone))

@@ -23,7 +23,7 @@ use crate::namespace::volume::{Refused, Volume};
 use crate::rng::Rng;
 
 /// Fewer than there are clients: some RENAMEs have to wait for one.
-const SLOTS: usize = 3;
+const SLOTS: usize = 2;
 
 /// What became of a change.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +40,13 @@ struct Turn {
     record: Vec<u8>,
     ticket: Option<u64>,
     noted: Promise<Result<(Seq, NoteId), Error>>,
+}
+
+/// UNSTABLE writes of a file past the log, and how many of them are known to be stable.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uncommitted {
+    made: u64,
+    stable: u64,
 }
 
 #[derive(Default)]
@@ -60,6 +67,7 @@ struct Inner {
     writers: BTreeMap<Identity, u32>,
     slots: Vec<usize>,
     objects: BTreeMap<Identity, Arc<Object>>,
+    uncommitted: BTreeMap<Identity, Uncommitted>,
     /// What was carried out in this session, in that order, and what became of it.
     steps: Vec<Step>,
     logged: BTreeMap<u64, Logged>,

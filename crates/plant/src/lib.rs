@@ -1,0 +1,46 @@
+//! Deliberate bugs, one at a time, to prove that the simulator finds them. Without the feature `plant` there are none, and
+//! nothing of this is in a build.
+
+/// Lists the bugs of a module: makes `PLANTS`, every one there is, and `active`, which tells whether one is planted in what this
+/// thread runs.
+#[cfg(feature = "plant")]
+#[macro_export]
+macro_rules! plants {
+    ($($bug:literal),* $(,)?) => {
+        /// Every bug there is.
+        pub const PLANTS: &[&str] = &[$($bug),*];
+
+        pub(crate) fn active(bug: &'static str) -> bool {
+            debug_assert!(PLANTS.contains(&bug), "{bug} is not listed");
+            $crate::is_planted(bug)
+        }
+    };
+}
+
+/// Lists the bugs of a module; `active` tells that there are none.
+#[cfg(not(feature = "plant"))]
+#[macro_export]
+macro_rules! plants {
+    ($($bug:literal),* $(,)?) => {
+        pub(crate) const fn active(_bug: &'static str) -> bool {
+            false
+        }
+    };
+}
+
+#[cfg(feature = "plant")]
+thread_local! {
+    static ACTIVE: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a bug, of whichever list, in what this thread runs, or none.
+#[cfg(feature = "plant")]
+pub fn plant(bug: Option<&'static str>) {
+    ACTIVE.set(bug);
+}
+
+/// Whether it is planted in what this thread runs.
+#[cfg(feature = "plant")]
+pub fn is_planted(bug: &'static str) -> bool {
+    ACTIVE.get() == Some(bug)
+}

@@ -1,0 +1,103 @@
+//! Writes past the log that nobody has asked to be stable: after a power cut they are there, or not, for good.
+
+use forebay_engine::buffer::{Buffer, Slice};
+use forebay_engine::io::Backing as _;
+
+use super::*;
+
+/// Writes as the server does past the log, UNSTABLE.
+async fn write_past(client: &Client, offset: u64, len: u64) {
+    let (shared, engine) = (&client.shared, &client.engine);
+    let object = shared.objects.lock().object(1).unwrap();
+    let key = object.key().clone();
+    let now = forebay_engine::io::Time::default();
+    let id = shared.model.lock().begin_write(1, offset, len, now);
+    let mut data = vec![0; len as usize];
+    crate::client::stamp(&mut data, offset, 1, id);
+    let direct = engine.begin_direct(&object, offset, len).await.unwrap();
+    let slice = Slice::new(Arc::new(Buffer::from_bytes(&data)), 0..data.len());
+    shared.store.write(&key, offset, slice).await.unwrap();
+    let written = Some((offset, &data[..]));
+    let frame = engine.end_direct(&object, direct, written, offset + len, now).await.unwrap();
+    shared.model.lock().accepted(id, frame);
+}
+
+/// Whether the backing file has what clients were shown.
+fn check_backing(world: &World) -> Result<(), String> {
+    let key = world.shared.objects.lock().key(1).unwrap();
+    let content = world.shared.store.current(&key);
+    world.shared.model.lock().check_backing(1, content.as_ref(), false)
+}
+
+/// What is written past the log is read until it is on the cache devices, if it may be, and lost in a power cut. `told`: the
+/// engine was told of a sync that never was.
+fn lose_after_reading(seed: u64, told: bool) -> Result<(), String> {
+    let blocks = 600;
+    let mut world = world(seed, 2);
+    world.shared.model.lock().logged = false;
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, blocks);
+    with_client(&world, &engine, Allowed::default(), move |mut client| async move {
+        client.flush().await;
+        write_past(&client, 0, blocks * 4096).await;
+        if told {
+            let object = client.shared.objects.lock().object(1).unwrap();
+            object.begin_sync(0, 0).unwrap().end(true);
+        }
+        // What the log said of older copies is in a segment that is full: newer ones count.
+        for write in 0..9 {
+            client.write(1, (blocks + write * 31) * 4096, 31 * 4096, true).await;
+        }
+        for _ in 0..3 {
+            for block in (0..blocks).step_by(16) {
+                client.read(1, block * 4096, 16 * 4096).await;
+            }
+        }
+        client.write(1, (blocks + 300) * 4096, 4096, true).await;
+    });
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    let theirs = engine.clone();
+    assert_eq!(until(&world, move || theirs.warming().is_none()), Stop::Done);
+    assert_eq!(world.look_at_all(&engine), Ok(()));
+    if let Some(failure) = world.shared.failure.lock().take() {
+        return Err(failure);
+    }
+    with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
+    check_backing(&world)
+}
+
+#[test]
+fn no_copy_outlives_a_write_past_the_log_that_a_power_cut_took() {
+    for seed in 0..10 {
+        assert_eq!(lose_after_reading(seed, false), Ok(()), "seed {seed}");
+    }
+    assert!(
+        (0..10).any(|seed| lose_after_reading(seed, true).is_err()),
+        "copies were made, or this proves nothing"
+    );
+}
+
+#[test]
+fn a_size_that_was_seen_after_a_power_cut_stays() {
+    for seed in 0..40 {
+        let mut world = world(seed, 2);
+        world.shared.model.lock().logged = false;
+        let engine = world.start_through(Vec::new()).unwrap();
+        let end = world.shared.model.lock().size(1).div_ceil(4096) * 4096;
+        with_client(&world, &engine, Allowed::default(), move |client| async move {
+            write_past(&client, end + 8 * 4096, 5000).await;
+        });
+        // The log has the size from now on.
+        write(&world, &engine, 0, 1);
+        cut(&mut world, engine);
+        let engine = world.start_through(Vec::new()).unwrap();
+        check(&mut world, &engine);
+        with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
+        assert_eq!(world.close(&engine), Ok(()));
+        cut(&mut world, engine);
+        let engine = world.start_through(Vec::new()).unwrap();
+        check(&mut world, &engine);
+        assert_eq!(check_backing(&world), Ok(()));
+    }
+}

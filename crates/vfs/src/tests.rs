@@ -1,0 +1,187 @@
+//! A server without a network, with a cache: changes are carried out, and become durable when the test says so.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use forebay_disk::{FileDevice, SystemClock, Threads, block_on};
+use forebay_engine::io::Device;
+use forebay_engine::pool::Pool;
+use forebay_engine::{Engine, Env, Mode, Object as Cached, Settings};
+
+use super::*;
+
+/// The file system is synced object by object, so that changes become durable in any order.
+struct Served {
+    vfs: Vfs,
+    root: Target,
+    cred: Cred,
+    _dir: tempfile::TempDir,
+}
+
+fn serve(mode: Mode) -> Served {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let [path, state_dir] = ["data", "state"].map(|name| dir.path().join(name));
+    [&path, &state_dir].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+    let verifier = Arc::new(Verifier::open(&state_dir).unwrap());
+    let spec = ExportSpec { id: 1, name: "/".to_owned(), path, watch: None };
+    let budget = Budget::new(1000, 1 << 20);
+    let vfs = Vfs::open(&[spec], HandleKey::new(&[1; 16]), verifier, budget, |run| run()).ok().unwrap();
+    let store = vfs.store(&state_dir).unwrap();
+    let engine = start(&store, &state_dir, mode, |pool, opening| {
+        let downtime = vfs.own(&store, &state_dir, pool, true).unwrap();
+        (downtime, vfs.recover(&store, 1, opening.notes()).unwrap())
+    });
+    let (engine, (downtime, recovery)) = engine;
+    vfs.set_cache(engine, &store, downtime, recovery, Arc::new(|_| {})).unwrap();
+    let root = vfs.exports()[0].root();
+    let cred = vfs.creds.intern(&Identity { uid: vfs.server_uid, gid: 0, groups: Default::default() });
+    Served { vfs, root, cred, _dir: dir }
+}
+
+fn start<T>(
+    store: &Store,
+    state_dir: &std::path::Path,
+    mode: Mode,
+    recover: impl FnOnce(u128, &forebay_engine::Opening) -> T,
+) -> (Arc<Engine>, T) {
+    let device = |name| FileDevice::open_or_create(&state_dir.join(name), 64 << 20).unwrap();
+    let devices = ["one", "two"].map(|name| Arc::new(device(name)) as Arc<dyn Device>);
+    let mut uuid = 0;
+    let mut random = || {
+        uuid += 1;
+        uuid
+    };
+    let pool = block_on(Pool::format(devices.into(), &mut random, true)).unwrap();
+    let identity = pool.uuid;
+    let env = Env {
+        clock: Arc::new(SystemClock::new()),
+        spawn: Arc::new(Threads::new()),
+        backing: Arc::new(store.clone()),
+        deliver: Arc::new(|run: &mut dyn FnMut()| run()),
+        events: Arc::new(|_| {}),
+    };
+    let settings = Settings { mode, ..Settings::default() };
+    let opening = block_on(Engine::begin(pool, env, settings)).unwrap();
+    let recovered = recover(identity, &opening);
+    (block_on(opening.finish()).unwrap().0, recovered)
+}
+
+impl Served {
+    /// Makes what a change needs durable; without an answer to be kept, so that none waits for those before it.
+    fn commit(&self, intent: Option<Intent>) {
+        let Some(intent) = intent else { return };
+        let (send, done) = channel();
+        let done_with = Box::new(move |result| send.send(result).unwrap());
+        self.vfs.commit(&self.root.export, intent, &[], done_with);
+        done.recv().unwrap().unwrap();
+    }
+
+    /// A new file, with a name that is durable.
+    fn create(&self, name: &[u8]) -> Target {
+        let how = Create::Guarded(SetAttr::default());
+        let Changed { result, intent, .. } = self.vfs.create(&self.root, name, how, &self.cred);
+        self.commit(intent);
+        result.unwrap().0
+    }
+
+    fn write(&self, file: &Target, stable: bool) -> Option<Intent> {
+        let Changed { result, intent, .. } =
+            self.vfs.write(file, &self.cred, 0, &[7; 4096], stable, Wait::Yes);
+        assert_eq!(result.unwrap().stable, stable);
+        intent
+    }
+
+    fn cached(&self, file: &Target) -> Option<Arc<Cached>> {
+        let key = self.root.export.fs.linked()?.key(&file.object.kernel);
+        self.vfs.engine()?.known(&key)
+    }
+
+    /// Waits until the cache has forgotten a file, and all that it was told to forget before.
+    fn forgotten(&self, file: &Target) {
+        let begun = Instant::now();
+        while self.cached(file).is_some_and(|cached| cached.dirty_blocks() > 0) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is never forgotten");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn remove(&self, name: &[u8]) -> Option<Intent> {
+        let Changed { result, intent, .. } = self.vfs.remove(&self.root, name, &self.cred);
+        result.unwrap();
+        intent
+    }
+
+    /// Another file takes the name.
+    fn replace(&self, name: &[u8]) -> Option<Intent> {
+        self.create(b"other");
+        let Renamed { result, intent, .. } =
+            self.vfs.rename(&self.root, b"other", &self.root, name, &self.cred);
+        result.unwrap();
+        intent
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // A panic says more than what fails after it.
+        let _ = self.vfs.stop();
+    }
+}
+
+#[test]
+fn a_file_that_loses_two_names_at_once_is_forgotten_when_both_removals_are_durable() {
+    type Remove = fn(&Served, &[u8]) -> Option<Intent>;
+    let ways: [Remove; 2] = [|served, name| served.remove(name), |served, name| served.replace(name)];
+    let served = serve(Mode::WriteBack);
+    for (first, second, late) in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)] {
+        let file = served.create(b"a");
+        let Changed { result, intent, .. } = served.vfs.link(&file, &served.root, b"b", &served.cred);
+        result.unwrap();
+        served.commit(intent);
+        served.commit(served.write(&file, true));
+        let mut removals = [ways[first](&served, b"a"), ways[second](&served, b"b")];
+        served.commit(removals[1 - late].take());
+        // What is forgotten is so in order.
+        let marker = served.create(b"marker");
+        served.commit(served.write(&marker, true));
+        served.commit(served.remove(b"marker"));
+        served.forgotten(&marker);
+        assert_eq!(served.cached(&file).unwrap().dirty_blocks(), 1, "a crash may bring a name back");
+        served.commit(removals[late].take());
+        served.forgotten(&file);
+        for name in [&b"a"[..], b"b"] {
+            let there = served.vfs.remove(&served.root, name, &served.cred);
+            served.commit(there.intent);
+        }
+    }
+}
+
+#[test]
+fn the_cache_knows_what_of_a_file_is_synced() {
+    let served = serve(Mode::WriteAround);
+    for stable in [false, true] {
+        let file = served.create(b"file");
+        let intent = served.write(&file, stable);
+        let cached = served.cached(&file).unwrap();
+        let is_synced = || match cached.begin_sync(0, 0) {
+            Some(sync) => {
+                sync.end(false);
+                false
+            }
+            None => true,
+        };
+        if stable {
+            served.commit(intent);
+        } else {
+            assert!(intent.is_none());
+            let (Changed { intent, .. }, _) = served.vfs.commit_range(&file, &served.cred, 0, 0);
+            served.commit(intent);
+        }
+        assert!(is_synced(), "stable: {stable}");
+        let unsynced = served.write(&file, stable);
+        assert!(!is_synced());
+        drop(unsynced);
+        served.commit(served.remove(b"file"));
+    }
+}
