@@ -88,7 +88,7 @@ impl Untar {
         let (work, binary) = (server::work_dir()?, server::binary(self.forebay.as_deref()));
         let mut arrays = Vec::new();
         if self.cuts > 0 {
-            arrays.push(Array::new(&binary, work.path(), SSD, "xfs", true)?);
+            arrays.push(Array::new(&binary, work.path(), SSD, &self.fs, true)?);
         }
         arrays.push(Array::new(&binary, work.path(), EXPORT, &self.fs, false)?);
         if self.lose_flushes {

@@ -11,10 +11,12 @@ use forebay_engine::io::{Device, DeviceError, Durability, Io};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
+use crate::barrier::{Barrier, Behind, Part, Ticket};
+use crate::completion::Completion;
 use crate::discard::{Discarder, block_device_size};
-use crate::executor::start;
+use crate::executor::{start, start_or_run};
 use crate::open::{self, OpenError, Opened};
-use crate::request::{Fault, Request, Target, Work};
+use crate::request::{Fault, Outcome, Request, Target, Work};
 use crate::wear;
 
 /// A block device or a preallocated file, owned by this process alone while it is open.
@@ -35,6 +37,8 @@ struct Shared {
     size: u64,
     is_file: bool,
     gone: AtomicBool,
+    /// Other devices may be behind it.
+    barrier: Option<Behind>,
 }
 
 impl FileDevice {
@@ -55,9 +59,11 @@ impl FileDevice {
                 "{name}: the file system has no direct I/O; this device is cached twice in memory"
             );
         }
+        let barrier = if is_file && direct { Barrier::of(&file, size) } else { None };
         let target = Arc::new(Target::new(file));
         let discarder = (!is_file).then(|| Discarder::new(name.clone(), target.clone()));
-        let shared = Shared { path: path.to_owned(), target, size, is_file, gone: AtomicBool::new(false) };
+        let shared =
+            Shared { path: path.to_owned(), target, size, is_file, gone: AtomicBool::new(false), barrier };
         Ok(FileDevice { name, shared: Arc::new(shared), direct, discarder })
     }
 
@@ -99,7 +105,7 @@ impl Device for FileDevice {
     }
 
     /// [`Durability::Now`] is one write with RWF_DSYNC, which is FUA where the device has it, and next to it a flush if
-    /// earlier writes still need one.
+    /// earlier writes still need one. With other devices behind the same [`Barrier`] it is a write and a flush of all of them.
     fn write(&self, offset: u64, data: Slice, durability: Durability) -> Io<Result<(), DeviceError>> {
         if let Err(error) = self.shared.check(offset, data.len() as u64) {
             return Box::pin(ready(Err(error)));
@@ -108,6 +114,11 @@ impl Device for FileDevice {
         let now = durability == Durability::Now;
         if now && target.flush_failed() {
             return Box::pin(ready(Err(DeviceError::Io)));
+        }
+        let barrier = self.shared.barrier.as_ref().filter(|_| now);
+        if let Some(writing) = barrier.and_then(Behind::begin) {
+            let write = start(Request::write_behind(target.clone(), offset, data, writing));
+            return Box::pin(self.shared.clone().flushed_together(offset, write));
         }
         let write = start(Request::new(target.clone(), offset, Work::Write(data, durability)));
         let flush = (now && target.needs_flush()).then(|| start(target.flush()));
@@ -176,6 +187,30 @@ impl Shared {
             tracing::error!("{}: the device is gone, or smaller than it was", self.path.display());
         }
         DeviceError::Gone
+    }
+
+    /// Ends when the write is durable, by whosever flush.
+    async fn flushed_together(
+        self: Arc<Self>,
+        offset: u64,
+        write: Completion<Outcome>,
+    ) -> Result<(), DeviceError> {
+        let Outcome { result, ticket, written, .. } = write.await;
+        self.judge("write", offset, result)?;
+        let Ticket::Written(write) = ticket else { unreachable!("it had a place behind the barrier") };
+        let target = &self.target;
+        let flushed = match write.part().await {
+            Part::Covered => {
+                target.cover(written);
+                Ok(())
+            }
+            Part::Uncovered => start(target.flush()).await.result,
+            Part::Flush(flushing) if flushing.is_quick() => {
+                start_or_run(Request::flush_all(target, flushing)).await.result
+            }
+            Part::Flush(flushing) => start(Request::flush_all(target, flushing)).await.result,
+        };
+        self.judge_flush(flushed)
     }
 
     /// A flush is good only if no other has failed: the kernel tells of a loss once, and that may have been to the other.

@@ -89,12 +89,19 @@ pub(crate) fn hand_over() {
 /// Starts `request` on the thread's ring, or runs it now if there is none or the thread is not inside `block_on`.
 pub(crate) fn start(request: Request) -> Completion<Outcome> {
     if DEPTH.get() == 0 {
-        return Completion::ready(request.run());
+        return Completion::ready(request.run().told());
     }
-    LOCAL.with_borrow_mut(|local| match local.ring() {
-        Some(ring) => ring.push(request),
-        None => Completion::ready(request.run()),
-    })
+    let started = LOCAL.with_borrow_mut(|local| match local.ring() {
+        Some(ring) => Ok(ring.push(request)),
+        None => Err(request),
+    });
+    started.unwrap_or_else(|request| Completion::ready(request.run().told()))
+}
+
+/// As [`start`], but runs it now if the thread has nothing else under way: it would only wait, and others be woken for it.
+pub(crate) fn start_or_run(request: Request) -> Completion<Outcome> {
+    let alone = LOCAL.with_borrow_mut(|local| local.open_ring().is_none_or(|ring| ring.is_idle()));
+    if alone { Completion::ready(request.run().told()) } else { start(request) }
 }
 
 /// Has `waker` woken at the time of `key`; false if the thread is not inside `block_on`.

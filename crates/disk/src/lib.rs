@@ -12,6 +12,7 @@
 //!   (or [`tasks::detach`]) until nothing it has made is under way. So such a thread must not wait by other means (a channel, a
 //!   join) for a thread that polls an operation it has made.
 
+mod barrier;
 mod clock;
 mod completion;
 mod device;

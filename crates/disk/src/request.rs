@@ -12,6 +12,8 @@ use io_uring::{opcode, squeue, types};
 use rustix::fs::FlockOperation;
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::barrier::{Flushing, Ticket, Writing};
+
 /// Most bytes handed to the kernel at once, below its own limit for one call.
 const CHUNK: usize = 1 << 30;
 
@@ -42,9 +44,19 @@ impl Target {
         self.flush_failed.load(Ordering::SeqCst)
     }
 
+    /// How many writes a flush that begins now covers.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::SeqCst)
+    }
+
     /// A flush that begins now.
     pub(crate) fn flush(self: &Arc<Self>) -> Request {
-        Request::new(self.clone(), 0, Work::Flush { covers: self.written.load(Ordering::SeqCst) })
+        Request::new(self.clone(), 0, Work::Flush { covers: self.written() })
+    }
+
+    /// The first `covers` writes are durable.
+    pub(crate) fn cover(&self, covers: u64) {
+        self.flushed.fetch_max(covers, Ordering::SeqCst);
     }
 
     /// Keeps count before anyone can learn of the result, also if nobody waits for it.
@@ -53,9 +65,7 @@ impl Target {
             Work::Write(_, Durability::Later) => {
                 self.written.fetch_add(1, Ordering::SeqCst);
             }
-            Work::Flush { covers } if done => {
-                self.flushed.fetch_max(*covers, Ordering::SeqCst);
-            }
+            Work::Flush { covers } if done => self.cover(*covers),
             Work::Flush { .. } => self.flush_failed.store(true, Ordering::SeqCst),
             // The kernel reports a lost earlier write once, to whatever syncs first.
             Work::Write(_, Durability::Now) if !done && self.needs_flush() => {
@@ -95,17 +105,40 @@ pub(crate) struct Request {
     offset: u64,
     done: usize,
     work: Work,
+    ticket: Ticket,
 }
 
 /// An operation that came to its end, with its memory.
 pub(crate) struct Outcome {
     pub(crate) work: Work,
     pub(crate) result: Result<(), Fault>,
+    pub(crate) ticket: Ticket,
+    /// How many writes to the target a flush covers that begins now.
+    pub(crate) written: u64,
+}
+
+impl Outcome {
+    /// Tells others that wait for the operation; their wakers run anything.
+    pub(crate) fn told(mut self) -> Self {
+        self.ticket.end(self.result.is_ok());
+        self
+    }
 }
 
 impl Request {
     pub(crate) fn new(target: Arc<Target>, offset: u64, work: Work) -> Self {
-        Request { target, offset, done: 0, work }
+        Request { target, offset, done: 0, work, ticket: Ticket::None }
+    }
+
+    /// A write that [`Written::part`](crate::barrier::Written::part) has made durable.
+    pub(crate) fn write_behind(target: Arc<Target>, offset: u64, data: Slice, writing: Writing) -> Self {
+        let work = Work::Write(data, Durability::Later);
+        Request { target, offset, done: 0, work, ticket: Ticket::Writing(writing) }
+    }
+
+    /// A flush for all that wait for it.
+    pub(crate) fn flush_all(target: &Arc<Target>, flushing: Flushing) -> Self {
+        Request { ticket: Ticket::Flushing(flushing), ..target.flush() }
     }
 
     /// The operation for the ring. It points into the request's memory, which must outlive it.
@@ -169,7 +202,7 @@ impl Request {
 
     pub(crate) fn end(self, result: Result<(), Fault>) -> Outcome {
         self.target.account(&self.work, result.is_ok());
-        Outcome { work: self.work, result }
+        Outcome { written: self.target.written(), work: self.work, result, ticket: self.ticket }
     }
 }
 

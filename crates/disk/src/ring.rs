@@ -37,7 +37,7 @@ pub(crate) struct Finished {
 
 impl Finished {
     pub(crate) fn tell(self) {
-        self.slot.complete(self.outcome);
+        self.slot.complete(self.outcome.told());
     }
 }
 

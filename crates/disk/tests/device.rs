@@ -74,6 +74,30 @@ fn a_new_file_is_whole_private_and_works() {
     }
 }
 
+/// Two files on one drive may share a flush; an operation goes on whether its future is polled or not.
+#[test]
+fn durable_writes_to_two_files_may_be_waited_for_in_any_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| open(&dir.path().join(name)));
+    check_contract(&a);
+    for turn in 1..=4 {
+        let write = |device: &FileDevice| device.write(0, data(2, turn), Durability::Now);
+        block_on(async {
+            let (first, second) = (write(&a), write(&b));
+            if turn % 2 == 0 {
+                assert_eq!((first.await, second.await), (Ok(()), Ok(())));
+            } else {
+                // Nobody polls the first one.
+                assert_eq!(second.await, Ok(()));
+                drop(first);
+            }
+        });
+        assert_eq!(read(&b, 0, 2).unwrap(), vec![turn; 2 * BLOCK]);
+    }
+    drop(b);
+    check_contract(&a);
+}
+
 #[test]
 fn what_was_written_is_there_when_opened_again() {
     let dir = tempfile::tempdir().unwrap();

@@ -42,6 +42,7 @@ mod reconciled;
 mod renaming;
 mod retransmit;
 mod rpc_errors;
+mod shared_flush;
 mod ssd_reads;
 mod start_stop;
 mod unprivileged;

@@ -29,8 +29,13 @@ pub struct Health {
 /// The name in /dev of the disk behind an open file or block device; `None` where there is no single one, or it is of a
 /// kind that tells nothing of its health.
 pub(crate) fn disk(file: &File) -> Option<String> {
-    let name = physical(Path::new("/sys"), device_of(file)?)?;
+    let name = drive(file)?;
     query_of(&name).map(|_| name)
+}
+
+/// The name in /sys/block of the disk behind an open file or block device; `None` where there is no single one.
+pub(crate) fn drive(file: &File) -> Option<String> {
+    physical(Path::new("/sys"), device_of(file)?)
 }
 
 /// The query that disks of this name understand.

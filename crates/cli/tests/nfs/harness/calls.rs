@@ -135,6 +135,16 @@ impl Client {
 
     /// Writes to a server that may be killed at any moment; `None` if there was no answer.
     pub(crate) fn try_write(&mut self, file: &FileHandle, offset: u64, data: &[u8]) -> Option<()> {
+        self.answer_to_write(file, offset, data).map(|answer| _ = answer.unwrap())
+    }
+
+    /// Likewise, if it may also refuse.
+    pub(crate) fn answer_to_write(
+        &mut self,
+        file: &FileHandle,
+        offset: u64,
+        data: &[u8],
+    ) -> Option<WriteRes> {
         let (count, stable) = (data.len() as u32, StableHow::FileSync);
         let mut args = Vec::new();
         WriteArgs { file: *file, offset, count, stable, data }.encode(&mut args);
@@ -142,8 +152,7 @@ impl Client {
         let reply = self.try_exchange(&call)?;
         let mut reader = Reader::new(&reply);
         assert_eq!(ReplyHeader::decode(&mut reader).unwrap().status, ReplyStatus::Success);
-        decode::<WriteRes>(reader.rest()).unwrap();
-        Some(())
+        Some(decode(reader.rest()))
     }
 
     pub(crate) fn create(&mut self, dir: &FileHandle, child: &[u8], how: CreateHow) -> CreateRes {

@@ -1,0 +1,65 @@
+//! Cache files on one file system share a flush (crates/disk/src/barrier.rs): a power cut of the drive under it takes nothing
+//! that was acknowledged.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::harness::*;
+
+const CLIENTS: u8 = 4;
+const BLOCK: u64 = 4096;
+
+/// Writes block after block until there is no answer any more, or a refusal; returns how many were acknowledged.
+fn write_on(mut c: Client, file: FileHandle, byte: u8, done: &AtomicU64) -> u64 {
+    for n in 0.. {
+        let answer = c.answer_to_write(&file, n * BLOCK, &[byte; BLOCK as usize]);
+        if answer.is_none_or(|answer| answer.is_err()) {
+            return n;
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    unreachable!("there is no end to the numbers")
+}
+
+/// The drive, with both cache files, loses what it was not told to flush, and the server is killed.
+fn cut(fs: &'static str, seed: &str) {
+    let Some(drive) = Array::instant(fs) else { return };
+    let caches = ["a", "b"].map(|name| drive.at.join(name).to_str().unwrap().to_owned());
+    let flags =
+        ["--mode", "write-back", "--cache-size", "64MiB", "--cache", &caches[0], "--cache", &caches[1]];
+    let mut server = Serve::new().flags(&flags).start();
+    let root = server.connect().root();
+    let files: Vec<_> = (0..CLIENTS)
+        .map(|n| (server.connect().new_file(&root, &[b'a' + n], 0o644), n + 1, server.connect()))
+        .collect();
+    let done = AtomicU64::new(0);
+    let acknowledged: Vec<_> = std::thread::scope(|scope| {
+        let writing = files.into_iter().map(|(file, byte, client)| {
+            let done = &done;
+            scope.spawn(move || (file, byte, write_on(client, file, byte, done)))
+        });
+        let writing: Vec<_> = writing.collect();
+        while done.load(Ordering::Relaxed) < 1000 && !writing.iter().all(|thread| thread.is_finished()) {
+            std::thread::yield_now();
+        }
+        drive.cut_power(seed);
+        server.kill();
+        writing.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(drive.power_on(), "{fs}, seed {seed}");
+    server.start();
+    let mut c = server.connect();
+    for (file, byte, blocks) in acknowledged {
+        for n in 0..blocks {
+            let data = c.read(&file, n * BLOCK, BLOCK as u32).unwrap().data;
+            assert!(data == [byte; BLOCK as usize], "{fs}, seed {seed}: block {n} of {blocks} is lost");
+        }
+    }
+    server.stop();
+}
+
+#[test]
+fn what_is_on_cache_files_of_one_drive_survives_a_power_cut() {
+    for fs in ["ext4", "xfs"] {
+        ["1", "2", "3"].into_iter().for_each(|seed| cut(fs, seed));
+    }
+}

@@ -1,0 +1,325 @@
+//! One flush for durable writes to several files of one file system.
+//!
+//! Where a drive has a volatile cache and no FUA, the kernel makes of every write with RWF_DSYNC a write, and then, by a worker
+//! thread, a flush. Flushes of one drive go one after the other: both legs of a frame on one drive wait for two. Here the legs
+//! are written without the flag, and whoever's write ends last calls fdatasync(2) for all of them.
+//!
+//! That one file's fdatasync makes another one's writes durable is not so in general. It is for direct writes over blocks that
+//! the file system has already recorded as written, if the file system is on one drive: then it has nothing to add but to
+//! have the drive empty its cache, which it does for any file (`ext4_sync_file`). [`Barrier::of`] checks all of that.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::future::poll_fn;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use forebay_lock::Mutex;
+use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
+
+use crate::wear;
+
+/// f_type of ext4, in statfs(2). XFS may give a block another place under a file that is copied by reference.
+const EXT4: i64 = 0xef53;
+
+/// The barriers of file systems that devices are on, by st_dev.
+static KNOWN: Mutex<Option<HashMap<u64, Weak<Barrier>>>> = Mutex::new(None);
+
+/// A thread with nothing else to do makes a flush itself, if the last one took no longer: others that turn up meanwhile wait.
+const QUICK: Duration = Duration::from_micros(300);
+
+/// What the durable writes to files of one file system wait for.
+#[derive(Default)]
+pub(crate) struct Barrier {
+    state: Mutex<State>,
+    devices: AtomicUsize,
+    is_slow: AtomicBool,
+}
+
+/// A device's place behind a barrier.
+pub(crate) struct Behind(Arc<Barrier>);
+
+#[derive(Default)]
+struct State {
+    /// Writes begun so far, and those of them, by number, that are under way.
+    begun: u64,
+    writing: Vec<u64>,
+    /// Flushes begun so far, whether the last one is under way, and the last one that succeeded, and that failed.
+    flushes: u64,
+    flushing: bool,
+    succeeded: u64,
+    failed: u64,
+    waiting: Vec<Waker>,
+}
+
+/// What others wait for in an operation: the thread that it completes on tells them, whether its future is polled or not.
+#[derive(Default)]
+pub(crate) enum Ticket {
+    #[default]
+    None,
+    Writing(Writing),
+    Flushing(Flushing),
+    /// A write that has ended and is to be flushed.
+    Written(Written),
+}
+
+/// A durable write that is under way.
+pub(crate) struct Writing {
+    barrier: Arc<Barrier>,
+    number: u64,
+}
+
+/// A durable write that has ended and is not durable yet.
+pub(crate) struct Written {
+    barrier: Arc<Barrier>,
+    /// The first flush that covers it.
+    need: u64,
+    /// The last write that had begun when it ended.
+    last: u64,
+}
+
+/// A flush that is under way.
+pub(crate) struct Flushing {
+    barrier: Arc<Barrier>,
+    number: u64,
+    begun: Instant,
+}
+
+/// What a write that has ended has to do.
+pub(crate) enum Part {
+    /// Flush, for all.
+    Flush(Flushing),
+    /// Nothing: the flush of another write covers it.
+    Covered,
+    /// So it would have been, but that flush failed.
+    Uncovered,
+}
+
+impl Barrier {
+    /// The barrier of the file system that `file`, of `size` bytes and opened for direct I/O, is on; `None` if each file has
+    /// to be flushed by itself, or there is nothing to gain.
+    pub(crate) fn of(file: &File, size: u64) -> Option<Behind> {
+        let one_drive = wear::drive(file).is_some_and(|name| needs_flushes(Path::new("/sys"), &name));
+        if !one_drive || !is_overwritten_in_place(file, size) {
+            return None;
+        }
+        let device = rustix::fs::fstat(file).ok()?.st_dev;
+        let mut known = KNOWN.lock();
+        let known = known.get_or_insert_default();
+        known.retain(|_, barrier| barrier.strong_count() > 0);
+        let barrier = known.get(&device).and_then(Weak::upgrade).unwrap_or_default();
+        known.insert(device, Arc::downgrade(&barrier));
+        Some(Behind::new(barrier))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        let woken = std::mem::take(&mut state.waiting);
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Behind {
+    fn new(barrier: Arc<Barrier>) -> Self {
+        barrier.devices.fetch_add(1, Ordering::Relaxed);
+        Behind(barrier)
+    }
+
+    /// A durable write begins; `None` if no other device is behind the barrier.
+    pub(crate) fn begin(&self) -> Option<Writing> {
+        if self.0.devices.load(Ordering::Relaxed) < 2 {
+            return None;
+        }
+        let mut state = self.0.state.lock();
+        state.begun += 1;
+        let number = state.begun;
+        state.writing.push(number);
+        Some(Writing { barrier: self.0.clone(), number })
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        self.0.devices.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Ticket {
+    /// The operation has ended.
+    pub(crate) fn end(&mut self, succeeded: bool) {
+        *self = match std::mem::take(self) {
+            Ticket::Writing(writing) => Ticket::Written(writing.end()),
+            Ticket::Flushing(flushing) => {
+                flushing.end(succeeded);
+                Ticket::None
+            }
+            other => other,
+        };
+    }
+}
+
+impl Writing {
+    fn end(self) -> Written {
+        let Writing { barrier, number } = self;
+        let (mut need, mut last) = (0, 0);
+        barrier.change(|state| {
+            state.writing.retain(|other| *other != number);
+            (need, last) = (state.flushes + 1, state.begun);
+        });
+        Written { barrier, need, last }
+    }
+}
+
+impl Written {
+    /// Waits until a flush that began after the write's end has ended, or this write is to make it.
+    pub(crate) async fn part(self) -> Part {
+        poll_fn(|context| self.poll_part(context)).await
+    }
+
+    fn poll_part(&self, context: &mut Context<'_>) -> Poll<Part> {
+        let mut state = self.barrier.state.lock();
+        if state.failed >= self.need {
+            return Poll::Ready(Part::Uncovered);
+        }
+        if state.succeeded >= self.need {
+            return Poll::Ready(Part::Covered);
+        }
+        // Those that have begun since wait for the next one: a flush is never put off for ever.
+        if state.flushing || state.writing.iter().any(|number| *number <= self.last) {
+            state.waiting.push(context.waker().clone());
+            return Poll::Pending;
+        }
+        state.flushing = true;
+        state.flushes += 1;
+        let number = state.flushes;
+        Poll::Ready(Part::Flush(Flushing { barrier: self.barrier.clone(), number, begun: Instant::now() }))
+    }
+}
+
+impl Flushing {
+    /// Whether it will soon be over.
+    pub(crate) fn is_quick(&self) -> bool {
+        !self.barrier.is_slow.load(Ordering::Relaxed)
+    }
+
+    fn end(self, succeeded: bool) {
+        self.barrier.is_slow.store(self.begun.elapsed() > QUICK, Ordering::Relaxed);
+        self.barrier.change(|state| {
+            state.flushing = false;
+            let last = if succeeded { &mut state.succeeded } else { &mut state.failed };
+            *last = self.number;
+        });
+    }
+}
+
+/// Whether the kernel would have to flush the drive after each durable write.
+fn needs_flushes(sys: &Path, drive: &str) -> bool {
+    let queue = sys.join("block").join(drive).join("queue");
+    let says = |what, text| std::fs::read_to_string(queue.join(what)).is_ok_and(|is| is.trim() == text);
+    says("write_cache", "write back") && says("fua", "0")
+}
+
+/// Whether a direct write changes nothing but blocks of the file that are recorded as written.
+fn is_overwritten_in_place(file: &File, size: u64) -> bool {
+    let is_ext4 = rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type == EXT4);
+    // Zero with data=journal, which makes direct I/O what is not.
+    let direct = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .is_ok_and(|state| state.stx_dio_offset_align > 0);
+    // What is allocated and was never written counts as a hole.
+    let hole = rustix::fs::seek(file, SeekFrom::Hole(0));
+    is_ext4 && direct && hole.is_ok_and(|at| at >= size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a write that has ended would do now; `None`: wait.
+    fn part(written: &Written) -> Option<Part> {
+        match written.poll_part(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(part) => Some(part),
+            Poll::Pending => None,
+        }
+    }
+
+    fn flushing(written: &Written) -> Flushing {
+        match part(written) {
+            Some(Part::Flush(flushing)) => flushing,
+            _ => panic!("the flush falls to it"),
+        }
+    }
+
+    fn two() -> [Behind; 2] {
+        let barrier = Arc::default();
+        [Behind::new(Arc::clone(&barrier)), Behind::new(barrier)]
+    }
+
+    #[test]
+    fn one_flush_is_for_all_that_were_written_before_it() {
+        let [a, b] = two();
+        let (first, second) = (a.begin().unwrap(), b.begin().unwrap());
+        let first = first.end();
+        assert!(part(&first).is_none(), "the other one's is soon done");
+        let second = second.end();
+        let flush = flushing(&second);
+        assert!(part(&first).is_none(), "it is under way");
+        flush.end(true);
+        assert!(matches!(part(&first), Some(Part::Covered)));
+    }
+
+    #[test]
+    fn what_was_written_during_a_flush_needs_the_next_one() {
+        let [a, b] = two();
+        let (first, second) = (a.begin().unwrap(), b.begin().unwrap());
+        let (first, second) = (first.end(), second.end());
+        let flush = flushing(&first);
+        let late = b.begin().unwrap().end();
+        flush.end(true);
+        assert!(matches!(part(&second), Some(Part::Covered)));
+        flushing(&late).end(true);
+    }
+
+    #[test]
+    fn a_write_that_has_begun_since_is_not_waited_for() {
+        let [a, b] = two();
+        let first = a.begin().unwrap().end();
+        let _later = b.begin().unwrap();
+        flushing(&first).end(true);
+    }
+
+    #[test]
+    fn a_flush_that_fails_is_no_news_of_other_files() {
+        let [a, b] = two();
+        let (first, second) = (a.begin().unwrap(), b.begin().unwrap());
+        let (first, second) = (first.end(), second.end());
+        flushing(&first).end(false);
+        assert!(matches!(part(&second), Some(Part::Uncovered)));
+    }
+
+    #[test]
+    fn a_device_alone_has_nothing_to_share() {
+        let [a, b] = two();
+        drop(b);
+        assert!(a.begin().is_none());
+    }
+
+    #[test]
+    fn a_drive_that_writes_through_or_has_fua_needs_no_flushes() {
+        let sys = tempfile::tempdir().unwrap();
+        let queue = sys.path().join("block/sdx/queue");
+        std::fs::create_dir_all(&queue).unwrap();
+        for (cache, fua, needs) in
+            [("write back\n", "0\n", true), ("write back\n", "1\n", false), ("write through\n", "0\n", false)]
+        {
+            std::fs::write(queue.join("write_cache"), cache).unwrap();
+            std::fs::write(queue.join("fua"), fua).unwrap();
+            assert_eq!(needs_flushes(sys.path(), "sdx"), needs, "{cache} {fua}");
+        }
+        assert!(!needs_flushes(sys.path(), "sdy"));
+    }
+}
