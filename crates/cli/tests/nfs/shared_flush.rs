@@ -20,13 +20,15 @@ fn write_on(mut c: Client, file: FileHandle, byte: u8, done: &AtomicU64) -> u64 
     unreachable!("there is no end to the numbers")
 }
 
-/// The drive, with both cache files, loses what it was not told to flush, and the server is killed.
+/// The drive with both cache files and the slow disks lose what they were not told to flush, and the server is killed.
 fn cut(fs: &'static str, seed: &str) {
-    let Some(drive) = Array::instant(fs) else { return };
+    let (Some(drive), Some(disks)) = (Array::new(fs), Array::new("ext4")) else { return };
+    // As an SSD; its cache is not empty again at once.
+    drive.ask(&["inject", "slow", "--factor", "0.1"]);
     let caches = ["a", "b"].map(|name| drive.at.join(name).to_str().unwrap().to_owned());
     let flags =
         ["--mode", "write-back", "--cache-size", "64MiB", "--cache", &caches[0], "--cache", &caches[1]];
-    let mut server = Serve::new().flags(&flags).start();
+    let mut server = disks.serve().flags(&flags).start();
     let root = server.connect().root();
     let files: Vec<_> = (0..CLIENTS)
         .map(|n| (server.connect().new_file(&root, &[b'a' + n], 0o644), n + 1, server.connect()))
@@ -42,11 +44,13 @@ fn cut(fs: &'static str, seed: &str) {
             std::thread::yield_now();
         }
         drive.cut_power(seed);
+        disks.cut_power(seed);
         server.kill();
         writing.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    assert!(drive.power_on(), "{fs}, seed {seed}");
+    assert!(drive.power_on() && disks.power_on(), "{fs}, seed {seed}");
     server.start();
+    assert!(done.into_inner() >= 1000, "{fs}, seed {seed}: writes were refused before the cut");
     let mut c = server.connect();
     for (file, byte, blocks) in acknowledged {
         for n in 0..blocks {
@@ -60,6 +64,6 @@ fn cut(fs: &'static str, seed: &str) {
 #[test]
 fn what_is_on_cache_files_of_one_drive_survives_a_power_cut() {
     for fs in ["ext4", "xfs"] {
-        ["1", "2", "3"].into_iter().for_each(|seed| cut(fs, seed));
+        ["1", "2"].into_iter().for_each(|seed| cut(fs, seed));
     }
 }
