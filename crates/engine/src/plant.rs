@@ -27,5 +27,6 @@ forebay_plant::plants![
     "what is moved within the log is taken for clean",
     "a lost device is not recorded",
     "lone legs are taken for mirrored",
+    "a device leaves with what only it and another have",
     "two write frames at once",
 ];

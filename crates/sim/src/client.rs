@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::io::{Clock as _, Device, Time};
-use forebay_engine::{Engine, Error, Event, Object};
+use forebay_engine::{ChangeError, Engine, Error, Event, Object};
 use forebay_lock::Mutex;
 
 use crate::backing::Store;
@@ -140,7 +140,7 @@ impl Client {
             Kind::Remove => self.replace_some().await,
             Kind::Flush => self.flush().await,
             Kind::Mode => self.switch_mode(),
-            Kind::Add => self.add_device().await,
+            Kind::Add => drop(self.add_device().await),
             Kind::Drain => self.remove_device().await,
             Kind::Sleep => {
                 let rest = self.rng.time(Duration::ZERO, self.shared.habits.rest);
@@ -398,29 +398,40 @@ impl Client {
         }
     }
 
-    async fn add_device(&mut self) {
-        let Some(disk) = self.shared.spares.lock().pop() else { return };
+    /// Adds a spare device, if there is one; returns it if that worked.
+    pub async fn add_device(&mut self) -> Option<Disk> {
+        let disk = self.shared.spares.lock().pop()?;
         self.shared.tell(|| format!("add {}", disk.name()));
         self.shared.joined.lock().push(disk.clone());
         let result = self.engine.add_device(Arc::new(disk.clone()), false).await;
         self.shared.tell(|| format!("add {}: {:?}", disk.name(), result.is_ok()));
-        if result.is_ok() {
-            self.shared.outdated.lock().retain(|name| name != disk.name());
-            self.shared.hits.hit(Fault::DeviceAdded);
-        }
+        result.ok()?;
+        self.shared.outdated.lock().retain(|name| name != disk.name());
+        self.shared.hits.hit(Fault::DeviceAdded);
+        Some(disk)
     }
 
     async fn remove_device(&mut self) {
         let Some(disk) = self.shared.removable.lock().pop() else { return };
+        // In vain where another one has died: this one is needed.
+        let _ = self.remove(&disk).await;
+    }
+
+    /// Takes a device out of the pool.
+    ///
+    /// # Errors
+    /// It stays.
+    pub async fn remove(&mut self, disk: &Disk) -> Result<(), ChangeError> {
         self.shared.tell(|| format!("remove {}", disk.name()));
         let result = self.engine.remove_device(disk.name()).await;
-        self.shared.tell(|| format!("remove {}: {:?}", disk.name(), result.is_ok()));
+        self.shared.tell(|| format!("remove {}: {result:?}", disk.name()));
         if result.is_ok() {
             self.shared.hits.hit(Fault::DeviceRemoved);
             // It is out of the pool for good: what it holds must not count any more.
             disk.vanish();
             self.shared.left.lock().push(disk.name().to_owned());
         }
+        result
     }
 }
 

@@ -12,6 +12,7 @@ mod golden;
 pub mod gremlin;
 pub mod hits;
 pub mod joined;
+pub mod leaver;
 pub mod model;
 pub mod namespace;
 pub mod notes;

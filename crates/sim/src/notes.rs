@@ -67,6 +67,12 @@ impl Ledger {
         self.durable = self.durable.max(id);
     }
 
+    /// Every device is gone for good.
+    pub fn lose_all(&mut self) {
+        self.written.clear();
+        (self.durable, self.let_go) = (0, 0);
+    }
+
     /// What the engine found is compared with what was written before; from now on it has to be found again. Unless
     /// `strict`, both copies of a note may be lost.
     pub fn recovered(&mut self, notes: &[Note], strict: bool) -> Result<(), String> {

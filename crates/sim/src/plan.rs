@@ -57,6 +57,8 @@ pub enum Trouble {
     /// Headers of segments rot at a restart; once the engine says that everything is mirrored again, the other device
     /// goes.
     LoneLegs,
+    /// Devices are removed in service, and one dies for good meanwhile or later.
+    Leaving,
 }
 
 const TROUBLES: [Trouble; 19] = [
@@ -187,6 +189,11 @@ impl Plan {
                 troubles.clear();
                 disaster = Some(Disaster::AllGone);
             }
+            4 | 5 if count > 1 => {
+                troubles = vec![Trouble::Leaving];
+                (disaster, sessions) = (None, apart.within(1, 5) as u32);
+                lone = Some(apart.pick(&[0, 1, 600]) * Duration::from_secs(1));
+            }
             _ => {}
         }
         let mut divided = Rng::new(mix(mix(rng.clone().draw())));
@@ -213,8 +220,9 @@ impl Plan {
         };
         if let Some(destage_after) = lone {
             // Much that is dirty, for as long as can be.
-            (plan.mode, plan.destage_after, plan.crashes) = (Mode::WriteBack, destage_after, 10_000);
+            (plan.mode, plan.destage_after) = (Mode::WriteBack, destage_after);
             plan.habits.modes.clear();
+            plan.crashes = if plan.has(Trouble::Leaving) { plan.crashes.min(5000) } else { 10_000 };
         }
         plan
     }
@@ -244,7 +252,7 @@ impl Plan {
     pub fn device_fails(&self) -> bool {
         use Trouble::*;
         let all = [WriteError, FlushError, Vanish, Missing, Wiped, LatentPassing, LatentLasting, LostWrite];
-        let late = [VanishOnRead, LoneLegs];
+        let late = [VanishOnRead, LoneLegs, Leaving];
         all.iter().chain(&late).any(|trouble| self.has(*trouble))
             || self.has(MisdirectedWrite)
             || self.has(MisdirectedRead)

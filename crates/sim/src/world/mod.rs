@@ -21,7 +21,7 @@ use crate::hits::Hits;
 use crate::model::Model;
 use crate::notes::Notary;
 use crate::objects::Objects;
-use crate::plan::Plan;
+use crate::plan::{Plan, Trouble};
 use crate::rng::Rng;
 
 /// Longer than anything may take, faults included.
@@ -105,7 +105,8 @@ impl World {
         for _ in 0..plan.objects {
             objects.create(&mut rng, plan.habits.extent, &store, &mut model);
         }
-        let removable = if disks.len() > 2 { disks.iter().skip(2).cloned().collect() } else { Vec::new() };
+        let kept = if plan.has(Trouble::Leaving) { 0 } else { 2 };
+        let removable = disks.iter().skip(kept).cloned().collect();
         let shared = Shared {
             executor,
             store,
@@ -153,7 +154,7 @@ impl World {
 
     pub(super) fn allowed(&self) -> Allowed {
         let damage = self.plan.disaster.is_some();
-        let no_device = damage;
+        let no_device = damage || self.plan.has(Trouble::Leaving);
         let late = self.plan.is_late();
         Allowed { backing: self.plan.backing_fails() || damage, damage, no_device, late }
     }

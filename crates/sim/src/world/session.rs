@@ -12,6 +12,7 @@ use crate::disk::{self, Disk};
 use crate::executor::Stop;
 use crate::gremlin::{Gremlin, heal};
 use crate::hits::Fault;
+use crate::leaver::Leaver;
 use crate::plan::{Disaster, Trouble};
 
 impl World {
@@ -54,6 +55,7 @@ impl World {
     /// Nothing goes wrong any more: everything must come out right.
     pub(super) fn last_session(&mut self) -> Result<(), String> {
         heal(&self.shared, self.victim());
+        self.victim().vanish_in(None);
         for disk in &self.disks {
             disk.set_rates(disk::Rates::default());
         }
@@ -112,6 +114,9 @@ impl World {
         if !self.plan.troubles.is_empty() || self.plan.disaster == Some(Disaster::AllGone) {
             self.shared.executor.start("gremlin", Box::pin(gremlin.run()));
         }
+        if self.plan.has(Trouble::Leaving) {
+            self.start_leavers(engine);
+        }
         if self.plan.disaster == Some(Disaster::DropFlushes) {
             for disk in &self.disks {
                 disk.set_rates(disk::Rates { drop_flushes: true, ..disk::Rates::default() });
@@ -123,6 +128,17 @@ impl World {
         match self.shared.executor.run(LIMIT, done) {
             Stop::Done => Ok(()),
             stop => Err(stop),
+        }
+    }
+
+    /// Devices are removed; two of those who do that may get in each other's way.
+    fn start_leavers(&mut self, engine: &Arc<Engine>) {
+        let dies = self.rng.chance(8000);
+        for _ in 0..self.rng.pick(&[1, 1, 1, 2]) {
+            let client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
+            let (victim, rng) = (self.victim().clone(), self.rng.fork());
+            let leaver = Leaver { client, victim, dies, rng };
+            self.shared.executor.start("leaver", Box::pin(leaver.run()));
         }
     }
 
@@ -179,7 +195,8 @@ impl World {
             let joined = |disk: &&Disk| !self.shared.left.lock().contains(&disk.name().to_owned());
             self.disks.iter().filter(joined).for_each(Disk::appear);
         }
-        if self.disks.len() < 2 {
+        // A victim that leaves is gone for good.
+        if self.disks.len() < 2 || self.plan.has(Trouble::Leaving) {
             return;
         }
         if self.plan.has(Trouble::LoneLegs) {

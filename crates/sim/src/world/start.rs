@@ -14,7 +14,7 @@ use crate::executor::Stop;
 use crate::gremlin::heal;
 use crate::hits::Fault;
 use crate::notes::let_go_when_due;
-use crate::plan::Disaster;
+use crate::plan::{Disaster, Trouble};
 
 /// Why an engine could not be opened.
 enum Refused {
@@ -66,7 +66,14 @@ impl World {
                 Err(Refused::Pool(PoolError::Blank(name))) if self.leave_out(&name) => {
                     self.crash(Crash::Kill)
                 }
-                Err(Refused::Pool(error)) if troubled && self.plan.victim_fails() => {
+                // A removal was cut short when it had only this to do.
+                Err(Refused::Pool(PoolError::NoPool)) if self.plan.has(Trouble::Leaving) => {
+                    self.disks.iter().for_each(Disk::vanish);
+                    self.crash(Crash::Kill);
+                }
+                Err(Refused::Pool(error))
+                    if troubled && self.plan.victim_fails() && !self.plan.has(Trouble::Leaving) =>
+                {
                     // An administrator would try again, with the bad device in a better mood or left out.
                     self.shared.tell(|| format!("the pool does not open: {error}"));
                     self.crash(Crash::Kill);
@@ -84,7 +91,8 @@ impl World {
 
     /// A device whose adding or removing was cut short is left out, as the message says.
     fn leave_out(&mut self, name: &str) -> bool {
-        let changed = self.disks.len() > self.plan.devices.len()
+        let changed = self.plan.has(Trouble::Leaving)
+            || self.disks.len() > self.plan.devices.len()
             || self.shared.removable.lock().len() < self.disks.len();
         let found = self.disks.iter().find(|disk| disk.name() == name && changed);
         found.inspect(|disk| disk.vanish()).is_some()
@@ -100,6 +108,23 @@ impl World {
         }
     }
 
+    /// No device is left: somebody begins with new ones. What was acknowledged is in the backing store.
+    fn replace_all(&mut self) {
+        self.shared.hits.hit(Fault::NoneLeft);
+        for number in 0..2 {
+            let (name, rng) = (format!("new{}", self.disks.len() + number), self.rng.fork());
+            self.disks.push(Disk::new(&self.shared.executor, &name, 64 << 20, rng, &self.shared.hits));
+        }
+        self.shared.notes.lock().lose_all();
+        self.formatted = false;
+    }
+
+    /// Devices that the pool does without have left it: who hears of it takes them away.
+    fn put_away(&self, pool: &Pool) {
+        let is_member = |disk: &Disk| pool.present().any(|(_, device)| device.name() == disk.name());
+        self.disks.iter().filter(|disk| !disk.is_gone() && !is_member(disk)).for_each(Disk::vanish);
+    }
+
     fn open(&mut self) -> Result<Arc<Engine>, Refused> {
         if let [only] = &self.disks[..]
             && only.is_gone()
@@ -108,6 +133,9 @@ impl World {
             only.appear();
             only.wipe();
             self.formatted = false;
+        }
+        if self.plan.has(Trouble::Leaving) && self.disks.iter().all(Disk::is_gone) {
+            self.replace_all();
         }
         let mut disks: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
         if disks.len() > 1 && self.rng.chance(3000) {
@@ -129,6 +157,9 @@ impl World {
         self.shared.tell(|| format!("pool: {pool:?}"));
         self.formatted = true;
         self.check_outdated(&pool);
+        if self.plan.has(Trouble::Leaving) {
+            self.put_away(&pool);
+        }
         let shared = self.shared.clone();
         let executor = Arc::new(shared.executor.clone());
         let env = Env {

@@ -1,0 +1,88 @@
+//! The task that takes devices out of the pool, one after another, while another one may die: for good, which the task sees
+//! to as well.
+
+use std::time::Duration;
+
+use forebay_engine::ChangeError;
+use forebay_engine::io::{Clock as _, Device as _};
+
+use crate::client::Client;
+use crate::disk::Disk;
+use crate::hits::Fault;
+use crate::rng::Rng;
+
+/// What it can reach.
+pub struct Leaver {
+    /// Whose engine and world it is.
+    pub client: Client,
+    /// The device that may die.
+    pub victim: Disk,
+    /// Whether it does in this session.
+    pub dies: bool,
+    /// Its choices.
+    pub rng: Rng,
+}
+
+impl Leaver {
+    /// Goes on as long as there is a device to remove.
+    pub async fn run(mut self) {
+        let longest = self.rng.pick(&[1, 10, 100, 2000]) * Duration::from_millis(1);
+        while let Some(disk) = self.next() {
+            let rest = self.rng.time(Duration::ZERO, longest);
+            self.client.shared.executor.sleep(rest).await;
+            self.remove(disk).await;
+            if self.rng.chance(5000) {
+                self.add().await;
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Disk> {
+        let mut removable = self.client.shared.removable.lock();
+        removable.retain(|disk| !disk.is_gone());
+        let others = removable.iter().filter(|disk| disk.name() != self.victim.name());
+        let others: Vec<String> = others.map(|disk| disk.name().to_owned()).collect();
+        let name = match &others[..] {
+            [_, ..] if self.rng.chance(8000) => self.rng.pick(&others),
+            _ => removable.get(self.rng.index(removable.len()))?.name().to_owned(),
+        };
+        let at = removable.iter().position(|disk| disk.name() == name)?;
+        Some(removable.remove(at))
+    }
+
+    async fn remove(&mut self, disk: Disk) {
+        let alive = !self.victim.is_gone();
+        if self.dies && alive {
+            let most = self.rng.pick(&[10, 40, 100, 400]);
+            self.victim.vanish_in(Some(self.rng.below(most)));
+        }
+        let removed = self.client.remove(&disk).await;
+        let hits = &self.client.shared.hits;
+        if alive && self.victim.is_gone() && disk.name() != self.victim.name() {
+            hits.hit(Fault::DiedInRemoval);
+        }
+        match removed {
+            Ok(()) if self.dies && !self.victim.is_gone() && self.rng.chance(7000) => {
+                hits.hit(Fault::DiedAfterRemoval);
+                self.victim.vanish();
+            }
+            Ok(()) => {}
+            Err(error) => {
+                hits.hit(if matches!(error, ChangeError::Busy(_)) {
+                    Fault::RemovalBusy
+                } else {
+                    Fault::RemovalKept
+                });
+                self.client.shared.removable.lock().push(disk);
+                // Else it would ask again at once, for ever.
+                self.client.shared.executor.sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    async fn add(&mut self) {
+        if let Some(disk) = self.client.add_device().await {
+            self.client.shared.removable.lock().push(disk);
+        }
+    }
+}
