@@ -8,6 +8,7 @@ use crate::event::Event;
 use crate::io::Device;
 use crate::plant;
 use crate::pool::{PoolError, discard};
+use crate::wait::before;
 
 /// Why a device could not be added or removed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,8 +103,6 @@ impl Engine {
 
     /// Destages until the others can do without the device.
     async fn drain(&self, index: u16, name: &str) -> Result<(), ChangeError> {
-        // What segments on the device say of older copies on others has to be known.
-        self.warmed().await;
         if plant::active("a device leaves with what only it and another have") {
             return Ok(());
         }
@@ -112,13 +111,17 @@ impl Engine {
             let staying = self.segments.staying();
             since = match staying {
                 0 => return Err(PoolError::LastMember(name.to_owned()).into()),
+                // They have to do without it.
+                _ if self.segments.is_lost(index) => return Ok(()),
                 // From here on, nothing is accepted that needs two copies.
                 1 => since.or_else(|| Some(self.segments.next_seq())),
                 _ => None,
             };
-            // The segment being written leaves the log once it is followed by another.
-            self.log.want_roll();
-            self.flush().await.map_err(ChangeError::Drain)?;
+            let is_other = || self.segments.staying() != staying || self.segments.is_lost(index);
+            let other = self.space.until(|| is_other().then_some(()));
+            // A file system that does not answer holds up a flush, but not the news that another device has died.
+            let Some(flushed) = before(other, self.destage_all()).await else { continue };
+            flushed.map_err(ChangeError::Drain)?;
             let _wanting = self.notes.want();
             let ready = || {
                 let over = self.closing().then_some(Error::Closing).or_else(|| self.log.broken());
@@ -135,6 +138,15 @@ impl Engine {
                 return Ok(());
             }
         }
+    }
+
+    /// Destages all that a device which leaves may have.
+    async fn destage_all(&self) -> Result<(), Error> {
+        // What segments on the device say of older copies on others has to be known.
+        self.warmed().await;
+        // The segment being written leaves the log once it is followed by another.
+        self.log.want_roll();
+        self.flush().await
     }
 
     /// Tells the others that a drained device is gone.

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use crate::io::Io;
 use forebay_lock::Mutex;
 
 /// Where tasks wait until something changes.
@@ -32,8 +31,8 @@ impl Gate {
 }
 
 /// Waits for `future`, but no longer than `limit` takes; `None`: it took longer.
-pub(crate) async fn before<T>(limit: Io<()>, future: impl Future<Output = T>) -> Option<T> {
-    let (mut limit, mut future) = (limit, std::pin::pin!(future));
+pub(crate) async fn before<T>(limit: impl Future<Output = ()>, future: impl Future<Output = T>) -> Option<T> {
+    let (mut limit, mut future) = (std::pin::pin!(limit), std::pin::pin!(future));
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending => limit.as_mut().poll(context).map(|()| None),

@@ -76,6 +76,11 @@ impl Segments {
         self.inner.lock().staying()
     }
 
+    /// Whether a device has died.
+    pub(crate) fn is_lost(&self, device: u16) -> bool {
+        !self.inner.lock().is_there(device.into())
+    }
+
     /// Whether the others can do without the device that is being removed: no segment of the log is on it, or, where only one
     /// is left, nothing that needs two copies is in the log. Since segment `since` that has not been accepted.
     pub(crate) fn may_go(&self, device: u16, since: Option<u64>) -> bool {

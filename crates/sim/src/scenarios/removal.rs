@@ -10,6 +10,7 @@ use forebay_engine::{ChangeError, Engine, Event, Mode};
 use forebay_lock::Mutex;
 
 use super::{LIMIT, check, cut, with_client, world_with, write};
+use crate::backing::{Rates, Stuck};
 use crate::client::{Allowed, Client};
 use crate::executor::Stop;
 use crate::world::{Crash, World};
@@ -129,6 +130,44 @@ fn a_device_that_dies_while_it_is_being_removed_is_not_missed() {
     let mut events = 0..1000;
     let enough = events.find(|events| remove_and_lose(0, 0, *events));
     assert!(enough.is_some_and(|events| events > 10), "there was nothing to interrupt: {enough:?}");
+}
+
+/// Removes device 0 over a file system that does not answer, and has `lost` die meanwhile. What came of it has to be known
+/// long before the file system would be given up.
+fn remove_over_a_stuck_volume(lost: usize) -> Result<(), ChangeError> {
+    let (mut world, engine) = dirty_world(lost as u64, 2);
+    world.shared.store.set_rates(Rates { stuck: Some(Stuck::Sync), ..Rates::default() });
+    let executor = world.shared.executor.clone();
+    let ended = remove(&world, &engine, 0);
+    let begun = executor.time();
+    let pause = executor.clone();
+    let a_while = async move { pause.sleep(Duration::from_secs(1)).await };
+    assert_eq!(executor.block_on(LIMIT, a_while), Ok(()));
+    assert_eq!(*ended.lock(), None, "what is dirty is not in the backing store");
+    world.disks[lost].vanish();
+    // Somebody has to notice.
+    let notary = world.notary(&engine);
+    assert_eq!(executor.block_on(LIMIT, async move { notary.write_one(true).await }), Ok(()));
+    let result = end(&world, &ended);
+    assert!(executor.time() - begun < Duration::from_secs(2), "it waited for the file system");
+    check(&mut world, &engine);
+    world.shared.store.unstick();
+    write(&world, &engine, 30, 60);
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
+    world.crash(Crash::Kill);
+    result
+}
+
+#[test]
+fn the_death_of_another_device_is_noticed_while_a_removal_waits_for_a_file_system() {
+    assert!(is_last(&remove_over_a_stuck_volume(1).unwrap_err(), "disk0"));
+}
+
+#[test]
+fn the_death_of_a_device_is_noticed_while_its_removal_waits_for_a_file_system() {
+    assert_eq!(remove_over_a_stuck_volume(0), Ok(()));
 }
 
 /// Whether a device says that it is a member of a pool.
