@@ -9,7 +9,8 @@ const PROBE: u32 = 64;
 /// The longest while, for a thread that finds its core wanted by others each time it tries: seconds, where waits are many.
 const PROBE_LIMIT: u32 = 1 << 16;
 
-/// Two polls further apart than this: somebody else needed the core, and a sleeper would get it back sooner.
+/// Two polls further apart than this, and the thread had not the core meanwhile: somebody else needed it, and a sleeper would
+/// get it back sooner. If it had, the machine did something else (an interrupt, a host with other guests): says nothing.
 const CONTENDED: Duration = Duration::from_micros(20);
 
 /// Decides whether to poll before a sleep: a wake-up costs up to 40 us on a virtual machine, polling costs a
@@ -34,10 +35,15 @@ impl Spinner {
 
     /// Calls `ready` until it is true (returned) or the limit is over.
     pub fn spin(&mut self, ready: impl FnMut() -> bool) -> bool {
-        self.spin_by(Instant::now, ready)
+        self.spin_by(Instant::now, switches, ready)
     }
 
-    fn spin_by(&mut self, mut clock: impl FnMut() -> Instant, mut ready: impl FnMut() -> bool) -> bool {
+    fn spin_by(
+        &mut self,
+        mut clock: impl FnMut() -> Instant,
+        switches: impl Fn() -> i64,
+        mut ready: impl FnMut() -> bool,
+    ) -> bool {
         if self.limit.is_zero() {
             return false;
         }
@@ -49,13 +55,13 @@ impl Spinner {
             // So would a sleeper have found: it says nothing about spinning.
             return true;
         }
-        let start = clock();
+        let (start, before) = (clock(), switches());
         let mut last = start;
         loop {
             std::thread::yield_now();
             let found = ready();
             let now = clock();
-            if now - last > CONTENDED {
+            if now - last > CONTENDED && switches() > before {
                 self.skip = self.gap;
                 self.gap = (self.gap * 2).min(PROBE_LIMIT);
                 return found;
@@ -76,24 +82,53 @@ impl Spinner {
     }
 }
 
+/// How often another thread got this one's core so far.
+fn switches() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: it is written to as long as it lives, and zeros are one.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nvcsw + usage.ru_nivcsw
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     /// How many of `waits` are spun through, where polls are so far apart and `ready` says what the poll of that number within
-    /// its wait finds.
+    /// its wait finds. Another thread gets the core between two polls.
     fn spun(spinner: &mut Spinner, waits: u32, apart: Duration, ready: impl Fn(u32) -> bool) -> u32 {
-        let (mut spun, mut now) = (0, Instant::now());
+        spun_with(spinner, waits, apart, 1, ready)
+    }
+
+    /// The same with so many switches to other threads each time.
+    fn spun_with(
+        spinner: &mut Spinner,
+        waits: u32,
+        apart: Duration,
+        each: i64,
+        ready: impl Fn(u32) -> bool,
+    ) -> u32 {
+        let (mut spun, mut now, switched) = (0, Instant::now(), Cell::new(0));
         for _ in 0..waits {
             let mut polls = 0;
             let clock = || {
                 now += apart;
+                switched.set(switched.get() + each);
                 now
             };
-            spinner.spin_by(clock, || {
-                polls += 1;
-                ready(polls)
-            });
+            spinner.spin_by(
+                clock,
+                || switched.get(),
+                || {
+                    polls += 1;
+                    ready(polls)
+                },
+            );
             spun += u32::from(polls > 0);
         }
         spun
@@ -133,6 +168,12 @@ mod tests {
         }
         assert_ne!(spun(&mut spinner, PROBE_LIMIT + 1, SOON, found), 0, "not for ever");
         assert_eq!(spun(&mut spinner, PROBE, SOON, found), PROBE);
+    }
+
+    #[test]
+    fn a_machine_that_stops_for_a_moment_wants_no_core() {
+        let mut spinner = Spinner::new(LATE * 2);
+        assert_eq!(spun_with(&mut spinner, 4 * PROBE, LATE, 0, |poll| poll == 2), 4 * PROBE);
     }
 
     #[test]
