@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_engine::{Note, NoteId};
 use forebay_oplog::{Identity, Intent, Operation, Outcome, Record};
 
-use super::server::{Ended, Logged};
+use super::server::{Answer, Ended, Logged, Xid};
 use super::world::World;
 use crate::hits::Fault;
 use crate::namespace::check::{Crash, Expected};
@@ -25,6 +25,8 @@ pub(super) struct Crashed {
     left: usize,
     answers: BTreeMap<u64, Logged>,
     order: Vec<u64>,
+    /// The requests with an answer in the log when it began.
+    known: BTreeSet<Xid>,
     /// Those in the log, once that was read.
     logged: Option<BTreeSet<u64>>,
 }
@@ -39,7 +41,9 @@ impl Crashed {
         }
         let left = world.shared.store.lock().transactions();
         let initial = world.initial.clone();
-        Crashed { initial, before: world.before, steps, begin, left, answers, order, logged: None }
+        let known = world.kept.iter().filter_map(|(_, it)| Answer::read(&it.reply));
+        let known = known.map(|(xid, _)| xid).collect();
+        Crashed { initial, before: world.before, steps, begin, left, answers, order, known, logged: None }
     }
 
     /// Only so many transactions are left.
@@ -51,8 +55,19 @@ impl Crashed {
         self.left - self.begin
     }
 
+    /// No request was carried out twice, or once more with its answer in the log.
+    fn check_once(&self) -> Result<(), String> {
+        let mut known = self.known.clone();
+        let carried_out = self.steps.iter().filter_map(|step| Answer::read(&step.done.operation.reply));
+        match carried_out.map(|(xid, _)| xid).find(|xid| !known.insert(*xid)) {
+            Some(xid) => Err(format!("request {xid} was carried out twice (P14)")),
+            None => Ok(()),
+        }
+    }
+
     /// Compares the log with what was put into it, after notes up to `let_go` may have gone.
     fn check_log(&mut self, found: &BTreeMap<u64, Operation>, let_go: NoteId) -> Result<(), String> {
+        self.check_once()?;
         let mut logged = BTreeSet::new();
         for Step { done, .. } in &self.steps {
             let number = done.operation.number;
@@ -140,6 +155,15 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// The tree must be that of all that was done since the last start.
+    pub(super) fn check_names_after_stop(&mut self) -> Result<(), String> {
+        if let Some(crashed) = &mut self.crashed {
+            crashed.check_once()?;
+            crashed.logged = Some(crashed.steps.iter().map(|step| step.done.operation.number).collect());
+        }
+        self.check_names(0)
     }
 
     /// What a crash left to do.

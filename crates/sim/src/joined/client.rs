@@ -10,22 +10,18 @@ use forebay_engine::io::{BackingError, Clock as _, Time};
 use forebay_lock::Mutex;
 use forebay_oplog::{Identity, Kind};
 
-use super::server::Server;
+use super::calls::{CHANGES, Calls};
+use super::server::{Server, Xid};
 use super::store::Store;
 use crate::client::stamp;
 use crate::executor::Executor;
 use crate::hits::{Fault, Hits};
 use crate::model::Model;
-use crate::namespace::choice::{any_link_request, any_place, any_request};
-use crate::namespace::request::{How, Request};
 use crate::register::OPERATIONS;
 use crate::rng::Rng;
 
 /// Files that a world can tell apart.
 const FILES: u8 = 200;
-
-/// Changes of names in a session: as many as [`crate::namespace::history::Set`] has bits for, but for those under way.
-const CHANGES: usize = 50;
 
 /// How clients behave.
 #[derive(Clone, Debug)]
@@ -40,6 +36,8 @@ pub(super) struct Habits {
     pub(super) links: u32,
     /// Chances in 10,000 that a client makes a file, changes it and removes it at once.
     pub(super) brief: u32,
+    /// Chances in 10,000 that a request for such a change comes twice, and that its answer is lost.
+    pub(super) again: u32,
     /// Chances in 10,000 that a write is stable.
     pub(super) stable: u32,
     /// No write is longer, in bytes.
@@ -60,6 +58,8 @@ pub(super) struct Shared {
     pub(super) model: Mutex<Model>,
     /// The model's numbers for files, by what they are called outside.
     pub(super) files: Mutex<Files>,
+    /// What was asked for.
+    pub(super) calls: Mutex<Calls>,
     /// What went wrong first.
     pub(super) failure: Mutex<Option<String>>,
     /// What happened, for people; only kept if asked for.
@@ -130,11 +130,16 @@ pub(super) struct Client {
     pub(super) habits: Habits,
     /// Its choices.
     pub(super) rng: Rng,
+    /// Requests of earlier sessions of which it waits for the answer.
+    pub(super) waits: Vec<Xid>,
 }
 
 impl Client {
     /// Does what it does in a session.
     pub(super) async fn run(mut self) {
+        for xid in std::mem::take(&mut self.waits) {
+            self.ask_again(xid).await;
+        }
         for _ in 0..self.habits.operations {
             self.act().await;
             if self.shared.failure.lock().is_some() {
@@ -167,45 +172,6 @@ impl Client {
                 self.shared.executor.sleep(rest).await;
             }
         }
-    }
-
-    async fn change(&mut self) {
-        let request = {
-            let volume = &self.shared.store.lock().volume;
-            match self.rng.chance(self.habits.links) {
-                true => any_link_request(&mut self.rng, volume),
-                false => any_request(&mut self.rng, volume),
-            }
-        };
-        self.ask(request).await;
-    }
-
-    /// Returns what was made, if anything was.
-    async fn ask(&mut self, request: Request) -> Option<Identity> {
-        self.server.found().await;
-        let done = self.server.change(request).await;
-        self.shared.tell(|| match &done {
-            Ok((done, _)) => format!("answered: {} {:?}", done.operation.number, done.request),
-            Err(refused) => format!("refused: {refused}"),
-        });
-        let (done, removed) = done.ok()?;
-        if let Some(removed) = removed {
-            self.shared.forget(removed);
-        }
-        done.made()
-    }
-
-    /// A file is removed soon after it was made: its removal may be in the file system only, and be undone.
-    async fn live_briefly(&mut self) {
-        let place = any_place(&mut self.rng, &self.shared.store.lock().volume, false);
-        let Some(file) = self.ask(Request::Create(place.clone(), How::Guarded)).await else { return };
-        let Some(number) = self.shared.number(file) else { return };
-        self.shared.hits.hit(Fault::JoinedBrief);
-        match self.rng.below(3) {
-            0 => self.resize(file, number, self.habits.longest).await,
-            _ => self.write(file, number, 0..self.habits.longest, true).await,
-        }
-        self.ask(Request::Remove(place)).await;
     }
 
     /// A file of which somebody has a handle.
@@ -245,7 +211,7 @@ impl Client {
         self.write(file, number, offset..offset + len, stable).await;
     }
 
-    async fn write(&self, file: Identity, number: u8, range: Range<u64>, stable: bool) {
+    pub(super) async fn write(&self, file: Identity, number: u8, range: Range<u64>, stable: bool) {
         let (offset, len) = (range.start, range.end - range.start);
         let (open, running) = self.shared.model.lock().load(number, &range);
         if running >= 3 {
@@ -328,18 +294,18 @@ impl Client {
         self.resize(file, number, size).await;
     }
 
-    async fn resize(&self, file: Identity, number: u8, size: u64) {
+    pub(super) async fn resize(&self, file: Identity, number: u8, size: u64) {
         if self.shared.model.lock().load(number, &(0..u64::MAX / 2)).0 + 4 > OPERATIONS {
             return self.commit(file, number).await;
         }
-        let shared = self.shared.clone();
+        let (shared, xid) = (self.shared.clone(), self.shared.calls.lock().next());
         let mut begun = None;
         let begin = || {
             let id = shared.model.lock().begin_truncate(number, size, Time::default());
             shared.tell(|| format!("truncate {id} of {file:?} ({number}) to {size}"));
             begun = Some(id);
         };
-        let result = self.server.resize(file, size, begin).await;
+        let result = self.server.resize(xid, file, size, begin).await;
         let Some(id) = begun else { return };
         self.shared.hits.hit(Fault::JoinedCut);
         match result {

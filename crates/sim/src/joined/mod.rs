@@ -2,6 +2,7 @@
 //! in front of a virtual file system that has all three. Power cuts of all of it at once; then the real recovery of the
 //! engine and of `forebay-oplog`.
 
+mod calls;
 mod check;
 mod client;
 pub mod plant;

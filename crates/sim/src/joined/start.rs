@@ -8,6 +8,7 @@ use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Note, Opening, Settings};
 use forebay_oplog::{Found, Identity, Intent, Operation, Record, reconcile};
 
+use super::plant;
 use super::server::Server;
 use super::store::key;
 use super::world::{LIMIT, World};
@@ -57,12 +58,14 @@ impl World {
         // What the last server left in memory would be lost with the power later, after it was seen.
         self.shared.executor.block_on(LIMIT, self.shared.store.settle())?;
         let opening = self.begin_engine()?;
-        let (checkpoint, last) = self.recover_names(opening.notes())?;
+        let (found, checkpoint, last) = self.recover_names(opening.notes())?;
         let opened = self.shared.executor.block_on(LIMIT, opening.finish())?;
         let (engine, _) =
             opened.map_err(|error| Refused::Wrong(format!("the engine does not start: {error}")))?;
         let (shared, rng) = (self.shared.clone(), self.rng.fork());
-        let server = Server::new(&shared.executor, &shared.store, engine, &shared.hits, rng, last);
+        let remembers = !plant::active("replies in the log are not remembered");
+        let replies = found.replies().filter(|_| remembers);
+        let server = Server::new(&shared.executor, &shared.store, engine, &shared.hits, rng, last, replies);
         let server = Arc::new(server);
         self.serve(&server);
         let dirty =
@@ -85,6 +88,8 @@ impl World {
         self.initial = state.volume.with(&state.volume.state);
         (self.begin, self.before) = (state.transactions(), last);
         drop(state);
+        let operations = self.kept.iter().map(|(_, operation)| operation);
+        self.shared.calls.lock().begin_session(last, operations);
         self.crashed = None;
     }
 
@@ -123,9 +128,9 @@ impl World {
         opening?.map_err(|error| wrong("the engine does not open")(error.to_string()))
     }
 
-    /// Makes the tree equal to the log, durably. Returns the checkpoint in the log, and the highest number in it and in the
-    /// slots.
-    fn recover_names(&mut self, notes: &[Note]) -> Result<(u64, u64), Refused> {
+    /// Makes the tree equal to the log, durably. Returns what the log has, its checkpoint, and the highest number in it and in
+    /// the slots.
+    fn recover_names(&mut self, notes: &[Note]) -> Result<(Found, u64, u64), Refused> {
         let found = Found::read(notes.iter().map(|note| &*note.bytes));
         let found = found.ok_or_else(|| Refused::Wrong("a note is no record".to_owned()))?;
         self.check_log(notes).map_err(Refused::Wrong)?;
@@ -140,7 +145,7 @@ impl World {
         if !intents.is_empty() || operations.iter().any(|operation| operation.number > checkpoint) {
             self.reconcile(operations, checkpoint)?;
         }
-        Ok((checkpoint, last))
+        Ok((found, checkpoint, last))
     }
 
     fn reconcile(&mut self, operations: &[Operation], checkpoint: u64) -> Result<(), Refused> {

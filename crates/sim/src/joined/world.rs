@@ -95,6 +95,7 @@ impl Plan {
                 operations: rng.within(5, 120) as u32 / clients + 1,
                 names: rng.pick(&[2000, 4000, 7000]),
                 links: rng.pick(&[0, 0, 8000]),
+                again: rng.pick(&[0, 500, 3000]),
                 brief: rng.pick(&[0, 2000, 8000]),
                 stable: rng.pick(&[2000, 6000, 10_000]),
                 longest,
@@ -127,6 +128,7 @@ impl World {
             hits,
             model: Mutex::new(model),
             files: Mutex::new(Files::default()),
+            calls: Mutex::default(),
             failure: Mutex::new(None),
             log: keep_log.then(Mutex::default),
         };
@@ -211,8 +213,11 @@ impl World {
     fn work(&mut self, server: &Arc<Server>) -> Result<(), Stop> {
         let executor = self.shared.executor.clone();
         let left = Arc::new(AtomicU32::new(self.plan.habits.clients));
-        for _ in 0..self.plan.habits.clients {
-            let client = self.client(server);
+        let clients = self.plan.habits.clients;
+        let waits = self.shared.calls.lock().unanswered();
+        for index in 0..clients {
+            let mut client = self.client(server);
+            client.waits = waits.iter().copied().skip(index as usize).step_by(clients as usize).collect();
             let left = left.clone();
             let work = async move {
                 client.run().await;
@@ -241,7 +246,7 @@ impl World {
 
     fn client(&mut self, server: &Arc<Server>) -> Client {
         let (shared, habits) = (self.shared.clone(), self.plan.habits.clone());
-        Client { shared, server: server.clone(), habits, rng: self.rng.fork() }
+        Client { shared, server: server.clone(), habits, rng: self.rng.fork(), waits: Vec::new() }
     }
 
     /// The tasks of a server that is in service.
@@ -327,6 +332,13 @@ impl World {
         let server = self.start(0)?;
         let ends = |what| move |stop: Stop| format!("{what} does not end: {stop:?}");
         self.look(&server).map_err(ends("a look at everything"))?;
+        let (client, waits) = (self.client(&server), self.shared.calls.lock().unanswered());
+        let again = async move {
+            for xid in waits {
+                client.ask_again(xid).await;
+            }
+        };
+        self.shared.executor.block_on(LIMIT, again).map_err(ends("an answer"))?;
         let theirs = server.clone();
         let flush = async move { theirs.engine.flush().await };
         let flushed = self.shared.executor.block_on(LIMIT, flush).map_err(ends("a flush"))?;
@@ -340,7 +352,7 @@ impl World {
         drop(server);
         self.crash(Crash::PowerCut);
         self.failure()?;
-        self.check_names(0)?;
+        self.check_names_after_stop()?;
         let state = self.shared.store.lock();
         for (file, number) in self.shared.numbered() {
             self.shared.model.lock().check_backing(number, state.content(file).as_ref(), false)?;

@@ -5,17 +5,19 @@ use crate::joined::plant;
 
 impl Server {
     /// Carries out a change of names or attributes; done when it is durable. Also returns the object that lost its last name.
-    pub(in crate::joined) async fn change(
+    pub(super) async fn change(
         &self,
+        xid: Xid,
         request: Request,
     ) -> Result<(Done, Option<Identity>), Refused> {
         self.pause().await;
         let locked = self.lock(&request).await;
-        self.change_locked(request, locked, false).await
+        self.change_locked(xid, request, locked, false).await
     }
 
     pub(super) async fn change_locked(
         &self,
+        xid: Xid,
         request: Request,
         locked: Locked<'_>,
         sized: bool,
@@ -23,7 +25,7 @@ impl Server {
         let journal = sized || self.engine.effective_mode() != Mode::WriteBack;
         let (done, slot) = match &request {
             Request::Rename(from, to) => {
-                let (number, slot, done) = self.rename(&request, [from.0, to.0]).await;
+                let (number, slot, done) = self.rename(xid, &request, [from.0, to.0]).await;
                 if done.is_err() {
                     // Others' records may have to wait for room, with nothing locked.
                     drop(locked);
@@ -32,7 +34,7 @@ impl Server {
                 }
                 (done?, Some(slot))
             }
-            _ => (self.carry_out(&request)?, None),
+            _ => (self.carry_out(xid, &request)?, None),
         };
         let ticket = done.made().map(|_| self.inner.lock().creations.begin());
         drop(locked);
@@ -48,6 +50,10 @@ impl Server {
         let record = Record::Operation(operation).encode();
         let number = done.operation.number;
         let (noted, comes) = promise();
+        if plant::active("an answer is kept before the record is durable") {
+            let answer = Answer::Done { number, made: done.made() };
+            self.inner.lock().replies.end(xid, answer);
+        }
         self.submit(number, Some(Turn { number, record, ticket, noted })).await;
         match comes.await {
             Ok(_) if plant::active("answered before the record is durable") => {}
@@ -84,18 +90,19 @@ impl Server {
     }
 
     /// Carries out anything but a RENAME, under its locks.
-    fn carry_out(&self, request: &Request) -> Result<Done, Refused> {
+    fn carry_out(&self, xid: Xid, request: &Request) -> Result<Done, Refused> {
         let number = self.inner.lock().numbers.last() + 1;
-        let done = self.act(request, number)?;
+        let done = self.act(xid, request, number)?;
         let begun = self.inner.lock().numbers.begin();
         assert_eq!(begun, number, "nobody else had a turn");
         Ok(done)
     }
 
-    fn act(&self, request: &Request, number: u64) -> Result<Done, Refused> {
+    fn act(&self, xid: Xid, request: &Request, number: u64) -> Result<Done, Refused> {
         let mut state = self.store.lock();
         let begin = state.transactions();
-        let done = carry_out(&mut state.volume, request, number, None, None)?;
+        let mut done = carry_out(&mut state.volume, request, number, None, None)?;
+        done.operation.reply = Answer::reply(xid, &done);
         let end = state.transactions();
         drop(state);
         let mut inner = self.inner.lock();
@@ -110,7 +117,12 @@ impl Server {
     }
 
     /// A RENAME has its number, and says in a slot what it is about to do, before it is carried out.
-    async fn rename(&self, request: &Request, dirs: [Identity; 2]) -> (u64, usize, Result<Done, Refused>) {
+    async fn rename(
+        &self,
+        xid: Xid,
+        request: &Request,
+        dirs: [Identity; 2],
+    ) -> (u64, usize, Result<Done, Refused>) {
         let slot = loop {
             if let Some(slot) = self.inner.lock().slots.pop() {
                 break slot;
@@ -124,7 +136,7 @@ impl Server {
             self.store.lock().volume.slot(slot, Some(intent));
         }
         self.pause().await;
-        let done = self.act(request, number);
+        let done = self.act(xid, request, number);
         self.inner.lock().numbers.through(number);
         if done.is_err() {
             self.store.lock().volume.slot(slot, None);

@@ -87,6 +87,7 @@ impl Server {
     /// SETATTR of a size, and of the mode; durable when this returns. `begin` is called when nobody else changes the file.
     pub(in crate::joined) async fn resize(
         &self,
+        xid: Xid,
         file: Identity,
         size: u64,
         begin: impl FnOnce() + Send,
@@ -109,7 +110,7 @@ impl Server {
                 self.checkpoint().await;
             }
         }
-        let changed = self.change_locked(request, locked, true).await;
+        let changed = self.change_locked(xid, request, locked, true).await;
         changed.map(drop).map_err(|_| Error::Backing(BackingError::Gone))
     }
 

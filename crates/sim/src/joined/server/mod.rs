@@ -4,6 +4,7 @@
 mod change;
 mod checkpoint;
 mod data;
+mod replies;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,6 +22,9 @@ use crate::namespace::history::Step;
 use crate::namespace::request::{Done, LOG, Place, Request, carry_out};
 use crate::namespace::volume::{Refused, Volume};
 use crate::rng::Rng;
+
+use replies::Replies;
+pub(super) use replies::{Answer, Xid};
 
 /// Fewer than there are clients: some RENAMEs have to wait for one.
 const SLOTS: usize = 2;
@@ -68,6 +72,7 @@ struct Inner {
     slots: Vec<usize>,
     objects: BTreeMap<Identity, Arc<Object>>,
     uncommitted: BTreeMap<Identity, Uncommitted>,
+    replies: Replies,
     /// What was carried out in this session, in that order, and what became of it.
     steps: Vec<Step>,
     logged: BTreeMap<u64, Logged>,
@@ -122,7 +127,8 @@ impl Drop for Writing<'_> {
 }
 
 impl Server {
-    /// One that goes on after the change `last`, with everything up to that in the file system durably.
+    /// One that goes on after the change `last`, with everything up to that in the file system durably, and knows these
+    /// replies.
     pub(super) fn new(
         executor: &Executor,
         store: &Store,
@@ -130,8 +136,10 @@ impl Server {
         hits: &Arc<Hits>,
         rng: Rng,
         last: u64,
+        replies: impl Iterator<Item = Box<[u8]>>,
     ) -> Self {
-        let mut inner = Inner { last, checkpoint: last, slots: (0..SLOTS).collect(), ..Inner::default() };
+        let (slots, replies) = ((0..SLOTS).collect(), Replies::of(replies));
+        let mut inner = Inner { last, checkpoint: last, slots, replies, ..Inner::default() };
         inner.numbers.settled(last);
         inner.turns.begin(last + 1);
         let (executor, store, hits) = (executor.clone(), store.clone(), hits.clone());

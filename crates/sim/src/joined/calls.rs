@@ -1,0 +1,184 @@
+//! Requests that must not be carried out twice: who gets no answer sends them again, also after a restart, and gets the answer
+//! that the first one got, or would have got.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::io::Clock as _;
+use forebay_oplog::{Identity, Operation};
+
+use super::client::{Client, Shared};
+use super::server::{Answer, Server, Xid};
+use crate::hits::Fault;
+use crate::namespace::choice::{any_link_request, any_place, any_request};
+use crate::namespace::request::{How, Request};
+
+/// Changes of names in a session: as many as [`crate::namespace::history::Set`] has bits for, but for those under way.
+pub(super) const CHANGES: usize = 50;
+
+/// A request.
+struct Call {
+    request: Request,
+    /// What it has to be answered with, if that is known.
+    answer: Option<Answer>,
+    /// That is in the log, since before the last start.
+    logged: bool,
+    /// Its client has the answer, and does not send it again but by mistake.
+    received: bool,
+}
+
+/// Every request of a session, and those of earlier ones of which the answer did not come.
+#[derive(Default)]
+pub(super) struct Calls {
+    calls: BTreeMap<Xid, Call>,
+    last: Xid,
+    /// The number of the last change before this session.
+    before: u64,
+}
+
+impl Calls {
+    /// What tells a new request from others.
+    pub(super) fn next(&mut self) -> Xid {
+        self.last += 1;
+        self.last
+    }
+
+    fn begin(&mut self, request: Request) -> Xid {
+        let xid = self.next();
+        self.calls.insert(xid, Call { request, answer: None, logged: false, received: false });
+        xid
+    }
+
+    /// A session begins after a change; these operations are in the log, and so are their answers.
+    pub(super) fn begin_session<'a>(&mut self, before: u64, operations: impl Iterator<Item = &'a Operation>) {
+        let logged: BTreeMap<Xid, Answer> = operations.filter_map(|it| Answer::read(&it.reply)).collect();
+        self.before = before;
+        self.calls.retain(|_, call| !call.received);
+        for (xid, call) in &mut self.calls {
+            call.answer = logged.get(xid).cloned();
+            call.logged = call.answer.is_some();
+        }
+    }
+
+    /// Those that wait for an answer.
+    pub(super) fn unanswered(&self) -> Vec<Xid> {
+        self.calls.iter().filter(|(_, call)| !call.received).map(|(xid, _)| *xid).collect()
+    }
+
+    /// An answer comes. Returns what that was a case of, if of anything.
+    fn answered(&mut self, xid: Xid, answer: &Answer) -> Result<Option<Fault>, String> {
+        let before = self.before;
+        let Some(call) = self.calls.get_mut(&xid) else { return Ok(None) };
+        match &call.answer {
+            Some(known) if known != answer => Err(format!(
+                "request {xid}, {:?}, is answered with {answer:?}, and was with {known:?} (P14)",
+                call.request
+            )),
+            Some(_) if call.logged => Ok(Some(Fault::JoinedAgainLogged)),
+            Some(_) => Ok(Some(Fault::JoinedAgainAnswered)),
+            None if matches!(answer, Answer::Done { number, .. } if *number <= before) => {
+                Err(format!("request {xid} was lost and is answered with {answer:?}"))
+            }
+            None => {
+                call.answer = Some(answer.clone());
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Sends a request, for the first time or again. `None`: something is wrong.
+    async fn send(&self, server: &Server, xid: Xid) -> Option<Answer> {
+        let request = self.calls.lock().calls.get(&xid)?.request.clone();
+        server.found().await;
+        let (answer, removed) = server.call(xid, request.clone()).await;
+        self.tell(|| format!("answered: request {xid}, {request:?}: {answer:?}"));
+        if let Some(removed) = removed {
+            self.forget(removed);
+        }
+        match self.calls.lock().answered(xid, &answer) {
+            Ok(case) => case.into_iter().for_each(|case| self.hits.hit(case)),
+            Err(error) => {
+                self.fail(error);
+                return None;
+            }
+        }
+        Some(answer)
+    }
+}
+
+impl Client {
+    /// Something is done to names and attributes.
+    pub(super) async fn change(&mut self) {
+        let request = {
+            let volume = &self.shared.store.lock().volume;
+            match self.rng.chance(self.habits.links) {
+                true => any_link_request(&mut self.rng, volume),
+                false => any_request(&mut self.rng, volume),
+            }
+        };
+        self.ask(request).await;
+    }
+
+    /// Returns what was made, if anything was.
+    async fn ask(&mut self, request: Request) -> Option<Identity> {
+        let xid = self.shared.calls.lock().begin(request);
+        if self.rng.chance(self.habits.again) {
+            self.send_another(xid);
+        }
+        let answer = self.shared.send(&self.server, xid).await?;
+        if self.rng.chance(self.habits.again) {
+            // It was lost on the way.
+            self.shared.executor.sleep(self.rng.time(Duration::ZERO, Duration::from_millis(20))).await;
+            self.shared.send(&self.server, xid).await?;
+        }
+        self.received(xid);
+        match answer {
+            Answer::Done { made, .. } => made,
+            Answer::Refused(_) => None,
+        }
+    }
+
+    /// The same request comes once more, sooner or later.
+    fn send_another(&mut self, xid: Xid) {
+        let rest = self.rng.time(Duration::ZERO, Duration::from_millis(10));
+        let (shared, server): (Arc<Shared>, Arc<Server>) = (self.shared.clone(), self.server.clone());
+        let another = async move {
+            shared.executor.sleep(rest).await;
+            shared.send(&server, xid).await;
+        };
+        self.shared.executor.start("another", Box::pin(another));
+    }
+
+    fn received(&self, xid: Xid) {
+        if let Some(call) = self.shared.calls.lock().calls.get_mut(&xid) {
+            call.received = true;
+        }
+    }
+
+    /// A request of an earlier session that got no answer.
+    pub(super) async fn ask_again(&self, xid: Xid) {
+        let logged = self.shared.calls.lock().calls.get(&xid).is_some_and(|call| call.logged);
+        if self.shared.send(&self.server, xid).await.is_some() {
+            if !logged {
+                self.shared.hits.hit(Fault::JoinedAgainLost);
+            }
+            self.received(xid);
+        }
+    }
+
+    /// A file is removed soon after it was made: its removal may be in the file system only, and be undone.
+    pub(super) async fn live_briefly(&mut self) {
+        let place = any_place(&mut self.rng, &self.shared.store.lock().volume, false);
+        let Some(file) = self.ask(Request::Create(place.clone(), How::Guarded)).await else { return };
+        let Some(number) = self.shared.number(file) else { return };
+        self.shared.hits.hit(Fault::JoinedBrief);
+        match self.rng.below(3) {
+            0 => self.resize(file, number, self.habits.longest).await,
+            _ => self.write(file, number, 0..self.habits.longest, true).await,
+        }
+        self.ask(Request::Remove(place)).await;
+    }
+}

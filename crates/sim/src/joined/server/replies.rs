@@ -1,0 +1,107 @@
+//! Replies kept for requests that are sent again, as `nfs` keeps them: in memory, and filled from the log at a start.
+
+use super::*;
+use crate::joined::plant;
+
+/// What tells one request from another.
+pub(in crate::joined) type Xid = u64;
+
+/// What a client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::joined) enum Answer {
+    /// It was carried out.
+    Done {
+        /// The number of the change.
+        number: u64,
+        /// What it made.
+        made: Option<Identity>,
+    },
+    /// It changed nothing.
+    Refused(Refused),
+}
+
+impl Answer {
+    /// The reply as it is in the log, with whose it is.
+    pub(super) fn reply(xid: Xid, done: &Done) -> Box<[u8]> {
+        let made = done.made().map(|made| made.to_name()).unwrap_or_default();
+        let numbers = [xid, done.operation.number].map(u64::to_le_bytes);
+        [numbers.as_flattened(), made.as_bytes()].concat().into()
+    }
+
+    /// Reads what [`Answer::reply`] made.
+    pub(in crate::joined) fn read(reply: &[u8]) -> Option<(Xid, Answer)> {
+        let (xid, rest) = reply.split_first_chunk()?;
+        let (number, made) = rest.split_first_chunk()?;
+        let answer = Answer::Done { number: u64::from_le_bytes(*number), made: Identity::from_name(made) };
+        Some((u64::from_le_bytes(*xid), answer))
+    }
+}
+
+/// What is known of requests, by what tells them apart. `None`: it is being worked on.
+#[derive(Default)]
+pub(super) struct Replies(BTreeMap<Xid, Option<Answer>>);
+
+impl Replies {
+    /// Those in the log, oldest first.
+    pub(super) fn of(replies: impl Iterator<Item = Box<[u8]>>) -> Self {
+        let known = replies.filter_map(|reply| Answer::read(&reply));
+        Replies(known.map(|(xid, answer)| (xid, Some(answer))).collect())
+    }
+
+    pub(super) fn end(&mut self, xid: Xid, answer: Answer) {
+        self.0.insert(xid, Some(answer));
+    }
+}
+
+impl Server {
+    /// Carries out a request that was not sent before, and answers it; also says which object lost its last name by it.
+    pub(in crate::joined) async fn call(&self, xid: Xid, request: Request) -> (Answer, Option<Identity>) {
+        if let Some(answer) = self.kept(xid).await {
+            return (answer, None);
+        }
+        let (answer, gone) = match self.change(xid, request).await {
+            Ok((done, gone)) => (Answer::Done { number: done.operation.number, made: done.made() }, gone),
+            Err(refused) => (Answer::Refused(refused), None),
+        };
+        self.inner.lock().replies.end(xid, answer.clone());
+        (answer, gone)
+    }
+
+    /// The answer of a request that was sent before, when there is one. `None`: it was not, and is to be carried out now.
+    async fn kept(&self, xid: Xid) -> Option<Answer> {
+        let mut waited = false;
+        loop {
+            {
+                let mut inner = self.inner.lock();
+                match inner.replies.0.get(&xid).cloned() {
+                    None => {
+                        inner.replies.0.insert(xid, None);
+                        return None;
+                    }
+                    Some(None) if plant::active("a request sent again does not wait for the first") => {
+                        return None;
+                    }
+                    Some(None) if waited => {}
+                    Some(None) => self.hits.hit(Fault::JoinedAgainUnderWay),
+                    Some(Some(answer)) => {
+                        inner.told(&answer);
+                        return Some(answer);
+                    }
+                }
+            }
+            waited = true;
+            self.wait().await;
+        }
+    }
+}
+
+impl Inner {
+    /// A client gets this answer.
+    pub(super) fn told(&mut self, answer: &Answer) {
+        if let Answer::Done { number, .. } = answer
+            && let Some(logged) = self.logged.get_mut(number)
+        {
+            logged.answered = true;
+        }
+    }
+}
