@@ -13,6 +13,7 @@ use super::server::{Answer, Server, Xid};
 use crate::hits::Fault;
 use crate::namespace::choice::{any_link_request, any_place, any_request};
 use crate::namespace::request::{How, Request};
+use crate::namespace::volume::Refused;
 
 /// Changes of names in a session: as many as [`crate::namespace::history::Set`] has bits for, but for those under way.
 pub(super) const CHANGES: usize = 50;
@@ -92,8 +93,13 @@ impl Shared {
     /// Sends a request, for the first time or again. `None`: something is wrong.
     async fn send(&self, server: &Server, xid: Xid) -> Option<Answer> {
         let request = self.calls.lock().calls.get(&xid)?.request.clone();
-        server.found().await;
-        let (answer, removed) = server.call(xid, request.clone()).await;
+        let (answer, removed) = loop {
+            server.found().await;
+            match server.call(xid, request.clone()).await {
+                (Answer::Refused(Refused::Busy), _) => self.executor.sleep(Duration::from_secs(2)).await,
+                answer => break answer,
+            }
+        };
         self.tell(|| format!("answered: request {xid}, {request:?}: {answer:?}"));
         if let Some(removed) = removed {
             self.forget(removed);

@@ -33,8 +33,8 @@ pub(super) struct Crashed {
 
 impl Crashed {
     pub(super) fn new(world: &mut World, ended: Ended) -> Self {
-        let Ended { mut steps, answers, order, let_go } = ended;
-        world.let_go = let_go;
+        let Ended { mut steps, answers, order, let_go, dropped } = ended;
+        (world.let_go, world.dropped) = (let_go, dropped);
         let begin = world.begin;
         for step in &mut steps {
             (step.begin, step.end) = (step.begin - begin, step.end - begin);
@@ -66,7 +66,12 @@ impl Crashed {
     }
 
     /// Compares the log with what was put into it, after notes up to `let_go` may have gone.
-    fn check_log(&mut self, found: &BTreeMap<u64, Operation>, let_go: NoteId) -> Result<(), String> {
+    fn check_log(
+        &mut self,
+        found: &BTreeMap<u64, Operation>,
+        let_go: NoteId,
+        dropped: &BTreeSet<u64>,
+    ) -> Result<(), String> {
         self.check_once()?;
         let mut logged = BTreeSet::new();
         for Step { done, .. } in &self.steps {
@@ -78,6 +83,7 @@ impl Crashed {
                 }
                 Some(_) => _ = logged.insert(number),
                 None if note.is_some_and(|note| note <= let_go) => _ = logged.insert(number),
+                None if dropped.contains(&number) => _ = logged.insert(number),
                 None if answered => {
                     return Err(format!("operation {number} was answered and is not in the log (P1)"));
                 }
@@ -124,7 +130,8 @@ impl World {
         let found: BTreeMap<u64, Operation> =
             operations.iter().map(|(_, it)| (it.number, it.clone())).collect();
         for (note, operation) in &self.kept {
-            if *note > self.let_go && found.get(&operation.number) != Some(operation) {
+            let may_be_gone = *note <= self.let_go || self.dropped.contains(&operation.number);
+            if !may_be_gone && found.get(&operation.number) != Some(operation) {
                 return Err(format!(
                     "operation {}, found before, is not in the log any more (P14)",
                     operation.number
@@ -132,9 +139,10 @@ impl World {
             }
         }
         if let Some(crashed) = self.crashed.as_mut().filter(|crashed| crashed.logged.is_none()) {
-            crashed.check_log(&found, self.let_go)?;
+            crashed.check_log(&found, self.let_go, &self.dropped)?;
         }
         (self.kept, self.let_go) = (operations, 0);
+        self.dropped.clear();
         Ok(())
     }
 

@@ -190,8 +190,11 @@ impl Client {
         Some((file, self.shared.number(file)?))
     }
 
-    /// What may be told of a file that is there.
+    /// What may be told of a file that is there, while the journal is well.
     fn check(&self, what: &str, file: Identity, error: Error) {
+        if self.shared.store.is_troubled() {
+            return;
+        }
         let there = self.shared.store.lock().volume.resolve(file).is_some();
         if there || error != Error::Backing(BackingError::Gone) {
             self.shared.fail(format!("{what} of {file:?} failed: {error}"));
@@ -320,7 +323,9 @@ impl Client {
 
     async fn flush(&mut self) {
         self.shared.tell(|| "flush".to_owned());
-        if let Err(error) = self.server.engine.flush().await {
+        if let Err(error) = self.server.engine.flush().await
+            && !self.shared.store.is_troubled()
+        {
             self.shared.fail(format!("a flush failed: {error}"));
         }
     }

@@ -5,6 +5,8 @@ forebay_plant::plants![
     "a RENAME says nothing in its slot",
     "a checkpoint without a commit",
     "notes are let go without a checkpoint",
+    "notes are let go though the journal fails",
+    "a late commit covers what was done while it was under way",
     "aliases are not applied to keys",
     "a reply is lost",
     "replies in the log are not remembered",
@@ -15,4 +17,5 @@ forebay_plant::plants![
     "COMMIT does not sync",
     "a write past the log does not wait for a checkpoint",
     "a change of size does not wait for a checkpoint",
+    "a change of size is answered though its checkpoint was late",
 ];

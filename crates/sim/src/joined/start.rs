@@ -56,7 +56,8 @@ impl World {
 
     fn open(&mut self) -> Result<Arc<Server>, Refused> {
         // What the last server left in memory would be lost with the power later, after it was seen.
-        self.shared.executor.block_on(LIMIT, self.shared.store.settle())?;
+        let settled = self.shared.executor.block_on(LIMIT, self.shared.store.settle())?;
+        settled.map_err(|error| Refused::Wrong(format!("a sync failed: {error:?}")))?;
         let opening = self.begin_engine()?;
         let (found, checkpoint, last) = self.recover_names(opening.notes())?;
         let opened = self.shared.executor.block_on(LIMIT, opening.finish())?;
@@ -67,6 +68,7 @@ impl World {
         let replies = found.replies().filter(|_| remembers);
         let server = Server::new(&shared.executor, &shared.store, engine, &shared.hits, rng, last, replies);
         let server = Arc::new(server);
+        self.shared.store.serve(&server);
         self.serve(&server);
         let dirty =
             |made: &Identity| server.engine.known(&key(*made)).is_some_and(|it| it.dirty_blocks() > 0);
@@ -74,7 +76,8 @@ impl World {
             self.shared.hits.hit(Fault::JoinedDirtyMadeAgain);
         }
         if let Err(refused) = self.settle(&server, last) {
-            self.let_go = server.ended().let_go;
+            let ended = server.ended();
+            (self.let_go, self.dropped) = (ended.let_go, ended.dropped);
             return Err(refused);
         }
         self.check_names(checkpoint).map_err(Refused::Wrong)?;
@@ -177,8 +180,8 @@ impl World {
             self.shared.store.interrupt(before);
             return Err(Refused::Stopped(stop));
         }
-        self.shared.executor.block_on(LIMIT, self.shared.store.commit())?;
-        Ok(())
+        let committed = self.shared.executor.block_on(LIMIT, self.shared.store.commit())?;
+        committed.map_err(|error| Refused::Wrong(format!("a commit failed: {error:?}")))
     }
 
     /// Puts into the log what came of it, and empties the slots, durably.
@@ -189,8 +192,7 @@ impl World {
             let (frame, _) = theirs.engine.note(&record).await?;
             theirs.engine.commit(frame).await?;
             store.lock().volume.clear_slots();
-            store.commit().await;
-            Ok::<(), forebay_engine::Error>(())
+            Ok::<(), forebay_engine::Error>(store.commit().await?)
         };
         let settled = self.shared.executor.block_on(LIMIT, settle)?;
         settled.map_err(|error| Refused::Wrong(format!("a checkpoint failed: {error}")))

@@ -7,18 +7,21 @@
 //! - Of a file that is there then, it keeps any subset of the blocks written since its last sync, and the changes of size up
 //!   to some point (see [`crate::backing`]). Of one that is not there, nothing.
 //! - A sync of a file commits the journal as well. A kill of the process loses nothing.
+//! - A commit may take long; once the journal has failed, none succeeds until the file system is mounted again, after what
+//!   is the same as a power cut to it.
 //! - An object is gone for the cache only when that is committed.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
-use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned, Io, Key, Time};
+use forebay_engine::io::{Backing, BackingError, BackingResult, Clock as _, Disowned, Io, Key, Time};
 use forebay_lock::{Mutex, MutexGuard};
 use forebay_oplog::{Identity, Kind};
 
 use super::plant;
+use super::server::Server;
 use crate::backing::file::{Change, File};
 use crate::content::Content;
 use crate::executor::Executor;
@@ -47,6 +50,14 @@ pub(super) struct State {
     base: Duration,
     /// Whoever asks for anything makes a mistake.
     closed: bool,
+    /// No commit ends before this time.
+    hangs: Duration,
+    /// No commit succeeds until the file system is mounted again.
+    failed: bool,
+    /// When it failed.
+    failed_at: Duration,
+    /// Who is told what commits prove.
+    server: Weak<Server>,
 }
 
 struct Write {
@@ -74,6 +85,10 @@ impl Store {
             next: 0,
             base,
             closed: false,
+            hangs: Duration::ZERO,
+            failed: false,
+            failed_at: Duration::ZERO,
+            server: Weak::new(),
         };
         Store { executor: executor.clone(), state: Arc::new(Mutex::new(state)) }
     }
@@ -121,25 +136,89 @@ impl Store {
         })
     }
 
-    /// Everything that was done to names and attributes before this call becomes durable.
-    pub(super) fn commit(&self) -> Io<()> {
+    /// As [`Store::operation`], with a commit of all that was done to names and attributes before this call.
+    fn committing<T: Send + 'static>(
+        &self,
+        factor: u32,
+        action: impl FnOnce(&mut State, BackingResult<()>) -> T + Send + 'static,
+    ) -> Io<T> {
+        let server = self.lock().server.clone();
+        let proof = server.upgrade().map(|server| server.proof());
         let upto = self.lock().transactions();
-        self.operation(30, move |_, state| state.commit(upto))
+        let (committing, executor) = (self.operation(factor, |_, _| ()), self.executor.clone());
+        let store = self.clone();
+        Box::pin(async move {
+            committing.await;
+            let hangs = store.lock().hangs.saturating_sub(executor.time());
+            if hangs > Duration::ZERO {
+                executor.sleep(hangs).await;
+            }
+            let mut state = store.lock();
+            if state.failed {
+                return action(&mut state, Err(BackingError::Io(5)));
+            }
+            state.commit(upto);
+            if let Some((server, proof)) = server.upgrade().zip(proof) {
+                server.proven(proof);
+            }
+            action(&mut state, Ok(()))
+        })
+    }
+
+    /// Everything that was done to names and attributes before this call becomes durable.
+    pub(super) fn commit(&self) -> Io<BackingResult<()>> {
+        self.committing(30, |_, committed| committed)
     }
 
     /// Everything becomes durable: syncfs(2).
-    pub(super) fn settle(&self) -> Io<()> {
-        self.operation(40, |_, state| {
-            let (mark, upto) = (state.next, state.transactions());
+    pub(super) fn settle(&self) -> Io<BackingResult<()>> {
+        let mark = self.lock().next;
+        self.committing(40, move |state, committed| {
             let State { rng, files, .. } = &mut *state;
-            files.values_mut().for_each(|file| file.sync(mark, rng, false));
-            state.commit(upto);
+            if committed.is_ok() {
+                files.values_mut().for_each(|file| file.sync(mark, rng, false));
+            }
+            committed
         })
+    }
+
+    /// The server that tells what commits prove.
+    pub(super) fn serve(&self, server: &Arc<Server>) {
+        self.lock().server = Arc::downgrade(server);
+    }
+
+    /// For so long no commit ends.
+    pub(super) fn hang(&self, time: Duration) {
+        self.lock().hangs = self.executor.time() + time;
+    }
+
+    /// The journal fails.
+    pub(super) fn fail(&self) {
+        let mut state = self.lock();
+        (state.failed, state.failed_at) = (true, self.executor.time());
+    }
+
+    /// Whether it has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.lock().failed
+    }
+
+    /// Whether it has failed so long ago.
+    pub(super) fn has_failed_for(&self, time: Duration) -> bool {
+        let state = self.lock();
+        state.failed && self.executor.time() >= state.failed_at + time
+    }
+
+    /// Whether it does not answer, or has not for a while, or has failed.
+    pub(super) fn is_troubled(&self) -> bool {
+        let state = self.lock();
+        state.failed || state.hangs > Duration::ZERO
     }
 
     /// The process is killed: writes under way end somewhere, the page cache stays.
     pub(super) fn kill(&self) {
         let mut state = self.lock();
+        (state.hangs, state.failed, state.server) = (Duration::ZERO, false, Weak::new());
         for (number, write) in std::mem::take(&mut state.under_way) {
             let blocks = state.rng.below(write.data.len() as u64 / BLOCK as u64 + 2);
             let end = (write.offset / BLOCK as u64 + blocks) * BLOCK as u64;
@@ -214,6 +293,9 @@ impl State {
             true => Some(outer).filter(|outer| self.volume.inode(*outer).is_ok()),
             false => self.volume.resolve(outer),
         };
+        if found.is_none() && self.failed {
+            return Err(BackingError::Io(5));
+        }
         if found.is_none() {
             self.commit(self.transactions());
         }
@@ -300,20 +382,16 @@ impl Backing for Store {
     }
 
     fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
-        let (mark, upto) = {
-            let state = self.lock();
-            (state.next, state.transactions())
-        };
-        self.operation(40, move |_, state| {
+        let mark = self.lock().next;
+        self.committing(40, move |state, committed| {
             let mut one = |object| {
                 let inner = state.find(object)?;
+                committed?;
                 let State { rng, files, .. } = &mut *state;
                 files.entry(inner).or_default().sync(mark, rng, false);
                 Ok(())
             };
-            let synced = objects.iter().map(&mut one).collect();
-            state.commit(upto);
-            synced
+            objects.iter().map(&mut one).collect()
         })
     }
 

@@ -1,5 +1,6 @@
 //! One seed is one world: a server is started, used, broken and started again, and what is there then is checked.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -24,6 +25,9 @@ use crate::world::{Crash, Outcome};
 /// Longer than anything may take.
 pub(super) const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
+/// After so long somebody starts a server anew whose journal failed.
+const UNATTENDED: Duration = Duration::from_secs(20);
+
 /// A world before it begins.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -35,6 +39,9 @@ pub(super) struct Plan {
     sessions: u32,
     /// One device may be lost.
     loses: bool,
+    /// Chances in 10,000 that the journal does not answer for a while in a session, and that it fails.
+    hangs: u32,
+    fails: u32,
     habits: Habits,
 }
 
@@ -54,6 +61,7 @@ pub(super) struct World {
     /// The operations that the last recovery found, by their notes, and up to which note they may be gone.
     pub(super) kept: Vec<(NoteId, Operation)>,
     pub(super) let_go: NoteId,
+    pub(super) dropped: BTreeSet<u64>,
     /// What that recovery made again.
     pub(super) made_again: Vec<Identity>,
     /// What was removed in earlier sessions.
@@ -90,6 +98,8 @@ impl Plan {
             checkpoint_every: rng.pick(&[10, 200, 5000]) * ms,
             sessions: rng.within(1, 4) as u32,
             loses: rng.chance(2500),
+            hangs: rng.pick(&[0, 0, 5000]),
+            fails: rng.pick(&[0, 0, 5000]),
             habits: Habits {
                 clients,
                 operations: rng.within(5, 120) as u32 / clients + 1,
@@ -104,9 +114,9 @@ impl Plan {
         }
     }
 
-    /// Whether all data is sure to go through the log in the order of its numbers.
+    /// Whether all data is sure to go through the log in the order of its numbers, and what failed is not seen.
     fn logged(&self) -> bool {
-        self.mode == Mode::WriteBack && !self.loses && self.habits.longest <= 64 << 10
+        self.mode == Mode::WriteBack && !self.loses && self.fails == 0 && self.habits.longest <= 64 << 10
     }
 }
 
@@ -120,7 +130,7 @@ impl World {
         let disks = (0..plan.devices).map(disk).collect();
         let store = Store::new(&executor, small_tree(), rng.fork());
         let mut model = Model::default();
-        model.logged = plan.logged();
+        (model.logged, model.lossy) = (plan.logged(), plan.fails > 0);
         let initial = store.lock().volume.clone();
         let shared = Shared {
             executor,
@@ -144,6 +154,7 @@ impl World {
             crashed: None,
             kept: Vec::new(),
             let_go: 0,
+            dropped: BTreeSet::new(),
             made_again: Vec::new(),
             dead: Vec::new(),
         }
@@ -184,8 +195,12 @@ impl World {
             let steps = self.rng.within(1, most);
             self.shared.executor.crash_in(Some(steps));
         }
-        match self.work(&server) {
-            Ok(()) if stops => self.stop(&server)?,
+        match self.work(&server, stops) {
+            Ok(()) if stops => {
+                let rest = self.rng.time(Duration::ZERO, Duration::from_millis(20));
+                self.trouble(rest, false);
+                self.stop(&server)?;
+            }
             Ok(()) => {}
             Err(stop) => self.stopped(stop)?,
         }
@@ -202,15 +217,47 @@ impl World {
         let theirs = server.clone();
         let closed = self.shared.executor.block_on(LIMIT, async move { theirs.stop().await });
         let closed = closed.map_err(|stop| format!("a clean stop does not end: {stop:?}"))?;
-        closed.map_err(|error| format!("a clean stop failed: {error}"))?;
+        let settled = closed.map_err(|error| format!("a clean stop failed: {error}"))?;
+        if !settled {
+            return Ok(());
+        }
         let mut model = self.shared.model.lock();
         model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
         self.shared.hits.hit(Fault::JoinedStop);
         Ok(())
     }
 
+    /// After so long the journal may do no good. If that `crashes`, then soon after it does again.
+    fn trouble(&mut self, rest: Duration, crashes: bool) {
+        let Plan { hangs, fails, .. } = self.plan;
+        let (hangs, fails) = (self.rng.chance(hangs), self.rng.chance(fails));
+        if !hangs && !fails {
+            return;
+        }
+        let time = self.rng.time(Duration::from_secs(1), Duration::from_secs(30));
+        let soon = Some(self.rng.within(1, 40)).filter(|_| crashes && hangs);
+        let shared = self.shared.clone();
+        let trouble = async move {
+            forebay_engine::io::Clock::sleep(&shared.executor, rest).await;
+            if hangs {
+                shared.store.hang(time);
+                shared.hits.hit(Fault::JoinedHang);
+            }
+            if fails {
+                shared.store.fail();
+                shared.hits.hit(Fault::JoinedJournalFailed);
+            }
+            shared.tell(|| format!("the journal: hangs {hangs} for {time:?}, fails {fails}"));
+            if soon.is_some() {
+                forebay_engine::io::Clock::sleep(&shared.executor, time).await;
+                shared.executor.crash_in(soon);
+            }
+        };
+        self.shared.executor.start("journal", Box::pin(trouble));
+    }
+
     /// Clients do their work.
-    fn work(&mut self, server: &Arc<Server>) -> Result<(), Stop> {
+    fn work(&mut self, server: &Arc<Server>, stops: bool) -> Result<(), Stop> {
         let executor = self.shared.executor.clone();
         let left = Arc::new(AtomicU32::new(self.plan.habits.clients));
         let clients = self.plan.habits.clients;
@@ -225,6 +272,9 @@ impl World {
             };
             executor.start("client", Box::pin(work));
         }
+        let rest = self.rng.time(Duration::ZERO, Duration::from_millis(50));
+        let crashes = !stops && self.rng.chance(5000);
+        self.trouble(rest, crashes);
         if self.plan.loses && self.rng.chance(4000) && self.disks.iter().all(|disk| !disk.is_gone()) {
             let (victim, clock) = (self.disks[0].clone(), executor.clone());
             let (rest, hits) =
@@ -237,8 +287,11 @@ impl World {
             executor.start("vanish", Box::pin(vanish));
         }
         let shared = self.shared.clone();
-        let done = || left.load(Ordering::Relaxed) == 0 || shared.failure.lock().is_some();
-        match executor.run(LIMIT, done) {
+        // With a journal that failed everybody may have to wait for the restart.
+        let stuck = || shared.store.has_failed_for(UNATTENDED);
+        let through = || left.load(Ordering::Relaxed) == 0 || shared.failure.lock().is_some();
+        match executor.run(LIMIT, || through() || stuck()) {
+            Stop::Done if !through() => Err(Stop::Crashed),
             Stop::Done => Ok(()),
             stop => Err(stop),
         }
@@ -261,6 +314,8 @@ impl World {
 
     /// Everything that runs is gone, and perhaps what was not durable.
     pub(super) fn crash(&mut self, how: Crash) {
+        // Only when it is mounted again is it known what a file system has whose journal failed.
+        let how = if self.shared.store.has_failed() { Crash::PowerCut } else { how };
         self.shared.tell(|| format!("{how:?}"));
         self.shared.executor.reset();
         let power = how == Crash::PowerCut;

@@ -20,6 +20,10 @@ pub enum Refused {
     BelowItself,
     /// The identity leads nowhere.
     Stale,
+    /// The journal does not answer; to be asked again.
+    Busy,
+    /// The journal has failed.
+    Io,
 }
 
 impl std::fmt::Display for Refused {

@@ -11,6 +11,7 @@ impl Server {
         request: Request,
     ) -> Result<(Done, Option<Identity>), Refused> {
         self.pause().await;
+        self.can_change()?;
         let locked = self.lock(&request).await;
         self.change_locked(xid, request, locked, false).await
     }
@@ -22,7 +23,7 @@ impl Server {
         locked: Locked<'_>,
         sized: bool,
     ) -> Result<(Done, Option<Identity>), Refused> {
-        let journal = sized || self.engine.effective_mode() != Mode::WriteBack;
+        let journal = sized || self.engine.effective_mode() != Mode::WriteBack || self.is_failing();
         let (done, slot) = match &request {
             Request::Rename(from, to) => {
                 let (number, slot, done) = self.rename(xid, &request, [from.0, to.0]).await;
@@ -61,7 +62,7 @@ impl Server {
             Err(_) => self.never().await,
         }
         if journal {
-            self.store.commit().await;
+            self.store.commit().await.map_err(|_| Refused::Io)?;
         }
         self.answered(number, slot);
         if let Some(object) = removing {

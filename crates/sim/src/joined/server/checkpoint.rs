@@ -1,12 +1,14 @@
 //! Checkpoints, and letting go of notes.
 
+use forebay_engine::io::BackingError;
+
 use super::*;
 use crate::joined::plant;
 
 impl Server {
     /// Everything that has a number by now is in the file system, durably, and the log says so. `notes`: those up to this
-    /// one are let go then.
-    async fn make_checkpoint(&self, notes: Option<NoteId>) {
+    /// one are let go then; while the journal fails, but for those that recovery may need.
+    async fn make_checkpoint(&self, notes: Option<NoteId>) -> Result<(), Refused> {
         while std::mem::replace(&mut self.inner.lock().checkpointing, true) {
             self.wait().await;
         }
@@ -14,16 +16,27 @@ impl Server {
             let inner = self.inner.lock();
             (inner.numbers.carried_out(), inner.last > inner.checkpoint)
         };
-        if due && !plant::active("a checkpoint without a commit") {
-            self.store.commit().await;
-        }
-        if let Some(notes) = notes {
-            self.let_go(notes);
+        let made = match due && !plant::active("a checkpoint without a commit") {
+            true => self.commit_journal().await,
+            false => Ok(()),
+        };
+        self.engine.keep_notes(made.err().map(|_| BackingError::Io(5)));
+        let let_go = made.is_ok() || plant::active("notes are let go though the journal fails");
+        match notes {
+            Some(notes) if let_go => self.let_go(notes),
+            Some(notes) if notes < NoteId::MAX && !self.carry(notes).await => self.later().await,
+            _ => {}
         }
         self.inner.lock().checkpointing = false;
-        if due {
+        if due && made.is_ok() {
             self.record_checkpoint(upto).await;
         }
+        made
+    }
+
+    /// Nothing could be carried, and who asked for room would ask again at once.
+    async fn later(&self) {
+        self.executor.sleep(Duration::from_millis(100)).await;
     }
 
     fn let_go(&self, notes: NoteId) {
@@ -47,15 +60,16 @@ impl Server {
     }
 
     /// See [`Server::make_checkpoint`].
-    pub(in crate::joined) async fn checkpoint(&self) {
-        self.make_checkpoint(None).await;
+    pub(in crate::joined) async fn checkpoint(&self) -> Result<(), Refused> {
+        self.make_checkpoint(None).await
     }
 
     /// Makes one every so often, for ever.
     pub(in crate::joined) async fn make_checkpoints(&self, every: Duration) {
         loop {
             self.executor.sleep(every).await;
-            self.checkpoint().await;
+            // What fails is told to whoever changes something.
+            let _ = self.checkpoint().await;
         }
     }
 
@@ -66,18 +80,25 @@ impl Server {
                 self.let_go(notes);
                 continue;
             }
-            self.make_checkpoint(Some(notes)).await;
+            // The next one is asked for soon enough.
+            let _ = self.make_checkpoint(Some(notes)).await;
         }
     }
 
-    /// A clean stop, with nothing under way.
-    pub(in crate::joined) async fn stop(&self) -> Result<u64, Error> {
-        self.store.settle().await;
-        self.make_checkpoint(Some(NoteId::MAX)).await;
-        // The record of this checkpoint stays as long as anything before it does.
-        self.engine.let_go(NoteId::MAX);
-        let closed = self.engine.close().await;
-        self.store.lock().volume.clear_slots();
-        closed
+    /// A clean stop, with nothing under way. Returns whether everything that was answered is durable.
+    pub(in crate::joined) async fn stop(&self) -> Result<bool, Error> {
+        let settled = self.store.settle().await.is_ok();
+        let made = self.make_checkpoint(Some(NoteId::MAX)).await.is_ok();
+        if made {
+            // The record of this checkpoint stays as long as anything before it does.
+            self.engine.let_go(NoteId::MAX);
+        } else {
+            self.hits.hit(Fault::JoinedStopWithout);
+        }
+        self.engine.close().await?;
+        if made {
+            self.store.lock().volume.clear_slots();
+        }
+        Ok(settled)
     }
 }

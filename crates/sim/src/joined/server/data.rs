@@ -41,7 +41,7 @@ impl Server {
             // Recovery might make the file again, and would find nothing of this in the log.
             self.hits.hit(Fault::JoinedDirectOfNew);
             if !plant::active("a write past the log does not wait for a checkpoint") {
-                self.checkpoint().await;
+                self.checkpoint().await.map_err(Self::io_error)?;
             }
         }
         let direct = self.engine.begin_direct(&object, offset, data.len() as u64).await?;
@@ -104,14 +104,22 @@ impl Server {
                 self.engine.truncate(&object, size, self.now()).await?;
             }
         }
+        let mut made = Ok(());
         if self.is_touched(file) {
             self.hits.hit(Fault::JoinedCutOfNew);
             if !plant::active("a change of size does not wait for a checkpoint") {
-                self.checkpoint().await;
+                made = self.checkpoint().await;
             }
         }
         let changed = self.change_locked(xid, request, locked, true).await;
-        changed.map(drop).map_err(|_| Error::Backing(BackingError::Gone))
+        // That commit may succeed though the one of the checkpoint was late, and recovery may still make the file.
+        if !plant::active("a change of size is answered though its checkpoint was late") {
+            made.map_err(Self::io_error)?;
+        }
+        changed.map(drop).map_err(|refused| match refused {
+            Refused::Io | Refused::Busy => Self::io_error(refused),
+            _ => Error::Backing(BackingError::Gone),
+        })
     }
 
     fn now(&self) -> Time {

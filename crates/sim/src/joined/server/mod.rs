@@ -4,6 +4,7 @@
 mod change;
 mod checkpoint;
 mod data;
+mod journal;
 mod replies;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use std::time::Duration;
 use forebay_engine::io::Clock as _;
 use forebay_engine::{Engine, Error, Mode, NoteId, Object, Seq};
 use forebay_lock::Mutex;
-use forebay_oplog::{Creations, Identity, Intent, Numbers, Record, Removals, Turns};
+use forebay_oplog::{Creations, Identity, Intent, Numbers, Proof, Record, Removals, Turns};
 
 use super::store::{Store, key};
 use crate::executor::{Executor, Promise, promise};
@@ -23,6 +24,7 @@ use crate::namespace::request::{Done, LOG, Place, Request, carry_out};
 use crate::namespace::volume::{Refused, Volume};
 use crate::rng::Rng;
 
+use journal::{Journal, UnderWay};
 use replies::Replies;
 pub(super) use replies::{Answer, Xid};
 
@@ -67,6 +69,13 @@ struct Inner {
     last: u64,
     checkpoint: u64,
     checkpointing: bool,
+    journal: Journal,
+    /// Looked at by the one that makes a checkpoint.
+    commit: Option<UnderWay>,
+    /// What the last commit that succeeded proves.
+    proven: Proof,
+    /// Changes whose records were not carried, for being in the file system.
+    dropped: BTreeSet<u64>,
     locked: BTreeSet<Identity>,
     writers: BTreeMap<Identity, u32>,
     slots: Vec<usize>,
@@ -91,6 +100,8 @@ pub(super) struct Ended {
     pub(super) order: Vec<u64>,
     /// Notes up to this one may be gone.
     pub(super) let_go: NoteId,
+    /// The records of these changes may be gone as well.
+    pub(super) dropped: BTreeSet<u64>,
 }
 
 /// The server of one session.
@@ -159,6 +170,7 @@ impl Server {
             answers: std::mem::take(&mut inner.logged),
             order: std::mem::take(&mut inner.order),
             let_go: inner.let_go,
+            dropped: std::mem::take(&mut inner.dropped),
         }
     }
 
@@ -174,7 +186,8 @@ impl Server {
     }
 
     async fn wait(&self) {
-        self.executor.sleep(Duration::from_micros(50)).await;
+        let time = if self.store.is_troubled() { 20_000 } else { 50 };
+        self.executor.sleep(Duration::from_micros(time)).await;
     }
 
     /// Whoever has found an object waits until the record of its creation is in the log.

@@ -63,7 +63,11 @@ impl Server {
             Ok((done, gone)) => (Answer::Done { number: done.operation.number, made: done.made() }, gone),
             Err(refused) => (Answer::Refused(refused), None),
         };
-        self.inner.lock().replies.end(xid, answer.clone());
+        match answer {
+            // It comes again, and is carried out then.
+            Answer::Refused(Refused::Busy) => _ = self.inner.lock().replies.0.remove(&xid),
+            _ => self.inner.lock().replies.end(xid, answer.clone()),
+        }
         (answer, gone)
     }
 
