@@ -109,13 +109,15 @@ impl Vfs {
         let wcc = change.end();
         // Even a failure may have changed something: several attributes are several system calls.
         let changed = !set.is_empty() && result != Err(Error::NotSync);
+        let mut made = Ok(());
         let intent = changed.then(|| {
             let fs = &target.export.fs;
-            let way = fs.way_with_size(&target.object, set.size);
+            let way;
+            (way, made) = fs.way_with_size(&target.object, set.size);
             let did = Did { objects: logged.into_iter().collect(), ..Did::default() };
             metadata(&[target], fs.changed(way, did))
         });
-        Changed { result, wcc, intent }
+        Changed { result: result.and(made), wcc, intent }
     }
 
     /// Applies `set` as the caller; the kernel decides.

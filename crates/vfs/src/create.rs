@@ -193,19 +193,20 @@ impl Vfs {
         let covered = || if recorded { Ok(()) } else { fs.without_record() };
         let result = renaming.before().and_then(|_| covered()).and_then(|()| make(self));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|((target, _), _)| target.object.kernel);
+        let mut sized = Ok(());
         let intent = result.as_ref().ok().map(|((target, attr), new)| {
             let size = size.filter(|size| new.is_none() || *size > 0);
-            let way = fs.way_with_size(&target.object, size);
+            let (way, _) = fs.way_with_size(&target.object, size);
             let intent = metadata(
                 &[dir, target],
                 fs.changed(way, Did { ticket, ..did(&renaming, name, target, attr, new) }),
             );
             if size.is_some() {
-                fs.way_with_size(&target.object, size);
+                (_, sized) = fs.way_with_size(&target.object, size);
             }
             intent
         });
-        let result = result.and_then(|made| covered().map(|()| made));
+        let result = result.and_then(|made| covered().and(sized).map(|()| made));
         let wcc = renaming.end(result.is_ok(), &[(name, child)]);
         Changed { result: result.map(|(made, _)| made), wcc, intent }
     }

@@ -190,17 +190,20 @@ impl Filesystem {
     }
 
     /// How a change that may have set the size of a file becomes durable. The cache's records carry sizes, and not of what is
-    /// not dirty: the file has to be durable before it is answered, and not be made by recovery afterwards.
-    pub(crate) fn way_with_size(&self, object: &crate::object::Object, size: Option<u64>) -> Option<Way> {
-        let way = self.way()?;
-        if size.is_none() || way == Way::Each {
-            return Some(way);
+    /// not dirty: the file has to be durable before it is answered, and not be made by recovery afterwards. The result says
+    /// whether recovery will not: the journal's commit may succeed though that of the checkpoint was late.
+    pub(crate) fn way_with_size(
+        &self,
+        object: &crate::object::Object,
+        size: Option<u64>,
+    ) -> (Option<Way>, Result<()>) {
+        let way = self.way();
+        if size.is_none() || matches!(way, None | Some(Way::Each)) {
+            return (way, Ok(()));
         }
-        if let Some(linked) = self.linked().filter(|linked| linked.logging.is_touched(&object.kernel)) {
-            // The journal's commit tells the client if this fails.
-            let _ = linked.cache.checkpoints.make_of(self);
-        }
-        Some(Way::Journal)
+        let linked = self.linked().filter(|linked| linked.logging.is_touched(&object.kernel));
+        let made = linked.map_or(Ok(()), |linked| linked.cache.checkpoints.make_of(self));
+        (Some(Way::Journal), made)
     }
 
     /// What changes in the directories that the caller has locked will have no record: from here on nothing in the log is
