@@ -5,6 +5,7 @@
 mod calls;
 mod check;
 mod client;
+mod faults;
 pub mod plant;
 mod server;
 mod start;

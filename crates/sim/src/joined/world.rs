@@ -38,10 +38,10 @@ pub(super) struct Plan {
     checkpoint_every: Duration,
     sessions: u32,
     /// One device may be lost.
-    loses: bool,
+    pub(super) loses: bool,
     /// Chances in 10,000 that the journal does not answer for a while in a session, and that it fails.
-    hangs: u32,
-    fails: u32,
+    pub(super) hangs: u32,
+    pub(super) fails: u32,
     habits: Habits,
 }
 
@@ -227,35 +227,6 @@ impl World {
         Ok(())
     }
 
-    /// After so long the journal may do no good. If that `crashes`, then soon after it does again.
-    fn trouble(&mut self, rest: Duration, crashes: bool) {
-        let Plan { hangs, fails, .. } = self.plan;
-        let (hangs, fails) = (self.rng.chance(hangs), self.rng.chance(fails));
-        if !hangs && !fails {
-            return;
-        }
-        let time = self.rng.time(Duration::from_secs(1), Duration::from_secs(30));
-        let soon = Some(self.rng.within(1, 40)).filter(|_| crashes && hangs);
-        let shared = self.shared.clone();
-        let trouble = async move {
-            forebay_engine::io::Clock::sleep(&shared.executor, rest).await;
-            if hangs {
-                shared.store.hang(time);
-                shared.hits.hit(Fault::JoinedHang);
-            }
-            if fails {
-                shared.store.fail();
-                shared.hits.hit(Fault::JoinedJournalFailed);
-            }
-            shared.tell(|| format!("the journal: hangs {hangs} for {time:?}, fails {fails}"));
-            if soon.is_some() {
-                forebay_engine::io::Clock::sleep(&shared.executor, time).await;
-                shared.executor.crash_in(soon);
-            }
-        };
-        self.shared.executor.start("journal", Box::pin(trouble));
-    }
-
     /// Clients do their work.
     fn work(&mut self, server: &Arc<Server>, stops: bool) -> Result<(), Stop> {
         let executor = self.shared.executor.clone();
@@ -339,20 +310,6 @@ impl World {
         }
         self.shared.hits.hit(if power { Fault::JoinedPowerCut } else { Fault::JoinedKill });
         self.shared.model.lock().crash(power);
-    }
-
-    /// What happens while the machine is off.
-    fn between(&mut self) {
-        if !self.plan.loses {
-            return;
-        }
-        let victim = &self.disks[0];
-        if victim.is_gone() && self.rng.chance(5000) {
-            victim.appear();
-        } else if !victim.is_gone() && self.rng.chance(3000) {
-            victim.vanish();
-            self.shared.hits.hit(Fault::JoinedDeviceLost);
-        }
     }
 
     /// Reads everything, and checks what a crash left.
