@@ -35,6 +35,10 @@ impl Engine {
         loop {
             if let Some((fetch, copies, mended)) = self.enter_direct(object, &range, offset..offset + len)? {
                 let frame = if copies { self.void_around(object, &range, &mended).await } else { Ok(0) };
+                let frame = match frame {
+                    Ok(frame) => self.disown_copies(object, &mended).await.map(|()| frame),
+                    failed => failed,
+                };
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
                 let asked = self.ask(&object.lane);
                 return Ok(Direct { range, frame, fetch, mended, asked, synced: false });
@@ -349,7 +353,7 @@ impl Engine {
 }
 
 /// What is left of `range` without the blocks `kept`, which are in it and in order.
-fn around<'a>(range: &Range<u64>, kept: &'a [u64]) -> impl Iterator<Item = Range<u64>> + use<'a> {
+pub(crate) fn around<'a>(range: &Range<u64>, kept: &'a [u64]) -> impl Iterator<Item = Range<u64>> + use<'a> {
     let starts = [range.start].into_iter().chain(kept.iter().map(|block| block + 1));
     let ends = kept.iter().copied().chain([range.end]);
     starts.zip(ends).map(|(start, end)| start..end).filter(|part| !part.is_empty())

@@ -3,8 +3,9 @@
 //!
 //! They may be there again at a later start, with copies and records that are older than what was done since. The log
 //! cannot say so any more: it is noted with the backing store ([`Disowned`]). Blocks are noted once the backing store has
-//! all that was ever accepted of them, and before it has anything newer; a cut before and after it is carried out, as in
-//! the log. Recovery believes the notes more than anything it finds, puts them into the log and drops them.
+//! all that was ever accepted of them, and before it has anything newer. Of those that the devices may have a dirty copy of,
+//! which is lost with them or was overwritten, only clean copies are noted before, and all copies after. A cut is noted
+//! before and after it is carried out, as in the log. Recovery believes the notes more than anything it finds, puts them into the log and drops them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::buffer::BLOCK;
+use crate::direct::around;
 use crate::engine::Engine;
 use crate::format::Record;
 use crate::io::{BackingError, Disowned, Key, Time};
@@ -51,6 +53,16 @@ impl Engine {
         }
         state.disowned.add(range);
         Ok(())
+    }
+
+    /// Notes, where no device is left, that clean copies of blocks which are about to be overwritten do not count. They are in
+    /// order.
+    pub(crate) async fn disown_copies(&self, object: &Object, blocks: &[u64]) -> Result<()> {
+        let (Some(first), Some(last), 0) = (blocks.first(), blocks.last(), self.active()) else {
+            return Ok(());
+        };
+        let what = Disowned::Copies(*first..last + 1);
+        Ok(self.env.backing.disown(self.pool_id, &object.key, what).await?)
     }
 
     /// Begins a cut to `size` bytes that the log does not take.
@@ -124,6 +136,7 @@ impl Engine {
     /// At a start: what was noted while the devices were gone counts more than what they have. Returns it.
     pub(crate) async fn recall_disowned(&self) -> std::result::Result<Vec<(Key, Disowned)>, OpenError> {
         let noted = self.env.backing.disowned(self.pool_id).await.map_err(OpenError::Backing)?;
+        let noted: Vec<_> = noted.into_iter().flat_map(|(key, what)| self.without_dirty(key, what)).collect();
         for (key, what) in &noted {
             let Disowned::Blocks(range) = what else { continue };
             let object = self.objects.get(key, &self.segments);
@@ -143,6 +156,14 @@ impl Engine {
         Ok(noted)
     }
 
+    /// Of clean copies that do not count those which are there: a dirty one is newer.
+    fn without_dirty(&self, key: Key, what: Disowned) -> Vec<(Key, Disowned)> {
+        let Disowned::Copies(range) = what else { return vec![(key, what)] };
+        let dirty = self.objects.get(&key, &self.segments).lock().dirty_in(range.clone(), usize::MAX);
+        let dirty: Vec<u64> = dirty.into_iter().map(|(block, _)| block).collect();
+        around(&range, &dirty).map(|part| (key.clone(), Disowned::Blocks(part))).collect()
+    }
+
     /// Puts into the log what was noted, carries out what was begun, and drops the notes.
     pub(crate) async fn log_disowned(&self, noted: Vec<(Key, Disowned)>) -> Result<()> {
         if noted.is_empty() {
@@ -154,6 +175,8 @@ impl Engine {
                 Disowned::Cut { size, mtime } => {
                     cuts.insert(key, (size, mtime));
                 }
+                // They were looked at when they were recalled.
+                Disowned::Copies(_) => {}
                 Disowned::Blocks(range) => {
                     let object = self.objects.get(&key, &self.segments);
                     let cut = range.end == u64::MAX;

@@ -105,6 +105,8 @@ pub enum BackingError {
 pub enum Disowned {
     /// What the devices have of these blocks does not count. To the end (`u64::MAX`): a cut is carried out, too.
     Blocks(Range<u64>),
+    /// Clean copies of these blocks do not count; what is dirty does: the backing store may lack it.
+    Copies(Range<u64>),
     /// The object is being cut to `size` bytes, and gets this modification time.
     Cut {
         /// Bytes.

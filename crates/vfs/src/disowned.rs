@@ -37,6 +37,7 @@ impl Disowned {
         // What an earlier one left that failed half-way is a line of its own.
         match what {
             What::Blocks(blocks) => writeln!(file, "\n{object:?} {} {}.", blocks.start, blocks.end)?,
+            What::Copies(blocks) => writeln!(file, "\n{object:?} copies {} {}.", blocks.start, blocks.end)?,
             What::Cut { size, mtime: Time { sec, nsec } } => {
                 writeln!(file, "\n{object:?} cut {size} {sec} {nsec}.")?;
             }
@@ -74,6 +75,7 @@ fn parse(line: &str) -> Option<(Key, What)> {
             let mtime = Time { sec: sec.parse().ok()?, nsec: nsec.parse().ok()? };
             What::Cut { size: size.parse().ok()?, mtime }
         }
+        ["copies", start, end] => What::Copies(start.parse().ok()?..end.parse().ok()?),
         [start, end] => What::Blocks(start.parse().ok()?..end.parse().ok()?),
         _ => return None,
     };
@@ -96,11 +98,17 @@ mod tests {
         let mut file = File::options().append(true).open(disowned.path(1)).unwrap();
         write!(file, "\n0001 12 3").unwrap();
         disowned.add(1, &short, &What::Blocks(3..4)).unwrap();
+        disowned.add(1, &short, &What::Copies(7..9)).unwrap();
         disowned.add(2, &short, &What::Blocks(5..6)).unwrap();
         let again = Disowned::new(dir.path());
         assert_eq!(
             again.all(1).unwrap(),
-            [(long, What::Blocks(0..u64::MAX)), (short.clone(), cut), (short.clone(), What::Blocks(3..4))]
+            [
+                (long, What::Blocks(0..u64::MAX)),
+                (short.clone(), cut),
+                (short.clone(), What::Blocks(3..4)),
+                (short.clone(), What::Copies(7..9)),
+            ]
         );
         again.forget(1).unwrap();
         again.forget(1).unwrap();

@@ -233,6 +233,46 @@ fn a_cut_is_carried_out_whole_or_not_at_all_whenever_the_devices_go() {
     }
 }
 
+/// What replaces a clean block is accepted, not durable, when all devices go; then it is overwritten without them. A copy that
+/// is back with them hides nothing that the backing store has.
+#[test]
+fn clean_copies_that_come_back_do_not_hide_what_an_interrupted_write_left() {
+    let done = (1..1000).find(|step| overwrite_through_a_crash(*step));
+    assert!(done.is_some_and(|step| step > 10), "there was nothing to interrupt: {done:?}");
+}
+
+/// True if the crash after so many steps is too late.
+fn overwrite_through_a_crash(step: u64) -> bool {
+    let mut world = world(3, 2);
+    world.shared.model.lock().logged = false;
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 100);
+    with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
+    // Dirty: the devices must not lose it for the sake of the others.
+    write(&world, &engine, 15, 2);
+    world.disks.iter().for_each(|disk| disk.vanish());
+    with_client(&world, &engine, LOST, |mut client| async move {
+        client.write(1, 10 * 4096, 20 * 4096, false).await;
+        client.write(1, 90 * 4096, 4096, true).await;
+    });
+    assert_eq!(engine.active(), 0);
+    world.shared.executor.crash_in(Some(step));
+    let mut client = Client::new(&world.shared, &engine, LOST, world.rng.clone());
+    let writing = async move { client.write(1, 12 * 4096, 8 * 4096, true).await };
+    let done = world.shared.executor.block_on(LIMIT, writing);
+    world.shared.executor.crash_in(None);
+    assert_eq!(*world.shared.failure.lock(), None);
+    let engine = come_back(&mut world, engine);
+    let theirs = engine.clone();
+    assert_eq!(until(&world, move || theirs.warming().is_none()), Stop::Done);
+    check(&mut world, &engine);
+    // From here on only the backing store is asked for what is clean.
+    lose_all(&world, &engine);
+    check_what_is_left(&world, &engine);
+    world.crash(crate::world::Crash::Kill);
+    done.is_ok()
+}
+
 /// Reads each block of file 1 by itself, lost or not.
 fn check_what_is_left(world: &World, engine: &Arc<Engine>) {
     with_client(world, engine, LOST, |mut client| async move {
