@@ -105,7 +105,7 @@ impl Device for FileDevice {
     }
 
     /// [`Durability::Now`] is one write with RWF_DSYNC, which is FUA where the device has it, and next to it a flush if
-    /// earlier writes still need one. With other devices behind the same [`Barrier`] it is a write and a flush of all of them.
+    /// earlier writes still need one. With other files on the same drive it may be a write, and a flush for all of them.
     fn write(&self, offset: u64, data: Slice, durability: Durability) -> Io<Result<(), DeviceError>> {
         if let Err(error) = self.shared.check(offset, data.len() as u64) {
             return Box::pin(ready(Err(error)));

@@ -142,7 +142,7 @@ impl Lane {
 /// A volume as an administrator sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// What it is called, by [`Backing::name`].
+    /// What it is called, by [`Backing::name`](crate::io::Backing::name).
     pub name: String,
     /// Blocks of 4 KiB that it does not have yet.
     pub dirty_blocks: u64,
