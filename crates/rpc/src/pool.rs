@@ -157,11 +157,9 @@ impl Pool {
 
     fn lease_class(self: &Arc<Self>, class: usize, overdraw: bool) -> Option<PooledBuf> {
         let size = self.classes[class].size;
-        let before = self.used.fetch_add(size, Relaxed);
-        if before + size > self.limit && !overdraw {
-            self.used.fetch_sub(size, Relaxed);
-            return None;
-        }
+        // What is refused must not count for a moment either: many at once would keep each other from the last bytes.
+        let more = |used| (overdraw || used + size <= self.limit).then_some(used + size);
+        let before = self.used.fetch_update(Relaxed, Relaxed, more).ok()?;
         let cached = self.classes[class].free.lock().pop();
         let map = match cached {
             Some(map) => {
@@ -302,6 +300,27 @@ mod tests {
         held.clear();
         assert_eq!(pool.used(), 0);
         assert!(pool.cached.load(Relaxed) <= 3 << 20);
+    }
+
+    #[test]
+    fn what_is_refused_never_counts() {
+        let pool = Pool::new(1 << 20, 3 << 20);
+        let held: Vec<_> = std::iter::from_fn(|| pool.lease(1 << 20)).collect();
+        let full = pool.used();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Relaxed) {
+                        assert!(pool.lease(1 << 20).is_none());
+                    }
+                });
+            }
+            let most = (0..1_000_000).map(|_| pool.used()).max();
+            stop.store(true, Relaxed);
+            assert_eq!(most, Some(full));
+        });
+        drop(held);
     }
 
     #[test]
