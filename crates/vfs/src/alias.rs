@@ -64,6 +64,11 @@ pub(crate) fn ino_of(identity: &KernelHandle) -> Option<u64> {
     }
 }
 
+/// Whether the kernel has no such handle.
+pub(crate) fn is_made_up(identity: &KernelHandle) -> bool {
+    identity.kind == MADE_UP
+}
+
 fn made_up() -> KernelHandle {
     let mut number = [0; 8];
     // From the kernel's generator, which never gives less than was asked for up to 256 bytes.

@@ -10,7 +10,7 @@ use forebay_oplog::Removals;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::alias::{Aliases, PRIVATE};
+use crate::alias::{Aliases, PRIVATE, is_made_up};
 use crate::attr::Attr;
 use crate::cache::Linked;
 use crate::error::{Error, Result};
@@ -323,6 +323,10 @@ impl Filesystem {
 
     /// Opens what the file system itself calls so, as O_PATH.
     pub(crate) fn open_inner(&self, inner: &KernelHandle) -> Result<OwnedFd> {
+        if is_made_up(inner) {
+            // No alias leads from it to anything, as a power cut may leave it.
+            return Err(Error::Stale);
+        }
         let open = || sys::open_by_handle(&self.mount, inner, libc::O_PATH | libc::O_NOFOLLOW);
         let mut opened = open();
         // Linux 6.18 says so for a moment of an inode on its way out, which is stale then.

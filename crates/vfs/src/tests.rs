@@ -185,3 +185,12 @@ fn the_cache_knows_what_of_a_file_is_synced() {
         served.commit(served.remove(b"file"));
     }
 }
+
+/// Recovery asks for it when a power cut took the file and its alias and left the record.
+#[test]
+fn what_only_had_an_identity_of_the_servers_own_and_is_lost_is_stale() {
+    let served = serve(Mode::WriteBack);
+    let lost = crate::sys::KernelHandle::from_name(b"fffe-19e8a0ef10d7a801").unwrap();
+    let fs = &served.vfs.exports()[0].fs;
+    assert_eq!(fs.open_inner(&lost).map(drop), Err(Error::Stale));
+}
