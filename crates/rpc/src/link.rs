@@ -67,6 +67,7 @@ impl Link {
 
     /// A record goes off the loop.
     pub(crate) fn enter(&self, held: usize) {
+        self.pool.promise();
         self.inflight.fetch_add(1, Relaxed);
         self.held.fetch_add(held, Relaxed);
     }
@@ -77,6 +78,7 @@ impl Link {
         let (writer, tell) = submit(self, chunk, || {
             self.held.fetch_sub(held, Relaxed);
             self.inflight.fetch_sub(1, Relaxed);
+            self.pool.fulfil();
         });
         if tell {
             self.home.post(Post::Resume(self.token));

@@ -92,6 +92,8 @@ impl<T> Free<T> {
 pub(crate) struct Pool {
     limit: usize,
     used: AtomicUsize,
+    /// Each request in flight may need a small buffer, which it gets whatever is used.
+    promised: AtomicUsize,
     cached: AtomicUsize,
     /// The one record buffer beyond the limit is on loan.
     extra: AtomicBool,
@@ -108,6 +110,7 @@ impl Pool {
         Arc::new(Self {
             limit,
             used: AtomicUsize::new(0),
+            promised: AtomicUsize::new(0),
             cached: AtomicUsize::new(0),
             extra: AtomicBool::new(false),
             classes,
@@ -120,9 +123,24 @@ impl Pool {
         self.used.load(Relaxed)
     }
 
-    /// Whether the limit is reached.
+    /// Whether the limit is reached, once all requests in flight have replies.
     pub(crate) fn full(&self) -> bool {
-        self.used() >= self.limit
+        self.used() >= self.unpromised()
+    }
+
+    /// Bytes that may be used by all but small payloads.
+    fn unpromised(&self) -> usize {
+        self.limit.saturating_sub(self.promised.load(Relaxed))
+    }
+
+    /// A request whose payload [`lease_payload`](Self::lease_payload) may be asked for is in flight.
+    pub(crate) fn promise(&self) {
+        self.promised.fetch_add(SMALL, Relaxed);
+    }
+
+    /// It is answered.
+    pub(crate) fn fulfil(&self) {
+        self.promised.fetch_sub(SMALL, Relaxed);
     }
 
     /// A buffer of at least `size` bytes for a record; none if the limit does not allow it or `size` is beyond
@@ -158,7 +176,7 @@ impl Pool {
     fn lease_class(self: &Arc<Self>, class: usize, overdraw: bool) -> Option<PooledBuf> {
         let size = self.classes[class].size;
         // What is refused must not count for a moment either: many at once would keep each other from the last bytes.
-        let more = |used| (overdraw || used + size <= self.limit).then_some(used + size);
+        let more = |used| (overdraw || used + size <= self.unpromised()).then_some(used + size);
         let before = self.used.fetch_update(Relaxed, Relaxed, more).ok()?;
         let cached = self.classes[class].free.lock().pop();
         let map = match cached {
@@ -300,6 +318,20 @@ mod tests {
         held.clear();
         assert_eq!(pool.used(), 0);
         assert!(pool.cached.load(Relaxed) <= 3 << 20);
+    }
+
+    #[test]
+    fn what_is_in_flight_gets_small_payloads_within_the_limit() {
+        let pool = Pool::new(1 << 20, 3 << 20);
+        (0..64).for_each(|_| pool.promise());
+        let payloads: Vec<_> = (0..64).map(|_| pool.lease_payload(1 << 20).unwrap()).collect();
+        assert_eq!(payloads.iter().map(|payload| payload.len()).max(), Some(1 << 20));
+        assert!(pool.used() <= 3 << 20 && pool.full(), "{} bytes", pool.used());
+        drop(payloads);
+        assert!(!pool.full());
+        (0..64).for_each(|_| pool.fulfil());
+        let held: Vec<_> = std::iter::from_fn(|| pool.lease(1 << 20)).collect();
+        assert_eq!(held.len(), 4, "and the one extra");
     }
 
     #[test]
