@@ -5,7 +5,8 @@
 //! cannot say so any more: it is noted with the backing store ([`Disowned`]). Blocks are noted once the backing store has
 //! all that was ever accepted of them, and before it has anything newer. Of those that the devices may have a dirty copy of,
 //! which is lost with them or was overwritten, only clean copies are noted before, and all copies after. A cut is noted
-//! before and after it is carried out, as in the log. Recovery believes the notes more than anything it finds, puts them into the log and drops them.
+//! before and after it is carried out, as in the log. Recovery believes the notes more than anything it finds, puts them
+//! into the log and drops them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -233,7 +233,7 @@ impl Pool {
 
     /// A pipe for `bytes` of reply payload; none if memory is short or there are no more pipes.
     pub(crate) fn lease_pipe(&self, bytes: usize) -> Option<Pipe> {
-        if self.used() + bytes > self.limit { None } else { self.pipes.lease() }
+        if self.used() + bytes > self.unpromised() { None } else { self.pipes.lease() }
     }
 
     /// Takes a pipe back, to be used again if it is empty.
@@ -328,6 +328,7 @@ mod tests {
         assert_eq!(payloads.iter().map(|payload| payload.len()).max(), Some(1 << 20));
         assert!(pool.used() <= 3 << 20 && pool.full(), "{} bytes", pool.used());
         drop(payloads);
+        assert!(pool.lease_pipe(2 << 20).is_some() && pool.lease_pipe(3 << 20).is_none());
         assert!(!pool.full());
         (0..64).for_each(|_| pool.fulfil());
         let held: Vec<_> = std::iter::from_fn(|| pool.lease(1 << 20)).collect();
