@@ -11,26 +11,27 @@ const PROBE_LIMIT: u32 = 1 << 16;
 
 /// Two polls further apart than this, and the thread had not the core meanwhile: somebody else needed it, and a sleeper would
 /// get it back sooner. If it had, the machine did something else (an interrupt, a host with other guests): says nothing.
+/// It is about what one successful spin gains, too.
 const CONTENDED: Duration = Duration::from_micros(20);
 
 /// Decides whether to poll before a sleep: a wake-up costs up to 40 us on a virtual machine, polling costs a
 /// core. It spins for at most its limit after work, and rarely once spinning found nothing several times. A poller lets
-/// others run; where they do, it comes back a time slice later (milliseconds), so each time that
-/// happens in a row it tries again after twice as many waits.
+/// others run; where they do, it comes back up to a time slice later (milliseconds): then it does without for as many waits as
+/// would have had to succeed to make up for that, and twice as many each time that happens in a row.
 #[derive(Debug)]
 pub struct Spinner {
     limit: Duration,
     vain: u32,
     /// Waits to go without spinning.
     skip: u32,
-    /// How many those will be next time.
-    gap: u32,
+    /// How many times it lost the core in a row, as a power of two.
+    weight: u32,
 }
 
 impl Spinner {
     /// Spins for at most `limit` at a time; zero never spins.
     pub fn new(limit: Duration) -> Self {
-        Self { limit, vain: 0, skip: 0, gap: PROBE }
+        Self { limit, vain: 0, skip: 0, weight: 1 }
     }
 
     /// Calls `ready` until it is true (returned) or the limit is over.
@@ -62,12 +63,13 @@ impl Spinner {
             let found = ready();
             let now = clock();
             if now - last > CONTENDED && switches() > before {
-                self.skip = self.gap;
-                self.gap = (self.gap * 2).min(PROBE_LIMIT);
+                let lost = ((now - last).as_micros() / CONTENDED.as_micros()) as u32;
+                self.skip = lost.saturating_mul(self.weight).min(PROBE_LIMIT);
+                self.weight = (self.weight * 2).min(PROBE_LIMIT);
                 return found;
             }
             if found {
-                (self.vain, self.gap) = (0, PROBE);
+                (self.vain, self.weight) = (0, 1);
                 return true;
             }
             if now - start >= self.limit {
@@ -158,16 +160,27 @@ mod tests {
     #[test]
     fn gives_way_to_others_that_want_the_core_for_longer_each_time() {
         let mut spinner = Spinner::new(LIMIT);
-        assert_eq!(spun(&mut spinner, PROBE + 1, LATE, |_| false), 1);
-        assert_eq!(spun(&mut spinner, 2 * PROBE + 1, LATE, |_| false), 1);
+        let first = LATE.as_micros() as u32 / CONTENDED.as_micros() as u32;
+        assert_eq!(spun(&mut spinner, first + 1, LATE, |_| false), 1);
+        assert_eq!(spun(&mut spinner, 2 * first + 1, LATE, |_| false), 1);
         let found = |poll| poll == 2;
-        assert_eq!(spun(&mut spinner, 4 * PROBE + 1, LATE, found), 1, "not found by spinning, but by then");
-        assert_eq!(spun(&mut spinner, 8 * PROBE + 1, LATE, |_| false), 1);
+        assert_eq!(spun(&mut spinner, 4 * first + 1, LATE, found), 1, "not found by spinning, but by then");
+        assert_eq!(spun(&mut spinner, 8 * first + 1, LATE, |_| false), 1);
         for _ in 0..32 {
             spun(&mut spinner, PROBE_LIMIT + 1, LATE, |_| false);
         }
         assert_ne!(spun(&mut spinner, PROBE_LIMIT + 1, SOON, found), 0, "not for ever");
         assert_eq!(spun(&mut spinner, PROBE, SOON, found), PROBE);
+    }
+
+    #[test]
+    fn a_short_loss_costs_few_waits() {
+        let mut spinner = Spinner::new(LATE);
+        let apart = 3 * CONTENDED;
+        assert_eq!(spun(&mut spinner, 4, apart, |_| false), 1);
+        assert_eq!(spun(&mut spinner, 7, apart, |_| false), 1, "the second in a row");
+        assert_eq!(spun(&mut spinner, PROBE, SOON, |poll| poll == 2), PROBE);
+        assert_eq!(spun(&mut spinner, 4, apart, |_| false), 1, "not in a row any more");
     }
 
     #[test]
