@@ -2,7 +2,8 @@
 //!
 //! Where a drive has a volatile cache and no FUA, the kernel makes of every write with RWF_DSYNC a write, and then, by a worker
 //! thread, a flush. Flushes of one drive go one after the other: both legs of a frame on one drive wait for two. Here the legs
-//! are written without the flag, and whoever's write ends last calls fdatasync(2) for all of them.
+//! are written without the flag, and whoever's write ends last calls fdatasync(2) for all of them: of the directory, as each
+//! write gives its file a new time of modification, and a file system without a journal writes that before it flushes.
 //!
 //! That one file's fdatasync makes another one's writes durable is not so in general. It is for direct writes over blocks that
 //! the file system has already recorded as written, if the file system is on one drive: then it has nothing to add but to
@@ -32,8 +33,9 @@ static KNOWN: Mutex<Option<HashMap<u64, Weak<Barrier>>>> = Mutex::new(None);
 const QUICK: Duration = Duration::from_micros(300);
 
 /// What the durable writes to files of one file system wait for.
-#[derive(Default)]
 pub(crate) struct Barrier {
+    /// What is flushed for all: the directory of a device, which hardly ever changes.
+    directory: File,
     state: Mutex<State>,
     devices: AtomicUsize,
     is_slow: AtomicBool,
@@ -99,9 +101,9 @@ pub(crate) enum Part {
 }
 
 impl Barrier {
-    /// The barrier of the file system that `file`, of `size` bytes and opened for direct I/O, is on; `None` if each file has
-    /// to be flushed by itself, or there is nothing to gain.
-    pub(crate) fn of(file: &File, size: u64) -> Option<Behind> {
+    /// The barrier of the file system that `file`, at `path`, of `size` bytes and opened for direct I/O, is on; `None` if each
+    /// file has to be flushed by itself, or there is nothing to gain.
+    pub(crate) fn of(file: &File, path: &Path, size: u64) -> Option<Behind> {
         let one_drive = wear::drive(file).is_some_and(|name| needs_flushes(Path::new("/sys"), &name));
         if !one_drive || !is_overwritten_in_place(file, size) {
             return None;
@@ -110,9 +112,25 @@ impl Barrier {
         let mut known = KNOWN.lock();
         let known = known.get_or_insert_default();
         known.retain(|_, barrier| barrier.strong_count() > 0);
-        let barrier = known.get(&device).and_then(Weak::upgrade).unwrap_or_default();
+        if let Some(barrier) = known.get(&device).and_then(Weak::upgrade) {
+            return Some(Behind::new(barrier));
+        }
+        let directory = directory_of(path).ok()?;
+        if rustix::fs::fstat(&directory).ok()?.st_dev != device {
+            return None;
+        }
+        let barrier = Arc::new(Barrier::new(directory));
         known.insert(device, Arc::downgrade(&barrier));
         Some(Behind::new(barrier))
+    }
+
+    fn new(directory: File) -> Self {
+        Barrier {
+            directory,
+            state: Mutex::default(),
+            devices: AtomicUsize::new(0),
+            is_slow: AtomicBool::new(false),
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -202,6 +220,11 @@ impl Written {
 }
 
 impl Flushing {
+    /// What is to be flushed.
+    pub(crate) fn of(&self) -> &File {
+        &self.barrier.directory
+    }
+
     /// Whether it will soon be over.
     pub(crate) fn is_quick(&self) -> bool {
         !self.barrier.is_slow.load(Ordering::Relaxed)
@@ -215,6 +238,11 @@ impl Flushing {
             *last = self.number;
         });
     }
+}
+
+fn directory_of(path: &Path) -> std::io::Result<File> {
+    let path = path.canonicalize()?;
+    File::open(path.parent().unwrap_or(&path))
 }
 
 /// Whether the kernel would have to flush the drive after each durable write.
@@ -255,7 +283,7 @@ mod tests {
     }
 
     fn two() -> [Behind; 2] {
-        let barrier = Arc::default();
+        let barrier = Arc::new(Barrier::new(File::open("/").unwrap()));
         [Behind::new(Arc::clone(&barrier)), Behind::new(barrier)]
     }
 

@@ -59,7 +59,7 @@ impl FileDevice {
                 "{name}: the file system has no direct I/O; this device is cached twice in memory"
             );
         }
-        let barrier = if is_file && direct { Barrier::of(&file, size) } else { None };
+        let barrier = if is_file && direct { Barrier::of(&file, path, size) } else { None };
         let target = Arc::new(Target::new(file));
         let discarder = (!is_file).then(|| Discarder::new(name.clone(), target.clone()));
         let shared =

@@ -141,9 +141,16 @@ impl Request {
         Request { ticket: Ticket::Flushing(flushing), ..target.flush() }
     }
 
+    fn file(&self) -> &File {
+        match &self.ticket {
+            Ticket::Flushing(flushing) => flushing.of(),
+            _ => &self.target.file,
+        }
+    }
+
     /// The operation for the ring. It points into the request's memory, which must outlive it.
     pub(crate) fn entry(&mut self) -> squeue::Entry {
-        let fd = types::Fd(self.target.file.as_raw_fd());
+        let fd = types::Fd(self.file().as_raw_fd());
         let at = self.offset + self.done as u64;
         match &mut self.work {
             Work::Read(buffer) => {
@@ -178,7 +185,7 @@ impl Request {
             Work::Write(data, durability) => {
                 rustix::io::pwritev2(file, &[IoSlice::new(&data[self.done..])], at, write_flags(*durability))
             }
-            Work::Flush { .. } => rustix::fs::fdatasync(file).map(|()| 0),
+            Work::Flush { .. } => rustix::fs::fdatasync(self.file()).map(|()| 0),
         }
     }
 

@@ -3,17 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-use forebay_lock::{Condvar, Mutex};
+use forebay_lock::Mutex;
 
 use crate::spinner::Spinner;
 
 /// A pool of blocking threads that work through a bounded first-in first-out queue of jobs.
 ///
 /// At most one sleeper is woken at a time, and the woken one wakes the next if jobs remain: submitting a batch
-/// costs the caller one wake-up. At most one idle worker polls for a moment before it sleeps.
+/// costs the caller one wake-up. At most one idle worker polls for a moment before it sleeps. Who went to sleep last is
+/// woken first: its processor's caches are warm, and it has found out whether polling pays.
 pub struct Workers<J> {
     shared: Arc<Shared<J>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -21,7 +22,6 @@ pub struct Workers<J> {
 
 struct Shared<J> {
     queue: Mutex<Queue<J>>,
-    more: Condvar,
     /// Jobs queued, for the poller to look at without the lock.
     queued: AtomicUsize,
     limit: usize,
@@ -30,7 +30,7 @@ struct Shared<J> {
 
 struct Queue<J> {
     jobs: VecDeque<J>,
-    sleeping: usize,
+    sleeping: Vec<Thread>,
     /// A worker is on its way to the queue, polling or just woken: no other needs to be woken.
     coming: bool,
     stopping: bool,
@@ -45,10 +45,9 @@ impl<J: Send + 'static> Workers<J> {
         busy_poll: Duration,
         handle: impl Fn(J) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
-        let queue = Queue { jobs: VecDeque::new(), sleeping: 0, coming: false, stopping: false };
+        let queue = Queue { jobs: VecDeque::new(), sleeping: Vec::new(), coming: false, stopping: false };
         let shared = Arc::new(Shared {
             queue: Mutex::new(queue),
-            more: Condvar::new(),
             queued: AtomicUsize::new(0),
             limit,
             handle: Box::new(handle),
@@ -70,10 +69,10 @@ impl<J: Send + 'static> Workers<J> {
         }
         queue.jobs.push_back(job);
         self.shared.queued.store(queue.jobs.len(), Relaxed);
-        let wake = queue.call_one();
+        let called = queue.call_one();
         drop(queue);
-        if wake {
-            self.shared.more.notify_one();
+        if let Some(called) = called {
+            called.unpark();
         }
         Ok(())
     }
@@ -85,8 +84,11 @@ impl<J: Send + 'static> Workers<J> {
 
     /// Takes no more jobs, finishes those queued, and ends the threads. Not to be called by a job.
     pub fn stop(&self) {
-        self.shared.queue.lock().stopping = true;
-        self.shared.more.notify_all();
+        let mut queue = self.shared.queue.lock();
+        queue.stopping = true;
+        let sleeping = std::mem::take(&mut queue.sleeping);
+        drop(queue);
+        sleeping.iter().for_each(Thread::unpark);
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // A worker that panicked is gone already.
             let _ = thread.join();
@@ -95,11 +97,14 @@ impl<J: Send + 'static> Workers<J> {
 }
 
 impl<J> Queue<J> {
-    /// Whether a sleeper has to be woken for the jobs there are.
-    fn call_one(&mut self) -> bool {
-        let wake = !self.jobs.is_empty() && self.sleeping > 0 && !self.coming;
-        self.coming |= wake;
-        wake
+    /// The sleeper that has to be woken for the jobs there are.
+    fn call_one(&mut self) -> Option<Thread> {
+        if self.jobs.is_empty() || self.coming {
+            return None;
+        }
+        let called = self.sleeping.pop();
+        self.coming = called.is_some();
+        called
     }
 }
 
@@ -115,10 +120,10 @@ impl<J> Shared<J> {
             }
             if let Some(job) = queue.jobs.pop_front() {
                 self.queued.store(queue.jobs.len(), Relaxed);
-                let wake = queue.call_one();
+                let next = queue.call_one();
                 drop(queue);
-                if wake {
-                    self.more.notify_one();
+                if let Some(next) = next {
+                    next.unpark();
                 }
                 (self.handle)(job);
                 continue;
@@ -140,11 +145,22 @@ impl<J> Shared<J> {
                     continue;
                 }
             }
-            queue.sleeping += 1;
-            queue = self.more.wait(queue);
-            queue.sleeping -= 1;
-            // Woken by a submit, which set `coming`, or to stop, and then it does not matter.
+            let thread = std::thread::current();
+            queue.sleeping.push(thread.clone());
+            drop(queue);
+            self.sleep(&thread);
+            // Woken for a job, and then `coming` is set, or to stop, and then it does not matter.
             called = true;
+        }
+    }
+
+    /// Waits until `thread`, the calling one, is not among the sleepers any more: others may unpark it as well.
+    fn sleep(&self, thread: &Thread) {
+        loop {
+            std::thread::park();
+            if self.queue.lock().sleeping.iter().all(|sleeper| sleeper.id() != thread.id()) {
+                return;
+            }
         }
     }
 }
