@@ -16,6 +16,7 @@ use crate::notes::Ledger;
 use crate::objects::Objects;
 use crate::rng::Rng;
 use crate::stamp::{Place, fill};
+use crate::verifier::Verifier;
 use crate::workload::{Habits, Kind};
 
 /// Which errors a client may get.
@@ -70,6 +71,10 @@ pub struct Shared {
     pub left: Mutex<Vec<String>>,
     /// Devices that the engine said are lost, in this session.
     pub lost: Mutex<Vec<String>>,
+    /// Devices of the pool that was opened last.
+    pub members: Mutex<Vec<String>>,
+    /// The write verifier (P4).
+    pub verifier: Mutex<Verifier>,
     /// What the engines told so far.
     pub told: Mutex<Vec<Event>>,
     /// Devices without which something was acknowledged since: they must never be used again as they are (P11).
@@ -209,13 +214,15 @@ impl Client {
         stamp(&mut data, offset, number, id);
         self.shared.tell(|| format!("write {id} to {number} at {offset}+{len} stable {stable}"));
         let (lost, before) = (self.shared.lost.lock().clone(), self.engine.last());
+        let verifier = self.shared.verifier.lock().get();
         let result = self.engine.write(&object, offset, &data, now).await;
         match result {
             Ok(seq) => self.shared.model.lock().accepted(id, seq),
             Err(error) => self.write_failed(id, number, error),
         }
-        if self.engine.active() == 0 {
-            self.shared.model.lock().log_lost();
+        if self.shared.verifier.lock().get() != verifier {
+            // The reply has the old one.
+            self.shared.model.lock().lost(id);
         }
         self.shared.objects.lock().release(number);
         if let (Ok(seq), true) = (result, stable) {
@@ -227,7 +234,10 @@ impl Client {
                         self.shared.outdated.lock().extend(lost);
                     }
                 }
-                Err(error) => self.write_failed(id, number, error),
+                Err(error) => {
+                    self.shared.log_broke();
+                    self.write_failed(id, number, error);
+                }
             }
         }
         self.shared.tell(|| format!("write {id} done: {result:?}"));
@@ -248,7 +258,10 @@ impl Client {
         self.shared.tell(|| format!("commit {seq} covers {covered:?}"));
         match self.engine.commit(seq).await {
             Ok(()) => covered.into_iter().for_each(|id| self.shared.model.lock().durable(id)),
-            Err(error) => self.check("a commit", number, error),
+            Err(error) => {
+                self.shared.log_broke();
+                self.check("a commit", number, error);
+            }
         }
     }
 

@@ -25,5 +25,6 @@ pub mod rng;
 #[cfg(test)]
 mod scenarios;
 pub mod stamp;
+pub mod verifier;
 pub mod workload;
 pub mod world;

@@ -215,16 +215,18 @@ impl Model {
     /// The log is lost with the last device, and so is perhaps what was accepted and not durable, whatever was asked for
     /// later; the write verifier says so.
     pub fn log_lost(&mut self) {
-        let open: Vec<u32> = self.open(u64::MAX);
-        for id in open {
-            let Some(operation) = self.operations.get_mut(&id) else { continue };
-            operation.open = false;
-            let (object, blocks) = (operation.object, operation.blocks.clone());
-            let Some(object) = self.objects.get_mut(&object) else { continue };
-            object.blocks.range_mut(blocks).for_each(|(_, block)| block.lose(id));
-            object.size.lose(id);
-            object.mtime.lose(id);
-        }
+        self.open(u64::MAX).into_iter().for_each(|id| self.lost(id));
+    }
+
+    /// The same for one operation.
+    pub fn lost(&mut self, id: u32) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        operation.open = false;
+        let (object, blocks) = (operation.object, operation.blocks.clone());
+        let Some(object) = self.objects.get_mut(&object) else { return };
+        object.blocks.range_mut(blocks).for_each(|(_, block)| block.lose(id));
+        object.size.lose(id);
+        object.mtime.lose(id);
     }
 
     /// Operations accepted up to `seq` and not known to be durable: what a commit that begins now covers.

@@ -120,6 +120,8 @@ impl World {
             removable: Mutex::new(removable),
             left: Mutex::default(),
             lost: Mutex::default(),
+            members: Mutex::default(),
+            verifier: Mutex::default(),
             told: Mutex::default(),
             outdated: Mutex::default(),
             failure: Mutex::new(None),

@@ -160,6 +160,7 @@ impl World {
         if self.plan.has(Trouble::Leaving) {
             self.put_away(&pool);
         }
+        *self.shared.members.lock() = pool.present().map(|(_, device)| device.name().to_owned()).collect();
         let shared = self.shared.clone();
         let executor = Arc::new(shared.executor.clone());
         let env = Env {
@@ -173,7 +174,7 @@ impl World {
                 if let Event::DeviceLost { device, left } = event {
                     shared.lost.lock().push(device);
                     if left == 0 {
-                        shared.model.lock().log_lost();
+                        shared.log_broke();
                     }
                 }
             }),
