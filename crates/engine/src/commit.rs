@@ -87,6 +87,9 @@ impl Engine {
             return;
         };
         self.write_header(&opened, SegmentKind::Log, self.log.next_seq()).await;
+        for device in self.members.save_newest(opened.seq).await {
+            self.lose(device).await;
+        }
         if let Some((old, _)) = old {
             self.segments.seal(old.id);
         }
@@ -129,7 +132,12 @@ impl Engine {
             (*here, Slice::from(block))
         });
         let legs: Vec<_> = legs.collect();
-        self.write_legs(&legs, 0, Durability::Later).await;
+        // The superblocks name a log segment only once it would be found.
+        let durability = match kind {
+            SegmentKind::Log => Durability::Now,
+            SegmentKind::Clean => Durability::Later,
+        };
+        self.write_legs(&legs, 0, durability).await;
     }
 
     /// A free pair of segments, or a single one if there is only one device. Waits for space; `None` if no device is

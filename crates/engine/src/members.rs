@@ -54,6 +54,14 @@ impl Members {
         failed
     }
 
+    /// Makes it durable that a log segment was opened, whose header is durable. Returns the devices that failed over it.
+    pub(crate) async fn save_newest(&self, seq: u64) -> Vec<u16> {
+        let mut pool = self.take().await;
+        let failed = pool.save_newest(seq).await;
+        self.put(pool);
+        failed
+    }
+
     /// Adds a device; durable on all when this returns its number.
     pub(crate) async fn add(
         &self,

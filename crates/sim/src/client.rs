@@ -71,7 +71,7 @@ pub struct Shared {
     pub left: Mutex<Vec<String>>,
     /// Devices that the engine said are lost, in this session.
     pub lost: Mutex<Vec<String>>,
-    /// Devices of the pool that was opened last.
+    /// Devices of the pool as it was opened last, but for those removed since.
     pub members: Mutex<Vec<String>>,
     /// The write verifier (P4).
     pub verifier: Mutex<Verifier>,

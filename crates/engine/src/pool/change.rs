@@ -48,8 +48,21 @@ impl Pool {
     /// Makes it durable how far back the pool reaches. Returns the members that could not be written.
     pub(crate) async fn save_reach(&mut self, reach: Reach) -> AlsoLost {
         self.reach = reach;
+        self.tell_all(2).await
+    }
+
+    /// Makes it durable that log segment `seq` was opened; its header has to be durable before. Returns the members that
+    /// could not be written.
+    pub(crate) async fn save_newest(&mut self, seq: u64) -> AlsoLost {
+        self.newest = seq;
+        // The other copy says it of the one before.
+        self.tell_all(1).await
+    }
+
+    async fn tell_all(&mut self, copies: usize) -> AlsoLost {
         let present: Vec<_> = self.present().map(|(member, _)| usize::from(member.index)).collect();
-        self.write(&present).await.into_iter().map(|(at, _)| self.members[at].index).collect()
+        let failed = self.write_copies(&present, copies).await;
+        failed.into_iter().map(|(at, _)| self.members[at].index).collect()
     }
 
     /// Takes member `index`, active or lost, out of the pool and makes its device blank. What is on it must not be
@@ -131,7 +144,7 @@ impl Pool {
             self.members = before;
             return Err(error);
         }
-        Ok((index, self.change().await?))
+        Ok((index, self.change_with(Some(index)).await?))
     }
 
     /// The index that `device` gets, if what is on it may be overwritten.
@@ -182,6 +195,10 @@ impl Pool {
 
     /// Makes the members as they are now durable in a new epoch.
     pub(super) async fn change(&mut self) -> Result<AlsoLost, PoolError> {
+        self.change_with(None).await
+    }
+
+    async fn change_with(&mut self, newcomer: Option<u16>) -> Result<AlsoLost, PoolError> {
         let mut also_lost = AlsoLost::new();
         loop {
             for at in 0..self.members.len() {
@@ -194,6 +211,10 @@ impl Pool {
             let present: Vec<_> = self.present().map(|(member, _)| usize::from(member.index)).collect();
             if present.is_empty() {
                 return Err(PoolError::NoMemberLeft);
+            }
+            if present.iter().all(|at| Some(self.members[*at].index) == newcomer) {
+                // The log is lost with the others; another one will begin.
+                self.newest = 0;
             }
             self.epoch += 1;
             let mut failed = self.write(&present).await;
@@ -210,9 +231,13 @@ impl Pool {
 
     /// Writes both superblock copies of these members, one after the other, durably. Returns which failed, and how.
     pub(super) async fn write(&mut self, which: &[usize]) -> Vec<(usize, DeviceError)> {
+        self.write_copies(which, 2).await
+    }
+
+    async fn write_copies(&mut self, which: &[usize], copies: usize) -> Vec<(usize, DeviceError)> {
         self.generation += 1;
         let mut failed: Vec<(usize, DeviceError)> = Vec::new();
-        for _ in 0..2 {
+        for _ in 0..copies {
             // All devices at once: a write begins when it is made.
             let writes: Vec<_> = which
                 .iter()
@@ -251,6 +276,7 @@ impl Pool {
             generation: self.generation,
             optional: self.optional,
             reach: self.reach,
+            newest: self.newest,
             members: self.members.iter().map(entry).collect(),
         }
     }

@@ -62,6 +62,7 @@ impl Pool {
             generation: 0,
             optional: 0,
             reach: Default::default(),
+            newest: 0,
         };
         let all: Vec<_> = (0..devices.len()).collect();
         if let Some((at, error)) = pool.write(&all).await.pop() {

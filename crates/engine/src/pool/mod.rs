@@ -59,6 +59,7 @@ pub struct Pool {
     generation: u64,
     optional: u64,
     reach: Reach,
+    newest: u64,
 }
 
 /// A member of a pool.
@@ -128,6 +129,7 @@ impl Pool {
             generation: superblock.generation,
             optional: superblock.optional,
             reach: superblock.reach,
+            newest: superblock.newest,
         })
     }
 
@@ -140,6 +142,11 @@ impl Pool {
     /// How far back the pool reaches, at least.
     pub(crate) fn reach(&self) -> Reach {
         self.reach
+    }
+
+    /// A log segment with this `seq`, or a later one, was opened; 0: perhaps none.
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest
     }
 
     /// Segment number `seq` of this pool, for the decoders of what is in it.

@@ -14,8 +14,10 @@ pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
 /// Notes may be in the log.
 const NOTES: u64 = 1;
+/// The newest segment of the log is named.
+const NEWEST: u64 = 2;
 /// Features that must be understood to open a pool. Every superblock written from now on has them: the log may.
-const REQUIRED_KNOWN: u64 = NOTES;
+const REQUIRED_KNOWN: u64 = NOTES | NEWEST;
 
 /// What a member of a pool is to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,8 @@ pub struct Superblock {
     pub optional: u64,
     /// How far back the pool reaches, at least; frames of the log may say more.
     pub reach: Reach,
+    /// A log segment with this `seq`, or a later one, was opened; 0: perhaps none.
+    pub newest: u64,
     /// The members by index; 1 to 16.
     pub members: Vec<Entry>,
 }
@@ -111,6 +115,7 @@ struct Raw {
     oldest_position: U64,
     oldest_seq: U64,
     table: [RawEntry; DEVICES_MAX],
+    newest: U64,
 }
 
 const _: () = {
@@ -124,7 +129,8 @@ const _: () = {
     assert!(offset_of!(Raw, segment_size) == 96);
     assert!(offset_of!(Raw, table) == 128);
     assert!(size_of::<RawEntry>() == 32);
-    assert!(size_of::<Raw>() == 128 + 16 * 32);
+    assert!(offset_of!(Raw, newest) == 640);
+    assert!(size_of::<Raw>() == 648);
 };
 
 impl Superblock {
@@ -156,6 +162,7 @@ impl Superblock {
             oldest_position: self.reach.oldest.0.into(),
             oldest_seq: (if self.reach.oldest.1 { u64::MAX } else { self.reach.oldest.2 }).into(),
             table: std::array::from_fn(|_| entries.next().unwrap_or(EMPTY)),
+            newest: self.newest.into(),
         };
         let mut block = Buffer::zeroed(1);
         block[..size_of::<Raw>()].copy_from_slice(raw.as_bytes());
@@ -232,7 +239,11 @@ fn to_raw(entry: &Entry) -> RawEntry {
 fn from_raw(raw: &Raw) -> Option<Superblock> {
     let (used, unused) = raw.table.split_at_checked(usize::from(raw.members.get()))?;
     let members = used.iter().map(entry_from_raw).collect::<Option<Vec<_>>>()?;
-    let reserved = raw.reserved.get() == 0 && raw.reserved_too.get() == 0 && is_zero(unused.as_bytes());
+    let unnamed = raw.required.get() & NEWEST == 0;
+    let reserved = raw.reserved.get() == 0
+        && raw.reserved_too.get() == 0
+        && is_zero(unused.as_bytes())
+        && !(unnamed && raw.newest.get() != 0);
     reserved.then(|| Superblock {
         pool: raw.pool.get(),
         device: raw.device.get(),
@@ -243,6 +254,7 @@ fn from_raw(raw: &Raw) -> Option<Superblock> {
         generation: raw.generation.get(),
         optional: raw.optional.get(),
         reach: Reach::new(raw.tail.get(), raw.oldest_position.get(), raw.oldest_seq.get()),
+        newest: raw.newest.get(),
         members,
     })
 }

@@ -9,6 +9,7 @@
 //! | the same | a later frame in the segment, or one is missing before the next segment | a hole |
 //! | no segment where the log has one (its successor names it, or the tail does) | the one before it has every frame up to the successor's first | it had none |
 //! | the same | a frame is missing, or there is none before it | a hole |
+//! | no segment as new as the superblocks name one | | a hole |
 //!
 //! A hole means that something acknowledged may be lost: the pool is not opened. A pool that never had a second device
 //! only ever held what the backing store has as well: it drops everything and goes on.
@@ -101,6 +102,9 @@ async fn read_back(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
             None => {
                 let limit = next.map(|next| next.first_frame);
                 let frames = read.add_frames(pool, segment, limit).await?;
+                if next.is_none() && segment.seq < pool.newest() {
+                    return Err(OpenError::Hole { frame: segment.first_frame + frames.len() as Seq });
+                }
                 if let Some(last) = frames.last().filter(|_| !end_known) {
                     end_known = true;
                     read.next_frame = last.head.seq + 1;
@@ -114,6 +118,7 @@ async fn read_back(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
     }
     let tail = read.reach.tail;
     match next {
+        None if pool.newest() > 0 => return Err(OpenError::Hole { frame: read.next_frame }),
         Some(next) if !end_known => read.next_frame = next.first_frame,
         // The tail is not there.
         Some(next) if next.seq > tail && next.previous >= tail.max(1) => {
@@ -141,7 +146,8 @@ impl Read {
 
     /// What is read of a log that does not count any more: no segment, and no frame's number is used again.
     fn nothing(pool: &Pool, found: &[Found]) -> Self {
-        let next_seq = found.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(pool.reach().tail);
+        let next_seq = found.iter().map(|found| found.seq).max().unwrap_or(0).max(pool.newest()) + 1;
+        let next_seq = next_seq.max(pool.reach().tail);
         let first_frame = found.iter().map(|found| found.first_frame).max().unwrap_or(1);
         let reach = Reach::new(next_seq, next_seq, 0);
         Read { dropped: true, ..Read::new(reach, first_frame + UNREAD) }

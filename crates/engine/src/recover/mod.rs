@@ -39,7 +39,7 @@ pub enum OpenError {
     Pool(#[from] PoolError),
     /// Something acknowledged is lost.
     #[error(
-        "the cache's log is damaged: frame {frame} cannot be read on any device, but later ones can; restore the \
+        "the cache's log is damaged: frame {frame} is missing on all devices, and it is not the last one; restore the \
          missing device, or give the cache up and lose what was not destaged"
     )]
     Hole {

@@ -8,8 +8,10 @@ use forebay_oplog::Record;
 use super::image::{Image, path};
 use super::make::{BACKING, Refused, Rig, all_of, key, notes_kept, rot, superblocks, used};
 
-/// The image of the format that is written now, and the one of what it was before there were notes.
-const NOW: &str = "version-1-notes.image";
+/// The image of the format that is written now, and those of what it was before superblocks named the newest segment of the
+/// log, and before there were notes.
+const NOW: &str = "version-1-newest.image";
+const BEFORE_NEWEST: &str = "version-1-notes.image";
 const BEFORE_NOTES: &str = "version-1.image";
 
 const FRAME: &[u8; 8] = b"FBYFRAME";
@@ -18,14 +20,14 @@ const HEADER: &[u8; 8] = b"FBYSEGMT";
 type Damage = fn(&mut Image);
 
 /// Damaged ones: a name, and what was done to [`NOW`].
-const DAMAGED: [(&str, Damage); 6] = [
+const DAMAGED: [(&str, Damage); 7] = [
     ("header-rotten.image", |image| {
         // Of a segment of the log, on one of its devices.
         let header = *all_of(image, 0, HEADER).last().unwrap();
         rot(image, 0, header);
     }),
     ("last-frame-torn.image", |image| {
-        let frame = newest_frame(image, 1);
+        let frame = newest(image, 1, FRAME);
         image.0[1].insert(frame / 4096 + 1, vec![0; 4096]);
     }),
     ("frame-rotten.image", |image| {
@@ -35,23 +37,30 @@ const DAMAGED: [(&str, Damage); 6] = [
     ("hole.image", |image| {
         // What was acknowledged is on no device any more, though later frames are.
         for device in 0..2 {
-            let newest = newest_frame(image, device);
+            let newest = newest(image, device, FRAME);
             let frames = all_of(image, device, FRAME);
             let before = frames.iter().rev().find(|frame| **frame < newest).copied().unwrap();
             rot(image, device, before);
+        }
+    }),
+    ("newest-segment-lost.image", |image| {
+        for device in 0..2 {
+            let newest = newest(image, device, HEADER);
+            rot(image, device, newest);
         }
     }),
     ("version-2.image", |image| superblocks(image, |block| block[16] = 2)),
     ("feature-17.image", |image| superblocks(image, |block| block[26] |= 2)),
 ];
 
-/// The frame with the highest number.
-fn newest_frame(image: &Image, device: usize) -> u64 {
+/// The frame or the header with the highest number, which both have in the same place. None of the headers is of a clean
+/// segment.
+fn newest(image: &Image, device: usize, magic: &[u8; 8]) -> u64 {
     let number = |offset: &u64| {
         let block = &image.0[device][&(offset / 4096)];
         u64::from_le_bytes(block[56..64].try_into().unwrap())
     };
-    all_of(image, device, FRAME).into_iter().max_by_key(number).unwrap()
+    all_of(image, device, magic).into_iter().max_by_key(number).unwrap()
 }
 
 /// With `FOREBAY_GOLDEN=write` the images are made anew.
@@ -74,7 +83,14 @@ fn damaged_images_are_the_good_one_with_that_damage() {
 
 #[test]
 fn good_images_and_those_with_one_bad_copy_are_opened_and_hold_what_they_should() {
-    for name in [NOW, BEFORE_NOTES, "header-rotten.image", "last-frame-torn.image", "frame-rotten.image"] {
+    for name in [
+        NOW,
+        BEFORE_NEWEST,
+        BEFORE_NOTES,
+        "header-rotten.image",
+        "last-frame-torn.image",
+        "frame-rotten.image",
+    ] {
         let rig = Rig::with(&Image::load(name));
         let files = files();
         files.iter().for_each(|file| rig.file(&file.name, file.backing));
@@ -93,12 +109,11 @@ fn good_images_and_those_with_one_bad_copy_are_opened_and_hold_what_they_should(
 
 #[test]
 fn others_are_refused_with_a_sentence_and_left_as_they_are() {
+    let damaged = "the cache's log is damaged: frame N is missing on all devices, and it is not the last one; restore \
+                   the missing device, or give the cache up and lose what was not destaged";
     let refusals = [
-        (
-            "hole.image",
-            "the cache's log is damaged: frame N cannot be read on any device, but later ones can; restore the missing \
-             device, or give the cache up and lose what was not destaged",
-        ),
+        ("hole.image", damaged),
+        ("newest-segment-lost.image", damaged),
         ("version-2.image", "a has pool format 2, newer than this version of Forebay knows; use a newer one"),
         (
             "feature-17.image",

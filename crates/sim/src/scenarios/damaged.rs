@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_engine::buffer::Buffer;
 use forebay_engine::io::{Device as _, Time};
-use forebay_engine::{Engine, Error, Mode};
+use forebay_engine::{Engine, Error, Event, Mode};
 
 use super::{LIMIT, check, cut, with_client, world, write};
 use crate::client::Allowed;
@@ -88,4 +88,46 @@ fn what_no_copy_can_be_read_of_never_becomes_what_the_backing_store_had_before()
             break;
         }
     }
+}
+
+#[test]
+fn a_lone_device_without_the_newest_segment_of_its_log_does_not_go_back_to_an_older_one() {
+    for cuts in 1..20 {
+        let mut world = world(1, 1);
+        for _ in 0..2 {
+            let engine = world.start_through(Vec::new()).unwrap();
+            write(&world, &engine, 0, 4);
+            with_client(&world, &engine, Allowed::default(), move |mut client| async move {
+                for size in 0..cuts {
+                    client.truncate(1, 9000 - size).await;
+                }
+                client.truncate(1, 5000).await;
+            });
+            assert_eq!(world.close(&engine), Ok(()));
+            cut(&mut world, engine);
+        }
+        world.disks[0].rot_at(newest_log_segment(&world));
+        let engine = world.start_through(Vec::new()).unwrap();
+        check(&mut world, &engine);
+        assert!(world.shared.told.lock().contains(&Event::LogDropped), "{cuts} cuts");
+        // And that is the end of it.
+        world.shared.told.lock().clear();
+        write(&world, &engine, 0, 1);
+        cut(&mut world, engine);
+        let engine = world.start_through(Vec::new()).unwrap();
+        check(&mut world, &engine);
+        assert_eq!(world.shared.told.lock().iter().filter(|told| **told == Event::LogDropped).count(), 0);
+    }
+}
+
+/// Where its header is.
+fn newest_log_segment(world: &World) -> u64 {
+    let disk = &world.disks[0];
+    let headers = disk.written().into_iter().filter_map(|block| {
+        let read = disk.read(block * 4096, Buffer::zeroed(1));
+        let (found, _) = world.shared.executor.block_on(LIMIT, read).unwrap();
+        let seq = u64::from_le_bytes(found[56..64].try_into().unwrap());
+        (found.starts_with(b"FBYSEGMT") && found[18] == 1).then_some((seq, block * 4096))
+    });
+    headers.max().unwrap().1
 }

@@ -161,6 +161,7 @@ impl World {
             self.put_away(&pool);
         }
         *self.shared.members.lock() = pool.present().map(|(_, device)| device.name().to_owned()).collect();
+        let gone_for_good = self.plan.has(Trouble::Leaving);
         let shared = self.shared.clone();
         let executor = Arc::new(shared.executor.clone());
         let env = Env {
@@ -171,10 +172,16 @@ impl World {
             events: Arc::new(move |event| {
                 shared.tell(|| format!("event {event:?}"));
                 shared.told.lock().push(event.clone());
+                if let Event::DeviceRemoved { device } = &event {
+                    shared.members.lock().retain(|name| name != device);
+                }
                 if let Event::DeviceLost { device, left } = event {
                     shared.lost.lock().push(device);
                     if left == 0 {
                         shared.log_broke();
+                    }
+                    if left == 0 && gone_for_good {
+                        shared.notes.lock().lose_all();
                     }
                 }
             }),

@@ -19,6 +19,7 @@ fn sample() -> Superblock {
         generation: 20,
         optional: 1 << 63,
         reach: Reach { tail: 5, oldest: (4, false, 3) },
+        newest: 6,
         members,
     }
 }
@@ -38,16 +39,19 @@ fn what_is_just_not_dead_stays_so() {
 
 #[test]
 fn golden() {
-    let expected = include_str!("../../format/golden/superblock_with_notes.hex");
-    assert_golden("superblock_with_notes", expected, &sample().encode());
+    let expected = include_str!("../../format/golden/superblock_with_newest.hex");
+    assert_golden("superblock_with_newest", expected, &sample().encode());
 }
 
-/// As all pools were before notes were.
+/// As all pools were before there were notes, and before superblocks named the newest segment.
 #[test]
-fn a_superblock_without_features_is_read() {
-    let block = from_hex(include_str!("../../format/golden/superblock.hex"));
-    assert_eq!(block[24..32], [0; 8]);
-    assert_eq!(Superblock::decode(&block), Ok(sample()));
+fn superblocks_of_fewer_features_are_read() {
+    let none = from_hex(include_str!("../../format/golden/superblock.hex"));
+    let notes = from_hex(include_str!("../../format/golden/superblock_with_notes.hex"));
+    for (features, block) in [(0, none), (1, notes)] {
+        assert_eq!(block[24..32], [features, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Superblock::decode(&block), Ok(Superblock { newest: 0, ..sample() }));
+    }
 }
 
 #[test]
@@ -103,7 +107,8 @@ fn superblocks_that_contradict_themselves() {
         ("a member since an epoch to come", 128 + 16, &[10]),
         ("two members that are the same", 128 + 32, &[0xa1]),
         ("a member behind the last", 128 + 3 * 32, &[1]),
-        ("something behind the table", 640, &[1]),
+        ("a newest segment, without the feature", 24, &[1]),
+        ("something behind the newest segment", 648, &[1]),
         ("something at the end", 4095, &[1]),
     ] {
         assert_eq!(forged(at, bytes), Err(Unusable::Damaged), "{what}");
@@ -136,6 +141,7 @@ fn any_superblock() -> impl Strategy<Value = Superblock> {
             members[own].state = State::Active;
             Superblock {
                 reach: Reach::new(generation, epoch, in_use),
+                newest: in_use,
                 pool,
                 device: members[own].uuid,
                 index: own as u16,
