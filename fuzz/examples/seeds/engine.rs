@@ -30,6 +30,7 @@ pub fn superblocks() -> Vec<Vec<u8>> {
         generation: 8,
         optional: 0,
         reach: Default::default(),
+        newest: 7,
         members,
     };
     [one, three].map(|members| trimmed(superblock(members).encode().to_vec())).into()

@@ -59,6 +59,11 @@ impl Pool {
         self.tell_all(1).await
     }
 
+    /// Writes what is known anew, in both copies. Returns the members that could not be written.
+    pub(crate) async fn save_again(&mut self) -> AlsoLost {
+        self.tell_all(2).await
+    }
+
     async fn tell_all(&mut self, copies: usize) -> AlsoLost {
         let present: Vec<_> = self.present().map(|(member, _)| usize::from(member.index)).collect();
         let failed = self.write_copies(&present, copies).await;

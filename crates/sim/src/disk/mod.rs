@@ -183,6 +183,18 @@ impl Disk {
         }
     }
 
+    /// Flips a bit in the header of the newest segment of the log, if there is one.
+    pub fn rot_newest_header(&self) {
+        let mut state = self.state.lock();
+        let is_log = |page: &Page| page.starts_with(b"FBYSEGMT") && page[18] == 1;
+        let number = |page: &Page| page[56..64].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        let headers = state.stable.iter().filter(|(_, page)| is_log(page));
+        if let Some(block) = headers.max_by_key(|(_, page)| number(page)).map(|(block, _)| *block) {
+            state.rot(block);
+            self.hits.hit(Fault::HeaderRot);
+        }
+    }
+
     /// Has the machine crash `steps` steps after `headers` more segments (of 1 MiB) were opened.
     pub fn crash_at_header(&self, crash: Option<(u32, u64)>) {
         self.state.lock().crash_at_header = crash;

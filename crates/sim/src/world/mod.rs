@@ -63,6 +63,11 @@ pub struct World {
     formatted: bool,
     /// At the end of the last session everything was on two devices, as far as the engine knew.
     mirrored: bool,
+    /// The last session ended by a clean stop.
+    stopped: bool,
+    /// The newest segment of a lone device's log was lost while the machine was off: the engine has to notice. How often it
+    /// had dropped a log before.
+    headless: Option<usize>,
 }
 
 /// Runs the world of `seed` to its end.
@@ -127,7 +132,16 @@ impl World {
             failure: Mutex::new(None),
             log: keep_log.then(Mutex::default),
         };
-        World { shared: Arc::new(shared), plan, rng, disks, formatted: false, mirrored: false }
+        World {
+            shared: Arc::new(shared),
+            plan,
+            rng,
+            disks,
+            formatted: false,
+            mirrored: false,
+            stopped: false,
+            headless: None,
+        }
     }
 
     /// What became of it.

@@ -19,6 +19,7 @@ impl World {
     /// The engine starts, is used, and stops in one way or another.
     pub(super) fn session(&mut self) -> Result<(), String> {
         let crash = self.rng.chance(self.plan.crashes);
+        self.stopped = false;
         let how = self.rng.pick(&[Crash::Kill, Crash::PowerCut, Crash::PowerCut]);
         let engine = self.start(crash)?;
         if crash {
@@ -149,6 +150,7 @@ impl World {
         self.shared.tell(|| format!("closed: {closed:?}"));
         match closed {
             Ok(_) => {
+                self.stopped = true;
                 let mut model = self.shared.model.lock();
                 model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
             }
@@ -196,8 +198,16 @@ impl World {
             let joined = |disk: &&Disk| !self.shared.left.lock().contains(&disk.name().to_owned());
             self.disks.iter().filter(joined).for_each(Disk::appear);
         }
+        if self.disks.len() < 2 {
+            // What it has is in the backing store as well.
+            if self.plan.has(Trouble::Rot) && self.rng.chance(7000) {
+                victim.rot_newest_header();
+                self.headless = self.stopped.then(|| self.logs_dropped());
+            }
+            return;
+        }
         // A victim that leaves is gone for good.
-        if self.disks.len() < 2 || self.plan.has(Trouble::Leaving) {
+        if self.plan.has(Trouble::Leaving) {
             return;
         }
         if self.plan.has(Trouble::LoneLegs) {

@@ -53,6 +53,7 @@ impl World {
             match self.open() {
                 Ok(engine) => {
                     self.shared.executor.crash_in(None);
+                    self.check_headless();
                     let adopter = Client::new(&self.shared, &engine, self.allowed(), self.rng.fork());
                     adopter.adopt();
                     return Ok(engine);
@@ -104,7 +105,7 @@ impl World {
         } else {
             // It held clean blocks only: nothing is lost with it.
             self.victim().wipe();
-            self.formatted = false;
+            (self.formatted, self.headless) = (false, None);
         }
     }
 
@@ -132,7 +133,7 @@ impl World {
             // Somebody replaced it.
             only.appear();
             only.wipe();
-            self.formatted = false;
+            (self.formatted, self.headless) = (false, None);
         }
         if self.plan.has(Trouble::Leaving) && self.disks.iter().all(Disk::is_gone) {
             self.replace_all();
@@ -235,6 +236,17 @@ impl World {
             self.shared.executor.start("notes", Box::pin(letting_go));
         }
         Ok(engine)
+    }
+
+    /// What was the log's end before the newest segment is not taken for it now.
+    fn check_headless(&mut self) {
+        if self.headless.take().is_some_and(|before| self.logs_dropped() == before) {
+            self.shared.fail("the newest segment of the log is lost, and nobody noticed".to_owned());
+        }
+    }
+
+    pub(super) fn logs_dropped(&self) -> usize {
+        self.shared.told.lock().iter().filter(|told| **told == Event::LogDropped).count()
     }
 
     /// The loss of a leg is durable before the next acknowledgement (P11).
