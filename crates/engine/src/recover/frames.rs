@@ -5,6 +5,7 @@
 //! | a good head and body on either leg | not the last frame of the log | it counts: the next one proves that it was durable |
 //! | the same | the last frame; every data block good on either leg | it counts, and is made the same on all legs |
 //! | the same | the last frame; some data block good on no leg | torn: it was never acknowledged |
+//! | some block of it can be read on no leg (not: is damaged) | the last frame, or no good head and body | a hole |
 //! | neither leg has a good head and body | no later frame in the segment, and none is missing before the next segment | the end |
 //! | the same | a later frame in the segment, or one is missing before the next segment | a hole |
 //! | no segment where the log has one (its successor names it, or the tail does) | the one before it has every frame up to the successor's first | it had none |
@@ -16,7 +17,8 @@
 //!
 //! A leg that lacks a frame other than the last one, while another leg has them all, does not count.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use super::headers::Found;
 use super::{OpenError, is_log, name};
@@ -74,7 +76,15 @@ struct Frame {
 /// A segment's legs in memory.
 struct Image {
     name: SegmentId,
-    legs: Vec<(Place, Option<Buffer>)>,
+    legs: Vec<Leg>,
+}
+
+/// One of them.
+struct Leg {
+    place: Place,
+    bytes: Buffer,
+    /// Slots that could not be read.
+    unread: BTreeSet<u16>,
 }
 
 /// Reads the log from its end back to its tail.
@@ -169,6 +179,7 @@ impl Read {
             proven -= 1;
             self.last = image.verify(last).filter(|_| !plant::active("the last frame is not counted"));
             if self.last.is_none() {
+                image.must_know(last.head.start, last.head.blocks(), last.head.seq)?;
                 frames.pop();
                 self.torn = true;
             }
@@ -190,7 +201,7 @@ impl Image {
         let name = name(pool, segment);
         let mut legs = Vec::new();
         for place in &segment.legs {
-            legs.push((*place, read_slots(pool, *place, 0, usize::from(name.slots)).await));
+            legs.push(Leg::read(pool, *place, name.slots).await);
         }
         Image { name, legs }
     }
@@ -215,49 +226,57 @@ impl Image {
         match limit {
             Some(limit) if seq < limit => Err(OpenError::Hole { frame: seq }),
             None if later() => Err(OpenError::Hole { frame: seq }),
-            _ => Ok(frames),
+            None => {
+                let begun = self.head(start).filter(|head| head.seq == seq && counts(head));
+                self.must_know(start, begun.map_or(1, |head| head.blocks()), seq)?;
+                Ok(frames)
+            }
+            Some(_) => Ok(frames),
         }
     }
 
-    fn slots(&self, leg: &Option<Buffer>, start: u16, count: usize) -> Option<Vec<u8>> {
-        let from = usize::from(start) * BLOCK;
-        leg.as_ref()?.get(from..from + count * BLOCK).map(<[u8]>::to_vec)
+    /// Frame `seq`, which is not good, or not there, was never acknowledged: but only if that is not for want of a block.
+    fn must_know(&self, start: u16, blocks: usize, seq: Seq) -> Result<(), OpenError> {
+        let end = usize::from(start) + blocks;
+        let slots: Range<u16> = start..self.name.slots.min(end as u16);
+        let unknown = |slot: u16| self.legs.iter().all(|leg| leg.unread.contains(&slot));
+        if slots.into_iter().any(unknown) { Err(OpenError::Hole { frame: seq }) } else { Ok(()) }
     }
 
     fn head(&self, start: u16) -> Option<FrameHead> {
-        self.legs
-            .iter()
-            .find_map(|(_, leg)| frame::decode_head(&self.slots(leg, start, 1)?, &self.name, start))
+        self.legs.iter().find_map(|leg| frame::decode_head(&leg.slots(start, 1)?, &self.name, start))
     }
 
     fn frame(&self, start: u16) -> Option<Frame> {
-        self.legs.iter().find_map(|(_, leg)| self.frame_on(leg, start))
+        self.legs.iter().find_map(|leg| self.frame_on(leg, start))
     }
 
-    fn frame_on(&self, leg: &Option<Buffer>, start: u16) -> Option<Frame> {
-        let block = self.slots(leg, start, 1)?;
+    fn frame_on(&self, leg: &Leg, start: u16) -> Option<Frame> {
+        let block = leg.slots(start, 1)?;
         let head = frame::decode_head(&block, &self.name, start)?;
-        let tail = self.slots(leg, start + 1 + head.data_blocks, usize::from(head.tail_blocks))?;
+        let tail = leg.slots(start + 1 + head.data_blocks, usize::from(head.tail_blocks))?;
         let body = frame::decode_body(&block, &tail, &self.name, start)?;
         Some(Frame { head, body })
     }
 
     /// The legs that lack some of these frames, or data of theirs, if another has all.
     fn stale_legs(&self, frames: &[Frame]) -> Vec<Place> {
-        let is_whole = |leg: &(Place, Option<Buffer>)| {
-            let whole = |frame: &Frame| self.verify(frame).is_none_or(|mended| !mended.bad.contains(&leg.0));
+        let is_whole = |leg: &Leg| {
+            let whole =
+                |frame: &Frame| self.verify(frame).is_none_or(|mended| !mended.bad.contains(&leg.place));
             frames.iter().all(whole)
         };
         let (whole, stale): (Vec<_>, Vec<_>) = self.legs.iter().partition(|leg| is_whole(leg));
-        if whole.is_empty() { Vec::new() } else { stale.into_iter().map(|(place, _)| *place).collect() }
+        if whole.is_empty() { Vec::new() } else { stale.into_iter().map(|leg| leg.place).collect() }
     }
 
     /// A frame put together from what is good on any leg; `None` if some of it is good on none.
     fn verify(&self, frame: &Frame) -> Option<Last> {
         let start = frame.head.start;
         let blocks = frame.head.blocks();
-        let good = |leg: &&(Place, Option<Buffer>)| self.frame_on(&leg.1, start).is_some();
-        let mut bytes = self.slots(&self.legs.iter().find(good)?.1, start, blocks)?;
+        let good = |leg: &&Leg| self.frame_on(leg, start).is_some();
+        // Its data may be unreadable there, and be taken from the other one below.
+        let mut bytes = self.legs.iter().find(good)?.raw(start, blocks)?;
         for record in &frame.body.records {
             let Record::Data { object, block, slot, checksums } = record else { continue };
             let key = key_hash(&frame.body.objects.get(usize::from(*object))?.key);
@@ -270,15 +289,47 @@ impl Image {
                         || right == *checksum
                         || (right ^ 1 == *checksum && data.iter().all(|byte| *byte == 0))
                 };
-                let data = self.legs.iter().find_map(|(_, leg)| self.slots(leg, slot, 1).filter(right))?;
+                let data = self.legs.iter().find_map(|leg| leg.slots(slot, 1).filter(right))?;
                 let at = usize::from(slot - start) * BLOCK;
                 bytes[at..at + BLOCK].copy_from_slice(&data);
             }
         }
-        let differs =
-            |leg: &&(Place, Option<Buffer>)| self.slots(&leg.1, start, blocks).as_ref() != Some(&bytes);
-        let bad = self.legs.iter().filter(differs).map(|(place, _)| *place).collect();
+        let differs = |leg: &&Leg| leg.slots(start, blocks).as_ref() != Some(&bytes);
+        let bad = self.legs.iter().filter(differs).map(|leg| leg.place).collect();
         Some(Last { start, bytes, bad })
+    }
+}
+
+impl Leg {
+    /// At once, or slot by slot if that fails: a bad sector hides no other.
+    async fn read(pool: &Pool, place: Place, slots: u16) -> Leg {
+        if let Some(bytes) = read_slots(pool, place, 0, usize::from(slots)).await {
+            return Leg { place, bytes, unread: BTreeSet::new() };
+        }
+        let (mut bytes, mut unread) = (Buffer::zeroed(usize::from(slots)), BTreeSet::new());
+        for slot in 0..slots {
+            let from = usize::from(slot) * BLOCK;
+            let block = match read_slots(pool, place, slot, 1).await {
+                None => read_slots(pool, place, slot, 1).await,
+                read => read,
+            };
+            match block {
+                Some(block) => bytes[from..from + BLOCK].copy_from_slice(&block),
+                None => _ = unread.insert(slot),
+            }
+        }
+        Leg { place, bytes, unread }
+    }
+
+    fn slots(&self, start: u16, count: usize) -> Option<Vec<u8>> {
+        let whole = self.unread.range(start..).next().is_none_or(|slot| usize::from(slot - start) >= count);
+        if whole { self.raw(start, count) } else { None }
+    }
+
+    /// With zeros where it could not be read.
+    fn raw(&self, start: u16, count: usize) -> Option<Vec<u8>> {
+        let from = usize::from(start) * BLOCK;
+        self.bytes.get(from..from + count * BLOCK).map(<[u8]>::to_vec)
     }
 }
 

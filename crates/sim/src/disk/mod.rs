@@ -186,12 +186,17 @@ impl Disk {
     /// Flips a bit in the header of the newest segment of the log, if there is one.
     pub fn rot_newest_header(&self) {
         let mut state = self.state.lock();
-        let is_log = |page: &Page| page.starts_with(b"FBYSEGMT") && page[18] == 1;
-        let number = |page: &Page| page[56..64].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
-        let headers = state.stable.iter().filter(|(_, page)| is_log(page));
-        if let Some(block) = headers.max_by_key(|(_, page)| number(page)).map(|(block, _)| *block) {
+        if let Some(block) = state.newest(|page| page.starts_with(b"FBYSEGMT") && page[18] == 1) {
             state.rot(block);
             self.hits.hit(Fault::HeaderRot);
+        }
+    }
+
+    /// The newest frame's first block cannot be read until it is written again.
+    pub fn spoil_newest_frame(&self) {
+        let mut state = self.state.lock();
+        if let Some(block) = state.newest(|page| page.starts_with(b"FBYFRAME")) {
+            state.latent.insert(block, u32::MAX);
         }
     }
 

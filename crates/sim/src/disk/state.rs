@@ -53,6 +53,13 @@ impl State {
         });
     }
 
+    /// Of the blocks that are what is looked for, the one with the highest number, which headers and frames have in the same place.
+    pub(super) fn newest(&self, is_one: impl Fn(&Page) -> bool) -> Option<u64> {
+        let number = |page: &Page| page[56..64].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        let found = self.stable.iter().filter(|(_, page)| is_one(page));
+        found.max_by_key(|(_, page)| number(page)).map(|(block, _)| *block)
+    }
+
     pub(super) fn rot(&mut self, block: u64) {
         let bit = self.rng.index(BLOCK * 8);
         let flip = |page: &mut Page| Arc::make_mut(page)[bit / 8] ^= 1 << (bit % 8);

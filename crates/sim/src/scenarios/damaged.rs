@@ -8,6 +8,7 @@ use forebay_engine::{Engine, Error, Event, Mode};
 
 use super::{LIMIT, check, cut, with_client, world, write};
 use crate::client::Allowed;
+use crate::disk::Disk;
 use crate::world::World;
 
 /// Every copy of a block of file 1 rots.
@@ -117,5 +118,29 @@ fn a_lone_device_without_the_newest_segment_of_its_log_does_not_go_back_to_an_ol
         let engine = world.start_through(Vec::new()).unwrap();
         check(&mut world, &engine);
         assert_eq!(world.shared.told.lock().iter().filter(|told| **told == Event::LogDropped).count(), 0);
+    }
+}
+
+#[test]
+fn a_frame_that_cannot_be_read_on_any_device_is_not_taken_for_one_that_was_never_written() {
+    for (devices, spoilt) in [(1, 1), (2, 1), (2, 2)] {
+        let mut world = world(1, devices);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 8);
+        with_client(&world, &engine, Allowed::default(), |mut client| async move {
+            client.truncate(1, 9000).await;
+            client.truncate(1, 5000).await;
+        });
+        cut(&mut world, engine);
+        world.disks[..spoilt].iter().for_each(Disk::spoil_newest_frame);
+        match world.start_through(Vec::new()) {
+            Ok(engine) => {
+                assert!(spoilt < 2);
+                check(&mut world, &engine);
+                let dropped = world.shared.told.lock().contains(&Event::LogDropped);
+                assert_eq!(dropped, devices == 1, "{devices} devices, {spoilt} spoilt");
+            }
+            Err(error) => assert!(spoilt == 2 && error.contains("is missing on all devices"), "{error}"),
+        }
     }
 }

@@ -67,8 +67,10 @@ impl World {
                 Err(Refused::Pool(PoolError::Blank(name))) if self.leave_out(&name) => {
                     self.crash(Crash::Kill)
                 }
-                // A removal was cut short when it had only this to do.
-                Err(Refused::Pool(PoolError::NoPool)) if self.plan.has(Trouble::Leaving) => {
+                // A removal was cut short when it had only this to do, or the last one dies.
+                Err(Refused::Pool(PoolError::NoPool | PoolError::NoMemberLeft))
+                    if self.plan.has(Trouble::Leaving) =>
+                {
                     self.disks.iter().for_each(Disk::vanish);
                     self.crash(Crash::Kill);
                 }
