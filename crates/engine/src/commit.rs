@@ -87,7 +87,7 @@ impl Engine {
             return;
         };
         self.write_header(&opened, SegmentKind::Log, self.log.next_seq()).await;
-        for device in self.members.save_newest(opened.seq).await {
+        for device in self.members.save_newest(opened.seq, self.log.durable()).await {
             self.lose(device).await;
         }
         if let Some((old, _)) = old {

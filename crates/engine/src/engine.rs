@@ -320,7 +320,7 @@ impl Engine {
         self.space.wake();
         self.stopped.until(|| (*self.running.lock() == 0).then_some(())).await;
         committed?;
-        self.members.rest().await;
+        self.members.rest(self.log.durable()).await;
         Ok(self.segments.blocks().1 * crate::buffer::BLOCK as u64)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::Seq;
 use crate::io::Device;
 use crate::log::Log;
 use crate::plant;
@@ -54,22 +55,22 @@ impl Members {
         failed
     }
 
-    /// Makes it durable that a log segment was opened, whose header is durable. Returns the devices that failed over it.
-    pub(crate) async fn save_newest(&self, seq: u64) -> Vec<u16> {
+    /// Makes it durable that a log segment was opened, whose header is, and up to which frame the log is. Returns the devices that failed over it.
+    pub(crate) async fn save_newest(&self, seq: u64, durable: Seq) -> Vec<u16> {
         if plant::active("the newest segment is not recorded") {
             return Vec::new();
         }
         let mut pool = self.take().await;
-        let failed = pool.save_newest(seq).await;
+        let failed = pool.save_newest(seq, durable).await;
         self.put(pool);
         failed
     }
 
-    /// Nothing is written any more for a while: both copies of all superblocks say the same, and either may rot.
-    pub(crate) async fn rest(&self) {
+    /// Nothing is written any more for a while: both copies of all superblocks say where the log ends, and either may rot.
+    pub(crate) async fn rest(&self, durable: Seq) {
         let mut pool = self.take().await;
         // A device that fails over it is as complete as the others.
-        let _ = pool.save_again().await;
+        let _ = pool.save_durable(durable).await;
         self.put(pool);
     }
 

@@ -31,6 +31,7 @@ pub fn superblocks() -> Vec<Vec<u8>> {
         optional: 0,
         reach: Default::default(),
         newest: 7,
+        durable: 9,
         members,
     };
     [one, three].map(|members| trimmed(superblock(members).encode().to_vec())).into()

@@ -51,16 +51,17 @@ impl Pool {
         self.tell_all(2).await
     }
 
-    /// Makes it durable that log segment `seq` was opened; its header has to be durable before. Returns the members that
-    /// could not be written.
-    pub(crate) async fn save_newest(&mut self, seq: u64) -> AlsoLost {
-        self.newest = seq;
+    /// Makes it durable that log segment `seq` was opened, and frame `durable` written; the segment's header has to be durable
+    /// before. Returns the members that could not be written.
+    pub(crate) async fn save_newest(&mut self, seq: u64, durable: u64) -> AlsoLost {
+        (self.newest, self.durable) = (seq, durable);
         // The other copy says it of the one before.
         self.tell_all(1).await
     }
 
-    /// Writes what is known anew, in both copies. Returns the members that could not be written.
-    pub(crate) async fn save_again(&mut self) -> AlsoLost {
+    /// Makes it durable that frame `durable` was written, in both copies. Returns the members that could not be written.
+    pub(crate) async fn save_durable(&mut self, durable: u64) -> AlsoLost {
+        self.durable = durable;
         self.tell_all(2).await
     }
 
@@ -219,7 +220,7 @@ impl Pool {
             }
             if present.iter().all(|at| Some(self.members[*at].index) == newcomer) {
                 // The log is lost with the others; another one will begin.
-                self.newest = 0;
+                (self.newest, self.durable) = (0, 0);
             }
             self.epoch += 1;
             let mut failed = self.write(&present).await;
@@ -282,6 +283,7 @@ impl Pool {
             optional: self.optional,
             reach: self.reach,
             newest: self.newest,
+            durable: self.durable,
             members: self.members.iter().map(entry).collect(),
         }
     }

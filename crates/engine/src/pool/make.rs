@@ -63,6 +63,7 @@ impl Pool {
             optional: 0,
             reach: Default::default(),
             newest: 0,
+            durable: 0,
         };
         let all: Vec<_> = (0..devices.len()).collect();
         if let Some((at, error)) = pool.write(&all).await.pop() {

@@ -60,6 +60,7 @@ pub struct Pool {
     optional: u64,
     reach: Reach,
     newest: u64,
+    durable: u64,
 }
 
 /// A member of a pool.
@@ -130,6 +131,7 @@ impl Pool {
             optional: superblock.optional,
             reach: superblock.reach,
             newest: superblock.newest,
+            durable: superblock.durable,
         })
     }
 
@@ -147,6 +149,11 @@ impl Pool {
     /// A log segment with this `seq`, or a later one, was opened; 0: perhaps none.
     pub(crate) fn newest(&self) -> u64 {
         self.newest
+    }
+
+    /// A frame with this number was durable; 0: perhaps none.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable
     }
 
     /// Segment number `seq` of this pool, for the decoders of what is in it.

@@ -14,7 +14,7 @@ pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
 /// Notes may be in the log.
 const NOTES: u64 = 1;
-/// The newest segment of the log is named.
+/// The newest segment of the log is named, and a frame that was durable.
 const NEWEST: u64 = 2;
 /// Features that must be understood to open a pool. Every superblock written from now on has them: the log may.
 const REQUIRED_KNOWN: u64 = NOTES | NEWEST;
@@ -66,6 +66,8 @@ pub struct Superblock {
     pub reach: Reach,
     /// A log segment with this `seq`, or a later one, was opened; 0: perhaps none.
     pub newest: u64,
+    /// A frame with this number was durable; 0: perhaps none.
+    pub durable: u64,
     /// The members by index; 1 to 16.
     pub members: Vec<Entry>,
 }
@@ -116,6 +118,7 @@ struct Raw {
     oldest_seq: U64,
     table: [RawEntry; DEVICES_MAX],
     newest: U64,
+    durable: U64,
 }
 
 const _: () = {
@@ -130,7 +133,7 @@ const _: () = {
     assert!(offset_of!(Raw, table) == 128);
     assert!(size_of::<RawEntry>() == 32);
     assert!(offset_of!(Raw, newest) == 640);
-    assert!(size_of::<Raw>() == 648);
+    assert!(size_of::<Raw>() == 656);
 };
 
 impl Superblock {
@@ -163,6 +166,7 @@ impl Superblock {
             oldest_seq: (if self.reach.oldest.1 { u64::MAX } else { self.reach.oldest.2 }).into(),
             table: std::array::from_fn(|_| entries.next().unwrap_or(EMPTY)),
             newest: self.newest.into(),
+            durable: self.durable.into(),
         };
         let mut block = Buffer::zeroed(1);
         block[..size_of::<Raw>()].copy_from_slice(raw.as_bytes());
@@ -243,7 +247,7 @@ fn from_raw(raw: &Raw) -> Option<Superblock> {
     let reserved = raw.reserved.get() == 0
         && raw.reserved_too.get() == 0
         && is_zero(unused.as_bytes())
-        && !(unnamed && raw.newest.get() != 0);
+        && !(unnamed && (raw.newest.get(), raw.durable.get()) != (0, 0));
     reserved.then(|| Superblock {
         pool: raw.pool.get(),
         device: raw.device.get(),
@@ -255,6 +259,7 @@ fn from_raw(raw: &Raw) -> Option<Superblock> {
         optional: raw.optional.get(),
         reach: Reach::new(raw.tail.get(), raw.oldest_position.get(), raw.oldest_seq.get()),
         newest: raw.newest.get(),
+        durable: raw.durable.get(),
         members,
     })
 }

@@ -10,7 +10,7 @@
 //! | the same | a later frame in the segment, or one is missing before the next segment | a hole |
 //! | no segment where the log has one (its successor names it, or the tail does) | the one before it has every frame up to the successor's first | it had none |
 //! | the same | a frame is missing, or there is none before it | a hole |
-//! | no segment as new as the superblocks name one | | a hole |
+//! | no segment as new as the superblocks name one, or no frame | | a hole |
 //!
 //! A hole means that something acknowledged may be lost: the pool is not opened. A pool that never had a second device
 //! only ever held what the backing store has as well: it drops everything and goes on.
@@ -136,6 +136,9 @@ async fn read_back(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
         }
         _ => {}
     }
+    if read.next_frame <= pool.durable() {
+        return Err(OpenError::Hole { frame: read.next_frame });
+    }
     read.contents.retain(|seq, _| *seq >= tail);
     Ok(read)
 }
@@ -158,7 +161,7 @@ impl Read {
     fn nothing(pool: &Pool, found: &[Found]) -> Self {
         let next_seq = found.iter().map(|found| found.seq).max().unwrap_or(0).max(pool.newest()) + 1;
         let next_seq = next_seq.max(pool.reach().tail);
-        let first_frame = found.iter().map(|found| found.first_frame).max().unwrap_or(1);
+        let first_frame = found.iter().map(|found| found.first_frame).max().unwrap_or(1).max(pool.durable());
         let reach = Reach::new(next_seq, next_seq, 0);
         Read { dropped: true, ..Read::new(reach, first_frame + UNREAD) }
     }

@@ -192,6 +192,15 @@ impl Disk {
         }
     }
 
+    /// Flips a bit in the first block of the newest frame, if there is one.
+    pub fn rot_newest_frame(&self) {
+        let mut state = self.state.lock();
+        if let Some(block) = state.newest(|page| page.starts_with(b"FBYFRAME")) {
+            state.rot(block);
+            self.hits.hit(Fault::BitRot);
+        }
+    }
+
     /// The newest frame's first block cannot be read until it is written again.
     pub fn spoil_newest_frame(&self) {
         let mut state = self.state.lock();

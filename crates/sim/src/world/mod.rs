@@ -65,8 +65,8 @@ pub struct World {
     mirrored: bool,
     /// The last session ended by a clean stop.
     stopped: bool,
-    /// The newest segment of a lone device's log was lost while the machine was off: the engine has to notice. How often it
-    /// had dropped a log before.
+    /// The end of a lone device's log was lost while the machine was off: the engine has to notice. How often it had dropped
+    /// a log before.
     headless: Option<usize>,
 }
 

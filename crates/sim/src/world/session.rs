@@ -201,7 +201,10 @@ impl World {
         if self.disks.len() < 2 {
             // What it has is in the backing store as well.
             if self.plan.has(Trouble::Rot) && self.rng.chance(7000) {
-                victim.rot_newest_header();
+                match self.rng.chance(5000) {
+                    true => victim.rot_newest_header(),
+                    false => victim.rot_newest_frame(),
+                }
                 self.headless = self.stopped.then(|| self.logs_dropped());
             }
             return;

@@ -240,10 +240,10 @@ impl World {
         Ok(engine)
     }
 
-    /// What was the log's end before the newest segment is not taken for it now.
+    /// What comes before the log's end is not taken for it.
     fn check_headless(&mut self) {
         if self.headless.take().is_some_and(|before| self.logs_dropped() == before) {
-            self.shared.fail("the newest segment of the log is lost, and nobody noticed".to_owned());
+            self.shared.fail("the end of the log is lost, and nobody noticed".to_owned());
         }
     }
 

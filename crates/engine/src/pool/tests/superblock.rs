@@ -20,6 +20,7 @@ fn sample() -> Superblock {
         optional: 1 << 63,
         reach: Reach { tail: 5, oldest: (4, false, 3) },
         newest: 6,
+        durable: 77,
         members,
     }
 }
@@ -50,7 +51,7 @@ fn superblocks_of_fewer_features_are_read() {
     let notes = from_hex(include_str!("../../format/golden/superblock_with_notes.hex"));
     for (features, block) in [(0, none), (1, notes)] {
         assert_eq!(block[24..32], [features, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Superblock::decode(&block), Ok(Superblock { newest: 0, ..sample() }));
+        assert_eq!(Superblock::decode(&block), Ok(Superblock { newest: 0, durable: 0, ..sample() }));
     }
 }
 
@@ -108,7 +109,7 @@ fn superblocks_that_contradict_themselves() {
         ("two members that are the same", 128 + 32, &[0xa1]),
         ("a member behind the last", 128 + 3 * 32, &[1]),
         ("a newest segment, without the feature", 24, &[1]),
-        ("something behind the newest segment", 648, &[1]),
+        ("something behind the durable frame", 656, &[1]),
         ("something at the end", 4095, &[1]),
     ] {
         assert_eq!(forged(at, bytes), Err(Unusable::Damaged), "{what}");
@@ -142,6 +143,7 @@ fn any_superblock() -> impl Strategy<Value = Superblock> {
             Superblock {
                 reach: Reach::new(generation, epoch, in_use),
                 newest: in_use,
+                durable: epoch,
                 pool,
                 device: members[own].uuid,
                 index: own as u16,
