@@ -55,7 +55,8 @@ impl Members {
         failed
     }
 
-    /// Makes it durable that a log segment was opened, whose header is, and up to which frame the log is. Returns the devices that failed over it.
+    /// Makes it durable that a log segment was opened, whose header is, and up to which frame the log is. Returns the devices
+    /// that failed over it.
     pub(crate) async fn save_newest(&self, seq: u64, durable: Seq) -> Vec<u16> {
         if plant::active("the newest segment is not recorded") {
             return Vec::new();

@@ -240,8 +240,8 @@ impl Image {
 
     /// Frame `seq`, which is not good, or not there, was never acknowledged: but only if that is not for want of a block.
     fn must_know(&self, start: u16, blocks: usize, seq: Seq) -> Result<(), OpenError> {
-        let end = usize::from(start) + blocks;
-        let slots: Range<u16> = start..self.name.slots.min(end as u16);
+        let end = (usize::from(start) + blocks).min(usize::from(self.name.slots));
+        let slots: Range<u16> = start..end as u16;
         let unknown = |slot: u16| self.legs.iter().all(|leg| leg.unread.contains(&slot));
         if slots.into_iter().any(unknown) { Err(OpenError::Hole { frame: seq }) } else { Ok(()) }
     }
