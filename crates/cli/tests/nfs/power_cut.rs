@@ -70,10 +70,19 @@ fn broken(c: &mut Client, promises: &[Promise]) -> Option<String> {
     })
 }
 
+/// What is between clients and the array.
+#[derive(Clone, Copy, PartialEq)]
+enum Cached {
+    No,
+    Yes,
+    /// In one mode after the other, all the time.
+    Switching,
+}
+
 /// Cuts the power under load and looks what is left of the promises; `None` where there is no array.
-fn cut(fs: &'static str, seed: &str, fault: Option<&str>, cached: bool) -> Option<Result<usize, String>> {
+fn cut(fs: &'static str, seed: &str, fault: Option<&str>, cached: Cached) -> Option<Result<usize, String>> {
     let array = Array::new(fs)?;
-    let serve = if cached { array.serve().cached() } else { array.serve().plain() };
+    let serve = if cached == Cached::No { array.serve().plain() } else { array.serve().cached() };
     let mut server = serve.start();
     let root = server.connect().root();
     let clients = 8;
@@ -93,8 +102,12 @@ fn cut(fs: &'static str, seed: &str, fault: Option<&str>, cached: bool) -> Optio
         });
         let working: Vec<_> = working.collect();
         // If all have ended before, one of them says why below.
+        let mut modes = ["pass-through", "write-back", "write-through", "write-back"].into_iter().cycle();
         while done.load(Ordering::Relaxed) < 200 && !working.iter().all(|thread| thread.is_finished()) {
-            std::thread::yield_now();
+            match modes.next().filter(|_| cached == Cached::Switching) {
+                Some(mode) => _ = server.ask(&["mode", mode]),
+                None => std::thread::yield_now(),
+            }
         }
         array.cut_power(seed);
         working.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
@@ -136,7 +149,7 @@ fn what_was_seen_after_a_crash_survives_a_power_cut() {
     }
 }
 
-fn survives(fs: &'static str, cached: bool) {
+fn survives(fs: &'static str, cached: Cached) {
     for seed in ["1", "2"] {
         if let Some(result) = cut(fs, seed, None, cached) {
             assert!(result.as_ref().is_ok_and(|kept| *kept >= 200), "{fs}, seed {seed}: {result:?}");
@@ -146,24 +159,31 @@ fn survives(fs: &'static str, cached: bool) {
 
 #[test]
 fn acknowledged_changes_survive_a_power_cut_on_xfs() {
-    survives("xfs", false);
+    survives("xfs", Cached::No);
 }
 
 #[test]
 fn acknowledged_changes_survive_a_power_cut_on_ext4() {
-    survives("ext4", false);
+    survives("ext4", Cached::No);
 }
 
 /// The cache files are on another disk, whose page cache outlives the cut: what is lost is the array's.
 #[test]
 fn acknowledged_changes_survive_a_power_cut_behind_a_cache() {
-    survives("xfs", true);
-    survives("ext4", true);
+    survives("xfs", Cached::Yes);
+    survives("ext4", Cached::Yes);
+}
+
+/// A change that is being logged when the mode changes is as durable as any other.
+#[test]
+fn acknowledged_changes_survive_a_power_cut_while_the_mode_changes() {
+    survives("xfs", Cached::Switching);
+    survives("ext4", Cached::Switching);
 }
 
 #[test]
 fn a_disk_whose_flushes_do_nothing_is_found_out() {
-    if let Some(result) = cut("ext4", "3", Some("flush-noop"), false) {
+    if let Some(result) = cut("ext4", "3", Some("flush-noop"), Cached::No) {
         assert!(result.is_err(), "the test cannot tell a loss from none: {result:?}");
     }
 }
