@@ -197,6 +197,25 @@ mod tests {
     }
 
     #[test]
+    fn one_client_s_jobs_are_done_by_one_worker() {
+        let (done, results) = mpsc::channel();
+        let workers = Workers::new(4, 8, Duration::ZERO, move |()| {
+            done.send(std::thread::current().id()).unwrap();
+        })
+        .unwrap();
+        let who = || {
+            while workers.shared.queue.lock().sleeping.len() < 4 {
+                std::thread::yield_now();
+            }
+            workers.submit(()).unwrap();
+            results.recv().unwrap()
+        };
+        let first = who();
+        assert!((0..20).all(|_| who() == first));
+        workers.stop();
+    }
+
+    #[test]
     fn all_workers_get_to_work_on_one_batch() {
         let barrier = Arc::new(std::sync::Barrier::new(8));
         let inner = Arc::clone(&barrier);
