@@ -102,7 +102,10 @@ impl Spliced {
             match splice(file, Some(&mut offset), &pipe.write, None, len - taken, SpliceFlags::NONBLOCK) {
                 Ok(n @ 1..) => taken += n,
                 Err(Errno::INTR) => {}
-                Ok(_) | Err(_) => return None,
+                Ok(_) | Err(_) => {
+                    pool.give_back_pipe(pipe, taken == 0);
+                    return None;
+                }
             }
         }
         let charge = pool.charge(len);
@@ -135,5 +138,27 @@ impl Drop for Spliced {
         if let Some(pipe) = self.pipe.take() {
             self.pool.give_back_pipe(pipe, self.left == 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn payloads_that_cannot_go_this_way_use_up_no_pipe() {
+        let pool = Pool::new(1 << 20, 64 << 20);
+        let path = std::env::temp_dir().join(format!("forebay-splice-{}", std::process::id()));
+        std::fs::write(&path, vec![1; 200 << 10]).unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        for _ in 0..2 * MOST {
+            assert!(Spliced::new(&pool, file.as_fd(), 0, 256 << 10).is_none(), "the file is shorter");
+            assert!(Spliced::new(&pool, file.as_fd(), 1 << 20, 128 << 10).is_none(), "it ends before that");
+        }
+        assert!(Spliced::new(&pool, file.as_fd(), 0, 128 << 10).is_some());
     }
 }
