@@ -26,7 +26,7 @@ forebay_plant::plants![
     "reads do not wait for frames",
     "what is moved within the log is taken for clean",
     "a lost device is not recorded",
-    "the newest segment is not recorded",
+    "the end of the log is not recorded",
     "a log that is lost takes commits",
     "lone legs are taken for mirrored",
     "a device leaves with what only it and another have",

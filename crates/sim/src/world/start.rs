@@ -68,8 +68,9 @@ impl World {
                     self.crash(Crash::Kill)
                 }
                 // A removal was cut short when it had only this to do, or the last one dies.
-                Err(Refused::Pool(PoolError::NoPool | PoolError::NoMemberLeft))
-                    if self.plan.has(Trouble::Leaving) =>
+                Err(Refused::Pool(error))
+                    if self.plan.has(Trouble::Leaving)
+                        && (error == PoolError::NoPool || self.disks.iter().all(Disk::is_gone)) =>
                 {
                     self.disks.iter().for_each(Disk::vanish);
                     self.crash(Crash::Kill);
