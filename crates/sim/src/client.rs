@@ -16,7 +16,6 @@ use crate::notes::Ledger;
 use crate::objects::Objects;
 use crate::rng::Rng;
 use crate::stamp::{Place, fill};
-use crate::verifier::Verifier;
 use crate::workload::{Habits, Kind};
 
 /// Which errors a client may get.
@@ -73,8 +72,8 @@ pub struct Shared {
     pub lost: Mutex<Vec<String>>,
     /// Devices of the pool as it was opened last, but for those removed since.
     pub members: Mutex<Vec<String>>,
-    /// The write verifier (P4).
-    pub verifier: Mutex<Verifier>,
+    /// Whether the write verifier has changed in this session (P4).
+    pub verifier_changed: Mutex<bool>,
     /// What the engines told so far.
     pub told: Mutex<Vec<Event>>,
     /// Devices without which something was acknowledged since: they must never be used again as they are (P11).
@@ -214,13 +213,13 @@ impl Client {
         stamp(&mut data, offset, number, id);
         self.shared.tell(|| format!("write {id} to {number} at {offset}+{len} stable {stable}"));
         let (lost, before) = (self.shared.lost.lock().clone(), self.engine.last());
-        let verifier = self.shared.verifier.lock().get();
+        let changed = self.shared.verifier_changed();
         let result = self.engine.write(&object, offset, &data, now).await;
         match result {
             Ok(seq) => self.shared.model.lock().accepted(id, seq),
             Err(error) => self.write_failed(id, number, error),
         }
-        if self.shared.verifier.lock().get() != verifier {
+        if self.shared.verifier_changed() != changed {
             // The reply has the old one.
             self.shared.model.lock().lost(id);
         }

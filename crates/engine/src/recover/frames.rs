@@ -25,9 +25,13 @@ use super::{OpenError, is_log, name};
 use crate::Seq;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame, key_hash};
+use crate::io::DeviceError;
 use crate::plant;
-use crate::pool::Pool;
+use crate::pool::{Pool, PoolError};
 use crate::segments::Reach;
+
+/// A leg with so many bad slots is not asked for more: each may take the device its time.
+const UNREAD_MOST: usize = 256;
 
 /// More than the frames that may have been written after the last one whose number is known.
 const UNREAD: Seq = 1 << 32;
@@ -89,10 +93,17 @@ struct Leg {
 
 /// Reads the log from its end back to its tail.
 pub(super) async fn read_log(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
-    match read_back(pool, found).await {
-        Err(OpenError::Hole { .. }) if pool.members.len() == 1 => Ok(Read::nothing(pool, found)),
-        read => read,
+    let read = read_back(pool, found).await;
+    if !matches!(read, Err(OpenError::Hole { .. })) {
+        return read;
     }
+    // What is on a device that went away meanwhile is not lost.
+    for (_, device) in pool.present() {
+        if let (_, Err(error @ DeviceError::Gone)) = device.read(0, Buffer::zeroed(1)).await {
+            return Err(PoolError::Unreadable { device: device.name().to_owned(), error }.into());
+        }
+    }
+    if pool.members.len() == 1 { Ok(Read::nothing(pool, found)) } else { read }
 }
 
 async fn read_back(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
@@ -311,6 +322,10 @@ impl Leg {
         }
         let (mut bytes, mut unread) = (Buffer::zeroed(usize::from(slots)), BTreeSet::new());
         for slot in 0..slots {
+            if unread.len() >= UNREAD_MOST {
+                unread.extend(slot..slots);
+                break;
+            }
             let from = usize::from(slot) * BLOCK;
             let block = match read_slots(pool, place, slot, 1).await {
                 None => read_slots(pool, place, slot, 1).await,

@@ -8,7 +8,7 @@ use super::frames::Read;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Place, SegmentHeader, SegmentKind};
 use crate::io::DeviceError;
-use crate::pool::{Pool, PoolError};
+use crate::pool::Pool;
 use crate::segments::{Order, Reach};
 use crate::wait::all;
 
@@ -35,13 +35,9 @@ impl Found {
 
 /// Reads the headers of all segments on all present devices. In order of `seq`; and those that could not be
 /// read.
-///
-/// # Errors
-/// No device is there any more.
-pub(super) async fn scan(pool: &Pool) -> Result<(Vec<Found>, Vec<Place>), PoolError> {
+pub(super) async fn scan(pool: &Pool) -> (Vec<Found>, Vec<Place>) {
     let mut found = BTreeMap::<u64, Found>::new();
     let mut unread = Vec::new();
-    let mut left = false;
     for (member, device) in pool.present() {
         let numbers: Vec<u32> = (0..member.segments).collect();
         for chunk in numbers.chunks(DEPTH) {
@@ -52,7 +48,6 @@ pub(super) async fn scan(pool: &Pool) -> Result<(Vec<Found>, Vec<Place>), PoolEr
                     Err(DeviceError::Io) => device.read(pool.offset(*segment), block).await,
                     result => (block, result),
                 };
-                left |= result != Err(DeviceError::Gone);
                 if result.is_err() {
                     unread.push(here);
                 }
@@ -65,7 +60,7 @@ pub(super) async fn scan(pool: &Pool) -> Result<(Vec<Found>, Vec<Place>), PoolEr
             }
         }
     }
-    if left { Ok((found.into_values().collect(), unread)) } else { Err(PoolError::NoMemberLeft) }
+    (found.into_values().collect(), unread)
 }
 
 fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {

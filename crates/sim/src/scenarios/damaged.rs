@@ -144,3 +144,26 @@ fn a_frame_that_cannot_be_read_on_any_device_is_not_taken_for_one_that_was_never
         }
     }
 }
+
+#[test]
+fn a_device_that_dies_during_recovery_is_no_damaged_log() {
+    let mut died = 0;
+    for (devices, step) in
+        [1, 2].into_iter().flat_map(|devices| (1..400).step_by(7).map(move |step| (devices, step)))
+    {
+        let mut world = world(1, devices);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 8);
+        assert_eq!(world.close(&engine), Ok(()));
+        cut(&mut world, engine);
+        // Of two, the other one is missing.
+        world.disks[1..].iter().for_each(Disk::vanish);
+        world.disks[0].vanish_in(Some(step));
+        if let Err(error) = world.start_through(Vec::new()) {
+            assert!(!error.contains("damaged"), "step {step} of {devices}: {error}");
+            died += 1;
+        }
+        assert!(!world.shared.told.lock().contains(&Event::LogDropped), "step {step} of {devices}");
+    }
+    assert!(died > 20, "{died}");
+}

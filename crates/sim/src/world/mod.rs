@@ -126,7 +126,7 @@ impl World {
             left: Mutex::default(),
             lost: Mutex::default(),
             members: Mutex::default(),
-            verifier: Mutex::default(),
+            verifier_changed: Mutex::default(),
             told: Mutex::default(),
             outdated: Mutex::default(),
             failure: Mutex::new(None),

@@ -180,7 +180,7 @@ impl World {
             Crash::PowerCut => self.shared.store.power_cut(),
         }
         self.shared.hits.hit(if how == Crash::Kill { Fault::Kill } else { Fault::PowerCut });
-        self.shared.verifier.lock().change();
+        *self.shared.verifier_changed.lock() = false;
         self.shared.model.lock().crash(how == Crash::PowerCut);
         self.shared.objects.lock().reset();
         self.disks.append(&mut self.shared.joined.lock());
