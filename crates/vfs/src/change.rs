@@ -466,7 +466,7 @@ pub(crate) fn c_name(name: &[u8]) -> std::ffi::CString {
     std::ffi::CString::new(name).unwrap_or_default()
 }
 
-fn timespec(set: SetTime) -> Timespec {
+pub(crate) fn timespec(set: SetTime) -> Timespec {
     match set {
         SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         SetTime::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },

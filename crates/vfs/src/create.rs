@@ -1,16 +1,19 @@
 //! CREATE, MKDIR, SYMLINK and MKNOD.
 
+use std::os::fd::OwnedFd;
+
 use forebay_oplog::New;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timestamps};
 use rustix::io::Errno;
 
 use crate::attr::{Attr, SetAttr, SetTime, Time};
-use crate::change::{Changed, Renaming, c_name, changeable, metadata};
+use crate::change::{Changed, Renaming, c_name, changeable, metadata, timespec};
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs};
+use crate::object::Object;
 use crate::oplog::{self, Did, Rights, binding};
-use crate::sys::KernelHandle;
+use crate::sys::{KernelHandle, proc_path};
 
 /// How CREATE treats a name that is taken (RFC 1813 createmode3).
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +53,43 @@ fn verifier_times(verifier: [u8; 8]) -> (Time, Time) {
     (half(0), half(4))
 }
 
+/// Makes a regular file; returns also what of its attributes is still to be set.
+fn open_new(dir: &Object, name: &[u8], how: Create) -> Result<(OwnedFd, SetAttr)> {
+    let set = match how {
+        Create::Unchecked(set) | Create::Guarded(set) => set,
+        Create::Exclusive(verifier) => {
+            let (atime, mtime) = verifier_times(verifier);
+            if let Some(file) = open_new_with_times(dir, name, atime, mtime)? {
+                return Ok((file, SetAttr::default()));
+            }
+            SetAttr { atime: SetTime::To(atime), mtime: SetTime::To(mtime), ..SetAttr::default() }
+        }
+    };
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(set.mode.unwrap_or(0) & 0o7777);
+    Ok((rustix::fs::openat(dir.path(), name, flags, mode)?, set))
+}
+
+/// Makes a file that has its times before its name: after a crash at any instant, a client that asks again with the same
+/// verifier finds nothing, or what is its own. `None` where the file system has no files without a name.
+fn open_new_with_times(dir: &Object, name: &[u8], atime: Time, mtime: Time) -> Result<Option<OwnedFd>> {
+    // A name that is taken counts before a directory that may not be written, as for open(2).
+    if rustix::fs::statat(dir.path(), name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+        return Err(Error::Os(Errno::EXIST));
+    }
+    let unnamed = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(dir.path(), c".", unnamed, Mode::empty()) {
+        Err(Errno::OPNOTSUPP) => return Ok(None),
+        file => file?,
+    };
+    let [last_access, last_modification] = [atime, mtime].map(|time| timespec(SetTime::To(time)));
+    rustix::fs::futimens(&file, &Timestamps { last_access, last_modification })?;
+    let mut path = [0; 32];
+    let path = proc_path(&mut path, &file);
+    rustix::fs::linkat(CWD, path, dir.path(), name, AtFlags::SYMLINK_FOLLOW)?;
+    Ok(Some(file))
+}
+
 type Made = (Target, Attr);
 
 /// What came of it, and what it takes to make it again, if it was made.
@@ -69,18 +109,9 @@ impl Vfs {
     }
 
     fn create_new(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Result<Made> {
-        let set = match how {
-            Create::Unchecked(set) | Create::Guarded(set) => set,
-            Create::Exclusive(verifier) => {
-                let (atime, mtime) = verifier_times(verifier);
-                SetAttr { atime: SetTime::To(atime), mtime: SetTime::To(mtime), ..SetAttr::default() }
-            }
-        };
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(set.mode.unwrap_or(0) & 0o7777);
-        let file = {
+        let (file, set) = {
             let _acting = self.act_as(cred)?;
-            rustix::fs::openat(dir.object.path(), name, flags, mode)?
+            open_new(&dir.object, name, how)?
         };
         let number = rustix::fs::fstat(&file)?.st_ino;
         let finish = || {

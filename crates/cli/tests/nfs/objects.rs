@@ -187,6 +187,35 @@ fn exclusive_create_is_once_even_over_a_restart() {
     assert_eq!(c.create(&root, b"f", exclusive(0xfe)).status(), Nfsstat3::Exist);
 }
 
+/// A server that dies while it makes the file leaves nothing that the client could not take for its own.
+#[test]
+fn an_exclusively_created_file_has_its_verifier_as_soon_as_it_has_its_name() {
+    const FILES: usize = 500;
+    for serve in [Serve::new().plain(), Serve::new().cached()] {
+        let server = serve.start();
+        let mut c = server.connect();
+        let root = c.root();
+        std::thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                for number in 0..FILES {
+                    let path = server.data.join(format!("f{number}"));
+                    let seen = loop {
+                        if let Ok(seen) = path.metadata() {
+                            break seen;
+                        }
+                    };
+                    assert_eq!((seen.atime(), seen.mtime()), (0x0707_0707, 0x0707_0707), "file {number}");
+                }
+            });
+            for number in 0..FILES {
+                let name = format!("f{number}");
+                c.create(&root, name.as_bytes(), CreateHow::Exclusive([7; 8])).unwrap();
+            }
+            looking.join().unwrap();
+        });
+    }
+}
+
 #[test]
 fn mkdir_and_rmdir() {
     let server = Serve::new().start();
