@@ -4,7 +4,6 @@
     restart.py host DIR SHARE       is everything that was acknowledged in the directory served?
 """
 
-import errno
 import os
 import random
 import sys
@@ -52,7 +51,7 @@ class Load(threading.Thread):
             file.write(content(name))
             file.flush()
             os.fsync(handle)
-        repeatable(lambda: os.rename(f"{name}.part", name), errno.ENOENT)
+        os.rename(f"{name}.part", name)
 
     def lines(self, name):
         """One more line at the end of a file, made durable."""
@@ -62,19 +61,12 @@ class Load(threading.Thread):
             os.fsync(file.fileno())
 
     def directories(self, name):
-        """A directory made, another removed."""
-        repeatable(lambda: os.mkdir(name), errno.EEXIST)
-        repeatable(lambda: os.mkdir(f"{name}.gone"), errno.EEXIST)
-        repeatable(lambda: os.rmdir(f"{name}.gone"), errno.ENOENT)
-
-
-def repeatable(change, code):
-    """A change that a crash makes the client send twice: the second reply may be this error."""
-    try:
-        change()
-    except OSError as error:
-        if error.errno != code:
-            raise
+        """A directory made, another made and removed, a link made and removed: each would fail if it was done twice."""
+        os.mkdir(name)
+        os.mkdir(f"{name}.gone")
+        os.rmdir(f"{name}.gone")
+        os.symlink(name, f"{name}.link")
+        os.unlink(f"{name}.link")
 
 
 def wait_for(path):

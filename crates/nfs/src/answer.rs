@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use forebay_vfs::Asked;
+
 use crate::reply_cache::RequestKey;
 
 /// A reply, and what it is kept under.
@@ -36,6 +38,12 @@ impl<'a> Answer<'a> {
         }
         out.extend_from_slice(self.reply);
         out
+    }
+
+    /// The same for a change that is about to be carried out.
+    pub(crate) fn asked(&self) -> Asked {
+        let answer = self.encode();
+        Asked { key: answer.len() - self.reply.len(), answer }
     }
 
     /// `None` if these bytes are no answer: then none is kept, as before there was one.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use forebay_rpc::{OwnedReply, Ticket};
-use forebay_vfs::{Attr, Changed, Create, Error, Export, Intent, Special, Target, Wait};
+use forebay_vfs::{Asked, Attr, Changed, Create, Error, Export, Intent, Special, Target, Wait};
 use forebay_wire::nfs3::{
     CommitArgs, CreateArgs, CreateHow, CreateOk, Failed, FileHandle, LinkArgs, LinkWcc, MkdirArgs, MknodArgs,
     MknodData, Nfsstat3, Procedure, RemoveArgs, RenameArgs, RenameWcc, Sattr3, SetattrArgs, StableHow,
@@ -18,7 +18,7 @@ use forebay_wire::xdr::Encode;
 use crate::answer::Answer;
 use crate::caller::client_address;
 use crate::convert::{fattr, guard_time, handle, set_attr, status, wcc};
-use crate::dispatch::{Call, Stop, failure, success};
+use crate::dispatch::{Call, Stop, done, failure, success};
 use crate::reply_cache::{Begin, RequestKey, Waiting};
 use crate::service::{At, Shared};
 
@@ -214,7 +214,8 @@ impl Shared {
             CreateHow::Guarded(attributes) => Create::Guarded(set(attributes)?),
             CreateHow::Exclusive(verifier) => Create::Exclusive(*verifier),
         };
-        let changed = self.vfs.create(&at.target, args.target.name, how, &at.caller.cred);
+        let asked = asked(Procedure::Create, call);
+        let changed = self.vfs.create(&at.target, args.target.name, how, &at.caller.cred, Some(&asked));
         Ok(self.put_made(out, &at, changed))
     }
 
@@ -251,7 +252,8 @@ impl Shared {
             return Err(Stop::Fail(Nfsstat3::Inval));
         }
         let set = set_attr(&attributes).ok_or(Stop::Fail(Nfsstat3::Inval))?;
-        let changed = self.vfs.make(&at.target, place.name, special, &set, &at.caller.cred);
+        let asked = asked(procedure, call);
+        let changed = self.vfs.make(&at.target, place.name, special, &set, &at.caller.cred, Some(&asked));
         Ok(self.put_made(out, &at, changed))
     }
 
@@ -268,9 +270,10 @@ impl Shared {
     fn remove(&self, procedure: Procedure, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Executed, Stop> {
         let args: RemoveArgs<'_> = call.args()?;
         let at = self.at_to_change(call, &args.dir)?;
+        let (asked, cred) = (asked(procedure, call), &at.caller.cred);
         let changed = match procedure {
-            Procedure::Rmdir => self.vfs.rmdir(&at.target, args.name, &at.caller.cred),
-            _ => self.vfs.remove(&at.target, args.name, &at.caller.cred),
+            Procedure::Rmdir => self.vfs.rmdir(&at.target, args.name, cred, Some(&asked)),
+            _ => self.vfs.remove(&at.target, args.name, cred, Some(&asked)),
         };
         let dir_wcc = wcc(&changed.wcc, at.fsid());
         Ok(put(out, &at, changed.result.map(|()| dir_wcc), dir_wcc, changed.intent))
@@ -280,8 +283,9 @@ impl Shared {
         let args: RenameArgs<'_> = call.args()?;
         let from = self.at_to_change(call, &args.from.dir)?;
         let to = self.at_to_change(call, &args.to.dir)?;
-        let renamed =
-            self.vfs.rename(&from.target, args.from.name, &to.target, args.to.name, &from.caller.cred);
+        let (asked, cred) = (asked(Procedure::Rename, call), &from.caller.cred);
+        let (from_name, to_name) = (args.from.name, args.to.name);
+        let renamed = self.vfs.rename(&from.target, from_name, &to.target, to_name, cred, Some(&asked));
         let around = RenameWcc {
             fromdir_wcc: wcc(&renamed.from, from.fsid()),
             todir_wcc: wcc(&renamed.to, to.fsid()),
@@ -293,7 +297,8 @@ impl Shared {
         let args: LinkArgs<'_> = call.args()?;
         let file = self.at_to_change(call, &args.file)?;
         let dir = self.at_to_change(call, &args.link.dir)?;
-        let changed = self.vfs.link(&file.target, &dir.target, args.link.name, &file.caller.cred);
+        let (asked, cred) = (asked(Procedure::Link, call), &file.caller.cred);
+        let changed = self.vfs.link(&file.target, &dir.target, args.link.name, cred, Some(&asked));
         let linkdir_wcc: WccData = wcc(&changed.wcc, dir.fsid());
         let attributes = match &changed.result {
             Ok(after) => *after,
@@ -308,6 +313,13 @@ impl Shared {
 /// What the reply to a change is kept under. COMMIT may be repeated at will: it is not kept.
 fn kept_under(procedure: Procedure, call: &Call<'_>) -> Option<RequestKey> {
     (procedure != Procedure::Commit).then(|| RequestKey::of(call))
+}
+
+/// What to tell the client of a change of names if it is found done by the next server.
+fn asked(procedure: Procedure, call: &Call<'_>) -> Asked {
+    let mut reply = Vec::with_capacity(64);
+    done(&mut reply, call.xid(), procedure);
+    Answer { client: client_address(call.peer), key: RequestKey::of(call), reply: &reply }.asked()
 }
 
 /// Appends the result of a change; it counts once `intent` is durable.

@@ -131,8 +131,27 @@ pub(crate) fn success(out: &mut Vec<u8>, xid: u32) {
 pub(crate) fn failure(out: &mut Vec<u8>, xid: u32, procedure: Procedure, status: Nfsstat3) {
     success(out, xid);
     status.encode(out);
+    nothing(out, attributes_of_failure(procedure));
+}
+
+/// Appends a whole reply that says that a change of names is done, and nothing else.
+pub(crate) fn done(out: &mut Vec<u8>, xid: u32, procedure: Procedure) {
+    success(out, xid);
+    Nfsstat3::Ok.encode(out);
+    // The same attributes, and for what was made its handle and its own.
+    let made =
+        matches!(procedure, Procedure::Create | Procedure::Mkdir | Procedure::Symlink | Procedure::Mknod);
+    nothing(out, attributes_of_failure(procedure) + if made { 2 } else { 0 });
+}
+
+/// So many optional things are not there.
+fn nothing(out: &mut Vec<u8>, things: usize) {
+    (0..things).for_each(|_| false.encode(out));
+}
+
+fn attributes_of_failure(procedure: Procedure) -> usize {
     // Words of "no attributes": one for post_op_attr, two for wcc_data (RFC 1813 section 3.3).
-    let words = match procedure {
+    match procedure {
         Procedure::Null | Procedure::Getattr => 0,
         Procedure::Setattr | Procedure::Write | Procedure::Create | Procedure::Mkdir => 2,
         Procedure::Symlink | Procedure::Mknod | Procedure::Remove | Procedure::Rmdir | Procedure::Commit => 2,
@@ -141,9 +160,6 @@ pub(crate) fn failure(out: &mut Vec<u8>, xid: u32, procedure: Procedure, status:
         Procedure::Lookup | Procedure::Access | Procedure::Readlink | Procedure::Read => 1,
         Procedure::Readdir | Procedure::Readdirplus => 1,
         Procedure::Fsstat | Procedure::Fsinfo | Procedure::Pathconf => 1,
-    };
-    for _ in 0..words {
-        false.encode(out);
     }
 }
 

@@ -281,7 +281,7 @@ fn start_engine(
         in_use.set(uuid, names)?;
         // The engine takes a file that is not there for removed.
         let recovery = vfs
-            .recover(&store, log_identity, opening.notes())
+            .recover(&store, &settings.state_dir, log_identity, opening.notes())
             .map_err(|error| Error::Cache(error.to_string()))?;
         Ok((block_on(opening.finish()).map_err(unusable)?, recovery))
     });

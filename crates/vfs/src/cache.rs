@@ -29,6 +29,7 @@ use crate::oplog::{Checkpoints, Logging, OpLog, Tell};
 use crate::overlay::Overlay;
 use crate::reserve::Reserve;
 use crate::sys::KernelHandle;
+use crate::under_way::UnderWay;
 use crate::verifier::Verifier;
 
 /// The engine in front of everything served.
@@ -38,6 +39,7 @@ pub(crate) struct Cache {
     pub(crate) downtime: Downtime,
     pub(crate) oplog: Arc<OpLog>,
     pub(crate) checkpoints: Checkpoints,
+    pub(crate) under_way: Arc<UnderWay>,
     /// Objects whose removal is durable, for the engine to forget: it may wait for room in its log, as whoever answers
     /// clients must not.
     removed: Mutex<Option<Forgetter>>,
@@ -88,6 +90,7 @@ impl Cache {
         engine: Arc<Engine>,
         verifier: Arc<Verifier>,
         downtime: Downtime,
+        under_way: Arc<UnderWay>,
         filesystems: Vec<(u32, Weak<Filesystem>)>,
         tell: Tell,
     ) -> std::io::Result<Arc<Self>> {
@@ -102,7 +105,7 @@ impl Cache {
         let oplog = Arc::<OpLog>::default();
         let checkpoints = Checkpoints::new(engine.clone(), oplog.clone(), filesystems, tell);
         let broken = AtomicBool::new(false);
-        Ok(Arc::new(Cache { engine, verifier, downtime, oplog, checkpoints, removed, broken }))
+        Ok(Arc::new(Cache { engine, verifier, downtime, oplog, checkpoints, under_way, removed, broken }))
     }
 
     /// The file is gone, durably.
@@ -129,6 +132,7 @@ impl Cache {
             self.checkpoints.tidy();
         }
         self.downtime.begin();
+        self.under_way.end();
         closed
     }
 

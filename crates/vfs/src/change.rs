@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use forebay_lock::RwLockWriteGuard;
+use forebay_oplog::Bindings;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
+
 use smallvec::{SmallVec, smallvec};
 
 use crate::attr::{Attr, SetAttr, SetTime, Time, Wcc};
@@ -19,6 +21,7 @@ use crate::object::{Change, Object};
 use crate::oplog::{self, Announced, Did, Pending, Removal, binding};
 use crate::places::{self, Moving, Place, Seen};
 use crate::sys::{KernelHandle, proc_path};
+use crate::under_way::{self, Asked};
 use crate::verdicts::want;
 
 /// The outcome of a change: it happened or not, the attributes around it, and what must become durable
@@ -175,17 +178,17 @@ impl Vfs {
     }
 
     /// Removes the name of anything but a directory.
-    pub fn remove(&self, dir: &Target, name: &[u8], cred: &Cred) -> Changed<()> {
+    pub fn remove(&self, dir: &Target, name: &[u8], cred: &Cred, asked: Option<&Asked>) -> Changed<()> {
         if let Err(error) = changeable(dir, name) {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         }
         let renaming = Renaming::begin(dir);
         let victim = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok();
-        self.unlink(renaming, name, victim, cred, AtFlags::empty())
+        self.unlink(renaming, (name, victim, AtFlags::empty()), cred, asked)
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&self, dir: &Target, name: &[u8], cred: &Cred) -> Changed<()> {
+    pub fn rmdir(&self, dir: &Target, name: &[u8], cred: &Cred, asked: Option<&Asked>) -> Changed<()> {
         let failed = |error| Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
         match name {
             b"." => return failed(Error::INVALID),
@@ -202,7 +205,8 @@ impl Vfs {
             };
             match places::lock_removal(dir, name, &seen) {
                 Ok(Some((_locked, victim))) => {
-                    return self.unlink(Renaming::locked(dir), name, victim, cred, AtFlags::REMOVEDIR);
+                    let removed = (name, victim, AtFlags::REMOVEDIR);
+                    return self.unlink(Renaming::locked(dir), removed, cred, asked);
                 }
                 Ok(None) => {}
                 Err(error) => return failed(error),
@@ -214,24 +218,26 @@ impl Vfs {
     fn unlink(
         &self,
         renaming: Renaming<'_>,
-        name: &[u8],
-        victim: Option<KernelHandle>,
+        (name, victim, flags): (&[u8], Option<KernelHandle>, AtFlags),
         cred: &Cred,
-        flags: AtFlags,
+        asked: Option<&Asked>,
     ) -> Changed<()> {
         let dir = renaming.dir;
+        let bindings: Bindings = [binding(dir, name, victim, None)].into_iter().collect();
         // Its link count changes, and with it what was seen of it under other names.
         let fs = &dir.export.fs;
         let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
         let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
+        let request = fs.under_way(bindings.clone(), asked.filter(|_| victim.is_some()));
         let result = renaming.before().and_then(|_| {
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
         });
+        let request = request.and_then(|request| request.carried_out(result.is_ok()));
         drop(changing);
         let intent = result.is_ok().then(|| {
-            let bindings = [binding(dir, name, victim, None)].into_iter().collect();
-            let did = Did { bindings, objects: renaming.logged().into_iter().collect(), ..Did::default() };
+            let objects = renaming.logged().into_iter().collect();
+            let did = Did { bindings, objects, request, ..Did::default() };
             metadata(&[dir], fs.changed(fs.way(), did))
         });
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
@@ -251,6 +257,7 @@ impl Vfs {
         to: &Target,
         to_name: &[u8],
         cred: &Cred,
+        asked: Option<&Asked>,
     ) -> Renamed {
         let refused = require_dir(&to.object)
             .and_then(|()| changeable(from, from_name))
@@ -277,7 +284,7 @@ impl Vfs {
                 Err(error) => return failed(error),
             };
             match seen.lock(&from.0.export.fs, from, to) {
-                Ok(Some(moving)) => return self.rename_locked(from, to, cred, moving),
+                Ok(Some(moving)) => return self.rename_locked(from, to, (cred, asked), moving),
                 Ok(None) => {}
                 Err(error) => return failed(error),
             }
@@ -288,7 +295,7 @@ impl Vfs {
         &self,
         (from, from_name): (&Target, &[u8]),
         (to, to_name): (&Target, &[u8]),
-        cred: &Cred,
+        (cred, asked): (&Cred, Option<&Asked>),
         locked: Moving<'_>,
     ) -> Renamed {
         let fs = &from.export.fs;
@@ -303,6 +310,12 @@ impl Vfs {
         let way = fs.way();
         // Else rename(2) will refuse, or has nothing to do.
         let moves = moved.is_some() && victim != moved;
+        let mut bindings = Bindings::new();
+        if moves {
+            bindings.push(binding(from, from_name, moved, None));
+            bindings.push(binding(to, to_name, victim, moved));
+        }
+        let request = fs.under_way(bindings.clone(), asked.filter(|_| moves));
         let mut announced = None;
         let both = first.before().and(second.as_ref().map_or(Ok(()), |second| second.before().map(drop)));
         let result = both.and_then(|()| {
@@ -315,17 +328,14 @@ impl Vfs {
         });
         drop(changing);
         let done = result.is_ok();
+        let request = request.and_then(|request| request.carried_out(done));
         if let (true, Some(moved), Scheme::Names(locator)) = (done, &moved, &from.export.fs.scheme) {
             locator.learn(moved, &to.object.kernel, to_name);
         }
         let intent = done.then(|| {
             let objects =
                 first.logged().into_iter().chain(second.as_ref().and_then(Renaming::logged)).collect();
-            let mut did = Did { objects, ..Did::default() };
-            if victim != moved {
-                did.bindings.push(binding(from, from_name, moved, None));
-                did.bindings.push(binding(to, to_name, victim, moved));
-            }
+            let did = Did { bindings, objects, request, ..Did::default() };
             let pending = match announced.take() {
                 Some(announced) => fs.carried_out(announced, did),
                 None => fs.changed(way, did),
@@ -354,7 +364,14 @@ impl Vfs {
     }
 
     /// Gives the target another name; returns its attributes after that, if it still has any.
-    pub fn link(&self, target: &Target, dir: &Target, name: &[u8], cred: &Cred) -> Changed<Option<Attr>> {
+    pub fn link(
+        &self,
+        target: &Target,
+        dir: &Target,
+        name: &[u8],
+        cred: &Cred,
+        asked: Option<&Asked>,
+    ) -> Changed<Option<Attr>> {
         let refused = changeable(dir, name).and_then(|()| {
             match (target.export.id == dir.export.id, target.object.is_dir()) {
                 (false, _) => Err(Error::Os(Errno::XDEV)),
@@ -369,7 +386,11 @@ impl Vfs {
         let renaming = Renaming::begin(dir);
         let _alone = target.object.changing.write();
         let linked = target.object.begin_change();
-        let own = target.export.fs.own_change(&target.object);
+        let fs = &target.export.fs;
+        let own = fs.own_change(&target.object);
+        let kernel = Some(target.object.kernel);
+        let bindings: Bindings = [binding(dir, name, None, kernel)].into_iter().collect();
+        let request = fs.under_way(bindings.clone(), asked.filter(|_| under_way::is_free(dir, name)));
         // As the server: a caller may link what it does not own (as over any NFS server), if it may
         // change the directory.
         let result = renaming
@@ -381,12 +402,11 @@ impl Vfs {
                 Ok(rustix::fs::linkat(CWD, path, dir.object.path(), name, AtFlags::SYMLINK_FOLLOW)?)
             });
         drop(own);
-        let kernel = Some(target.object.kernel);
+        let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let intent = result.is_ok().then(|| {
-            let bindings = [binding(dir, name, None, kernel)].into_iter().collect();
             let objects = renaming.logged().into_iter().chain(oplog::objects(&[target])).collect();
-            let did = Did { bindings, objects, ..Did::default() };
-            metadata(&[dir, target], dir.export.fs.changed(dir.export.fs.way(), did))
+            let did = Did { bindings, objects, request, ..Did::default() };
+            metadata(&[dir, target], fs.changed(fs.way(), did))
         });
         let wcc = renaming.end(result.is_ok(), &[(name, kernel)]);
         let after = linked.end().after;

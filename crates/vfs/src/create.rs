@@ -14,6 +14,7 @@ use crate::export::{Target, Vfs};
 use crate::object::Object;
 use crate::oplog::{self, Did, Rights, binding};
 use crate::sys::{KernelHandle, proc_path};
+use crate::under_way::{self, Asked};
 
 /// How CREATE treats a name that is taken (RFC 1813 createmode3).
 #[derive(Clone, Copy, Debug)]
@@ -97,12 +98,21 @@ type Making = (Made, Option<New>);
 
 impl Vfs {
     /// Makes or finds a regular file.
-    pub fn create(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Changed<Made> {
+    pub fn create(
+        &self,
+        dir: &Target,
+        name: &[u8],
+        how: Create,
+        cred: &Cred,
+        asked: Option<&Asked>,
+    ) -> Changed<Made> {
         let size = match how {
             Create::Unchecked(set) | Create::Guarded(set) => set.size,
             Create::Exclusive(_) => None,
         };
-        self.make_name(dir, name, (size, true), |vfs| match vfs.create_new(dir, name, how, cred) {
+        // The others may be done twice.
+        let asked = asked.filter(|_| matches!(how, Create::Guarded(set) if is_one_call(&set)));
+        self.make_name(dir, name, (size, true, asked), |vfs| match vfs.create_new(dir, name, how, cred) {
             Err(Error::Os(Errno::EXIST)) => Ok((vfs.create_existing(dir, name, how, cred)?, None)),
             result => Ok((result?, Some(New::Plain))),
         })
@@ -176,6 +186,7 @@ impl Vfs {
         special: Special<'_>,
         set: &SetAttr,
         cred: &Cred,
+        asked: Option<&Asked>,
     ) -> Changed<Made> {
         let new = match special {
             Special::Symlink(text) => New::Link(text.into()),
@@ -183,7 +194,8 @@ impl Vfs {
             Special::Directory | Special::Fifo | Special::Socket => New::Plain,
         };
         let recorded = !matches!(special, Special::Symlink(text) if text.len() > oplog::TEXT_MAX);
-        self.make_name(dir, name, (None, recorded), |vfs| {
+        let asked = asked.filter(|_| is_one_call(set));
+        self.make_name(dir, name, (None, recorded, asked), |vfs| {
             {
                 let _acting = vfs.act_as(cred)?;
                 make_special(dir, name, special, set.mode.unwrap_or(0) & 0o7777)?;
@@ -207,12 +219,12 @@ impl Vfs {
     }
 
     /// Runs `make` with the directory locked and reports the change of the directory. `size` is set if there is one.
-    /// Unless `recorded`, the log may not have it.
+    /// Unless `recorded`, the log may not have it. `asked` is there if the name shows whether it is done.
     fn make_name(
         &self,
         dir: &Target,
         name: &[u8],
-        (size, recorded): (Option<u64>, bool),
+        (size, recorded, asked): (Option<u64>, bool, Option<&Asked>),
         make: impl FnOnce(&Self) -> Result<Making>,
     ) -> Changed<Made> {
         if let Err(error) = changeable(dir, name) {
@@ -222,7 +234,10 @@ impl Vfs {
         let renaming = Renaming::begin(dir);
         let ticket = fs.linked().map(|_| fs.making.begin());
         let covered = || if recorded { Ok(()) } else { fs.without_record() };
+        let asked = asked.filter(|_| under_way::is_free(dir, name));
+        let request = fs.under_way([binding(dir, name, None, None)].into_iter().collect(), asked);
         let result = renaming.before().and_then(|_| covered()).and_then(|()| make(self));
+        let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|((target, _), _)| target.object.kernel);
         let mut sized = Ok(());
         let intent = result.as_ref().ok().map(|((target, attr), new)| {
@@ -230,7 +245,7 @@ impl Vfs {
             let (way, _) = fs.way_with_size(&target.object, size);
             let intent = metadata(
                 &[dir, target],
-                fs.changed(way, Did { ticket, ..did(&renaming, name, target, attr, new) }),
+                fs.changed(way, Did { ticket, request, ..did(&renaming, name, target, attr, new) }),
             );
             if size.is_some() {
                 (_, sized) = fs.way_with_size(&target.object, size);
@@ -264,6 +279,13 @@ impl Vfs {
     }
 }
 
+/// Whether creation itself gives all these attributes, so that what has its name has them.
+fn is_one_call(set: &SetAttr) -> bool {
+    let SetAttr { mode, uid, gid, size, atime, mtime } = *set;
+    let of_creation = SetAttr { mode: mode.filter(|mode| mode & 0o6000 == 0), ..SetAttr::default() };
+    of_creation == SetAttr { mode, uid, gid, size: size.filter(|size| *size > 0), atime, mtime }
+}
+
 /// What is to be logged of a creation, or of one that found its object there.
 fn did(renaming: &Renaming<'_>, name: &[u8], target: &Target, attr: &Attr, new: &Option<New>) -> Did {
     let kernel = target.object.kernel;
@@ -276,7 +298,7 @@ fn did(renaming: &Renaming<'_>, name: &[u8], target: &Target, attr: &Attr, new: 
         bindings: [binding(renaming.dir, name, None, Some(kernel))].into_iter().collect(),
         objects,
         made,
-        ticket: None,
+        ..Did::default()
     }
 }
 

@@ -18,6 +18,7 @@ use crate::known::Known;
 use crate::object::Object;
 use crate::oplog::{self, Checkpointed, Recovery};
 use crate::table::Budget;
+use crate::under_way::UnderWay;
 use crate::verdicts::{Verdict, ask_kernel, has_no_acl};
 use crate::verifier::Verifier;
 use crate::watch::Watch;
@@ -310,10 +311,16 @@ impl Vfs {
     }
 
     /// Makes everything served, which is the engine's backing `store`, equal to what the engine found in its log: `notes`.
-    /// `log` tells the logs of different pools apart.
+    /// `log` tells the logs of different pools apart. What was under way when a server was killed is in `state_dir`.
     /// Nobody may have looked at it yet, not even the engine.
-    pub fn recover(&self, store: &Store, log: u64, notes: &[Note]) -> std::io::Result<Recovery> {
-        oplog::recover(log, notes, store.filesystems())
+    pub fn recover(
+        &self,
+        store: &Store,
+        state_dir: &Path,
+        log: u64,
+        notes: &[Note],
+    ) -> std::io::Result<Recovery> {
+        oplog::recover(UnderWay::open(state_dir, log)?, log, notes, store.filesystems())
     }
 
     /// Puts the engine in front of everything served, which is its backing `store`, after [`Vfs::recover`].
@@ -328,7 +335,8 @@ impl Vfs {
         tell: Arc<dyn Fn(Checkpointed) + Send + Sync>,
     ) -> std::io::Result<Vec<Box<[u8]>>> {
         let weak = store.filesystems().iter().map(|(number, fs)| (*number, Arc::downgrade(fs)));
-        let cache = Cache::new(engine, self.verifier.clone(), downtime, weak.collect(), tell)?;
+        let under_way = recovery.under_way.clone();
+        let cache = Cache::new(engine, self.verifier.clone(), downtime, under_way, weak.collect(), tell)?;
         for (number, fs) in store.filesystems() {
             let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number));
             // What recovery looked at is in the table already.

@@ -45,6 +45,7 @@ mod sweep;
 mod sys;
 mod table;
 mod uncommitted;
+mod under_way;
 mod verdicts;
 mod verifier;
 mod versions;
@@ -75,6 +76,7 @@ pub use rustix::fs::FileType;
 pub use rustix::io::Errno;
 pub use state::handle_secret;
 pub use table::{Budget, NAME_COST};
+pub use under_way::Asked;
 pub use verifier::Verifier;
 pub use watch::Watch;
 

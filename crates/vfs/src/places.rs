@@ -146,17 +146,17 @@ mod tests {
 
         fn mkdir(&self, dir: &Target, name: &str) -> Result<Target> {
             let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
-            let made = self.vfs.make(dir, name.as_bytes(), Special::Directory, &set, &self.cred);
+            let made = self.vfs.make(dir, name.as_bytes(), Special::Directory, &set, &self.cred, None);
             made.result.map(|(target, _)| target)
         }
 
         fn rename(&self, from: (&Target, &str), to: (&Target, &str)) -> Result<()> {
             let (from_name, to_name) = (from.1.as_bytes(), to.1.as_bytes());
-            self.vfs.rename(from.0, from_name, to.0, to_name, &self.cred).result
+            self.vfs.rename(from.0, from_name, to.0, to_name, &self.cred, None).result
         }
 
         fn rmdir(&self, dir: &Target, name: &str) -> Result<()> {
-            self.vfs.rmdir(dir, name.as_bytes(), &self.cred).result
+            self.vfs.rmdir(dir, name.as_bytes(), &self.cred, None).result
         }
     }
 
@@ -195,7 +195,7 @@ mod tests {
         let held = fs.moving.lock();
         scene.rename((&dir, "moved"), (&dir, "again")).unwrap();
         let how = crate::create::Create::Guarded(SetAttr { mode: Some(0o644), ..SetAttr::default() });
-        assert!(scene.vfs.create(&scene.root, b"f", how, &scene.cred).result.is_ok());
+        assert!(scene.vfs.create(&scene.root, b"f", how, &scene.cred, None).result.is_ok());
         scene.rename((&scene.root, "f"), (&dir, "f")).unwrap();
         drop(held);
     }

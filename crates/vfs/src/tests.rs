@@ -30,7 +30,7 @@ fn serve(mode: Mode) -> Served {
     let store = vfs.store(&state_dir).unwrap();
     let engine = start(&store, &state_dir, mode, |pool, opening| {
         let downtime = vfs.own(&store, &state_dir, pool, true).unwrap();
-        (downtime, vfs.recover(&store, 1, opening.notes()).unwrap())
+        (downtime, vfs.recover(&store, &state_dir, 1, opening.notes()).unwrap())
     });
     let (engine, (downtime, recovery)) = engine;
     vfs.set_cache(engine, &store, downtime, recovery, Arc::new(|_| {})).unwrap();
@@ -80,7 +80,7 @@ impl Served {
     /// A new file, with a name that is durable.
     fn create(&self, name: &[u8]) -> Target {
         let how = Create::Guarded(SetAttr::default());
-        let Changed { result, intent, .. } = self.vfs.create(&self.root, name, how, &self.cred);
+        let Changed { result, intent, .. } = self.vfs.create(&self.root, name, how, &self.cred, None);
         self.commit(intent);
         result.unwrap().0
     }
@@ -107,7 +107,7 @@ impl Served {
     }
 
     fn remove(&self, name: &[u8]) -> Option<Intent> {
-        let Changed { result, intent, .. } = self.vfs.remove(&self.root, name, &self.cred);
+        let Changed { result, intent, .. } = self.vfs.remove(&self.root, name, &self.cred, None);
         result.unwrap();
         intent
     }
@@ -116,7 +116,7 @@ impl Served {
     fn replace(&self, name: &[u8]) -> Option<Intent> {
         self.create(b"other");
         let Renamed { result, intent, .. } =
-            self.vfs.rename(&self.root, b"other", &self.root, name, &self.cred);
+            self.vfs.rename(&self.root, b"other", &self.root, name, &self.cred, None);
         result.unwrap();
         intent
     }
@@ -136,7 +136,7 @@ fn a_file_that_loses_two_names_at_once_is_forgotten_when_both_removals_are_durab
     let served = serve(Mode::WriteBack);
     for (first, second, late) in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)] {
         let file = served.create(b"a");
-        let Changed { result, intent, .. } = served.vfs.link(&file, &served.root, b"b", &served.cred);
+        let Changed { result, intent, .. } = served.vfs.link(&file, &served.root, b"b", &served.cred, None);
         result.unwrap();
         served.commit(intent);
         served.commit(served.write(&file, true));
@@ -151,7 +151,7 @@ fn a_file_that_loses_two_names_at_once_is_forgotten_when_both_removals_are_durab
         served.commit(removals[late].take());
         served.forgotten(&file);
         for name in [&b"a"[..], b"b"] {
-            let there = served.vfs.remove(&served.root, name, &served.cred);
+            let there = served.vfs.remove(&served.root, name, &served.cred, None);
             served.commit(there.intent);
         }
     }

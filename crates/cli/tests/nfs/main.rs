@@ -18,6 +18,7 @@ mod cache_outside;
 mod concurrency;
 mod connections;
 mod crashes;
+mod cut_short;
 mod data;
 mod durability;
 mod exports;

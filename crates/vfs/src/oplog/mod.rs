@@ -31,6 +31,7 @@ use crate::error::Result;
 use crate::export::Target;
 use crate::fs::{Filesystem, Scheme};
 use crate::journal::Order;
+use crate::under_way::{Asked, Request};
 pub use checkpoint::Checkpointed;
 pub(crate) use checkpoint::{Checkpoints, Logging, Tell};
 use files::attributes;
@@ -85,6 +86,8 @@ pub(crate) struct Pending {
     slot: Option<(Arc<Slots>, OwnedFd)>,
     /// Of a creation, until its record is in the log.
     ticket: Option<Ticket>,
+    /// For the next server, if this one is killed before it is durable.
+    _request: Option<Request>,
     /// It never became durable; nor may it seem so.
     failed: bool,
     /// Its record went to the log, or never will.
@@ -169,6 +172,8 @@ pub(crate) struct Did {
     pub(crate) made: Option<Rights>,
     /// Of a creation: from before it.
     pub(crate) ticket: Option<Ticket>,
+    /// Of a change that cannot be told from one done twice: from before it.
+    pub(crate) request: Option<Request>,
 }
 
 impl Filesystem {
@@ -216,6 +221,13 @@ impl Filesystem {
         linked.cache.checkpoints.make_of(self)
     }
 
+    /// Says what is about to be carried out, under locks that keep others from these names; in case the server is killed before
+    /// its record is in the log.
+    pub(crate) fn under_way(&self, bindings: Bindings, asked: Option<&Asked>) -> Option<Request> {
+        let (linked, asked) = self.linked().zip(asked)?;
+        Some(linked.cache.under_way.begin(linked.number(), bindings, asked))
+    }
+
     /// A change was just carried out. To be called under the locks that it was carried out under, so that numbers tell the
     /// order. `None`: there is no cache.
     pub(crate) fn changed(&self, way: Option<Way>, did: Did) -> Option<Box<Pending>> {
@@ -230,7 +242,7 @@ impl Filesystem {
         if way != Way::Each {
             linked.logging.touch(number, &did.objects);
         }
-        let Did { bindings, objects, made, ticket } = did;
+        let Did { bindings, objects, made, ticket, request } = did;
         let (slot, failed, recorded) = (None, false, false);
         Box::new(Pending {
             log,
@@ -242,6 +254,7 @@ impl Filesystem {
             made,
             slot,
             ticket,
+            _request: request,
             failed,
             recorded,
         })
@@ -447,6 +460,7 @@ mod tests {
             made: None,
             slot: None,
             ticket: None,
+            _request: None,
             failed: false,
             recorded: false,
         };

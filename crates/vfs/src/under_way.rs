@@ -1,0 +1,279 @@
+//! Changes under way, for the next server if this one is killed while it carries them out.
+//!
+//! A change is in the directory for some time before its record is in the log. A kill in between leaves it there and takes
+//! its answer away: the client asks again, and would hear that the name exists already, or is gone. So before a change that
+//! cannot be told from one that is done twice, what it is about to do is written into a file of the state directory: not
+//! durably, since what only the page cache has survives a kill, and a power cut takes such a change itself back (or most of
+//! it: the file counts only if the host is still up). The next server looks what came of it
+//! ([`settle`](crate::oplog::settle)).
+//!
+//! The file is a ring. Each slot also says up to which change all were answered when it was written, so that nothing has to be
+//! written when a change ends.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_lock::Mutex;
+use forebay_oplog::{Bindings, Numbers, Operation, Record};
+use rustix::io::Errno;
+
+use crate::export::Target;
+
+/// Bytes before the first slot: [`head`].
+const HEAD: u64 = 4096;
+/// Bytes of a slot, of which a change of two longest names takes less than 1000.
+const SLOT: usize = 1024;
+/// More than that under way at once, and the first ones are overwritten.
+const SLOTS: u64 = 4096;
+/// Bytes before a slot's record: its length, how much of its answer is the key, the last change before which all are answered.
+const SLOT_HEAD: usize = 16;
+const MAGIC: &[u8; 8] = b"FBWAY001";
+
+/// A request for a change, which a client may send again.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// What is told of the change if it is found done and nobody was told, as [`Vfs::commit`](crate::Vfs::commit) takes it.
+    pub answer: Vec<u8>,
+    /// How many bytes at its start tell the request from all others.
+    pub key: usize,
+}
+
+/// A change that a killed server may have carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CutShort {
+    /// With its answer, and no objects. An entry that leads from nothing to nothing leads to something made by it.
+    pub(crate) operation: Operation,
+    /// How much of the answer is the key.
+    pub(crate) key: usize,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    file: File,
+    path: PathBuf,
+    head: Vec<u8>,
+    numbers: Mutex<Numbers>,
+}
+
+/// A change under way; dropped, it is answered.
+#[derive(Debug)]
+pub(crate) struct Request {
+    under_way: Arc<UnderWay>,
+    number: u64,
+}
+
+/// What tells the file of this boot of the host and this log from others.
+fn head(log: u64) -> io::Result<Vec<u8>> {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
+    Ok([&MAGIC[..], &log.to_le_bytes(), &boot].concat())
+}
+
+impl UnderWay {
+    /// Opens the file of a log; returns also what was under way when the last server was killed, oldest first.
+    pub(crate) fn open(state_dir: &Path, log: u64) -> io::Result<(Arc<Self>, Vec<CutShort>)> {
+        let (path, head) = (state_dir.join("under-way"), head(log)?);
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path).map_err(named)?;
+        let cut_short = read(&std::fs::read(&path).map_err(named)?, &head);
+        Ok((Arc::new(UnderWay { file, path, head, numbers: Mutex::default() }), cut_short))
+    }
+
+    /// What was under way is dealt with.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.set_len(HEAD + SLOTS * SLOT as u64)?;
+        self.file.write_all_at(&self.head, 0)
+    }
+
+    /// Nothing is under way any more, nor will be.
+    pub(crate) fn end(&self) {
+        // If it stays, it says of changes that are in the log what became of them.
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    /// A change is about to be carried out, under locks that keep others from these names.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        filesystem: u32,
+        entries: Bindings,
+        Asked { answer, key }: &Asked,
+    ) -> Request {
+        let (number, answered) = {
+            let mut numbers = self.numbers.lock();
+            (numbers.begin_open(), numbers.confirmed())
+        };
+        let operation =
+            Operation { number, filesystem, entries, objects: Vec::new(), reply: answer.as_slice().into() };
+        let record = Record::Operation(Box::new(operation)).encode();
+        let mut slot = Vec::with_capacity(SLOT);
+        slot.extend_from_slice(&(record.len() as u32).to_le_bytes());
+        slot.extend_from_slice(&(*key as u32).to_le_bytes());
+        slot.extend_from_slice(&answered.to_le_bytes());
+        slot.extend_from_slice(&record);
+        if slot.len() <= SLOT {
+            // Without it the change is carried out all the same: only a kill right now could tell.
+            let _ = self.file.write_all_at(&slot, place(number));
+        }
+        Request { under_way: self.clone(), number }
+    }
+}
+
+impl Request {
+    /// The change was carried out, or was refused: then nothing is to be found of it. The locks are still held.
+    pub(crate) fn carried_out(self, so: bool) -> Option<Self> {
+        if so {
+            return Some(self);
+        }
+        let _ = self.under_way.file.write_all_at(&[0; 4], place(self.number));
+        None
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.under_way.numbers.lock().durable(self.number);
+    }
+}
+
+/// Whether there is no such name; whoever calls it has locked the directory.
+pub(crate) fn is_free(dir: &Target, name: &[u8]) -> bool {
+    let there = rustix::fs::statat(dir.object.path(), name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+    there.err() == Some(Errno::NOENT)
+}
+
+/// Where the slot of a change is.
+fn place(number: u64) -> u64 {
+    HEAD + number % SLOTS * SLOT as u64
+}
+
+/// What was under way, oldest first; nothing if the file has another head. A slot is written by one call within one page: a
+/// kill leaves all of it or nothing.
+fn read(bytes: &[u8], head: &[u8]) -> Vec<CutShort> {
+    if !bytes.starts_with(head) {
+        return Vec::new();
+    }
+    let slots = bytes.get(HEAD as usize..).unwrap_or_default().chunks(SLOT);
+    let (mut found, answered): (Vec<_>, Vec<_>) = slots.filter_map(read_slot).unzip();
+    let answered = answered.into_iter().max().unwrap_or(0);
+    found.retain(|cut_short: &CutShort| cut_short.operation.number > answered);
+    found.sort_by_key(|cut_short| cut_short.operation.number);
+    found
+}
+
+/// A change, and the last one before which all were answered.
+fn read_slot(slot: &[u8]) -> Option<(CutShort, u64)> {
+    let (slot_head, rest) = slot.split_first_chunk::<SLOT_HEAD>()?;
+    let number = |at: usize| slot_head.get(at..)?.first_chunk().copied().map(u32::from_le_bytes);
+    let (len, key) = (number(0)? as usize, number(4)? as usize);
+    let answered = u64::from_le_bytes(*slot_head.last_chunk()?);
+    match Record::decode(rest.get(..len)?)? {
+        Record::Operation(operation) if key <= operation.reply.len() => {
+            Some((CutShort { operation: *operation, key }, answered))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
+    use forebay_oplog::Binding;
+
+    const LOG: u64 = 7;
+
+    fn entry(name: &[u8]) -> Binding {
+        let most = KernelHandle { kind: 1, len: KERNEL_HANDLE_MAX as u8, bytes: [1; KERNEL_HANDLE_MAX] };
+        Binding { dir: most, name: name.into(), was: Some(most), now: Some(most) }
+    }
+
+    fn begin(under_way: &Arc<UnderWay>, name: &[u8]) -> Request {
+        let asked = Asked { answer: b"key and reply".to_vec(), key: 3 };
+        under_way.begin(3, [entry(name)].into_iter().collect(), &asked)
+    }
+
+    fn names(cut_short: &[CutShort]) -> Vec<String> {
+        let name = |it: &CutShort| String::from_utf8(it.operation.entries[0].name.to_vec()).unwrap();
+        cut_short.iter().map(name).collect()
+    }
+
+    fn opened(dir: &Path, log: u64) -> Vec<CutShort> {
+        UnderWay::open(dir, log).unwrap().1
+    }
+
+    #[test]
+    fn what_is_not_answered_is_found_and_what_was_refused_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (under_way, none) = UnderWay::open(dir.path(), LOG).unwrap();
+        assert_eq!(none, []);
+        under_way.clear().unwrap();
+        drop(begin(&under_way, b"answered"));
+        let first = begin(&under_way, b"first");
+        assert!(begin(&under_way, b"refused").carried_out(false).is_none());
+        let second = begin(&under_way, b"second").carried_out(true).unwrap();
+        let found = opened(dir.path(), LOG);
+        assert_eq!(names(&found), ["first", "second"]);
+        assert_eq!((found[0].operation.filesystem, found[0].key), (3, 3));
+        assert_eq!(&*found[0].operation.reply, b"key and reply");
+        assert_eq!(opened(dir.path(), LOG + 1), [], "of another log");
+        drop((first, second));
+        let last = begin(&under_way, b"last");
+        assert_eq!(names(&opened(dir.path(), LOG)), ["last"]);
+        under_way.clear().unwrap();
+        assert_eq!(opened(dir.path(), LOG), []);
+        drop(last);
+        under_way.end();
+        assert!(!dir.path().join("under-way").exists());
+    }
+
+    #[test]
+    fn the_oldest_give_way_when_there_are_too_many() {
+        let dir = tempfile::tempdir().unwrap();
+        let (under_way, _) = UnderWay::open(dir.path(), LOG).unwrap();
+        under_way.clear().unwrap();
+        let all: Vec<_> = (0..SLOTS + 2).map(|n| begin(&under_way, n.to_string().as_bytes())).collect();
+        let found = names(&opened(dir.path(), LOG));
+        assert_eq!((found.len() as u64, &*found[0]), (SLOTS, "2"));
+        drop(all);
+    }
+
+    #[test]
+    fn a_change_of_two_longest_names_fits() {
+        let dir = tempfile::tempdir().unwrap();
+        let (under_way, _) = UnderWay::open(dir.path(), LOG).unwrap();
+        under_way.clear().unwrap();
+        let entries = [entry(&[b'a'; 255]), entry(&[b'b'; 255])].into_iter().collect();
+        // An IPv6 client's key and the longest reply.
+        let asked = Asked { answer: vec![1; 120], key: 42 };
+        let _under_way = under_way.begin(3, entries, &asked);
+        assert_eq!(opened(dir.path(), LOG).len(), 1);
+    }
+
+    #[test]
+    fn no_bytes_are_taken_for_more_than_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let (under_way, _) = UnderWay::open(dir.path(), LOG).unwrap();
+        under_way.clear().unwrap();
+        let _request = begin(&under_way, b"name");
+        let good = std::fs::read(dir.path().join("under-way")).unwrap();
+        let at = place(1) as usize;
+        let good = &good[..at + SLOT];
+        assert_eq!(read(good, &under_way.head).len(), 1);
+        for cut in [0, HEAD as usize - 1, at, at + SLOT_HEAD, at + SLOT_HEAD + 20] {
+            assert_eq!(read(&good[..cut], &under_way.head), []);
+        }
+        for byte in at..at + SLOT {
+            for bit in 0..8 {
+                let mut bad = good.to_vec();
+                bad[byte] ^= 1 << bit;
+                assert!(read(&bad, &under_way.head).len() <= 1);
+            }
+        }
+    }
+}
