@@ -9,9 +9,13 @@ use rustix::mount::UnmountFlags;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// KiB of the largest request to the block device; larger ones are split.
 const MAX_REQUEST_KIB: &str = "1024";
+
+/// How long a loop device takes to go, at most.
+const GOING: Duration = Duration::from_secs(5);
 
 /// Runs a program to its end; returns its standard output.
 pub(crate) fn program(name: &str, arguments: &[&str]) -> Result<String, ArrayError> {
@@ -120,17 +124,34 @@ pub(crate) fn unmount(at: &Path, lazily: bool) -> Result<(), ArrayError> {
     }
 }
 
+/// Whether something that is going is gone before long.
+fn goes(is_there: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while is_there() {
+        if begun.elapsed() > GOING {
+            return false;
+        }
+        std::thread::sleep(GOING / 500);
+    }
+    true
+}
+
 /// Detaches every loop device on the daemon's file; `recorded` also when its file has lost its path.
 pub(crate) fn detach(fuse: &Path, recorded: Option<&str>) -> Result<(), ArrayError> {
     let file = fuse.join(FILE_NAME);
     let (whole, bare) = (file.to_string_lossy(), format!("/{FILE_NAME}"));
     for entry in fs::read_dir("/sys/block").doing(|| "list /sys/block".to_owned())?.flatten() {
-        let Ok(backing) = fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
+        let attached = || fs::read_to_string(entry.path().join("loop/backing_file"));
+        let Ok(file) = attached() else { continue };
         let device = format!("/dev/{}", entry.file_name().to_string_lossy());
-        let backing = backing.trim().trim_end_matches(" (deleted)");
+        let backing = file.trim().trim_end_matches(" (deleted)");
         // After a lazy unmount of FUSE the kernel shows the path within that mount only.
         if backing == whole || (backing == bare && recorded == Some(&device)) {
-            program("losetup", &["--detach", &device])?;
+            let result = program("losetup", &["--detach", &device]);
+            // The last one who had it open may have closed it at this moment, after an earlier call: then it goes by itself.
+            if result.is_err() && !goes(|| attached().is_ok_and(|now| now == file)) {
+                result?;
+            }
         }
     }
     Ok(())

@@ -101,7 +101,7 @@ fn memory_stays_below(server: &Running, limit: u64) {
 
 #[test]
 fn a_client_that_never_reads_is_stopped_and_then_closed() {
-    for kind in [PAYLOAD, DEFERRED_PAYLOAD] {
+    for kind in [PAYLOAD, DEFERRED_PAYLOAD, FAST_PAYLOAD] {
         let config = Config {
             conn_memory: 4 << 20,
             max_inflight: 4,
@@ -110,7 +110,10 @@ fn a_client_that_never_reads_is_stopped_and_then_closed() {
         };
         let (_, server) = start(config);
         let client = Client::new(&server);
-        send_until_full(&client, &payload_request(kind, 1 << 20, 0));
+        let request = payload_request(kind, 1 << 20, 0);
+        // Many in one receive, too.
+        client.socket_write(&marked(&request).repeat(100));
+        send_until_full(&client, &request);
         assert!(server.counters().read().pauses > 0);
         // Queued, the requests in flight when the limit was met, and the requests not handled.
         memory_stays_below(&server, (4 + 5 + 1) << 20);

@@ -25,6 +25,8 @@ pub(crate) const DEFERRED: u8 = b'd';
 pub(crate) const PAYLOAD: u8 = b'p';
 /// The same from a worker.
 pub(crate) const DEFERRED_PAYLOAD: u8 = b'q';
+/// The same from a worker that has answered before the loop goes on.
+pub(crate) const FAST_PAYLOAD: u8 = b'a';
 /// The same from `Echo::file`, at the offset that bytes 5..9 say, without a copy where that can be, from the loop.
 pub(crate) const SPLICED: u8 = b'f';
 /// The same from a worker.
@@ -133,7 +135,7 @@ pub(crate) fn payload_bytes(at: usize, len: usize) -> &'static [u8] {
 fn fill(request: &[u8], reply: &mut Reply<'_>, source: &Source) {
     if matches!(request[0], SPLICED | DEFERRED_SPLICED) {
         source.fill(request, reply);
-    } else if matches!(request[0], PAYLOAD | DEFERRED_PAYLOAD) {
+    } else if matches!(request[0], PAYLOAD | DEFERRED_PAYLOAD | FAST_PAYLOAD) {
         let want = payload_len(request);
         let payload = reply.payload(want);
         let spare = payload.spare_mut();
@@ -153,6 +155,13 @@ impl Service for Echo {
         match message.bytes()[0] {
             DEFERRED | DEFERRED_PAYLOAD | DEFERRED_SPLICED | GATED | DROPPED => {
                 assert!(self.workers.submit(message.defer()).is_ok(), "queue full");
+                Outcome::Deferred
+            }
+            FAST_PAYLOAD => {
+                let (record, ticket) = message.defer();
+                let mut reply = ticket.reply();
+                fill(&record, &mut reply, &self.source);
+                ticket.send(reply);
                 Outcome::Deferred
             }
             SILENT => Outcome::Silent,
