@@ -7,8 +7,8 @@
 //! it: the file counts only if the host is still up). The next server looks what came of it
 //! ([`settle`](crate::oplog::settle)).
 //!
-//! The file is a ring. Each slot also says up to which change all were answered when it was written, so that nothing has to be
-//! written when a change ends.
+//! A change has a slot of the file until it is answered. Each slot also says up to which change all were answered when it was
+//! written, so that nothing has to be written when a change ends.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ use crate::export::Target;
 const HEAD: u64 = 4096;
 /// Bytes of a slot, of which a change of two longest names takes less than 1000.
 const SLOT: usize = 1024;
-/// More than that under way at once, and the first ones are overwritten.
+/// Of more changes than that under way at once, the others are not written down.
 const SLOTS: u64 = 4096;
 /// Bytes before a slot's record: its length, how much of its answer is the key, the last change before which all are answered.
 const SLOT_HEAD: usize = 16;
@@ -56,7 +56,16 @@ pub(crate) struct UnderWay {
     file: File,
     path: PathBuf,
     head: Vec<u8>,
-    numbers: Mutex<Numbers>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    numbers: Numbers,
+    /// Slots that were used and are free again: the last one is used first, so that few pages are ever written.
+    free: Vec<u64>,
+    /// Slots that were used.
+    used: u64,
 }
 
 /// A change under way; dropped, it is answered.
@@ -64,6 +73,7 @@ pub(crate) struct UnderWay {
 pub(crate) struct Request {
     under_way: Arc<UnderWay>,
     number: u64,
+    slot: u64,
 }
 
 /// What tells the file of this boot of the host and this log from others.
@@ -81,13 +91,12 @@ impl UnderWay {
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&path).map_err(named)?;
         let cut_short = read(&std::fs::read(&path).map_err(named)?, &head);
-        Ok((Arc::new(UnderWay { file, path, head, numbers: Mutex::default() }), cut_short))
+        Ok((Arc::new(UnderWay { file, path, head, inner: Mutex::default() }), cut_short))
     }
 
     /// What was under way is dealt with.
     pub(crate) fn clear(&self) -> io::Result<()> {
         self.file.set_len(0)?;
-        self.file.set_len(HEAD + SLOTS * SLOT as u64)?;
         self.file.write_all_at(&self.head, 0)
     }
 
@@ -104,23 +113,33 @@ impl UnderWay {
         entries: Bindings,
         Asked { answer, key }: &Asked,
     ) -> Request {
-        let (number, answered) = {
-            let mut numbers = self.numbers.lock();
-            (numbers.begin_open(), numbers.confirmed())
+        let (number, answered, slot) = {
+            let mut inner = self.inner.lock();
+            let number = inner.numbers.begin_open();
+            (number, inner.numbers.confirmed(), inner.take())
         };
         let operation =
             Operation { number, filesystem, entries, objects: Vec::new(), reply: answer.as_slice().into() };
         let record = Record::Operation(Box::new(operation)).encode();
-        let mut slot = Vec::with_capacity(SLOT);
-        slot.extend_from_slice(&(record.len() as u32).to_le_bytes());
-        slot.extend_from_slice(&(*key as u32).to_le_bytes());
-        slot.extend_from_slice(&answered.to_le_bytes());
-        slot.extend_from_slice(&record);
-        if slot.len() <= SLOT {
+        let mut bytes = Vec::with_capacity(SLOT);
+        bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&(*key as u32).to_le_bytes());
+        bytes.extend_from_slice(&answered.to_le_bytes());
+        bytes.extend_from_slice(&record);
+        if bytes.len() <= SLOT && slot < SLOTS {
             // Without it the change is carried out all the same: only a kill right now could tell.
-            let _ = self.file.write_all_at(&slot, place(number));
+            let _ = self.file.write_all_at(&bytes, place(slot));
         }
-        Request { under_way: self.clone(), number }
+        Request { under_way: self.clone(), number, slot }
+    }
+}
+
+impl Inner {
+    fn take(&mut self) -> u64 {
+        self.free.pop().unwrap_or_else(|| {
+            self.used += 1;
+            self.used - 1
+        })
     }
 }
 
@@ -130,14 +149,18 @@ impl Request {
         if so {
             return Some(self);
         }
-        let _ = self.under_way.file.write_all_at(&[0; 4], place(self.number));
+        if self.slot < SLOTS {
+            let _ = self.under_way.file.write_all_at(&[0; 4], place(self.slot));
+        }
         None
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.under_way.numbers.lock().durable(self.number);
+        let mut inner = self.under_way.inner.lock();
+        inner.numbers.durable(self.number);
+        inner.free.push(self.slot);
     }
 }
 
@@ -147,9 +170,9 @@ pub(crate) fn is_free(dir: &Target, name: &[u8]) -> bool {
     there.err() == Some(Errno::NOENT)
 }
 
-/// Where the slot of a change is.
-fn place(number: u64) -> u64 {
-    HEAD + number % SLOTS * SLOT as u64
+/// Where a slot is.
+fn place(slot: u64) -> u64 {
+    HEAD + slot * SLOT as u64
 }
 
 /// What was under way, oldest first; nothing if the file has another head. A slot is written by one call within one page: a
@@ -233,14 +256,18 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_give_way_when_there_are_too_many() {
+    fn the_file_is_as_large_as_what_is_under_way_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let (under_way, _) = UnderWay::open(dir.path(), LOG).unwrap();
         under_way.clear().unwrap();
+        let size = || dir.path().join("under-way").metadata().unwrap().len();
+        let first = begin(&under_way, b"first");
+        (0..100).for_each(|_| drop(begin(&under_way, b"another")));
+        assert!(size() <= place(2));
         let all: Vec<_> = (0..SLOTS + 2).map(|n| begin(&under_way, n.to_string().as_bytes())).collect();
-        let found = names(&opened(dir.path(), LOG));
-        assert_eq!((found.len() as u64, &*found[0]), (SLOTS, "2"));
-        drop(all);
+        let found = opened(dir.path(), LOG);
+        assert_eq!((found.len() as u64, size() <= place(SLOTS)), (SLOTS, true));
+        drop((first, all));
     }
 
     #[test]
@@ -262,15 +289,14 @@ mod tests {
         under_way.clear().unwrap();
         let _request = begin(&under_way, b"name");
         let good = std::fs::read(dir.path().join("under-way")).unwrap();
-        let at = place(1) as usize;
-        let good = &good[..at + SLOT];
-        assert_eq!(read(good, &under_way.head).len(), 1);
+        let at = place(0) as usize;
+        assert_eq!(read(&good, &under_way.head).len(), 1);
         for cut in [0, HEAD as usize - 1, at, at + SLOT_HEAD, at + SLOT_HEAD + 20] {
             assert_eq!(read(&good[..cut], &under_way.head), []);
         }
-        for byte in at..at + SLOT {
+        for byte in at..good.len() {
             for bit in 0..8 {
-                let mut bad = good.to_vec();
+                let mut bad = good.clone();
                 bad[byte] ^= 1 << bit;
                 assert!(read(&bad, &under_way.head).len() <= 1);
             }
