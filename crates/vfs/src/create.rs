@@ -7,12 +7,13 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timestamps};
 use rustix::io::Errno;
 
 use crate::attr::{Attr, SetAttr, SetTime, Time};
-use crate::change::{Changed, Renaming, c_name, changeable, metadata, timespec};
+use crate::change::{Changed, Renaming, c_name, changeable, metadata};
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs};
 use crate::object::Object;
 use crate::oplog::{self, Did, Rights, binding};
+use crate::set_attr::timespec;
 use crate::sys::{KernelHandle, proc_path};
 use crate::under_way::{self, Asked};
 

@@ -40,6 +40,7 @@ mod owner;
 mod places;
 mod plus;
 mod reserve;
+mod set_attr;
 mod state;
 mod sweep;
 mod sys;

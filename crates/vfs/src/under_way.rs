@@ -5,7 +5,7 @@
 //! cannot be told from one that is done twice, what it is about to do is written into a file of the state directory: not
 //! durably, since what only the page cache has survives a kill, and a power cut takes such a change itself back (or most of
 //! it: the file counts only if the host is still up). The next server looks what came of it
-//! ([`settle`](crate::oplog::settle)).
+//! ([`cut_short`](crate::oplog::cut_short)).
 //!
 //! A change has a slot of the file until it is answered. Each slot also says up to which change all were answered when it was
 //! written, so that nothing has to be written when a change ends.

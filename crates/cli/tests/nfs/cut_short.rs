@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use forebay_wire::xdr::{Decode, Encode, Reader};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::*;
@@ -12,18 +11,6 @@ use crate::harness::*;
 const KILLS: u32 = 40;
 /// A change takes less than this from the client's sending it.
 const LONGEST: u64 = 400;
-
-fn call(c: &mut Client, procedure: Procedure, args: &impl Encode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    args.encode(&mut bytes);
-    c.call_bytes((PROGRAM, VERSION, procedure as u32), &bytes)
-}
-
-fn status_of(reply: &[u8]) -> Nfsstat3 {
-    let mut reader = Reader::new(reply);
-    assert_eq!(rpc::ReplyHeader::decode(&mut reader).unwrap().status, rpc::ReplyStatus::Success);
-    Nfsstat3::decode(&mut reader).unwrap()
-}
 
 /// Change `n` of a client that makes, renames, links and removes one thing of each kind again and again: each would fail
 /// if it was carried out twice.

@@ -1,22 +1,6 @@
 //! Requests sent again: answered with the first reply, to the byte, and never executed twice.
 
-use forebay_wire::xdr::{Decode, Encode, Reader};
-
 use crate::harness::*;
-
-/// The bytes of a call, to be sent more than once.
-fn call(c: &mut Client, procedure: Procedure, args: &impl Encode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    args.encode(&mut bytes);
-    c.call_bytes((PROGRAM, VERSION, procedure as u32), &bytes)
-}
-
-fn status_of(reply: &[u8]) -> Nfsstat3 {
-    let mut reader = Reader::new(reply);
-    let header = rpc::ReplyHeader::decode(&mut reader).unwrap();
-    assert_eq!(header.status, rpc::ReplyStatus::Success);
-    Nfsstat3::decode(&mut reader).unwrap()
-}
 
 /// Sends a call, changes the world, sends the same bytes on a new connection: the same reply and nothing done.
 fn once<R>(

@@ -9,6 +9,7 @@
 //! ([`Way::Each`], see [`recover`]).
 
 mod checkpoint;
+pub(crate) mod cut_short;
 mod files;
 mod lost;
 pub(crate) mod making;

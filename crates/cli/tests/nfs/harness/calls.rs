@@ -271,3 +271,18 @@ fn listed_plus(entry: EntryPlus<'_>) -> Listed {
     let EntryPlus { fileid, name, cookie, name_attributes, name_handle } = entry;
     Listed { fileid, name: name.to_vec(), cookie, attributes: name_attributes, handle: name_handle }
 }
+
+/// The bytes of a call, to be sent more than once.
+pub(crate) fn call(c: &mut Client, procedure: Procedure, args: &impl Encode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    args.encode(&mut bytes);
+    c.call_bytes((PROGRAM, VERSION, procedure as u32), &bytes)
+}
+
+/// What a reply to such a call says.
+pub(crate) fn status_of(reply: &[u8]) -> Nfsstat3 {
+    let mut reader = Reader::new(reply);
+    let header = ReplyHeader::decode(&mut reader).unwrap();
+    assert_eq!(header.status, ReplyStatus::Success);
+    Nfsstat3::decode(&mut reader).unwrap()
+}

@@ -1,0 +1,187 @@
+//! What a killed server had carried out without a record.
+//!
+//! | a change | and | then |
+//! |---|---|---|
+//! | has its answer in the log | | it has a record |
+//! | else | a later one of the same name was begun | it was carried out: it had the lock |
+//! | else | each name it was to change leads where it should, and not where the log alone says | it was carried out: its answer goes into the log |
+//! | else | | it was not, or recovery has taken it back: it is done when the client asks again |
+
+use std::collections::{BTreeSet, HashSet};
+
+use forebay_oplog::{Binding, Change, Entries, Found, Operation};
+
+use super::recover::{Filesystems, Name};
+use crate::error::Error;
+use crate::sys::KernelHandle;
+use crate::under_way::CutShort;
+
+/// What a killed server has carried out and has no record of; see the table above. `leads_to` says where names lead:
+/// an error where that cannot be found out.
+pub(super) fn carried_out(
+    found: &Found,
+    cut_short: &[CutShort],
+    leads_to: impl Fn(u32, &Binding) -> Result<Option<KernelHandle>, Error>,
+) -> Vec<Operation> {
+    let operations = found.operations.values().flatten();
+    let replies = operations.map(|it| &it.reply).chain(found.changes.values().map(|it| &it.answer));
+    let logged: BTreeSet<&[u8]> = replies.map(|reply| &**reply).collect();
+    let has_record = |it: &CutShort| {
+        let key = &it.operation.reply[..it.key];
+        logged.range(key..).next().is_some_and(|reply| reply.starts_with(key))
+    };
+    let mut later = HashSet::<Name>::new();
+    let mut carried_out = Vec::new();
+    for it in cut_short.iter().rev() {
+        let filesystem = it.operation.filesystem;
+        let name = |entry: &Binding| (filesystem, entry.dir, entry.name.clone());
+        let so = |entry: &Binding| {
+            let is_right = |there| is_done(entry, there) && !is_of_log(found, filesystem, entry, there);
+            later.contains(&name(entry)) || leads_to(filesystem, entry).is_ok_and(is_right)
+        };
+        if !has_record(it) && it.operation.entries.iter().all(so) {
+            carried_out.push(it.operation.clone());
+        }
+        later.extend(it.operation.entries.iter().map(name));
+    }
+    carried_out.reverse();
+    carried_out
+}
+
+/// Whether a name that leads `there` does so as after the change. From nothing to nothing: to what the change made.
+fn is_done(entry: &Binding, there: Option<KernelHandle>) -> bool {
+    match (entry.was, entry.now) {
+        (_, Some(now)) => there == Some(now),
+        (Some(was), None) => there != Some(was),
+        (None, None) => there.is_some(),
+    }
+}
+
+/// Whether a name leads to something because the log says so: it did before the change.
+fn is_of_log(found: &Found, filesystem: u32, entry: &Binding, there: Option<KernelHandle>) -> bool {
+    let logged = found.of(filesystem).0.iter().rev().flat_map(|operation| operation.entries.iter().rev());
+    let mut logged = logged.filter(|other| other.dir == entry.dir && other.name == entry.name);
+    there.is_some() && logged.next().is_some_and(|last| last.now == there)
+}
+
+/// What makes the answer to a change known that has happened: there is nothing else to say of it.
+pub(super) fn answered(number: u64, operation: Operation) -> Change {
+    let Operation { filesystem, reply: answer, .. } = operation;
+    Change { number, confirmed: 0, filesystem, entries: Entries::new(), answer }
+}
+
+/// Where a name leads, now.
+pub(super) fn leads_to(
+    filesystems: &Filesystems,
+    number: u32,
+    name: &Binding,
+) -> Result<Option<KernelHandle>, Error> {
+    let (_, fs) = filesystems.iter().find(|(id, _)| *id == number).ok_or(Error::Stale)?;
+    match fs.resolve(&name.dir, true).and_then(|dir| fs.child(&dir, &name.name, false)) {
+        Ok((object, _)) => Ok(Some(object.kernel)),
+        Err(Error::Os(rustix::io::Errno::NOENT)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::KERNEL_HANDLE_MAX;
+
+    fn handle(n: u8) -> KernelHandle {
+        KernelHandle { kind: 1, len: 1, bytes: [n; KERNEL_HANDLE_MAX] }
+    }
+
+    /// Changes 1, 2, ... without a record, of names in one directory: what each led to and what it is to lead to; 0 is
+    /// nothing. The key of each is its name's first letter.
+    fn cut_short(changes: &[&[(&str, u8, u8)]]) -> Vec<CutShort> {
+        let object = |n: u8| (n > 0).then(|| handle(n));
+        let entry = |(name, was, now): &(&str, u8, u8)| Binding {
+            dir: handle(1),
+            name: name.as_bytes().into(),
+            was: object(*was),
+            now: object(*now),
+        };
+        let change = |(number, entries): (u64, &&[(&str, u8, u8)])| {
+            let (entries, reply) = (entries.iter().map(entry).collect(), entries[0].0.as_bytes().into());
+            let operation = Operation { number, filesystem: 3, entries, objects: Vec::new(), reply };
+            CutShort { operation, key: 1 }
+        };
+        (1..).zip(changes).map(change).collect()
+    }
+
+    /// The numbers of those that were carried out where the directory has these names.
+    fn done(found: &Found, changes: &[&[(&str, u8, u8)]], there: &[(&str, u8)]) -> Vec<u64> {
+        let leads_to = |_, entry: &Binding| {
+            let there = there.iter().find(|(name, _)| name.as_bytes() == &entry.name[..]);
+            Ok(there.map(|(_, object)| handle(*object)))
+        };
+        carried_out(found, &cut_short(changes), leads_to).iter().map(|it| it.number).collect()
+    }
+
+    #[test]
+    fn what_is_found_done_was_carried_out() {
+        let none = Found::default();
+        let removal: &[_] = &[("a", 1, 0)];
+        assert_eq!(done(&none, &[removal], &[("a", 1)]), []);
+        assert_eq!(done(&none, &[removal], &[]), [1]);
+        assert_eq!(done(&none, &[removal], &[("a", 2)]), [1], "the name is another's");
+        let made: &[_] = &[("a", 0, 0)];
+        assert_eq!(done(&none, &[made], &[]), []);
+        assert_eq!(done(&none, &[made], &[("a", 1)]), [1]);
+        let linked: &[_] = &[("a", 0, 1)];
+        assert_eq!(done(&none, &[linked], &[]), []);
+        assert_eq!(done(&none, &[linked], &[("a", 2)]), []);
+        assert_eq!(done(&none, &[linked], &[("a", 1)]), [1]);
+        let renamed: &[_] = &[("a", 1, 0), ("b", 2, 1)];
+        assert_eq!(done(&none, &[renamed], &[("a", 1), ("b", 2)]), []);
+        assert_eq!(done(&none, &[renamed], &[("b", 1)]), [1]);
+        assert_eq!(done(&none, &[renamed], &[("a", 1), ("b", 1)]), [], "only in part");
+    }
+
+    #[test]
+    fn what_another_change_of_the_name_came_after_was_carried_out() {
+        let none = Found::default();
+        let changes: &[&[_]] = &[&[("a", 0, 0)], &[("a", 1, 0), ("b", 0, 1)], &[("b", 1, 0)]];
+        assert_eq!(done(&none, changes, &[]), [1, 2, 3]);
+        assert_eq!(done(&none, changes, &[("b", 1)]), [1, 2]);
+        assert_eq!(done(&none, &changes[..2], &[("a", 1)]), [1]);
+    }
+
+    #[test]
+    fn what_recovery_has_put_there_was_not_made_by_a_change_without_a_record() {
+        let logged = |(number, now): (u64, &u8)| {
+            let now = (*now > 0).then(|| handle(*now));
+            let entry = Binding { dir: handle(1), name: b"a"[..].into(), was: None, now };
+            let (entries, objects, reply) = ([entry].into_iter().collect(), Vec::new(), Box::default());
+            Operation { number, filesystem: 3, entries, objects, reply }
+        };
+        let found = |leads_to: &[u8]| {
+            let operations = (1..).zip(leads_to).map(logged).collect();
+            Found { operations: [(3, operations)].into(), ..Found::default() }
+        };
+        let made: &[_] = &[("a", 0, 0)];
+        assert_eq!(done(&found(&[5, 0]), &[made], &[("a", 6)]), [1]);
+        assert_eq!(done(&found(&[0, 5]), &[made], &[("a", 6)]), [1]);
+        assert_eq!(done(&found(&[0, 5]), &[made], &[("a", 5)]), []);
+    }
+
+    #[test]
+    fn what_has_its_answer_in_the_log_has_a_record() {
+        let found = |answer: &[u8]| {
+            let change = Change {
+                number: 1,
+                confirmed: 0,
+                filesystem: 3,
+                entries: Entries::new(),
+                answer: answer.into(),
+            };
+            Found { changes: [(1, change)].into(), ..Found::default() }
+        };
+        let removals: &[&[_]] = &[&[("a", 1, 0)], &[("b", 1, 0)]];
+        assert_eq!(done(&found(b"c"), removals, &[]), [1, 2]);
+        assert_eq!(done(&found(b"a reply"), removals, &[]), [2]);
+        assert_eq!(done(&found(b"b"), removals, &[]), [1]);
+    }
+}

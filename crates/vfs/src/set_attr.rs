@@ -1,0 +1,119 @@
+//! SETATTR.
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
+
+use crate::attr::{Attr, SetAttr, SetTime, Time};
+use crate::change::{Changed, metadata};
+use crate::cred::Cred;
+use crate::error::{Error, Result};
+use crate::export::{Target, Vfs, Wait};
+use crate::object::Object;
+use crate::oplog::{self, Did};
+use crate::sys::proc_path;
+use crate::verdicts::want;
+
+impl Vfs {
+    /// Sets attributes. With `guard`, only if the ctime is still that one.
+    pub fn setattr(&self, target: &Target, cred: &Cred, set: &SetAttr, guard: Option<Time>) -> Changed<()> {
+        if let Err(error) = target.export.fs.can_change() {
+            return Changed { result: Err(error), wcc: self.wcc_of(target), intent: None };
+        }
+        let refreshed = target.attr().and_then(|attr| self.refresh(target, &attr, Wait::Yes));
+        let _alone = target.object.changing.write();
+        let change = target.object.begin_change();
+        let result = refreshed.and(change.before).and_then(|attr| match guard {
+            Some(ctime) if ctime != attr.ctime => Err(Error::NotSync),
+            _ => self.apply(target, &attr, cred, set),
+        });
+        let logged = change.after().and_then(|attr| oplog::object(target, &attr, None));
+        let wcc = change.end();
+        // Even a failure may have changed something: several attributes are several system calls.
+        let changed = !set.is_empty() && result != Err(Error::NotSync);
+        let mut made = Ok(());
+        let intent = changed.then(|| {
+            let fs = &target.export.fs;
+            let way;
+            (way, made) = fs.way_with_size(&target.object, set.size);
+            let did = Did { objects: logged.into_iter().collect(), ..Did::default() };
+            metadata(&[target], fs.changed(way, did))
+        });
+        Changed { result: result.and(made), wcc, intent }
+    }
+
+    /// Applies `set` as the caller; the kernel decides.
+    pub(crate) fn apply(&self, target: &Target, attr: &Attr, cred: &Cred, set: &SetAttr) -> Result<()> {
+        let (object, fs) = (&target.object, &target.export.fs);
+        if let Some(size) = set.size {
+            match attr.kind {
+                FileType::RegularFile if size > i64::MAX as u64 => return Err(Error::Os(Errno::FBIG)),
+                FileType::RegularFile => {}
+                FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
+                _ => return Err(Error::INVALID),
+            }
+        }
+        // Who may write may also set times to now, one or both (a Linux client does so for O_TRUNC of an empty file).
+        // utimensat(2) lets only owners set one of them: it is called as the server.
+        let touch = ![set.atime, set.mtime].iter().any(|time| matches!(time, SetTime::To(_)));
+        let now = [set.atime, set.mtime].contains(&SetTime::Now) && touch;
+        if (set.size.is_some() || now) && !self.owns(cred, attr) {
+            self.require(target, cred, attr, want::WRITE, Wait::Yes)?;
+        }
+        let writer =
+            set.size.map(|size| Ok::<_, Error>((object.writer(&self.budget, true)?, size))).transpose()?;
+        let mtime = match set.mtime {
+            SetTime::To(mtime) => Some(mtime),
+            _ => None,
+        };
+        if let Some(linked) = fs.linked().filter(|_| writer.is_some()) {
+            // Known before the change begins, so that it is known for the server's own.
+            linked.object(object)?;
+        }
+        let _own = fs.own_change(object);
+        let mut acting = self.act_as(cred)?;
+        change_owner_and_mode(object, set)?;
+        if let Some((fd, size)) = writer {
+            // The cache works on the backing file as the server.
+            drop(acting);
+            self.resize_cached(fs, object, size, mtime)?;
+            acting = self.act_as(cred)?;
+            // Of the caller's own: the kernel takes set-id bits away.
+            rustix::fs::ftruncate(fd, size)?;
+        }
+        if touch {
+            drop(acting.take());
+        }
+        if set.atime != SetTime::Keep || set.mtime != SetTime::Keep {
+            let times =
+                Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
+            rustix::fs::utimensat(object.path(), c"", &times, AtFlags::EMPTY_PATH)?;
+        }
+        drop(acting);
+        if set.mtime != SetTime::Keep {
+            self.touch_cached(fs, object, mtime)?;
+        }
+        Ok(())
+    }
+}
+
+/// As whoever the thread acts as.
+fn change_owner_and_mode(object: &Object, set: &SetAttr) -> Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        let (uid, gid) = (set.uid.map(rustix::fs::Uid::from_raw), set.gid.map(rustix::fs::Gid::from_raw));
+        rustix::fs::chownat(object.path(), c"", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    if let Some(mode) = set.mode {
+        let mut path = [0; 32];
+        let path = proc_path(&mut path, object.path());
+        rustix::fs::chmodat(CWD, path, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+    }
+    Ok(())
+}
+
+pub(crate) fn timespec(set: SetTime) -> Timespec {
+    match set {
+        SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        SetTime::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        SetTime::To(time) => Timespec { tv_sec: time.sec, tv_nsec: i64::from(time.nsec) },
+    }
+}
