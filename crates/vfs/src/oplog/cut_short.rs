@@ -7,7 +7,7 @@
 //! | else | each name it was to change leads where it should, and not where the log alone says | it was carried out: its answer goes into the log |
 //! | else | | it was not, or recovery has taken it back: it is done when the client asks again |
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use forebay_oplog::{Binding, Change, Entries, Found, Operation};
 
@@ -23,6 +23,9 @@ pub(super) fn carried_out(
     cut_short: &[CutShort],
     leads_to: impl Fn(u32, &Binding) -> Result<Option<KernelHandle>, Error>,
 ) -> Vec<Operation> {
+    if cut_short.is_empty() {
+        return Vec::new();
+    }
     let operations = found.operations.values().flatten();
     let replies = operations.map(|it| &it.reply).chain(found.changes.values().map(|it| &it.answer));
     let logged: BTreeSet<&[u8]> = replies.map(|reply| &**reply).collect();
@@ -30,19 +33,22 @@ pub(super) fn carried_out(
         let key = &it.operation.reply[..it.key];
         logged.range(key..).next().is_some_and(|reply| reply.starts_with(key))
     };
+    let last_words = last_words(found, cut_short);
     let mut later = HashSet::<Name>::new();
     let mut carried_out = Vec::new();
     for it in cut_short.iter().rev() {
-        let filesystem = it.operation.filesystem;
-        let name = |entry: &Binding| (filesystem, entry.dir, entry.name.clone());
         let so = |entry: &Binding| {
-            let is_right = |there| is_done(entry, there) && !is_of_log(found, filesystem, entry, there);
-            later.contains(&name(entry)) || leads_to(filesystem, entry).is_ok_and(is_right)
+            let name = name(&it.operation, entry);
+            // What is where the log says was there before.
+            let is_of_log =
+                |there: Option<KernelHandle>| there.is_some() && last_words.get(&name) == Some(&there);
+            let is_right = |there| is_done(entry, there) && !is_of_log(there);
+            later.contains(&name) || leads_to(it.operation.filesystem, entry).is_ok_and(is_right)
         };
         if !has_record(it) && it.operation.entries.iter().all(so) {
             carried_out.push(it.operation.clone());
         }
-        later.extend(it.operation.entries.iter().map(name));
+        later.extend(names(&it.operation).map(|(name, _)| name));
     }
     carried_out.reverse();
     carried_out
@@ -57,11 +63,21 @@ fn is_done(entry: &Binding, there: Option<KernelHandle>) -> bool {
     }
 }
 
-/// Whether a name leads to something because the log says so: it did before the change.
-fn is_of_log(found: &Found, filesystem: u32, entry: &Binding, there: Option<KernelHandle>) -> bool {
-    let logged = found.of(filesystem).0.iter().rev().flat_map(|operation| operation.entries.iter().rev());
-    let mut logged = logged.filter(|other| other.dir == entry.dir && other.name == entry.name);
-    there.is_some() && logged.next().is_some_and(|last| last.now == there)
+fn name(operation: &Operation, entry: &Binding) -> Name {
+    (operation.filesystem, entry.dir, entry.name.clone())
+}
+
+/// Where the log says that the names of these changes lead to.
+fn last_words(found: &Found, cut_short: &[CutShort]) -> HashMap<Name, Option<KernelHandle>> {
+    let asked = cut_short.iter().flat_map(|it| names(&it.operation));
+    let asked: HashSet<Name> = asked.map(|(name, _)| name).collect();
+    let logged = found.operations.values().flatten().flat_map(names);
+    logged.filter(|(name, _)| asked.contains(name)).collect()
+}
+
+/// The names that a change is about, and what they lead to after it.
+fn names(operation: &Operation) -> impl Iterator<Item = (Name, Option<KernelHandle>)> {
+    operation.entries.iter().map(|entry| (name(operation, entry), entry.now))
 }
 
 /// What makes the answer to a change known that has happened: there is nothing else to say of it.
