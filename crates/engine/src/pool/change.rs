@@ -18,6 +18,14 @@ use crate::segments::Reach;
 /// Members that failed while a change was written, by index; the change includes that they are lost.
 pub type AlsoLost = Vec<u16>;
 
+/// A member that is being added.
+#[derive(Clone, Copy)]
+struct Newcomer {
+    index: u16,
+    /// There never was more than one other.
+    second: bool,
+}
+
 impl Pool {
     /// Begins a new epoch. Active members that are missing become lost.
     ///
@@ -111,7 +119,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::InUse`], [`PoolError::Duplicate`], a size that does not suit, a device that cannot be read or
-    /// written: the pool is as before. [`PoolError::NoMemberLeft`].
+    /// written: the pool is as before. [`PoolError::NoMemberLeft`], also if all others are lost meanwhile, who may have had
+    /// what no other place has.
     pub async fn add(&mut self, device: Arc<dyn Device>, force: bool) -> Result<(u16, AlsoLost), PoolError> {
         check_size(device.as_ref())?;
         let count = segments(device.size(), self.segment_size);
@@ -150,7 +159,10 @@ impl Pool {
             self.members = before;
             return Err(error);
         }
-        Ok((index, self.change_with(Some(index)).await?))
+        let newcomer = Newcomer { index, second: before.len() == 1 };
+        let changed = self.change_with(Some(newcomer)).await;
+        // Left alone it is no member: the others may come back, and it must not say that they are out of date.
+        changed.inspect_err(|_| self.members[at].device = None).map(|also_lost| (index, also_lost))
     }
 
     /// The index that `device` gets, if what is on it may be overwritten.
@@ -204,8 +216,9 @@ impl Pool {
         self.change_with(None).await
     }
 
-    async fn change_with(&mut self, newcomer: Option<u16>) -> Result<AlsoLost, PoolError> {
+    async fn change_with(&mut self, newcomer: Option<Newcomer>) -> Result<AlsoLost, PoolError> {
         let mut also_lost = AlsoLost::new();
+        let is_new = |at: usize| newcomer.is_some_and(|newcomer| usize::from(newcomer.index) == at);
         loop {
             for at in 0..self.members.len() {
                 let Member { index, state, ref device, .. } = self.members[at];
@@ -214,25 +227,40 @@ impl Pool {
                     also_lost.push(index);
                 }
             }
-            let present: Vec<_> = self.present().map(|(member, _)| usize::from(member.index)).collect();
-            if present.is_empty() {
-                return Err(PoolError::NoMemberLeft);
-            }
-            if present.iter().all(|at| Some(self.members[*at].index) == newcomer) {
-                // The log is lost with the others; another one will begin.
-                (self.newest, self.durable) = (0, 0);
+            let present = self.present().map(|(member, _)| usize::from(member.index));
+            // The newcomer last: it may not say who is out of date before one of them does.
+            let (new, old): (Vec<_>, Vec<_>) = present.partition(|at| is_new(*at));
+            match newcomer {
+                _ if !old.is_empty() => {}
+                // The log is lost with the only other one, and with it nothing that the backing store lacks; another one
+                // will begin.
+                Some(Newcomer { second: true, .. }) if !new.is_empty() => {
+                    (self.newest, self.durable) = (0, 0)
+                }
+                _ => return Err(PoolError::NoMemberLeft),
             }
             self.epoch += 1;
-            let mut failed = self.write(&present).await;
+            let mut failed = self.write_in_turn(&[&old, &new]).await;
             if failed.is_empty() {
                 self.in_use = self.epoch;
-                failed = self.write(&present).await;
+                failed = self.write_in_turn(&[&old, &new]).await;
             }
             if failed.is_empty() {
                 return Ok(also_lost);
             }
             failed.into_iter().for_each(|(at, _)| self.members[at].device = None);
         }
+    }
+
+    /// Writes these members, some after others: none after one that fails.
+    async fn write_in_turn(&mut self, turns: &[&[usize]]) -> Vec<(usize, DeviceError)> {
+        for which in turns.iter().filter(|which| !which.is_empty()) {
+            let failed = self.write(which).await;
+            if !failed.is_empty() {
+                return failed;
+            }
+        }
+        Vec::new()
     }
 
     /// Writes both superblock copies of these members, one after the other, durably. Returns which failed, and how.

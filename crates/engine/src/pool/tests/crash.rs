@@ -162,6 +162,31 @@ fn a_member_stays_if_the_only_other_one_dies_while_it_is_told_of_the_removal() {
 }
 
 #[test]
+fn a_newcomer_does_not_say_that_those_which_all_die_meanwhile_are_out_of_date() {
+    for torn in TORN {
+        for writes in 0.. {
+            let rams @ [a, b] = &used();
+            let c = Ram::new("c", 64 * MIB);
+            let mut pool = open(rams).unwrap();
+            let power = Power::cut_after(writes, torn);
+            rams.iter().for_each(|ram| ram.plug_into(&power));
+            let added = block_on(pool.add(c.clone(), false));
+            if !power.is_cut() {
+                assert_eq!(added, Ok((2, AlsoLost::new())));
+                break;
+            }
+            assert_eq!(added, Err(PoolError::NoMemberLeft));
+            assert!(present(&pool).is_empty(), "nor is it told later");
+            rams.iter().for_each(|ram| ram.restart());
+            for found in [&[a.clone(), b.clone()][..], &[a.clone(), b.clone(), c.clone()]] {
+                let pool = open(found).unwrap();
+                assert!(present(&pool).starts_with(&["a", "b"]), "{writes} writes: {:?}", present(&pool));
+            }
+        }
+    }
+}
+
+#[test]
 fn formatting_can_be_done_again() {
     let change = |rams: &[Arc<Ram>; 3]| block_on(Pool::format(devices(rams), &mut random(1), false)).is_ok();
     at_every_write(blank::<3>, change, |rams, done| {
