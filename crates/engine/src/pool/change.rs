@@ -22,7 +22,7 @@ pub type AlsoLost = Vec<u16>;
 #[derive(Clone, Copy)]
 struct Newcomer {
     index: u16,
-    /// There never was more than one other.
+    /// There is only one other; those there were before have left, drained.
     second: bool,
 }
 
@@ -159,7 +159,8 @@ impl Pool {
             self.members = before;
             return Err(error);
         }
-        let newcomer = Newcomer { index, second: before.len() == 1 };
+        let others = before.iter().filter(|member| member.state != State::Removed).count();
+        let newcomer = Newcomer { index, second: others == 1 };
         let changed = self.change_with(Some(newcomer)).await;
         // Left alone it is no member: the others may come back, and it must not say that they are out of date.
         changed.inspect_err(|_| self.members[at].device = None).map(|also_lost| (index, also_lost))

@@ -187,6 +187,27 @@ fn a_newcomer_does_not_say_that_those_which_all_die_meanwhile_are_out_of_date() 
 }
 
 #[test]
+fn a_pool_goes_on_with_the_newcomer_if_the_only_other_one_dies_meanwhile_and_the_rest_was_removed() {
+    for torn in TORN {
+        for writes in 0.. {
+            let rams @ [a, _] = &used();
+            let mut pool = open(rams).unwrap();
+            block_on(pool.remove(1)).unwrap();
+            let c = Ram::new("c", 64 * MIB);
+            let power = Power::cut_after(writes, torn);
+            a.plug_into(&power);
+            let (_, also_lost) = block_on(pool.add(c.clone(), false)).unwrap();
+            if !power.is_cut() {
+                assert!(also_lost.is_empty());
+                break;
+            }
+            assert_eq!(also_lost.to_vec(), [0]);
+            assert_whole(&[c], &["c"]);
+        }
+    }
+}
+
+#[test]
 fn formatting_can_be_done_again() {
     let change = |rams: &[Arc<Ram>; 3]| block_on(Pool::format(devices(rams), &mut random(1), false)).is_ok();
     at_every_write(blank::<3>, change, |rams, done| {
