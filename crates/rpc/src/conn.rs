@@ -269,7 +269,7 @@ impl Conn {
             Outcome::Silent => {}
             Outcome::Deferred => {
                 io.home.stats.deferred.fetch_add(1, Relaxed);
-                // Those deferred before may have been answered since: replies in a queue are no less than requests.
+                // Those deferred before may have been answered since, and their replies wait to be sent.
                 self.out_bytes = self.link.with_outlet(|outlet| outlet.bytes());
             }
             Outcome::Close => return Err(CloseReason::Service),

@@ -6,7 +6,6 @@ use forebay_lock::RwLockWriteGuard;
 use forebay_oplog::Bindings;
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
-
 use smallvec::{SmallVec, smallvec};
 
 use crate::attr::{Attr, Wcc};

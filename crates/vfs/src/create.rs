@@ -282,9 +282,8 @@ impl Vfs {
 
 /// Whether creation itself gives all these attributes, so that what has its name has them.
 fn is_one_call(set: &SetAttr) -> bool {
-    let SetAttr { mode, uid, gid, size, atime, mtime } = *set;
-    let of_creation = SetAttr { mode: mode.filter(|mode| mode & 0o6000 == 0), ..SetAttr::default() };
-    of_creation == SetAttr { mode, uid, gid, size: size.filter(|size| *size > 0), atime, mtime }
+    set.mode.is_none_or(|mode| mode & 0o6000 == 0)
+        && SetAttr { mode: None, size: set.size.filter(|size| *size > 0), ..*set }.is_empty()
 }
 
 /// What is to be logged of a creation, or of one that found its object there.
@@ -318,4 +317,28 @@ fn make_special(dir: &Target, name: &[u8], special: Special<'_>, mode: u32) -> R
         Special::Block(major, minor) => node(FileType::BlockDevice, rustix::fs::makedev(major, minor)),
     };
     Ok(made?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_shows_that_a_creation_is_done_if_that_is_one_call() {
+        let none = SetAttr::default();
+        for one in [none, SetAttr { mode: Some(0o1777), size: Some(0), ..none }] {
+            assert!(is_one_call(&one), "{one:?}");
+        }
+        let more = [
+            SetAttr { mode: Some(0o4755), ..none },
+            SetAttr { uid: Some(0), ..none },
+            SetAttr { gid: Some(0), ..none },
+            SetAttr { size: Some(1), ..none },
+            SetAttr { atime: SetTime::Now, ..none },
+            SetAttr { mtime: SetTime::Now, ..none },
+        ];
+        for more in more {
+            assert!(!is_one_call(&more), "{more:?}");
+        }
+    }
 }

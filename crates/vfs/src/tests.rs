@@ -9,6 +9,7 @@ use forebay_engine::io::Device;
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Mode, Object as Cached, Settings};
 
+use super::under_way::UnderWay;
 use super::*;
 
 /// The file system is synced object by object, so that changes become durable in any order.
@@ -16,7 +17,7 @@ struct Served {
     vfs: Vfs,
     root: Target,
     cred: Cred,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 fn serve(mode: Mode) -> Served {
@@ -36,7 +37,7 @@ fn serve(mode: Mode) -> Served {
     vfs.set_cache(engine, &store, downtime, recovery, Arc::new(|_| {})).unwrap();
     let root = vfs.exports()[0].root();
     let cred = vfs.creds.intern(&Identity { uid: vfs.server_uid, gid: 0, groups: Default::default() });
-    Served { vfs, root, cred, _dir: dir }
+    Served { vfs, root, cred, dir }
 }
 
 fn start<T>(
@@ -193,4 +194,41 @@ fn what_only_had_an_identity_of_the_servers_own_and_is_lost_is_stale() {
     let lost = crate::sys::KernelHandle::from_name(b"fffe-19e8a0ef10d7a801").unwrap();
     let fs = &served.vfs.exports()[0].fs;
     assert_eq!(fs.open_inner(&lost).map(drop), Err(Error::Stale));
+}
+
+/// A server that is killed must not find done what it has refused, or was about to.
+#[test]
+fn what_is_refused_is_not_found_under_way() {
+    let served = serve(Mode::WriteBack);
+    let state = served.dir.path().join("state");
+    let (vfs, root, cred) = (&served.vfs, &served.root, &served.cred);
+    let asked = Asked { answer: b"key and reply".to_vec(), key: 3 };
+    let asked = Some(&asked);
+    let dir = |name: &[u8]| {
+        let made = vfs.make(root, name, Special::Directory, &SetAttr::default(), cred, None);
+        served.commit(made.intent);
+        made.result.unwrap().0
+    };
+    let (file, full, _) = (served.create(b"file"), dir(b"full"), dir(b"empty"));
+    served.commit(vfs.link(&file, &full, b"inside", cred, None).intent);
+    let begun = || std::fs::metadata(state.join("under-way")).unwrap().len();
+    let before = begun();
+    // Names that are there, or not there, are nobody's doing now: nothing is written down.
+    let taken = Create::Guarded(SetAttr::default());
+    assert!(vfs.create(root, b"file", taken, cred, asked).result.is_err());
+    assert!(vfs.make(root, b"full", Special::Fifo, &SetAttr::default(), cred, asked).result.is_err());
+    assert!(vfs.link(&file, root, b"file", cred, asked).result.is_err());
+    assert!(vfs.remove(root, b"none", cred, asked).result.is_err());
+    assert!(vfs.rename(root, b"none", root, b"other", cred, asked).result.is_err());
+    assert_eq!(begun(), before);
+    // These were begun, and taken back.
+    assert!(vfs.rmdir(root, b"full", cred, asked).result.is_err());
+    assert!(vfs.rename(root, b"empty", root, b"full", cred, asked).result.is_err());
+    assert!(begun() > before);
+    assert_eq!(UnderWay::open(&state, 1).unwrap().1, []);
+    // As opposed to this.
+    let removed = vfs.remove(root, b"file", cred, asked);
+    assert!(removed.result.is_ok());
+    assert_eq!(UnderWay::open(&state, 1).unwrap().1.len(), 1);
+    served.commit(removed.intent);
 }
