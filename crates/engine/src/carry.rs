@@ -4,6 +4,7 @@
 use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::format::Record;
+use crate::log::Whose;
 use crate::notes::NoteId;
 use crate::{Result, Seq};
 
@@ -18,6 +19,7 @@ impl Engine {
     pub async fn let_go_but(&self, upto: NoteId, needed: impl Fn(&[u8]) -> bool) -> Result<bool> {
         // What is appended here gets higher numbers.
         let upto = upto.min(self.notes.last());
+        let _moving = self.moving();
         let (mut moved, mut bytes) = (false, 0);
         while let Some((id, last)) = self.notes.oldest_kept().filter(|(_, last)| *last <= upto) {
             let Some(segment) = self.segments.get(id).filter(|segment| segment.sealed) else { break };
@@ -42,11 +44,12 @@ impl Engine {
 
     async fn note_again(&self, note: &[u8]) -> Result<Option<Seq>> {
         loop {
-            if let Some((seq, _)) = self.try_note(note)? {
+            if let Some((seq, _)) = self.append_note(Whose::Moved, note)? {
                 return Ok(Some(seq));
             }
-            let full = || (self.log.is_full() || self.closing()).then_some(false);
-            let room = || self.log.has_room(0).then_some(true);
+            let full = || self.log.is_full() && !self.finds_segments(0, true);
+            let full = || (full() || self.closing()).then_some(false);
+            let room = || self.log.has_room_for(Whose::Moved, 0).then_some(true);
             if !self.log.until(|| room().or_else(full)).await {
                 return Ok(None);
             }

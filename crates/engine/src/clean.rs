@@ -15,6 +15,7 @@ use crate::format::{Facts, Footer, Record, SegmentKind, bind, content_hash, foot
 use crate::gathered::Gathered;
 use crate::io::Durability;
 use crate::leaf::{Entry, Page};
+use crate::log::RESERVE;
 use crate::object::Object;
 use crate::segments::Opened;
 use crate::wait::Gate;
@@ -27,7 +28,7 @@ const WRITE: usize = 128;
 /// Encoded bytes that one block takes in the footer at most: a record, and its object's facts.
 const RECORD: usize = 160;
 /// Segments of each device that clean blocks leave to the log.
-const SPARE: usize = 2;
+const SPARE: usize = RESERVE + 2;
 
 /// A block offered to the cache devices.
 struct Offer {

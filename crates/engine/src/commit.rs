@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::format::{Footer, SegmentHeader, SegmentKind};
 use crate::io::Durability;
 use crate::leaf::SegmentId;
-use crate::log::{Closed, Step};
+use crate::log::{Closed, Moving, RESERVE, Step};
 use crate::plant;
 use crate::segments::Opened;
 
@@ -140,6 +140,19 @@ impl Engine {
         self.write_legs(&legs, 0, durability).await;
     }
 
+    /// What is appended from now on, while the result lives, makes room at the log's tail.
+    pub(crate) fn moving(&self) -> Moving<'_> {
+        let moving = self.log.begin_moving();
+        self.space.wake();
+        moving
+    }
+
+    /// Whether there are more than `spare` unused segments for the log; with `given_up`, counting those that are unused once
+    /// it is durable.
+    pub(crate) fn finds_segments(&self, spare: usize, given_up: bool) -> bool {
+        self.segments.could_open(self.segments.devices().min(2), spare, given_up)
+    }
+
     /// A free pair of segments, or a single one if there is only one device. Waits for space; `None` if no device is
     /// left, or none is needed any more.
     async fn next_log_segment(&self) -> Option<Opened> {
@@ -148,7 +161,10 @@ impl Engine {
             if active == 0 || self.log.is_ending() {
                 return None;
             }
-            if let Some(opened) = self.segments.open(SegmentKind::Log, active.min(2), 0) {
+            let legs = active.min(2);
+            for spare in [RESERVE, self.log.spare()] {
+                let Some(opened) = self.segments.open(SegmentKind::Log, legs, spare) else { continue };
+                self.log.set_reserved(spare < RESERVE && self.log.segment().is_some());
                 self.log.set_full(false);
                 self.space.wake();
                 return Some(opened);
@@ -158,11 +174,10 @@ impl Engine {
             self.destager.lanes.press();
             self.notes.changed.wake();
             self.space.wake();
-            let legs = active.min(2);
             let changed = || self.segments.devices() != active || self.log.is_ending();
-            let ready = || (self.segments.could_open(legs, true) || changed()).then_some(());
+            let ready = || (self.finds_segments(self.log.spare(), true) || changed()).then_some(());
             self.space.until(ready).await;
-            if !self.segments.could_open(legs, false) {
+            if !self.finds_segments(self.log.spare(), false) {
                 // Given-up legs are free once it is durable that they are; there is no frame to say so.
                 let reach = self.segments.advance();
                 let failed = self.members.save_reach(reach).await;

@@ -14,6 +14,7 @@ use crate::buffer::{BLOCK, Buffer};
 use crate::engine::Engine;
 use crate::format::{Body, Record, content_hash};
 use crate::leaf::{Entry, Page, SegmentId};
+use crate::log::Whose;
 use crate::object::{Busy, Object};
 use crate::plant;
 use crate::read::Rescued;
@@ -73,6 +74,7 @@ impl Engine {
 
     async fn compact(&self, id: SegmentId, segment: &Segment) -> Result<()> {
         let Some(body) = self.read_footer(segment).await else { return Ok(()) };
+        let _moving = self.moving();
         if segment.holds > 0 {
             self.move_cuts(id, &body).await?;
         }
@@ -163,7 +165,7 @@ impl Engine {
                     return Ok(placed.seq);
                 }
             }
-            self.log.until(|| (self.closing() || self.log.has_room(1)).then_some(())).await;
+            self.log.until(|| (self.closing() || self.log.has_room_for(Whose::Moved, 1)).then_some(())).await;
             if self.closing() {
                 return Ok(0);
             }

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::format::{Facts, Record, content_hash};
 use crate::io::{BackingError, BackingResult, Time};
 use crate::leaf::{Page, SegmentId};
+use crate::log::Whose;
 use crate::object::{Busy, Object, State};
 use crate::{Error, Result, Seq};
 
@@ -91,7 +92,8 @@ impl Engine {
         let facts = Facts { key: object.key.clone(), size, mtime };
         let frame = loop {
             // Both in one frame: the record must not be seen without the rewritten block.
-            let appended = self.log.append_cut(object, &facts, size, last.as_ref(), &self.segments)?;
+            let appended =
+                self.log.append_cut(Whose::New, object, &facts, size, last.as_ref(), &self.segments)?;
             let Some((appended, placed)) = appended else {
                 self.log.until(|| self.log.has_room(1).then_some(())).await;
                 continue;
@@ -154,7 +156,10 @@ impl Engine {
                 let same = state.entry(size / BLOCK as u64) == copy.as_ref();
                 let facts = self.facts_of(object, &state);
                 let appended = match same {
-                    true => self.log.append_cut(object, &facts, size, last.as_ref(), &self.segments)?,
+                    true => {
+                        let segments = &self.segments;
+                        self.log.append_cut(Whose::Moved, object, &facts, size, last.as_ref(), segments)?
+                    }
                     false => continue,
                 };
                 if let Some((appended, placed)) = appended {
@@ -169,7 +174,8 @@ impl Engine {
                     return Ok(appended.seq);
                 }
             }
-            self.log.until(|| (self.closing() || self.log.has_room(1)).then_some(())).await;
+            let room = || self.log.has_room_for(Whose::Moved, 1);
+            self.log.until(|| (self.closing() || room()).then_some(())).await;
             if self.closing() {
                 return Ok(0);
             }
@@ -256,10 +262,12 @@ impl Engine {
         object.lock().carried_out = true;
         let facts = self.facts(object);
         let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
-        let logged = match self.append(object, facts, record, (0, 0)).await {
+        let moving = self.moving();
+        let logged = match self.append_for(Whose::Moved, object, facts, record, (0, 0)).await {
             Ok((frame, _)) => self.commit(frame).await,
             Err(error) => Err(error),
         };
+        drop(moving);
         match logged {
             Err(Error::NoDevice) => self.note_carried_out(object, saved).await?,
             logged => logged?,

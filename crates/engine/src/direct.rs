@@ -9,6 +9,7 @@ use crate::format::{Facts, Record};
 use crate::io::{BackingError, Time};
 use crate::lane::Asked;
 use crate::leaf::Page;
+use crate::log::Whose;
 use crate::object::{Object, State, blocks};
 use crate::sync::Unsynced;
 use crate::{Error, Result, Seq};
@@ -142,7 +143,7 @@ impl Engine {
                 let appended = {
                     let mut state = object.lock();
                     let facts = self.facts_of(object, &state);
-                    let appended = self.log.append(object, &facts, Some(record), (block, 1));
+                    let appended = self.log.append(Whose::New, object, &facts, Some(record), (block, 1));
                     if let Ok(Some((seq, _))) = appended {
                         // Both at once, or the copy could be moved within the log behind the record.
                         self.forget_range(&mut state, block..block + 1);

@@ -8,6 +8,7 @@ use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::format::{Body, Footer, Place, SegmentId as SegmentName, footer};
 use crate::leaf::{Page, SegmentId};
+use crate::log::RESERVE;
 use crate::object::{Object, Source};
 use crate::segments::{Segment, Warmth};
 use crate::wait::all;
@@ -20,6 +21,9 @@ impl Engine {
     pub(crate) async fn run_evict(self: Arc<Self>) {
         loop {
             let ready = || {
+                if self.log.is_reserved() && self.finds_segments(RESERVE, true) {
+                    self.log.set_reserved(false);
+                }
                 let wanted = self.is_short().then(|| self.segments.first()).flatten();
                 (wanted.is_some() || self.closing()).then_some(wanted)
             };

@@ -12,6 +12,7 @@ use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::io::BackingError;
 use crate::leaf::SegmentId;
+use crate::log::Whose;
 use crate::pace::{SLACK, Spread};
 use crate::segments::Segments;
 use crate::wait::{Gate, before};
@@ -210,7 +211,11 @@ impl Engine {
     /// # Errors
     /// No cache device is left.
     pub fn try_note(&self, bytes: &[u8]) -> Result<Option<(Seq, NoteId)>> {
-        self.log.append_note(bytes, &self.notes, &self.segments)
+        self.append_note(Whose::New, bytes)
+    }
+
+    pub(crate) fn append_note(&self, whose: Whose, bytes: &[u8]) -> Result<Option<(Seq, NoteId)>> {
+        self.log.append_note(whose, bytes, &self.notes, &self.segments)
     }
 
     /// Notes up to this one are not needed any more.
@@ -239,7 +244,8 @@ impl Engine {
             let wanted = self.notes.wanted.load(Ordering::Acquire) > 0;
             // Writes are not cached until everything is on two devices again, which notes must not hold up.
             let lone = self.segments.devices() > 1 && self.segments.keeps_lone(oldest);
-            let due = wanted || lone || self.notes.hold_too_much(&self.segments);
+            let in_the_way = || self.segments.is_in_the_way(oldest, self.spare_segments());
+            let due = wanted || lone || self.notes.hold_too_much(&self.segments) || in_the_way();
             due.then(|| Some(self.notes.last()))
         };
         self.notes.changed.until(due).await

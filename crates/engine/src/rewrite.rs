@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::event::Event;
 use crate::format::{Body, Record, content_hash};
 use crate::leaf::{Entry, Page, SegmentId};
+use crate::log::Whose;
 use crate::object::Object;
 use crate::segments::Segment;
 use crate::wait::all;
@@ -91,6 +92,7 @@ impl Engine {
         let may = |object: &Object| object.lane.is_movable() || segment.dirty == segment.damaged;
         let blocks: Vec<_> = blocks.into_iter().filter(|(object, _)| may(object)).collect();
         let mut blocks = blocks.as_slice();
+        let _moving = self.moving();
         while let Some((object, _)) = blocks.first()
             && !self.closing()
         {
@@ -164,7 +166,7 @@ impl Engine {
                     }
                 }
             }
-            let ready = || (self.closing() || self.log.has_room(1)).then_some(());
+            let ready = || (self.closing() || self.log.has_room_for(Whose::Moved, 1)).then_some(());
             self.log.until(ready).await;
             if self.closing() {
                 return false;

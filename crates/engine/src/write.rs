@@ -9,8 +9,8 @@ use crate::buffer::BLOCK;
 use crate::engine::{Engine, Mode};
 use crate::format::{Facts, Record, content_hash};
 use crate::io::{BackingError, Time};
-use crate::leaf::{Entry, Page};
-use crate::log::Placed;
+use crate::leaf::{Entry, Page, SegmentId};
+use crate::log::{Placed, Whose};
 use crate::object::{Busy, Object, Source, State, blocks};
 use crate::service::STREAM;
 use crate::{Error, Result, Seq};
@@ -311,12 +311,24 @@ impl Engine {
         facts: Facts,
         record: Option<fn(u16, u64, u64) -> Record>,
         arguments: (u64, u64),
-    ) -> Result<(Seq, crate::leaf::SegmentId)> {
+    ) -> Result<(Seq, SegmentId)> {
+        self.append_for(Whose::New, object, facts, record, arguments).await
+    }
+
+    /// The same, of what may not be new.
+    pub(crate) async fn append_for(
+        &self,
+        whose: Whose,
+        object: &Object,
+        facts: Facts,
+        record: Option<fn(u16, u64, u64) -> Record>,
+        arguments: (u64, u64),
+    ) -> Result<(Seq, SegmentId)> {
         loop {
-            if let Some(appended) = self.log.append(object, &facts, record, arguments)? {
+            if let Some(appended) = self.log.append(whose, object, &facts, record, arguments)? {
                 return Ok(appended);
             }
-            self.log.until(|| self.log.has_room(0).then_some(())).await;
+            self.log.until(|| self.log.has_room_for(whose, 0).then_some(())).await;
         }
     }
 }

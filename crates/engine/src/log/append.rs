@@ -3,7 +3,7 @@
 use forebay_lock::MutexGuard;
 use smallvec::SmallVec;
 
-use super::{Appended, Current, Log, Open, Placed, State};
+use super::{Appended, Current, Log, Open, Placed, State, Whose};
 use crate::buffer::BLOCK;
 use crate::format::{Facts, Record, bind, content_hash, facts_len, footer, frame, record_len};
 use crate::leaf::{Page, SegmentId};
@@ -35,11 +35,12 @@ impl Log {
     /// Runs `append` on the open frame if it takes `data` blocks and `len` bytes more; else asks for another frame.
     fn with_room<T>(
         &self,
+        whose: Whose,
         data: usize,
         len: usize,
         append: impl FnOnce(&Current, &mut Open) -> T,
     ) -> Result<Option<T>, Error> {
-        self.with_room_if(|_| true, data, len, append)
+        self.with_room_if(|state| state.takes(whose), data, len, append)
     }
 
     /// The same, if it is `taken` at all.
@@ -87,7 +88,7 @@ impl Log {
         pages: &[(Page, u64)],
         segments: &Segments,
     ) -> Result<Option<Placed>, Error> {
-        self.append_data_if(|_| true, (object, facts), block, pages, segments)
+        self.append_data_if(|state| state.takes(Whose::Moved), (object, facts), block, pages, segments)
     }
 
     /// The same of what was not in the log before: `None` also if not everything is on two devices any more, or will not be.
@@ -99,7 +100,13 @@ impl Log {
         pages: &[(Page, u64)],
         segments: &Segments,
     ) -> Result<Option<Placed>, Error> {
-        self.append_data_if(|state| state.mirrored, (object, facts), block, pages, segments)
+        self.append_data_if(
+            |state| state.mirrored && state.takes(Whose::New),
+            (object, facts),
+            block,
+            pages,
+            segments,
+        )
     }
 
     fn append_data_if(
@@ -127,7 +134,7 @@ impl Log {
     ) -> Result<Option<Placed>, Error> {
         let zeros = (Page::from(vec![0; BLOCK]), content_hash(&[0; BLOCK]));
         let len = facts_len(facts) + record_len_of_data(1);
-        self.with_room(1, len, |current, open| {
+        self.with_room(Whose::Moved, 1, len, |current, open| {
             segments.hold(current.opened.id);
             let mut placed = self.put(current, open, (object, facts), block, &[zeros]);
             placed.checksums[0] ^= 1;
@@ -164,6 +171,7 @@ impl Log {
     /// until the caller undoes one hold for the cut, and one for the block.
     pub(crate) fn append_cut(
         &self,
+        whose: Whose,
         object: &Object,
         facts: &Facts,
         size: u64,
@@ -171,7 +179,7 @@ impl Log {
         segments: &Segments,
     ) -> Result<Option<(Appended, Option<Placed>)>, Error> {
         let len = facts_len(facts) + 16 + record_len_of_data(1);
-        self.with_room(usize::from(last.is_some()), len, |current, open| {
+        self.with_room(whose, usize::from(last.is_some()), len, |current, open| {
             segments.hold(current.opened.id);
             let index = open.gathered.object(object.number, facts.clone());
             open.gathered.record(Record::Truncate { object: index, size });
@@ -189,12 +197,13 @@ impl Log {
     /// frame and the segment it is in.
     pub(crate) fn append(
         &self,
+        whose: Whose,
         object: &Object,
         facts: &Facts,
         record: Option<fn(u16, u64, u64) -> Record>,
         (first, second): (u64, u64),
     ) -> Result<Option<(Seq, SegmentId)>, Error> {
-        self.with_room(0, facts_len(facts) + 32, |current, open| {
+        self.with_room(whose, 0, facts_len(facts) + 32, |current, open| {
             let index = open.gathered.object(object.number, facts.clone());
             if let Some(record) = record {
                 open.gathered.record(record(index, first, second));
@@ -206,23 +215,32 @@ impl Log {
     /// Appends a note. `None`: no room now. `notes` keeps the segment in the log.
     pub(crate) fn append_note(
         &self,
+        whose: Whose,
         bytes: &[u8],
         notes: &Notes,
         segments: &Segments,
     ) -> Result<Option<(Seq, NoteId)>, Error> {
         let record = Record::Note { bytes: bytes.into() };
         let len = record_len(&record);
-        self.with_room(0, len, |current, open| {
+        self.with_room(whose, 0, len, |current, open| {
             open.gathered.record(record);
             (open.seq, notes.keep(current.opened.id, open.seq, len, segments))
         })
     }
 
-    /// Whether the open frame takes `data` more blocks, or an append would fail at once. If not even an empty one
-    /// does, the segment is at its end.
+    /// Whether the open frame takes `data` more blocks of what is new, or an append would fail at once. If not even an empty
+    /// one does, the segment is at its end.
     pub(crate) fn has_room(&self, data: usize) -> bool {
+        self.has_room_for(Whose::New, data)
+    }
+
+    /// The same for whose it may be.
+    pub(crate) fn has_room_for(&self, whose: Whose, data: usize) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
+        if !state.takes(whose) {
+            return state.broken.is_some();
+        }
         let (Some(current), Some(open)) = (&state.current, &state.open) else {
             return state.broken.is_some();
         };

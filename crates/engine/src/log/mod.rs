@@ -4,7 +4,10 @@
 //! one meanwhile. One frame is in flight at a time: that a frame exists proves that the one before it was durable.
 
 mod append;
+mod reserve;
 mod step;
+
+pub(crate) use reserve::{Moving, RESERVE, Whose};
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,6 +56,10 @@ struct State {
     kick: bool,
     /// There is no next segment yet.
     full: bool,
+    /// What is written now is for movers only.
+    reserved: bool,
+    /// How many move what counts from the tail to the head.
+    movers: usize,
     /// What is appended will be on two devices for as long as it needs that.
     mirrored: bool,
     closing: bool,

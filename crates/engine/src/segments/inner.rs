@@ -123,6 +123,11 @@ impl Inner {
         free.filter(|(device, _)| self.takes_log(*device)).map(|(_, free)| free).min().unwrap_or(0)
     }
 
+    /// See [`Segments::is_in_the_way`].
+    pub(super) fn is_in_the_way(&self, id: SegmentId, spare: usize) -> bool {
+        self.fifo.values().next() == Some(&id) && self.least_free() < spare
+    }
+
     pub(super) fn reach(&self) -> Reach {
         let tail = self.log.front().and_then(|id| self.table.get(id)).map_or(self.next_seq, |s| s.seq);
         let oldest = self.fifo.keys().next().copied().unwrap_or((self.next_seq, false, 0));

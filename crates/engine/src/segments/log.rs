@@ -46,12 +46,18 @@ impl Segments {
         let dirty = usize::try_from(inner.dirty).unwrap_or(usize::MAX);
         let id = *inner.log.front()?;
         let outgrown = used * 10 >= share * 9 && dirty <= used * slots / part * (part - 1);
-        let in_the_way = || inner.fifo.values().next() == Some(&id) && inner.least_free() < spare;
-        if !outgrown && !in_the_way() {
+        if !outgrown && !inner.is_in_the_way(id, spare) {
             return None;
         }
         let segment = inner.table.get(&id).filter(|segment| segment.sealed)?;
         Some((id, segment.clone()))
+    }
+
+    /// Whether this segment of the log keeps all clean ones from being evicted, while fewer than `spare` segments of a device
+    /// are unused.
+    pub(crate) fn is_in_the_way(&self, id: SegmentId, spare: usize) -> bool {
+        let inner = self.inner.lock();
+        inner.is_in_the_way(id, spare) && inner.table.get(&id).is_some_and(|segment| segment.sealed)
     }
 
     /// Whether a segment is the log's oldest.

@@ -51,12 +51,12 @@ impl Segments {
         Some(Opened { id, seq, position, previous, legs })
     }
 
-    /// Whether [`Segments::open`] would find `legs` devices with an unused segment; with `given_up`, counting those
-    /// that are unused once it is durable.
-    pub(crate) fn could_open(&self, legs: usize, given_up: bool) -> bool {
+    /// Whether [`Segments::open`] would find `legs` devices with more than `spare` unused segments; with `given_up`, counting
+    /// those that are unused once it is durable.
+    pub(crate) fn could_open(&self, legs: usize, spare: usize, given_up: bool) -> bool {
         let inner = self.inner.lock();
         let free = inner.free_now(given_up).into_iter().enumerate();
-        free.filter(|(device, free)| *free > 0 && inner.takes_log(*device)).count() >= legs
+        free.filter(|(device, free)| *free > spare && inner.takes_log(*device)).count() >= legs
     }
 
     /// A frame with `reach` is durable: legs given up before it may be used again. Returns whether any became free, or

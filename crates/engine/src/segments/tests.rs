@@ -68,10 +68,10 @@ fn what_is_let_go_is_free_only_once_that_is_durable() {
     let clean = segments.open(SegmentKind::Clean, 1, 0).unwrap();
     segments.seal(clean.id);
     segments.let_go(clean.id);
-    assert!(!segments.could_open(2, false) && segments.could_open(2, true));
+    assert!(!segments.could_open(2, 0, false) && segments.could_open(2, 0, true));
     let reach = reach_of(&segments);
     segments.reached(reach);
-    assert!(segments.could_open(2, false));
+    assert!(segments.could_open(2, 0, false));
 }
 
 #[test]

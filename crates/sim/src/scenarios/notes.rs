@@ -10,6 +10,8 @@ use crate::notes::let_go_slowly;
 
 /// Clients that change names at the same time.
 const WRITERS: u64 = 32;
+/// Bytes that are more than two devices of 64 MiB hold, if they are written to both and read from one.
+const MUCH: u64 = 80 << 20;
 
 /// Starts a session in which letting go of notes takes a `checkpoint`, and some are kept or none.
 fn start(world: &mut World, checkpoint: Duration, keeps: bool) -> Arc<Engine> {
@@ -81,6 +83,32 @@ fn notes_that_are_needed_for_good_do_not_fill_the_log() {
     });
     assert!(written.is_ok(), "the log is full: {written:?}");
     write(&world, &engine, 0, 300);
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
+}
+
+#[test]
+fn a_note_that_is_needed_for_good_is_carried_through_devices_that_are_full() {
+    let mut world = world_with(0, 2, |plan| {
+        plan.habits.extent = MUCH;
+        plan.destage_after = Duration::from_millis(100);
+    });
+    // Whoever is to let go of notes is late each time: nobody else can go on then.
+    let engine = start(&mut world, Duration::from_secs(100), true);
+    let notary = world.notary(&engine);
+    let noting = async move {
+        for _ in 0..16 {
+            notary.write_one(true).await;
+        }
+    };
+    assert_eq!(world.shared.executor.block_on(LIMIT, noting), Ok(()));
+    with_client(&world, &engine, Allowed::default(), |mut client| async move {
+        for offset in (0..MUCH).step_by(64 << 10) {
+            client.write(1, offset, 64 << 10, true).await;
+            client.read(1, offset * 7 % MUCH, 64 << 10).await;
+        }
+    });
     cut(&mut world, engine);
     let engine = world.start_through(Vec::new()).unwrap();
     check(&mut world, &engine);

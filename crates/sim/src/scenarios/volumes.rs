@@ -122,6 +122,26 @@ fn a_volume_that_has_filled_the_log_before_it_hangs_holds_up_no_other() {
 }
 
 #[test]
+fn a_volume_that_hangs_holds_up_no_other_whose_blocks_fill_the_devices() {
+    let mut world = world_with(0, 2, |plan| {
+        (plan.objects, plan.volumes, plan.habits.extent) = (2, 2, 2 * MUCH);
+        plan.destage_after = Duration::from_millis(100);
+    });
+    let engine = world.start_through(Vec::new()).unwrap();
+    world.shared.store.set_rates_of(BAD.1, Rates { stuck: Some(Stuck::Write), ..Rates::default() });
+    fill(&world, &engine, BAD.0, 0..1 << 20, refuses());
+    with_client(&world, &engine, Allowed::default(), |mut client| async move {
+        for offset in (0..2 * MUCH).step_by(WRITE as usize) {
+            client.write(GOOD, offset, WRITE, true).await;
+            client.read(GOOD, offset * 7 % (2 * MUCH), WRITE as usize).await;
+        }
+    });
+    world.shared.store.set_rates(Rates::default());
+    assert_eq!(world.drain(&engine), Ok(()));
+    check(&mut world, &engine);
+}
+
+#[test]
 fn a_cut_that_a_volume_does_not_carry_out_does_not_keep_the_log() {
     for seed in 0..2 {
         let mut world = world(seed);
