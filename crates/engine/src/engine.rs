@@ -17,6 +17,7 @@ use crate::members::Members;
 use crate::notes::Notes;
 use crate::object::Object;
 use crate::objects::Objects;
+use crate::plant;
 use crate::ram::Ram;
 use crate::scrub::Scrubber;
 use crate::segments::Segments;
@@ -281,7 +282,10 @@ impl Engine {
 
     /// Waits until everything appended up to frame `seq` is durable on every leg.
     pub async fn commit(&self, seq: Seq) -> Result<()> {
-        self.log.committed(seq).await
+        match self.log.committed(seq).await {
+            Err(_) if plant::active("a log that is lost takes commits") => Ok(()),
+            committed => committed,
+        }
     }
 
     /// Calls `done` when [`Engine::commit`] would return; maybe at once, maybe from another thread.

@@ -134,7 +134,7 @@ impl Engine {
             };
             let (pages, runs) = match plan {
                 Plan::Undurable(frame) => {
-                    self.commit(frame).await?;
+                    self.log.committed(frame).await?;
                     continue;
                 }
                 Plan::Fetching(fetch) => {
