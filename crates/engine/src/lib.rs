@@ -3,6 +3,7 @@
 //! It knows no sockets, threads or clocks: everything outside comes in through the traits of [`io`], so that the same
 //! code runs in production and in the simulator. Start with [`Engine`].
 
+mod account;
 mod batch;
 pub mod buffer;
 mod carry;
@@ -50,6 +51,7 @@ mod wait;
 mod warm;
 mod write;
 
+pub use account::Account;
 pub use counters::{Counters, Usage};
 pub use devices::ChangeError;
 pub use direct::Direct;

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::Seq;
+use crate::account::Account;
 use crate::buffer::BLOCK;
 use crate::format::key_hash;
 use crate::io::{Key, Time};
@@ -78,9 +79,10 @@ pub(crate) struct State {
     /// The modification time destage has to give the backing file.
     pub(crate) mtime: Option<Time>,
     pub(crate) leaves: BTreeMap<u64, Leaf>,
-    /// Dirty blocks; counted in `lane` as well.
+    /// Dirty blocks; counted in `lane` and `account` as well.
     pub(crate) dirty: u64,
     pub(crate) lane: Arc<Lane>,
+    pub(crate) account: Option<Arc<Account>>,
     /// Dirty blocks of which no copy can be read.
     pub(crate) damaged: BTreeSet<u64>,
     /// Position of the newest segment that has or had a copy; 0 for none. See [`State::may_be_copied`].
@@ -222,6 +224,7 @@ impl State {
         if dirty {
             self.dirty += 1;
             self.lane.dirtied();
+            self.account.iter().for_each(|account| account.dirtied(1));
         }
     }
 
@@ -229,6 +232,7 @@ impl State {
         if was_dirty {
             self.dirty -= 1;
             self.lane.cleaned();
+            self.account.iter().for_each(|account| account.cleaned(1));
         }
     }
 

@@ -214,14 +214,14 @@ impl Engine {
         self.space.until(ready).await
     }
 
-    /// Destages what is dirty now of all objects of this one's volume.
+    /// Destages what is dirty now of all objects of this one's volume, or as much of it as is `enough`.
     ///
     /// # Errors
     /// As [`Engine::destage_object`], and that the volume is late.
-    pub async fn destage_beside(&self, object: &Object) -> Result<()> {
+    pub async fn destage_beside(&self, object: &Object, enough: impl Fn() -> bool) -> Result<()> {
         let lane = &object.lane;
         let (begun, errors) = (self.env.clock.now(), lane.errors());
-        let ready = || match lane.is_past(begun) {
+        let ready = || match enough() || lane.is_past(begun) {
             true => Some(Ok(())),
             false if self.closing() => Some(Err(Error::Closing)),
             false => lane.trouble_since(errors).map(Err),

@@ -27,6 +27,7 @@ use crate::journal::{Done, Logged};
 use crate::object::Object;
 use crate::oplog::{Checkpoints, Logging, OpLog, Tell};
 use crate::overlay::Overlay;
+use crate::quota::Quotas;
 use crate::reserve::Reserve;
 use crate::sys::KernelHandle;
 use crate::under_way::UnderWay;
@@ -54,6 +55,7 @@ type Forgetter = (Sender<Arc<Cached>>, JoinHandle<()>);
 pub(crate) struct Linked {
     pub(crate) cache: Arc<Cache>,
     pub(crate) reserve: Reserve,
+    pub(crate) quotas: Quotas,
     pub(crate) logging: Logging,
     /// What tells its files from those of other file systems in keys.
     number: u32,
@@ -175,7 +177,13 @@ impl Cache {
 
 impl Linked {
     pub(crate) fn new(cache: Arc<Cache>, number: u32) -> Self {
-        Linked { cache, reserve: Reserve::default(), logging: Logging::default(), number }
+        Linked {
+            cache,
+            reserve: Reserve::default(),
+            quotas: Quotas::default(),
+            logging: Logging::default(),
+            number,
+        }
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay_disk::block_on;
+use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Time as CacheTime;
 use forebay_engine::{Engine, Logged as Accepted, Object as Cached, Tried, TriedRead};
 
@@ -151,13 +152,16 @@ impl Vfs {
             return Err(Error::Busy);
         }
         let engine = &linked.cache.engine;
-        let len = write.data.len() as u64;
         // The kernel takes the set-id bits away when the write is the caller's own.
-        let by_kernel = write.attr.mode & SET_ID != 0 && write.cred.uid() != 0;
-        let fs = &write.target.export.fs;
-        if by_kernel || !linked.reserve.take(engine, cached, fs.mount(), len) {
+        if write.attr.mode & SET_ID != 0 && write.cred.uid() != 0 {
             return self.write_direct(linked, write, wait);
         }
+        let charge = linked.quotas.charge(write.target.export.fs.mount(), write.attr.uid, write.attr.gid);
+        let len = space_of(write.offset, write.data.len());
+        let Some(rooms) = linked.room(write.target, cached, charge.as_deref(), len, wait)? else {
+            return self.write_direct(linked, write, wait);
+        };
+        charge.iter().for_each(|charge| cached.charge(&charge.account));
         let now = cache_time(now());
         let accepted = match engine.try_write(cached, write.offset, write.data, now) {
             Ok(Tried::Accepted(frame)) => Ok(Accepted { len: write.data.len(), frame }),
@@ -168,8 +172,8 @@ impl Vfs {
             Ok(Tried::Direct) => Ok(Accepted { len: 0, frame: 0 }),
             Err(error) => Err(from_cache(error)),
         };
-        let accepted = accepted.inspect_err(|_| linked.reserve.give_back(len))?;
-        linked.reserve.give_back(len - accepted.len as u64);
+        let accepted = accepted?;
+        rooms.into_iter().for_each(|room| room.used(space_of(write.offset, accepted.len)));
         self.write_rest(linked, write, accepted, wait)
     }
 
@@ -217,11 +221,9 @@ impl Vfs {
             linked.cache.checkpoints.make_of(&target.export.fs)?;
         }
         let cached = linked.object(&target.object)?;
-        let is_dirty = engine.dirty_bytes_beside(cached) > 0;
-        if is_dirty && !linked.reserve.take(engine, cached, target.export.fs.mount(), len) {
-            // What was acknowledged before has the first claim to what space is left.
-            block_on(engine.destage_beside(cached)).map_err(from_cache)?;
-        }
+        let charge = linked.quotas.charge(target.export.fs.mount(), write.attr.uid, write.attr.gid);
+        let space = space_of(write.offset, write.data.len());
+        let rooms = linked.claim(target, cached, charge.as_deref(), space)?;
         let fd = target.object.writer(&self.budget, true)?;
         let direct = block_on(engine.begin_direct(cached, write.offset, len)).map_err(from_cache)?;
         let own = target.export.fs.own_change(&target.object);
@@ -232,6 +234,7 @@ impl Vfs {
         let ended =
             block_on(engine.end_direct(cached, direct, done, end, cache_time(now()))).map_err(from_cache);
         let (len, frame) = (written?, ended?);
+        rooms.into_iter().for_each(|room| room.used(space_of(write.offset, len)));
         // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
         let stable = write.stable || !target.object.uncommitted.wrote();
         if !stable {
@@ -279,6 +282,12 @@ impl Vfs {
         let mtime = cache_time(mtime.unwrap_or_else(now));
         block_on(linked.cache.engine.set_mtime(cached, mtime)).map_err(from_cache)
     }
+}
+
+/// Bytes of the backing store that a write may take: it has whole blocks.
+fn space_of(offset: u64, len: usize) -> u64 {
+    let block = BLOCK as u64;
+    ((offset + len as u64).div_ceil(block) - offset / block) * block
 }
 
 fn cache_time(time: Time) -> CacheTime {

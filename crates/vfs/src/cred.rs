@@ -107,13 +107,16 @@ impl Acting {
             sys::set_thread_groups(&cred.identity.groups)?;
             GROUPS.set(cred.id);
         }
-        let acting = Acting {
-            server: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
-            not_send: PhantomData,
-        };
+        Acting::with_ids(Some(cred.identity.uid), Some(cred.identity.gid)).map(Some)
+    }
+
+    /// Becomes a user or a group or both, and stays what it is otherwise.
+    pub(crate) fn with_ids(uid: Option<u32>, gid: Option<u32>) -> Result<Acting> {
+        let server = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         // On failure the drop of `acting` undoes the half that may have happened.
-        sys::set_thread_ids(cred.identity.uid, cred.identity.gid, false)?;
-        Ok(Some(acting))
+        let acting = Acting { server, not_send: PhantomData };
+        sys::set_thread_ids(uid.unwrap_or(server.0), gid.unwrap_or(server.1), false)?;
+        Ok(acting)
     }
 }
 

@@ -39,6 +39,7 @@ mod overlay;
 mod owner;
 mod places;
 mod plus;
+mod quota;
 mod reserve;
 mod set_attr;
 mod state;

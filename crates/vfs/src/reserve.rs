@@ -3,13 +3,11 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use forebay_engine::{Engine, Object as Cached};
-
 /// How often the backing store is asked, in milliseconds; more often when space is short.
 const REFRESH: u64 = 500;
 const REFRESH_SHORT: u64 = 10;
-/// Kept for what destaging needs besides the data itself, and for what others take between two looks: this part of the
-/// file system, at most [`MARGIN_MAX`] bytes.
+/// Kept for what destaging needs besides the data itself, and for what others take between two looks: this part of all
+/// there may be, at most [`MARGIN_MAX`] bytes.
 const MARGIN_PART: u64 = 64;
 const MARGIN_MAX: u64 = 64 << 20;
 
@@ -18,44 +16,139 @@ const MARGIN_MAX: u64 = 64 << 20;
 pub(crate) struct Reserve {
     /// Bytes; below zero when more was wanted than there is.
     left: AtomicI64,
+    /// Bytes taken of which it is not known yet what becomes of them.
+    pending: AtomicU64,
     /// When to ask again, in milliseconds of the monotonic clock.
     due: AtomicU64,
 }
 
+/// How much there is, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Space {
+    pub(crate) all: u64,
+    pub(crate) free: u64,
+}
+
+/// Room that was taken; what is not used of it is given back.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    reserve: &'a Reserve,
+    taken: u64,
+    used: u64,
+}
+
 impl Reserve {
-    /// Takes room for `len` bytes on the file system of `fd`, which has the file `cached`; false if there is none.
-    pub(crate) fn take(&self, engine: &Engine, cached: &Cached, fd: impl AsFd, len: u64) -> bool {
-        let now = now();
-        let left = self.left.load(Ordering::Relaxed);
-        let due = self.due.load(Ordering::Relaxed);
-        let short = left < len as i64;
-        if now >= due || short && now + REFRESH >= due + REFRESH_SHORT {
-            self.refresh(engine.dirty_bytes_beside(cached), fd, now, left);
-        }
-        self.left.fetch_sub(len as i64, Ordering::Relaxed) >= len as i64 || {
-            self.give_back(len);
-            false
-        }
+    /// Whether the backing store has to be asked before `len` bytes are taken.
+    pub(crate) fn is_due(&self, len: u64) -> bool {
+        let (now, due) = (now(), self.due.load(Ordering::Relaxed));
+        let short = self.left.load(Ordering::Relaxed) < len as i64;
+        now >= due || short && now + REFRESH >= due + REFRESH_SHORT
     }
 
-    /// Gives back room that was not used.
-    pub(crate) fn give_back(&self, len: u64) {
-        self.left.fetch_add(len as i64, Ordering::Relaxed);
-    }
-
-    /// `dirty` bytes were to be destaged a moment ago: what is destaged in between counts twice rather than not at all.
-    fn refresh(&self, dirty: u64, fd: impl AsFd, now: u64, left: i64) {
-        self.due.store(now + REFRESH, Ordering::Relaxed);
-        let Ok(stat) = rustix::fs::fstatvfs(fd) else { return };
-        let margin = (stat.f_blocks * stat.f_frsize / MARGIN_PART).min(MARGIN_MAX);
-        let there = (stat.f_bavail * stat.f_frsize) as i64 - dirty as i64 - margin as i64;
-        // What others have taken since `left` was looked at stays taken.
-        self.left.fetch_add(there - left, Ordering::Relaxed);
+    /// Takes room for `len` bytes; `None` if there is none. If the backing store has to be asked, `dirty` says how much was
+    /// accepted and not destaged, and then `look` how much space there is: what is destaged in between counts twice rather
+    /// than not at all, and so does what others take. Without an answer, there is what there was.
+    pub(crate) fn take(
+        &self,
+        len: u64,
+        dirty: impl FnOnce() -> u64,
+        look: impl FnOnce() -> Option<Space>,
+    ) -> Option<Room<'_>> {
+        if self.is_due(len) {
+            self.due.store(now() + REFRESH, Ordering::Relaxed);
+            let left = self.left.load(Ordering::Acquire);
+            let taken = self.pending.load(Ordering::Acquire) + dirty();
+            if let Some(Space { all, free }) = look() {
+                let margin = (all / MARGIN_PART).min(MARGIN_MAX);
+                let there = free.min(i64::MAX as u64) as i64 - taken as i64 - margin as i64;
+                // What others have taken since `left` was looked at stays taken.
+                self.left.fetch_add(there - left, Ordering::Relaxed);
+            }
+        }
+        self.pending.fetch_add(len, Ordering::AcqRel);
+        let enough = self.left.fetch_sub(len as i64, Ordering::AcqRel) >= len as i64;
+        let room = Room { reserve: self, taken: len, used: 0 };
+        enough.then_some(room)
     }
 }
 
+impl Room<'_> {
+    /// So many bytes of it were used.
+    pub(crate) fn used(mut self, len: u64) {
+        self.used = len.min(self.taken);
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.reserve.left.fetch_add((self.taken - self.used) as i64, Ordering::AcqRel);
+        self.reserve.pending.fetch_sub(self.taken, Ordering::AcqRel);
+    }
+}
+
+/// Of the file system that `fd` is on, for users without privilege.
+pub(crate) fn space(fd: impl AsFd) -> Option<Space> {
+    let stat = rustix::fs::fstatvfs(fd).ok()?;
+    Some(Space { all: stat.f_blocks * stat.f_frsize, free: stat.f_bavail * stat.f_frsize })
+}
+
 /// Milliseconds of the monotonic clock; never 0.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn space(free: u64) -> impl FnOnce() -> Option<Space> {
+        move || Some(Space { all: 64 * MIB, free })
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is_beside_what_is_dirty() {
+        let reserve = Reserve::default();
+        // A margin of 1 MiB.
+        reserve.take(4 * MIB, || 2 * MIB, space(8 * MIB)).unwrap().used(4 * MIB);
+        assert!(reserve.take(2 * MIB, || 6 * MIB, space(8 * MIB)).is_none());
+        let room = reserve.take(MIB, || 0, || panic!("asked again at once")).unwrap();
+        assert!(reserve.take(MIB, || 0, || panic!("asked again at once")).is_none());
+        drop(room);
+        reserve.take(MIB, || 0, || panic!("asked again at once")).unwrap().used(0);
+        assert_eq!(reserve.pending.into_inner(), 0);
+    }
+
+    #[test]
+    fn what_others_are_about_to_make_dirty_is_not_given_away() {
+        let reserve = Reserve::default();
+        let theirs = reserve.take(5 * MIB, || 0, space(8 * MIB)).unwrap();
+        reserve.due.store(0, Ordering::Relaxed);
+        assert!(reserve.take(3 * MIB, || 0, space(8 * MIB)).is_none());
+        theirs.used(5 * MIB);
+        reserve.due.store(0, Ordering::Relaxed);
+        assert!(reserve.take(3 * MIB, || 5 * MIB, space(8 * MIB)).is_none());
+        reserve.due.store(0, Ordering::Relaxed);
+        // Destaged, and then removed.
+        assert!(reserve.take(3 * MIB, || 0, space(8 * MIB)).is_some());
+    }
+
+    #[test]
+    fn without_an_answer_there_is_what_there_was() {
+        let reserve = Reserve::default();
+        assert!(reserve.take(1, || 0, || None).is_none());
+        reserve.due.store(0, Ordering::Relaxed);
+        drop(reserve.take(MIB, || 0, space(8 * MIB)));
+        reserve.due.store(0, Ordering::Relaxed);
+        reserve.take(7 * MIB, || 0, || None).unwrap().used(7 * MIB);
+        assert!(reserve.take(1, || 0, || None).is_none());
+    }
+
+    #[test]
+    fn no_limit_is_no_overflow() {
+        let reserve = Reserve::default();
+        assert!(reserve.take(MIB, || MIB, || Some(Space { all: u64::MAX, free: u64::MAX })).is_some());
+    }
 }

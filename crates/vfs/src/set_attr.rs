@@ -69,6 +69,10 @@ impl Vfs {
             // Known before the change begins, so that it is known for the server's own.
             linked.object(object)?;
         }
+        let others = set.uid.is_some_and(|uid| uid != attr.uid) || set.gid.is_some_and(|gid| gid != attr.gid);
+        if let Some(linked) = fs.linked().filter(|_| others) {
+            linked.settle_charge(fs, object, attr);
+        }
         let _own = fs.own_change(object);
         let mut acting = self.act_as(cred)?;
         change_owner_and_mode(object, set)?;

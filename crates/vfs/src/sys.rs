@@ -156,6 +156,74 @@ pub(crate) fn set_thread_ids(uid: u32, gid: u32, returning: bool) -> Result<(), 
     Ok(())
 }
 
+/// Whose quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QuotaKind {
+    User = 0,
+    Group = 1,
+}
+
+/// A quota of space; 0 for no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes that are never exceeded.
+    pub(crate) hard: u64,
+    /// Bytes that are exceeded only until [`Limits::grace_ends`].
+    pub(crate) soft: u64,
+    /// Bytes in use.
+    pub(crate) used: u64,
+    /// Seconds since 1970; 0 if the soft limit is not exceeded.
+    pub(crate) grace_ends: u64,
+}
+
+/// What quotactl(2) is asked, in linux/quota.h and linux/dqblk_xfs.h.
+const Q_GETQUOTA: libc::c_int = 0x80_0007;
+const Q_XGETQSTATV: libc::c_int = (b'X' as libc::c_int) << 8 | 8;
+
+/// Whether the file system of `fd` has quotas of users or groups in force. Since Linux 5.14.
+pub(crate) fn has_quotas(fd: impl AsFd) -> Result<bool, Errno> {
+    /// FS_QUOTA_UDQ_ENFD and FS_QUOTA_GDQ_ENFD.
+    const ENFORCED: u16 = 1 << 1 | 1 << 3;
+    // struct fs_quota_statv: its version, a byte of padding, flags; 160 bytes in all.
+    let mut state = [0u64; 32];
+    state[0] = u64::from_ne_bytes([1, 0, 0, 0, 0, 0, 0, 0]);
+    // SAFETY: the buffer is a live local, aligned, and larger than what the call fills.
+    unsafe { quotactl(fd, Q_XGETQSTATV, QuotaKind::User, 0, state.as_mut_ptr().cast())? };
+    let [_, _, low, high, ..] = state[0].to_ne_bytes();
+    Ok(u16::from_ne_bytes([low, high]) & ENFORCED != 0)
+}
+
+/// The quota of a user or group on the file system of `fd`. Who asks for others than itself needs CAP_SYS_ADMIN.
+pub(crate) fn quota(fd: impl AsFd, kind: QuotaKind, id: u32) -> Result<Limits, Errno> {
+    /// Unit of limits, in bytes (QIF_DQBLKSIZE).
+    const UNIT: u64 = 1024;
+    let mut found = std::mem::MaybeUninit::<libc::dqblk>::zeroed();
+    // SAFETY: the buffer is a live local of the layout that the call fills.
+    unsafe { quotactl(fd, Q_GETQUOTA, kind, id, found.as_mut_ptr().cast())? };
+    // SAFETY: integers only, for which zeros are values.
+    let found = unsafe { found.assume_init() };
+    Ok(Limits {
+        hard: found.dqb_bhardlimit.saturating_mul(UNIT),
+        soft: found.dqb_bsoftlimit.saturating_mul(UNIT),
+        used: found.dqb_curspace,
+        grace_ends: found.dqb_btime,
+    })
+}
+
+/// SAFETY: `into` is what `command` fills.
+unsafe fn quotactl(
+    fd: impl AsFd,
+    command: libc::c_int,
+    kind: QuotaKind,
+    id: u32,
+    into: *mut libc::c_void,
+) -> Result<(), Errno> {
+    let command = command << 8 | kind as libc::c_int;
+    // SAFETY: as the caller says.
+    check(unsafe { libc::syscall(libc::SYS_quotactl_fd, fd.as_fd().as_raw_fd(), command, id, into) })
+        .map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
