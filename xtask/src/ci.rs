@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use crate::{
     documents,
     process::{command, line, lines, output, root, run, target_dir, within},
-    readme,
+    quota, readme,
     server::{Kind, Server},
     setup,
     suites::{self, Counts, SUITES, Target},
@@ -98,6 +98,8 @@ pub(crate) fn all() -> Vec<Step> {
     }));
     // A power cut under a kernel client that unpacks a tree.
     steps.push(step("untar", untar::check));
+    // Where this machine's kernel has no quotas, the guest's has.
+    steps.push(step("quota", quota::check));
     steps
 }
 

@@ -5,6 +5,7 @@ mod array;
 mod ci;
 mod documents;
 mod process;
+mod quota;
 mod readme;
 mod server;
 mod setup;
@@ -58,6 +59,8 @@ enum Verb {
     Suite(SuiteArguments),
     /// Unpack a source tree through a Linux client over emulated slow disks while the power fails, or to measure it (as root)
     Untar(untar::Untar),
+    /// Check quotas of the served file system, all in an emulated machine: its kernel has them, this one's may not
+    Quota(quota::Quota),
     /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
     Vm(VmArguments),
 }
@@ -175,6 +178,7 @@ fn main() -> ExitCode {
         Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),
         Verb::Suite(arguments) => suite(arguments),
         Verb::Untar(untar) => untar.run().map(|counts| status(&counts)),
+        Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),
     };
     result.unwrap_or_else(|error| {

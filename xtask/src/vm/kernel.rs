@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use crate::process::{command, output, rigs_dir, run};
 
 /// Modules the guest loads; what they depend on is found by `depmod`.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 15] = [
     "virtio_pci",
     "virtio_console",
     "virtio_net",
@@ -21,10 +21,16 @@ const MODULES: [&str; 10] = [
     "nfs",
     "nfsv3",
     "nfsv4",
+    // File systems in images, with quotas. Their checksums ask for crc32c by name: depmod does not know.
+    "loop",
+    "crc32c_generic",
+    "ext4",
+    "xfs",
+    "quota_v2",
 ];
 
 /// Parts of the package that hold these modules and everything they may depend on.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     "boot/vmlinuz-*",
     "lib/modules/*/modules.*",
     "lib/modules/*/kernel/fs/*",
@@ -32,6 +38,7 @@ const PARTS: [&str; 10] = [
     "lib/modules/*/kernel/lib/*",
     "lib/modules/*/kernel/crypto/*",
     "lib/modules/*/kernel/drivers/virtio/*",
+    "lib/modules/*/kernel/drivers/block/loop.ko",
     "lib/modules/*/kernel/drivers/net/*failover.ko",
     "lib/modules/*/kernel/drivers/net/virtio_net.ko",
     "lib/modules/*/kernel/drivers/char/*virtio*",
@@ -48,16 +55,38 @@ impl Kernel {
     /// The kernel fetched before, or Debian's current one.
     pub(crate) fn ready() -> Result<Self> {
         let dir = rigs_dir()?.join("kernel");
-        if !dir.is_dir() {
-            let new = tempfile::tempdir_in(rigs_dir()?)?;
-            fetch(new.path()).context("cannot fetch Debian's kernel (try `cargo x setup`)")?;
-            fs::rename(new.path().join("kernel"), &dir)?;
+        if let Some(modules) = kept(&dir)? {
+            return Ok(Self { image: dir.join("vmlinuz"), modules });
         }
-        let mut modules: Vec<_> =
-            fs::read_dir(dir.join("modules"))?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-        modules.sort();
+        let new = tempfile::tempdir_in(rigs_dir()?)?;
+        fetch(new.path()).context("cannot fetch Debian's kernel (try `cargo x setup`)")?;
+        if dir.is_dir() {
+            fs::rename(&dir, new.path().join("old"))?;
+        }
+        fs::rename(new.path().join("kernel"), &dir)?;
+        let modules = kept(&dir)?.context("the kernel lacks modules")?;
         Ok(Self { image: dir.join("vmlinuz"), modules })
     }
+}
+
+/// The modules of the kernel in `dir`; none if it was fetched when fewer were wanted, or not at all.
+fn kept(dir: &Path) -> Result<Option<Vec<PathBuf>>> {
+    if !dir.is_dir() {
+        return Ok(None);
+    }
+    let mut modules: Vec<_> =
+        fs::read_dir(dir.join("modules"))?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    modules.sort();
+    Ok(has_all(&modules).then_some(modules))
+}
+
+fn has_all(modules: &[PathBuf]) -> bool {
+    // Their names begin with their place in the order.
+    let has = |wanted: &str| {
+        let names = modules.iter().filter_map(|module| module.file_stem()?.to_str()?.split_once('-'));
+        names.into_iter().any(|(_, name)| name == wanted)
+    };
+    MODULES.into_iter().all(has)
 }
 
 /// Leaves `kernel/vmlinuz` and `kernel/modules/NN-NAME.ko` in `work`.
@@ -112,16 +141,28 @@ fn load_order(depends: &str) -> Result<Vec<&str>> {
 
 #[cfg(test)]
 mod tests {
-    use super::load_order;
+    use std::path::PathBuf;
+
+    use super::{MODULES, has_all, load_order};
 
     #[test]
     fn modules_come_after_what_they_need() {
         let depends = "a/virtio.ko:\na/virtio_ring.ko: a/virtio.ko\na/virtio_pci.ko: a/virtio_ring.ko a/virtio.ko\n\
             a/virtio_console.ko: a/virtio_ring.ko a/virtio.ko\na/virtio_net.ko:\na/virtio-rng.ko:\n\
-            a/9pnet_virtio.ko:\na/9p.ko:\na/overlay.ko:\na/nfs.ko:\na/nfsv3.ko: a/nfs.ko\na/nfsv4.ko: a/nfs.ko\n";
+            a/9pnet_virtio.ko:\na/9p.ko:\na/overlay.ko:\na/nfs.ko:\na/nfsv3.ko: a/nfs.ko\na/nfsv4.ko: a/nfs.ko\n\
+            a/loop.ko:\na/crc32c_generic.ko:\na/ext4.ko: a/jbd2.ko\na/jbd2.ko:\na/xfs.ko:\na/quota_v2.ko:\n";
         let order = load_order(depends).unwrap();
         assert_eq!(order[..4], ["a/virtio.ko", "a/virtio_ring.ko", "a/virtio_pci.ko", "a/virtio_console.ko"]);
         assert_eq!(order.iter().filter(|module| **module == "a/virtio.ko").count(), 1);
+    }
+
+    #[test]
+    fn a_kernel_fetched_for_fewer_modules_is_not_kept() {
+        let mut modules: Vec<_> =
+            MODULES.iter().map(|name| PathBuf::from(format!("/k/modules/07-{name}.ko"))).collect();
+        assert!(has_all(&modules));
+        modules.pop();
+        assert!(!has_all(&modules));
     }
 
     #[test]

@@ -1,0 +1,98 @@
+//! Quotas of users and groups on the file system served: what was acknowledged stays within the limits, and all of it reaches
+//! the directory. Everything runs in the guest, the server too, as the host's kernel may have no quotas.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+
+use crate::{
+    server,
+    suites::{Case, Counts, Outcome, asset, reported, whole},
+    vm::Guest,
+};
+
+/// On which file system, and which server.
+#[derive(Parser)]
+pub(crate) struct Quota {
+    /// Only on this file system
+    #[arg(long, value_parser = FILE_SYSTEMS)]
+    fs: Option<String>,
+    /// Mode of Forebay; where writes go through, the kernel alone holds to the limits, and every case has to pass as well
+    #[arg(long, default_value = "write-back", value_parser = ["write-back", "write-through", "pass-through"])]
+    mode: String,
+    /// Binary to use in place of target/release/forebay
+    #[arg(long, value_name = "PATH")]
+    forebay: Option<PathBuf>,
+    /// The guest is killed after so many seconds
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    timeout: u64,
+}
+
+const FILE_SYSTEMS: [&str; 2] = ["ext4", "xfs"];
+
+pub(crate) fn check() -> Result<Counts> {
+    Quota::parse_from(["quota"]).run()
+}
+
+impl Quota {
+    /// Runs it, prints what failed, and counts.
+    pub(crate) fn run(&self) -> Result<Counts> {
+        let binary = std::path::absolute(server::binary(self.forebay.as_deref()))?;
+        ensure!(binary.is_file(), "{} is missing: build it with `cargo build --release`", binary.display());
+        let mut total = Counts::default();
+        for fs in FILE_SYSTEMS.iter().filter(|fs| self.fs.as_deref().is_none_or(|only| only == **fs)) {
+            eprintln!("quotas on {fs}");
+            let mut counts = Counts::default();
+            for Case { name, outcome } in self.cases(fs, &binary) {
+                match outcome {
+                    Outcome::Passed => counts.passed += 1,
+                    Outcome::Skipped => counts.skipped += 1,
+                    Outcome::Failed(why) => {
+                        println!("FAILED {name} ({fs}): {}", why.trim_end());
+                        counts.failed += 1;
+                    }
+                }
+            }
+            println!("quotas on {fs}: {} passed, {} failed", counts.passed, counts.failed);
+            total.passed += counts.passed;
+            total.failed += counts.failed;
+            total.skipped += counts.skipped;
+        }
+        Ok(total)
+    }
+
+    /// A guest that does not come to its end is a failure, and the next file system's turn.
+    fn cases(&self, fs: &str, binary: &Path) -> Vec<Case> {
+        let mut cases = Vec::new();
+        let ended = self.guest(fs, binary).run(|line| {
+            let line = String::from_utf8_lossy(line);
+            eprint!("{line}");
+            cases.extend(reported(&line));
+        });
+        let problem = match ended {
+            Ok(0) if cases.is_empty() => Some("the guest reported nothing".to_owned()),
+            Ok(0) => None,
+            Ok(status) => Some(format!("the guest ended with {status}")),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        cases.push(whole("the run", problem));
+        cases
+    }
+
+    fn guest(&self, fs: &str, binary: &Path) -> Guest {
+        let (script, binary) = (asset("quota.py"), binary.to_string_lossy());
+        let command = ["/usr/bin/python3", &script.to_string_lossy(), fs, &self.mode, &binary];
+        Guest {
+            nfs: None,
+            shares: Vec::new(),
+            command: command.map(str::to_owned).into(),
+            limit: Duration::from_secs(self.timeout),
+            // The images are in it.
+            memory: 3072,
+        }
+    }
+}
