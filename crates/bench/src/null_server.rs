@@ -258,6 +258,7 @@ fn nfs_reply(procedure: u32, input: &mut Reader<'_>, out: &mut Vec<u8>) -> Optio
         Procedure::Create => return create(CreateArgs::decode(input).ok()?.target.name, out),
         Procedure::Mkdir => return create(MkdirArgs::decode(input).ok()?.target.name, out),
         Procedure::Setattr | Procedure::Remove | Procedure::Rmdir => RemoveRes::Ok(WCC).encode(out),
+        Procedure::Rename => RenameRes::Ok(RenameWcc { fromdir_wcc: WCC, todir_wcc: WCC }).encode(out),
         Procedure::Readdir | Procedure::Readdirplus => {
             encode_listing_header(out, &after, verf);
             encode_listing_end(out, true);

@@ -163,7 +163,14 @@ impl<'g> Runner<'g> {
         let trees = self.setup.trees(Pattern::Meta, options)?;
         let mut runs = Vec::new();
         for meta_phase in MetaPhase::ALL {
-            if meta_phase == MetaPhase::Read && options.item_size.0 == 0 {
+            // What is promised of names after a crash is promised of those that they were made with.
+            let checked = trees.iter().any(|tree| tree.names.is_some());
+            let nothing = match meta_phase {
+                MetaPhase::Read => options.item_size.0 == 0,
+                MetaPhase::Rename => checked,
+                _ => false,
+            };
+            if nothing {
                 continue;
             }
             let mut phase = self.setup.meta(&trees, meta_phase, options.depth);

@@ -62,8 +62,23 @@ fn all_patterns_run_verified_and_clean_up() {
     ];
     let output = succeeds("run", dir.path(), &[&patterns[..], &options].concat());
     let report: Report = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report.phases.len(), patterns.len() - 1 + 6);
+    // Nothing is renamed where names are checked.
+    assert_eq!(report.phases.len(), patterns.len() - 1 + 7);
     assert!(report.phases.iter().all(|phase| phase.runs[0].operations > 0));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "everything was removed");
+}
+
+#[test]
+fn small_files_are_changed_and_renamed_and_all_removed() {
+    if !available() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let output = succeeds("run", dir.path(), &["meta", "-n", "2", "-d", "3", "--items", "50", "-o", "-"]);
+    let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+    let phases: Vec<_> = report.phases.iter().map(|phase| phase.name.trim_start_matches("meta/")).collect();
+    assert_eq!(phases, ["mkdir", "create", "stat", "setattr", "rename", "remove", "rmdir"]);
+    assert!(report.phases.iter().all(|phase| phase.runs[0].operations == 100));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "everything was removed");
 }
 

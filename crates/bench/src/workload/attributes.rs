@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use forebay_wire::nfs3::*;
 use forebay_wire::{Encode as _, Reader};
 
-use super::meta::Tree;
+use super::tree::Tree;
 use super::{Call, Next, Progress, Workload, result};
 
 /// A client that asks for attributes.

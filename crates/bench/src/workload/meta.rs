@@ -1,124 +1,15 @@
-//! Trees of small files: made, asked for, read and removed, one phase after the other, as mdtest does.
+//! Trees of small files: made, asked for, read, changed and removed, one phase after the other, as mdtest does.
 
-use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, bail};
 use forebay_wire::nfs3::*;
 use forebay_wire::{Encode as _, Reader};
 
+use super::tree::{Name, Tree};
 use super::{Call, Next, Progress, Workload, result};
 use crate::content;
-use crate::names::{Fate, Names, content_id};
-
-/// A name built without allocation: the longest is `cNNNNNNNNNN-NNNNNNNNNN`.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Name {
-    bytes: [u8; 24],
-    len: u8,
-}
-
-impl Name {
-    /// A letter for what it is, the client, and a number within it.
-    pub(crate) fn new(letter: char, client: u32, number: u64) -> Self {
-        let mut name = Self::default();
-        // It fits: both numbers have at most ten digits in practice, and a name cut short would be refused anyway.
-        let _ = write!(name, "{letter}{client}-{number}");
-        name
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-}
-
-impl std::fmt::Write for Name {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let start = usize::from(self.len);
-        let end = start + text.len();
-        self.bytes.get_mut(start..end).ok_or(std::fmt::Error)?.copy_from_slice(text.as_bytes());
-        self.len = end as u8;
-        Ok(())
-    }
-}
-
-impl std::fmt::Display for Name {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&String::from_utf8_lossy(self.as_bytes()))
-    }
-}
-
-/// The small files of one client, and the directories they are in.
-#[derive(Debug)]
-pub(crate) struct Tree {
-    pub(crate) client: u32,
-    /// Directory in which the directories are made.
-    pub(crate) base: FileHandle,
-    /// Shared between clients, or the client's own.
-    pub(crate) dirs: Arc<[OnceLock<FileHandle>]>,
-    /// Whether this client makes and removes the directories.
-    pub(crate) owns_dirs: bool,
-    pub(crate) items: u32,
-    pub(crate) items_per_dir: u32,
-    /// Bytes in each file.
-    pub(crate) item_size: u32,
-    pub(crate) stable: StableHow,
-    /// What has become of the files and of the directories, where that is to be checked.
-    pub(crate) names: Option<(Arc<Names>, Arc<Names>)>,
-    files: Box<[OnceLock<FileHandle>]>,
-}
-
-impl Tree {
-    pub(crate) fn new(
-        client: u32,
-        base: FileHandle,
-        dirs: Arc<[OnceLock<FileHandle>]>,
-        owns_dirs: bool,
-        options: &crate::options::Options,
-        stable: StableHow,
-        names: Option<(Arc<Names>, Arc<Names>)>,
-    ) -> Self {
-        Self {
-            client,
-            base,
-            dirs,
-            owns_dirs,
-            items: options.items,
-            items_per_dir: options.items_per_dir,
-            item_size: options.item_size.0 as u32,
-            stable,
-            names,
-            files: (0..options.items).map(|_| OnceLock::new()).collect(),
-        }
-    }
-
-    pub(crate) fn name(&self, item: u32) -> Name {
-        Name::new('f', self.client, item.into())
-    }
-
-    pub(crate) fn dir_name(&self, dir: u32) -> Name {
-        Name::new('d', if self.owns_dirs { self.client } else { 0 }, dir.into())
-    }
-
-    /// The directory of an item; an empty handle, which every server refuses, where it was never made.
-    pub(crate) fn dir_of(&self, item: u32) -> FileHandle {
-        known(&self.dirs[(item / self.items_per_dir) as usize])
-    }
-
-    /// The handle of an item; empty where it was never made.
-    pub(crate) fn handle(&self, item: u32) -> FileHandle {
-        known(&self.files[item as usize])
-    }
-
-    /// Number that the content of an item names.
-    fn content_id(&self, item: u32) -> u64 {
-        content_id(self.client, item.into())
-    }
-}
-
-fn known(handle: &OnceLock<FileHandle>) -> FileHandle {
-    handle.get().copied().or(FileHandle::new(&[])).unwrap_or_else(|| unreachable!("an empty handle fits"))
-}
+use crate::names::Fate;
 
 /// What is done with all items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,13 +18,25 @@ pub(crate) enum MetaPhase {
     Create,
     Stat,
     Read,
+    /// Of the mode.
+    Setattr,
+    /// Within the directory.
+    Rename,
     Remove,
     Rmdir,
 }
 
 impl MetaPhase {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Mkdir, Self::Create, Self::Stat, Self::Read, Self::Remove, Self::Rmdir];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Mkdir,
+        Self::Create,
+        Self::Stat,
+        Self::Read,
+        Self::Setattr,
+        Self::Rename,
+        Self::Remove,
+        Self::Rmdir,
+    ];
 
     /// What reports call it.
     pub(crate) const fn name(self) -> &'static str {
@@ -142,6 +45,8 @@ impl MetaPhase {
             Self::Create => "create",
             Self::Stat => "stat",
             Self::Read => "read",
+            Self::Setattr => "setattr",
+            Self::Rename => "rename",
             Self::Remove => "remove",
             Self::Rmdir => "rmdir",
         }
@@ -235,7 +140,7 @@ impl Workload for Meta {
         match self.phase {
             MetaPhase::Mkdir | MetaPhase::Create => self.note(self.issued, Fate::Making),
             MetaPhase::Remove | MetaPhase::Rmdir => self.note(self.issued, Fate::Removing),
-            MetaPhase::Stat | MetaPhase::Read => {}
+            MetaPhase::Stat | MetaPhase::Read | MetaPhase::Setattr | MetaPhase::Rename => {}
         }
         self.slots[slot].0 = self.issued;
         self.issued += 1;
@@ -255,6 +160,8 @@ impl Workload for Meta {
             MetaPhase::Create => Procedure::Create,
             MetaPhase::Stat => Procedure::Lookup,
             MetaPhase::Read => Procedure::Read,
+            MetaPhase::Setattr => Procedure::Setattr,
+            MetaPhase::Rename => Procedure::Rename,
             MetaPhase::Remove => Procedure::Remove,
             MetaPhase::Rmdir => Procedure::Rmdir,
         };
@@ -271,6 +178,15 @@ impl Workload for Meta {
             }
             MetaPhase::Read => {
                 ReadArgs { file: tree.handle(item), offset: 0, count: tree.item_size }.encode(out);
+            }
+            MetaPhase::Setattr => {
+                SetattrArgs { object: tree.handle(item), new_attributes: mode(0o600), guard: None }
+                    .encode(out);
+            }
+            MetaPhase::Rename => {
+                let new = tree.new_name(item);
+                let to = DirOpArgs { dir: tree.dir_of(item), name: new.as_bytes() };
+                RenameArgs { from: in_dir(item), to }.encode(out);
             }
             MetaPhase::Stat | MetaPhase::Remove => in_dir(item).encode(out),
             MetaPhase::Rmdir => in_base.encode(out),
@@ -299,7 +215,7 @@ impl Workload for Meta {
                 return Ok(Progress::COMPLETE.with_bytes(written.count.into()));
             }
             MetaPhase::Create => {
-                self.made(&tree.files[item as usize], body, Procedure::Create, name)?;
+                self.made(tree.made(item), body, Procedure::Create, name)?;
                 self.note(item, Fate::There);
                 if tree.item_size > 0 {
                     self.slots[slot].1 = true;
@@ -320,6 +236,13 @@ impl Workload for Meta {
                 check_small(read.data, tree.content_id(item)).with_context(|| format!("{name} is wrong"))?;
                 return Ok(Progress::COMPLETE.with_bytes(read.data.len() as u64));
             }
+            MetaPhase::Setattr => {
+                let _: WccData = result::<_, WccData>(body, Procedure::Setattr, what)?;
+            }
+            MetaPhase::Rename => {
+                let _: RenameWcc = result::<_, RenameWcc>(body, Procedure::Rename, what)?;
+                tree.renamed(item);
+            }
             MetaPhase::Remove => {
                 let _: WccData = result::<_, WccData>(body, Procedure::Remove, what)?;
                 self.note(item, Fate::Gone);
@@ -337,11 +260,6 @@ impl Workload for Meta {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_longest_name_fits() {
-        assert_eq!(Name::new('c', u32::MAX, 9_999_999_999).to_string(), "c4294967295-9999999999");
-    }
 
     #[test]
     fn small_content_is_checked_whatever_its_size() {

@@ -6,13 +6,15 @@ mod data;
 mod listing;
 mod meta;
 mod smallfile;
+mod tree;
 
 pub(crate) use attributes::Attributes;
 pub(crate) use contents::Contents;
 pub(crate) use data::{Access, Data, DataFile, DataPlan};
 pub(crate) use listing::Listing;
-pub(crate) use meta::{Meta, MetaPhase, Name, Tree};
+pub(crate) use meta::{Meta, MetaPhase};
 pub(crate) use smallfile::Smallfile;
+pub(crate) use tree::{Name, Tree};
 
 use anyhow::{Result, anyhow};
 use forebay_wire::nfs3::{Failed, Procedure};

@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 use forebay_wire::nfs3::*;
 use forebay_wire::{Encode as _, Reader};
 
-use super::meta::{Name, append_small};
+use super::meta::append_small;
+use super::tree::Name;
 use super::{Call, Next, Progress, Workload, result};
 use crate::names::{Fate, Names, content_id};
 

@@ -1,0 +1,152 @@
+//! Small files in directories, and their names.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use forebay_wire::nfs3::*;
+
+use crate::names::{Names, content_id};
+
+/// A name built without allocation: the longest is `cNNNNNNNNNN-NNNNNNNNNN`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Name {
+    bytes: [u8; 24],
+    len: u8,
+}
+
+impl Name {
+    /// A letter for what it is, the client, and a number within it.
+    pub(crate) fn new(letter: char, client: u32, number: u64) -> Self {
+        let mut name = Self::default();
+        // It fits: both numbers have at most ten digits in practice, and a name cut short would be refused anyway.
+        let _ = write!(name, "{letter}{client}-{number}");
+        name
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl std::fmt::Write for Name {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let start = usize::from(self.len);
+        let end = start + text.len();
+        self.bytes.get_mut(start..end).ok_or(std::fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.len = end as u8;
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.as_bytes()))
+    }
+}
+
+/// The small files of one client, and the directories they are in.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) client: u32,
+    /// Directory in which the directories are made.
+    pub(crate) base: FileHandle,
+    /// Shared between clients, or the client's own.
+    pub(crate) dirs: Arc<[OnceLock<FileHandle>]>,
+    /// Whether this client makes and removes the directories.
+    pub(crate) owns_dirs: bool,
+    pub(crate) items: u32,
+    pub(crate) items_per_dir: u32,
+    /// Bytes in each file.
+    pub(crate) item_size: u32,
+    pub(crate) stable: StableHow,
+    /// What has become of the files and of the directories, where that is to be checked.
+    pub(crate) names: Option<(Arc<Names>, Arc<Names>)>,
+    files: Box<[Item]>,
+}
+
+/// A small file as its client knows it.
+#[derive(Debug, Default)]
+struct Item {
+    handle: OnceLock<FileHandle>,
+    renamed: AtomicBool,
+}
+
+impl Tree {
+    pub(crate) fn new(
+        client: u32,
+        base: FileHandle,
+        dirs: Arc<[OnceLock<FileHandle>]>,
+        owns_dirs: bool,
+        options: &crate::options::Options,
+        stable: StableHow,
+        names: Option<(Arc<Names>, Arc<Names>)>,
+    ) -> Self {
+        Self {
+            client,
+            base,
+            dirs,
+            owns_dirs,
+            items: options.items,
+            items_per_dir: options.items_per_dir,
+            item_size: options.item_size.0 as u32,
+            stable,
+            names,
+            files: (0..options.items).map(|_| Item::default()).collect(),
+        }
+    }
+
+    /// The name of an item by now.
+    pub(crate) fn name(&self, item: u32) -> Name {
+        let renamed = self.files[item as usize].renamed.load(Ordering::Relaxed);
+        if renamed { self.new_name(item) } else { Name::new('f', self.client, item.into()) }
+    }
+
+    /// The name that it is given by RENAME.
+    pub(super) fn new_name(&self, item: u32) -> Name {
+        Name::new('r', self.client, item.into())
+    }
+
+    /// It was renamed.
+    pub(super) fn renamed(&self, item: u32) {
+        self.files[item as usize].renamed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn dir_name(&self, dir: u32) -> Name {
+        Name::new('d', if self.owns_dirs { self.client } else { 0 }, dir.into())
+    }
+
+    /// The directory of an item; an empty handle, which every server refuses, where it was never made.
+    pub(crate) fn dir_of(&self, item: u32) -> FileHandle {
+        known(&self.dirs[(item / self.items_per_dir) as usize])
+    }
+
+    /// The handle of an item; empty where it was never made.
+    pub(crate) fn handle(&self, item: u32) -> FileHandle {
+        known(&self.files[item as usize].handle)
+    }
+
+    /// Where the handle of an item is put.
+    pub(super) fn made(&self, item: u32) -> &OnceLock<FileHandle> {
+        &self.files[item as usize].handle
+    }
+
+    /// Number that the content of an item names.
+    pub(super) fn content_id(&self, item: u32) -> u64 {
+        content_id(self.client, item.into())
+    }
+}
+
+fn known(handle: &OnceLock<FileHandle>) -> FileHandle {
+    handle.get().copied().or(FileHandle::new(&[])).unwrap_or_else(|| unreachable!("an empty handle fits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_name_fits() {
+        assert_eq!(Name::new('c', u32::MAX, 9_999_999_999).to_string(), "c4294967295-9999999999");
+    }
+}
