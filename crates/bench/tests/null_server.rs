@@ -73,6 +73,8 @@ fn metadata_patterns_run() {
         ("meta/mkdir", 150),
         ("meta/create", 150),
         ("meta/stat", 150),
+        ("meta/setattr", 150),
+        ("meta/rename", 150),
         ("meta/remove", 150),
         ("meta/rmdir", 150),
     ];
