@@ -29,7 +29,7 @@ use crate::sys::{self, Limits, QuotaKind};
 
 /// How often it is looked whether there are quotas, in milliseconds.
 const REFRESH: u64 = 10_000;
-/// More charges than this at once and those that no file needs are forgotten.
+/// More charges than this at once and those that no file and no write needs are forgotten.
 const MOST: usize = 16_384;
 
 /// A user or a group with what is dirty of its files.
@@ -76,7 +76,10 @@ impl Quotas {
         }
         let mut charges = self.charges.write();
         if charges.len() >= MOST {
-            charges.retain(|_, charge| Arc::strong_count(&charge.account) > 1);
+            let in_use = |charge: &Arc<Charge>| {
+                Arc::strong_count(charge) > 1 || Arc::strong_count(&charge.account) > 1
+            };
+            charges.retain(|_, charge| in_use(charge));
         }
         let owner = |kind: QuotaKind, id: u32| {
             let same = |owner: &&Arc<Owner>| (owner.kind, owner.id) == (kind, id);
