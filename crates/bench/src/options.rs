@@ -28,7 +28,8 @@ pub enum Pattern {
     Lookup,
     /// ACCESS of one file after the other.
     Access,
-    /// Phases: mkdir, create, stat, read, setattr, rename, remove, rmdir; as many directories as files.
+    /// Phases: mkdir, create, stat, read, setattr, rename (not with --verify), remove, rmdir; as many
+    /// directories as files.
     Meta,
     /// CREATE, WRITE, COMMIT of one small file after the other.
     Smallfile,

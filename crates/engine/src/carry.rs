@@ -48,9 +48,9 @@ impl Engine {
                 return Ok(Some(seq));
             }
             let full = || self.log.is_full() && !self.finds_segments(0, true);
-            let full = || (full() || self.closing()).then_some(false);
+            let over = || (full() || self.closing()).then_some(false);
             let room = || self.log.has_room_for(Whose::Moved, 0).then_some(true);
-            if !self.log.until(|| room().or_else(full)).await {
+            if !self.log.until(|| room().or_else(over)).await {
                 return Ok(None);
             }
         }

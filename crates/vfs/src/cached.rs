@@ -287,9 +287,26 @@ impl Vfs {
 /// Bytes of the backing store that a write may take: it has whole blocks.
 fn space_of(offset: u64, len: usize) -> u64 {
     let block = BLOCK as u64;
+    if len == 0 {
+        return 0;
+    }
     ((offset + len as u64).div_ceil(block) - offset / block) * block
 }
 
 fn cache_time(time: Time) -> CacheTime {
     CacheTime { sec: time.sec, nsec: time.nsec }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_takes_all_blocks_that_it_touches() {
+        for (offset, len, blocks) in
+            [(0, 0, 0), (100, 0, 0), (0, 1, 1), (4095, 1, 1), (4095, 2, 2), (4096, 4096, 1), (100, 8192, 3)]
+        {
+            assert_eq!(space_of(offset, len), blocks * 4096, "{len} bytes at {offset}");
+        }
+    }
 }

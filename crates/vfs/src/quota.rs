@@ -116,7 +116,7 @@ impl Charge {
         dirty: impl Fn() -> u64,
     ) -> Option<SmallVec<[Room<'a>; 2]>> {
         let take = |owner: &'a Arc<Owner>| {
-            owner.reserve.take(len, || owner.dirty(dirty(), &self.all), || Some(owner.look(mount)))
+            owner.reserve.take(len, || owner.dirty(dirty(), &self.all), || owner.look(mount))
         };
         self.owners.iter().map(take).collect()
     }
@@ -131,8 +131,9 @@ impl Owner {
         self.account.dirty_bytes() + beside.saturating_sub(all.dirty_bytes())
     }
 
-    /// Asks the kernel, which answers everybody about himself. Where this kind of quotas is off there is no limit.
-    fn look(&self, mount: BorrowedFd<'_>) -> Space {
+    /// Asks the kernel, which answers everybody about himself. Where this kind of quotas is off, or of others and the server
+    /// may not act as them, there is no limit.
+    fn look(&self, mount: BorrowedFd<'_>) -> Option<Space> {
         let limits = {
             let _acting = match self.kind {
                 QuotaKind::User => Acting::with_ids(Some(self.id), None),
@@ -143,10 +144,11 @@ impl Owner {
         let limits = limits.or_else(|errno| match errno {
             // XFS knows nothing of who has no file yet. Its defaults will count then.
             Errno::NOENT => sys::quota(mount, self.kind, 0).map(|root| Limits { used: 0, ..root }),
+            Errno::SRCH | Errno::PERM => Ok(Limits::default()),
             errno => Err(errno),
         });
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        limits.unwrap_or_default().space(now)
+        Some(limits.ok()?.space(now))
     }
 }
 
@@ -196,8 +198,8 @@ impl Linked {
         }
     }
 
-    /// The same as [`Linked::room`] for a write to the backing file, which the kernel may have room for in any case: what was acknowledged before
-    /// has the first claim to what is left, so it is destaged first.
+    /// The same as [`Linked::room`] for a write to the backing file, which the kernel may have room for in any case: what was
+    /// acknowledged before has the first claim to what is left, so it is destaged first.
     pub(crate) fn claim<'a>(
         &'a self,
         target: &Target,

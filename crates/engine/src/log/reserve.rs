@@ -58,3 +58,41 @@ impl Log {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::SegmentKind;
+    use crate::notes::Notes;
+    use crate::segments::Segments;
+
+    #[test]
+    fn what_is_written_into_the_reserve_is_for_movers_only() {
+        let segments = Segments::new(1, vec![vec![0], vec![0]], vec![1, 1]);
+        let (log, notes) = (Log::new(1, 1, 256, 1), Notes::default());
+        assert_eq!(log.spare(), 0, "the first segment of all");
+        log.continue_in(segments.open(SegmentKind::Log, 2, 0).unwrap());
+        let takes = |whose| {
+            let appended = log.append_note(whose, b"note", &notes, &segments).unwrap().is_some();
+            assert_eq!(log.has_room_for(whose, 0), appended);
+            appended
+        };
+        assert!(takes(Whose::New) && takes(Whose::Moved));
+        log.set_reserved(true);
+        assert!(!takes(Whose::New) && takes(Whose::Moved));
+        log.set_reserved(false);
+        assert!(takes(Whose::New));
+    }
+
+    #[test]
+    fn the_reserve_is_open_while_anybody_moves_something() {
+        let segments = Segments::new(1, vec![vec![0], vec![0]], vec![1, 1]);
+        let log = Log::new(1, 1, 256, 1);
+        log.continue_in(segments.open(SegmentKind::Log, 2, 0).unwrap());
+        let (first, second) = (log.begin_moving(), log.begin_moving());
+        drop(first);
+        assert_eq!(log.spare(), 0);
+        drop(second);
+        assert_eq!(log.spare(), RESERVE);
+    }
+}
