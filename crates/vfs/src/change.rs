@@ -196,16 +196,14 @@ impl Vfs {
             return failed(error);
         }
         let (from, to) = ((from, from_name), (to, to_name));
+        let mut seen = Seen::default();
         loop {
-            let seen = match Seen::look(from, to) {
-                Ok(seen) => seen,
+            let now = match seen.lock(&from.0.export.fs, from, to) {
+                Ok(Ok(moving)) => return self.rename_locked(from, to, (cred, asked), moving),
+                Ok(Err(now)) => now,
                 Err(error) => return failed(error),
             };
-            match seen.lock(&from.0.export.fs, from, to) {
-                Ok(Some(moving)) => return self.rename_locked(from, to, (cred, asked), moving),
-                Ok(None) => {}
-                Err(error) => return failed(error),
-            }
+            seen = now;
         }
     }
 

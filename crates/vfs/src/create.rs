@@ -1,6 +1,6 @@
 //! CREATE, MKDIR, SYMLINK and MKNOD.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use forebay_oplog::New;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timestamps};
@@ -124,16 +124,17 @@ impl Vfs {
             let _acting = self.act_as(cred)?;
             open_new(&dir.object, name, how)?
         };
-        let number = rustix::fs::fstat(&file)?.st_ino;
-        let finish = || {
-            let path = dir.export.fs.path_of_new(&file, number, &dir.object, name)?;
-            let (object, attr) = dir.export.fs.adopt_named(path, &dir.object, name)?;
-            object.keep_writer(file, &self.budget);
-            // What creation already gave needs no second call.
-            let set = SetAttr { mode: None, size: set.size.filter(|size| *size != 0), ..set };
-            self.finish(Target { export: dir.export.clone(), object }, attr, set, cred)
+        let fs = &dir.export.fs;
+        let take_back = |file: BorrowedFd<'_>| {
+            let stat = rustix::fs::fstat(file).ok();
+            self.take_back(dir, name, stat.map(|stat| stat.st_ino));
         };
-        finish().inspect_err(|_| self.take_back(dir, name, Some(number)))
+        let identified = fs.identify(&file).inspect_err(|_| take_back(file.as_fd()))?;
+        let (object, attr) = fs.adopt_new(file, identified, &dir.object, name);
+        // What creation already gave needs no second call.
+        let set = SetAttr { mode: None, size: set.size.filter(|size| *size != 0), ..set };
+        let target = Target { export: dir.export.clone(), object: object.clone() };
+        self.finish(target, attr, set, cred).inspect_err(|_| take_back(object.path()))
     }
 
     /// Removes what was just made and could not be finished: the client is told that it is not there. Others may have given

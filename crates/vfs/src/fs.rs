@@ -176,18 +176,33 @@ impl Filesystem {
         let (kernel, attr) = self.identify(&fd)?;
         let object = match self.table.get(&kernel) {
             Some(object) => object,
-            None => {
-                let object = Object::new(fd, kernel, &attr, &self.budget, &self.versions);
-                object.made_by.store(self.making.latest(), Ordering::Relaxed);
-                if let Some(linked) = self.linked.get() {
-                    linked.meet(&object, &attr);
-                }
-                self.table.insert(object, |leaving| self.remember(leaving))
-            }
+            None => self.enter(Object::new(fd, kernel, &attr, &self.budget, &self.versions), &attr),
         };
         // Asked for after the backing file's: taken again if the engine knows more.
         let attr = if object.link.get().is_some() { object.attr()? } else { attr };
         Ok((object, attr))
+    }
+
+    /// Takes a file into the table that was just made as `name` in `dir`. The descriptor that made it is for reading and
+    /// writing, so that it need not be opened again.
+    pub(crate) fn adopt_new(
+        &self,
+        file: OwnedFd,
+        (kernel, attr): (KernelHandle, Attr),
+        dir: &Object,
+        name: &[u8],
+    ) -> (Arc<Object>, Attr) {
+        let object = Object::opened(file, kernel, &attr, &self.budget, &self.versions);
+        self.seen_as(&kernel, dir, name);
+        (self.enter(object, &attr), attr)
+    }
+
+    fn enter(&self, object: Object, attr: &Attr) -> Arc<Object> {
+        object.made_by.store(self.making.latest(), Ordering::Relaxed);
+        if let Some(linked) = self.linked.get() {
+            linked.meet(&object, attr);
+        }
+        self.table.insert(object, |leaving| self.remember(leaving))
     }
 
     /// Keeps what is known of an object that has left the table.
@@ -355,22 +370,6 @@ impl Filesystem {
         }
     }
 
-    /// Opens a file just made as `name` in `dir`, inode `number`, as O_PATH. By its name, which costs less than by its
-    /// descriptor, unless others have given that to another file already: its number is taken while it is open.
-    pub(crate) fn path_of_new(
-        &self,
-        file: &OwnedFd,
-        number: u64,
-        dir: &Object,
-        name: &[u8],
-    ) -> Result<OwnedFd> {
-        let named = self.open_child(dir, name, false);
-        match named.and_then(|named| Ok((rustix::fs::fstat(&named)?.st_ino == number).then_some(named))) {
-            Ok(Some(named)) => Ok(named),
-            _ => Ok(sys::reopen(file, OFlags::PATH)?),
-        }
-    }
-
     /// Looks `name` up in `dir` and takes what it finds into the table.
     pub(crate) fn child(&self, dir: &Object, name: &[u8], cached: bool) -> Result<(Arc<Object>, Attr)> {
         self.adopt_named(self.open_child(dir, name, cached)?, dir, name)
@@ -379,10 +378,14 @@ impl Filesystem {
     /// Takes the object an O_PATH descriptor refers to into the table; it was just seen as `name` in `dir`.
     pub(crate) fn adopt_named(&self, fd: OwnedFd, dir: &Object, name: &[u8]) -> Result<(Arc<Object>, Attr)> {
         let (object, attr) = self.adopt(fd)?;
-        if let Scheme::Names(locator) = &self.scheme {
-            locator.learn(&object.kernel, &dir.kernel, name);
-        }
+        self.seen_as(&object.kernel, dir, name);
         Ok((object, attr))
+    }
+
+    fn seen_as(&self, kernel: &KernelHandle, dir: &Object, name: &[u8]) {
+        if let Scheme::Names(locator) = &self.scheme {
+            locator.learn(kernel, &dir.kernel, name);
+        }
     }
 
     /// Whether `dir` lies in the tree below `root`; climbs by "..", so it is right even after a

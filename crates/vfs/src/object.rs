@@ -1,7 +1,8 @@
 //! One file, directory or other object of a backing file system that clients hold handles to.
 //!
 //! Invariants:
-//! - `path` is an O_PATH descriptor: it keeps the inode in memory, so attributes never need a disk.
+//! - `path` keeps the inode in memory, so attributes never need a disk. It is an O_PATH descriptor, or of a file that was
+//!   made here the one that made it.
 //! - Namespace changes of a directory and SETATTR hold `changing` exclusively, WRITE holds it shared:
 //!   guards are atomic, writers run side by side.
 //! - A permission verdict or a name is believed only while the object's ctime is the one it was learnt under.
@@ -35,6 +36,8 @@ pub struct Object {
     /// The file id: the inode number, unless the object has an alias.
     fileid: u64,
     path: CountedFd,
+    /// Whether `path` is for reading and writing.
+    opened: bool,
     reader: OnceLock<CountedFd>,
     writer: OnceLock<CountedFd>,
     pub(crate) changing: RwLock<()>,
@@ -77,6 +80,7 @@ impl Object {
             kind,
             fileid: attr.ino,
             path: budget.count(path),
+            opened: false,
             reader: OnceLock::new(),
             writer: OnceLock::new(),
             changing: RwLock::new(()),
@@ -92,6 +96,17 @@ impl Object {
             made_by: AtomicU64::new(0),
             used: AtomicBool::new(true),
         }
+    }
+
+    /// A regular file by a descriptor for reading and writing.
+    pub(crate) fn opened(
+        file: OwnedFd,
+        kernel: KernelHandle,
+        attr: &Attr,
+        budget: &Budget,
+        versions: &Versions,
+    ) -> Self {
+        Object { opened: true, ..Self::new(file, kernel, attr, budget, versions) }
     }
 
     /// What kind of object it is; never changes.
@@ -136,16 +151,16 @@ impl Object {
 
     /// A descriptor to read the contents with; opened once. Any open one is returned without waiting.
     pub(crate) fn reader(&self, budget: &Budget, may_open: bool) -> Result<BorrowedFd<'_>> {
-        if let Some(fd) = self.reader.get().or_else(|| self.writer.get()) {
-            return Ok(fd.as_fd());
+        if let Some(fd) = self.open_writer().or_else(|| Some(self.reader.get()?.as_fd())) {
+            return Ok(fd);
         }
         self.open_data(&self.reader, OFlags::RDONLY, budget, may_open)
     }
 
     /// A descriptor to change the contents with; opened once.
     pub(crate) fn writer(&self, budget: &Budget, may_open: bool) -> Result<BorrowedFd<'_>> {
-        if let Some(fd) = self.writer.get() {
-            return Ok(fd.as_fd());
+        if let Some(fd) = self.open_writer() {
+            return Ok(fd);
         }
         self.open_data(&self.writer, OFlags::RDWR, budget, may_open)
     }
@@ -165,9 +180,8 @@ impl Object {
         Ok(slot.get_or_init(|| budget.count(fd)).as_fd())
     }
 
-    /// Keeps a descriptor that came with a CREATE, so that its first WRITE need not open the file.
-    pub(crate) fn keep_writer(&self, fd: OwnedFd, budget: &Budget) {
-        let _ = self.writer.set(budget.count(fd));
+    fn open_writer(&self) -> Option<BorrowedFd<'_>> {
+        if self.opened { Some(self.path()) } else { Some(self.writer.get()?.as_fd()) }
     }
 
     /// Whether `cred` may do all of `want`, by an earlier verdict or, if `may_ask`, by asking the kernel.

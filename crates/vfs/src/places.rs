@@ -14,6 +14,7 @@ use crate::object::Object;
 use crate::sys::KernelHandle;
 
 /// Where a name leads.
+#[derive(Default)]
 pub(crate) struct Place {
     pub(crate) handle: Option<KernelHandle>,
     /// It, if it is a directory.
@@ -61,7 +62,8 @@ pub(crate) fn lock_removal<'a>(dir: &'a Target, name: &[u8], seen: &'a Place) ->
     Ok(seen.covers(&now).then_some((locked, now.handle)))
 }
 
-/// What a RENAME saw before it had locks.
+/// What a RENAME saw before it had locks. At first nothing: most of them are of files, which need no more.
+#[derive(Default)]
 pub(crate) struct Seen {
     moved: Place,
     victim: Place,
@@ -76,17 +78,17 @@ pub(crate) struct Moving<'a> {
 }
 
 impl Seen {
-    pub(crate) fn look(from: (&Target, &[u8]), to: (&Target, &[u8])) -> Result<Self> {
+    fn look(from: (&Target, &[u8]), to: (&Target, &[u8])) -> Result<Self> {
         Ok(Seen { moved: Place::look(from.0, from.1)?, victim: Place::look(to.0, to.1)? })
     }
 
-    /// Takes the locks that this needs. `None`: it needs others by now.
+    /// Takes the locks that this needs. If it needs others by now: what is there now.
     pub(crate) fn lock<'a>(
         &'a self,
         fs: &'a Filesystem,
         from: (&'a Target, &[u8]),
         to: (&'a Target, &[u8]),
-    ) -> Result<Option<Moving<'a>>> {
+    ) -> Result<std::result::Result<Moving<'a>, Seen>> {
         // Two directories that move to other places may each have been in the other's way: those have one order.
         let far = from.0.object.kernel != to.0.object.kernel;
         let tree = (far && self.moved.dir.is_some()).then(|| fs.moving.lock());
@@ -95,12 +97,11 @@ impl Seen {
         let locked = lock(&dirs);
         let now = Seen::look(from, to)?;
         let covered = self.victim.covers(&now.victim) && (!far || now.moved.dir.is_none() || tree.is_some());
-        Ok(covered.then_some(Moving {
-            moved: now.moved.handle,
-            victim: now.victim.handle,
-            _dirs: locked,
-            _tree: tree,
-        }))
+        if !covered {
+            return Ok(Err(now));
+        }
+        let (moved, victim) = (now.moved.handle, now.victim.handle);
+        Ok(Ok(Moving { moved, victim, _dirs: locked, _tree: tree }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! SETATTR.
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{AtFlags, FileType, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::attr::{Attr, SetAttr, SetTime, Time};
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::object::Object;
 use crate::oplog::{self, Did};
-use crate::sys::proc_path;
+use crate::sys;
 use crate::verdicts::want;
 
 impl Vfs {
@@ -19,7 +19,10 @@ impl Vfs {
         if let Err(error) = target.export.fs.can_change() {
             return Changed { result: Err(error), wcc: self.wcc_of(target), intent: None };
         }
-        let refreshed = target.attr().and_then(|attr| self.refresh(target, &attr, Wait::Yes));
+        let cached = target.object.link.get().is_some();
+        let seen = cached.then(|| target.attr()).transpose();
+        let refreshed =
+            seen.and_then(|attr| attr.map_or(Ok(()), |attr| self.refresh(target, &attr, Wait::Yes)));
         let _alone = target.object.changing.write();
         let change = target.object.begin_change();
         let result = refreshed.and(change.before).and_then(|attr| match guard {
@@ -107,9 +110,7 @@ fn change_owner_and_mode(object: &Object, set: &SetAttr) -> Result<()> {
         rustix::fs::chownat(object.path(), c"", uid, gid, AtFlags::EMPTY_PATH)?;
     }
     if let Some(mode) = set.mode {
-        let mut path = [0; 32];
-        let path = proc_path(&mut path, object.path());
-        rustix::fs::chmodat(CWD, path, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+        sys::chmod(object.path(), mode & 0o7777)?;
     }
     Ok(())
 }

@@ -232,9 +232,7 @@ impl Tree for Files<'_> {
         // chown(2) takes set-uid and set-gid away: looked at again.
         let is = Attr::from(&during(what, rustix::fs::fstat(&fd))?);
         if is.mode != wanted.mode && wanted.kind != Kind::Symlink {
-            let mut path = [0; 32];
-            let (path, mode) = (proc_path(&mut path, &fd), Mode::from_raw_mode(wanted.mode & 0o7777));
-            during(what, rustix::fs::chmodat(CWD, path, mode, AtFlags::empty()))?;
+            during(what, sys::chmod(&fd, wanted.mode & 0o7777))?;
         }
         if (time(is.atime), time(is.mtime)) != (wanted.atime, wanted.mtime) {
             let times =
