@@ -36,8 +36,8 @@ struct Arguments {
     /// Run this seed only, and tell everything that happens
     #[arg(long)]
     seed: Option<u64>,
-    /// The first seed
-    #[arg(long, default_value_t = 1)]
+    /// The first seed; of exhaustive crashes, the first workload, to go on where a run was stopped
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     first: u64,
     /// Threads [default: one for each processor]
     #[arg(long)]
@@ -198,7 +198,7 @@ fn main() -> ExitCode {
         return exhaustive_names(most as usize, arguments.stride.max(1), threads);
     }
     if let Some(most) = arguments.exhaustive {
-        return exhaustive_cases(most, arguments.stride.max(1), threads);
+        return exhaustive_cases(most, (arguments.first, arguments.stride.max(1)), threads);
     }
     let start = Instant::now();
     let end = arguments.minutes.map(|minutes| start + Duration::from_secs(60 * minutes));
@@ -228,14 +228,20 @@ fn main() -> ExitCode {
 }
 
 /// Runs every case of every workload.
-fn exhaustive_cases(most: u32, stride: u64, threads: usize) -> ExitCode {
+fn exhaustive_cases(most: u32, (first, stride): (u64, u64), threads: usize) -> ExitCode {
     let workloads = exhaustive::workloads(most);
-    let (next, count, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let bar = progress(workloads.len() as u64, "workloads");
+    let before = (first - 1).min(workloads.len() as u64);
+    let (next, count, failed) = (AtomicU64::new(before), AtomicU64::new(0), AtomicU64::new(0));
+    let bar = progress(workloads.len() as u64, "workloads").with_position(before);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(workload) = workloads.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed) as usize;
+                    let Some(workload) = workloads.get(number) else { return };
+                    if bar.is_hidden() && number.is_multiple_of(100) {
+                        eprintln!("workload {number} of {}", workloads.len());
+                    }
                     let result = catch_unwind(|| exhaustive::all_of(workload, stride as usize));
                     match result.unwrap_or_else(|_| Err(format!("{workload:?} panicked"))) {
                         Ok(cases) => count.fetch_add(cases, Ordering::Relaxed),
@@ -251,7 +257,8 @@ fn exhaustive_cases(most: u32, stride: u64, threads: usize) -> ExitCode {
     });
     bar.finish_and_clear();
     let (count, failed) = (count.into_inner(), failed.into_inner());
-    println!("{} workloads, {count} cases, {failed} workloads failed", workloads.len());
+    let run = workloads.len() as u64 - before;
+    println!("{run} workloads, {count} cases, {failed} workloads failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

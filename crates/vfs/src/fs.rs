@@ -326,6 +326,14 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Whether it takes no system call to tell that this is no directory.
+    pub(crate) fn is_known_file(&self, kernel: &KernelHandle) -> bool {
+        match self.table.get(kernel) {
+            Some(object) => !object.is_dir(),
+            None => self.versions.known(kernel).is_some_and(|known| known.attr.kind != FileType::Directory),
+        }
+    }
+
     /// Whether an object has no name any more.
     pub(crate) fn is_gone(&self, kernel: &KernelHandle) -> bool {
         let found = self.resolve(kernel, true).and_then(|object| object.raw_attr());

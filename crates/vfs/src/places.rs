@@ -25,8 +25,9 @@ impl Place {
     pub(crate) fn look(dir: &Target, name: &[u8]) -> Result<Self> {
         let fs = &dir.export.fs;
         let handle = fs.handle_at(&dir.object, &c_name(name)).ok();
-        let found = match handle.as_ref().map(|handle| fs.resolve(handle, true)) {
-            // Gone meanwhile, or of a file system mounted there, which cannot be changed from here.
+        let unknown = handle.as_ref().filter(|handle| !fs.is_known_file(handle));
+        let found = match unknown.map(|handle| fs.resolve(handle, true)) {
+            // A file, gone meanwhile, or of a file system mounted there, which cannot be changed from here.
             None | Some(Err(Error::Stale | Error::BadHandle)) => None,
             Some(found) => Some(found?),
         };

@@ -96,8 +96,8 @@ impl std::fmt::Debug for Member {
 }
 
 impl Pool {
-    /// Opens the pool that `devices` are the members of, in any order; writes nothing. What members are missing or
-    /// cannot be used is in [`Pool::notices`]. Whoever wants to write calls [`Pool::open_epoch`] first.
+    /// Opens the pool that `devices` are the members of, in any order; writes nothing. What is found of them is
+    /// durable. What members are missing or cannot be used is in [`Pool::notices`]. Whoever wants to write calls [`Pool::open_epoch`] first.
     ///
     /// # Errors
     /// Every refusal of the table in `pool/open.rs`.
@@ -105,7 +105,14 @@ impl Pool {
         let mut seen = Vec::with_capacity(devices.len());
         let mut write_first = Vec::with_capacity(devices.len());
         for device in &devices {
-            let looked = look(device.as_ref()).await;
+            let mut looked = look(device.as_ref()).await;
+            // A server that was killed may have left it in the device's cache. Its other copy is overwritten next, and a
+            // power cut may tear all that was never flushed.
+            if let Ok((Contents::Pool(_), _)) = looked
+                && let Err(error) = device.flush().await
+            {
+                looked = Err(error);
+            }
             write_first.push(looked.as_ref().map_or(Copy::A, |(_, copy)| *copy));
             let contents = looked.map(|(contents, _)| contents);
             seen.push(Seen { name: device.name().to_owned(), size: device.size(), contents });

@@ -1,6 +1,10 @@
 //! The power is cut at every single write of every change, and the write is torn in several ways.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::*;
+use crate::buffer::Slice;
+use crate::io::Durability;
 use ram::Power;
 
 /// Bytes of the torn write that get through: none, part of a sector, whole sectors, all.
@@ -51,6 +55,29 @@ fn opening_costs_no_member() {
         assert!(!done || rams.iter().all(|ram| superblock(ram).epoch == 2));
         assert_whole(rams, &["a", "b", "c"]);
     });
+}
+
+/// A server that is killed leaves what it wrote in the device's cache: found there, it has to be durable before the other copy is
+/// overwritten.
+#[test]
+fn what_is_found_is_durable() {
+    let rams = used::<1>();
+    let [ram] = &rams;
+    let found = Superblock { generation: superblock(ram).generation + 1, ..superblock(ram) };
+    block_on(ram.write(Copy::A.offset(ram.size()), Slice::from(found.encode()), Durability::Later)).unwrap();
+    open(&rams).unwrap();
+    ram.restart();
+    assert_eq!(superblock(ram), found);
+}
+
+/// As one that cannot be read: the others go on without it.
+#[test]
+fn a_device_that_does_not_flush_is_not_used() {
+    let rams = used::<2>();
+    rams[1].unflushable.store(true, Relaxed);
+    let pool = open(&rams).unwrap();
+    assert_eq!(present(&pool), ["a"]);
+    assert!(matches!(&pool.notices[0], Notice::Unreadable { device, .. } if device == "b"));
 }
 
 #[test]

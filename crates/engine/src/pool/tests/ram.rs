@@ -47,6 +47,8 @@ pub(super) struct Ram {
     power: Mutex<Arc<Power>>,
     /// Every write fails.
     pub(super) read_only: AtomicBool,
+    /// Every flush fails.
+    pub(super) unflushable: AtomicBool,
     /// Everything fails.
     pub(super) gone: AtomicBool,
     /// Offsets and lengths that were discarded.
@@ -62,6 +64,7 @@ impl Ram {
             cache: Mutex::default(),
             power: Mutex::new(Power::cut_after(i64::MAX, 0)),
             read_only: AtomicBool::new(false),
+            unflushable: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             discarded: Mutex::default(),
         })
@@ -166,7 +169,10 @@ impl Device for Ram {
     }
 
     fn flush(&self) -> Io<Result<(), DeviceError>> {
-        let result = self.check();
+        let result = match self.unflushable.load(Relaxed) {
+            true => Err(DeviceError::Io),
+            false => self.check(),
+        };
         if result.is_ok() {
             self.flush_now();
         }
