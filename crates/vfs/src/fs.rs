@@ -306,7 +306,8 @@ impl Filesystem {
             Scheme::Kernel => self.open_handle(kernel)?,
             Scheme::Names(locator) => locator.find(kernel)?,
         };
-        Ok(self.adopt(fd)?.0)
+        let attr = self.attr_of(&rustix::fs::fstat(&fd)?);
+        Ok(self.enter(Object::new(fd, *kernel, &attr, &self.budget, &self.versions), &attr))
     }
 
     /// An object is asked for by its handle: the record of its creation has to be in the log before anything is done to it.
