@@ -20,6 +20,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::attr::Attr;
+use crate::begun::Begun;
 use crate::downtime::Downtime;
 use crate::error::{Error, Result};
 use crate::fs::Filesystem;
@@ -41,6 +42,7 @@ pub(crate) struct Cache {
     pub(crate) oplog: Arc<OpLog>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) under_way: Arc<UnderWay>,
+    pub(crate) begun: Begun,
     /// Objects whose removal is durable, for the engine to forget: it may wait for room in its log, as whoever answers
     /// clients must not.
     removed: Mutex<Option<Forgetter>>,
@@ -107,7 +109,18 @@ impl Cache {
         let oplog = Arc::<OpLog>::default();
         let checkpoints = Checkpoints::new(engine.clone(), oplog.clone(), filesystems, tell);
         let broken = AtomicBool::new(false);
-        Ok(Arc::new(Cache { engine, verifier, downtime, oplog, checkpoints, under_way, removed, broken }))
+        let begun = Begun::default();
+        Ok(Arc::new(Cache {
+            engine,
+            verifier,
+            downtime,
+            oplog,
+            checkpoints,
+            under_way,
+            begun,
+            removed,
+            broken,
+        }))
     }
 
     /// The file is gone, durably.

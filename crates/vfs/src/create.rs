@@ -1,5 +1,6 @@
 //! CREATE, MKDIR, SYMLINK and MKNOD.
 
+use std::borrow::Cow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use forebay_oplog::New;
@@ -111,11 +112,22 @@ impl Vfs {
             Create::Unchecked(set) | Create::Guarded(set) => set.size,
             Create::Exclusive(_) => None,
         };
-        // The others may be done twice.
-        let asked = asked.filter(|_| matches!(how, Create::Guarded(set) if is_one_call(&set)));
-        self.make_name(dir, name, (size, true, asked), |vfs| match vfs.create_new(dir, name, how, cred) {
-            Err(Error::Os(Errno::EXIST)) => Ok((vfs.create_existing(dir, name, how, cred)?, None)),
-            result => Ok((result?, Some(New::Plain))),
+        let (set, asked) = match how {
+            Create::Guarded(set) => (set, asked.map(|asked| asked_of(&set, asked))),
+            Create::Unchecked(set) => {
+                (set, asked.map(|asked| asked_of(&set, asked)).filter(|_| !is_one_call(&set)))
+            }
+            // Its times, which it has before its name, tell whether it is done.
+            Create::Exclusive(_) => (SetAttr::default(), None),
+        };
+        self.make_name(dir, name, (size, true, asked), |vfs, begun| {
+            if let Some(made) = vfs.go_on(dir, name, begun, set, cred)? {
+                return Ok((made, Some(New::Plain)));
+            }
+            match vfs.create_new(dir, name, how, cred) {
+                Err(Error::Os(Errno::EXIST)) => Ok((vfs.create_existing(dir, name, how, cred)?, None)),
+                result => Ok((result?, Some(New::Plain))),
+            }
         })
     }
 
@@ -196,8 +208,12 @@ impl Vfs {
             Special::Directory | Special::Fifo | Special::Socket => New::Plain,
         };
         let recorded = !matches!(special, Special::Symlink(text) if text.len() > oplog::TEXT_MAX);
-        let asked = asked.filter(|_| is_one_call(set));
-        self.make_name(dir, name, (None, recorded, asked), |vfs| {
+        let asked = asked.map(|asked| asked_of(set, asked));
+        self.make_name(dir, name, (None, recorded, asked), |vfs, begun| {
+            let without_size = SetAttr { size: None, ..*set };
+            if let Some(made) = vfs.go_on(dir, name, begun, without_size, cred)? {
+                return Ok((made, Some(new)));
+            }
             {
                 let _acting = vfs.act_as(cred)?;
                 make_special(dir, name, special, set.mode.unwrap_or(0) & 0o7777)?;
@@ -220,14 +236,35 @@ impl Vfs {
         })
     }
 
-    /// Runs `make` with the directory locked and reports the change of the directory. `size` is set if there is one.
-    /// Unless `recorded`, the log may not have it. `asked` is there if the name shows whether it is done.
+    /// Goes on with a creation that a killed server had begun, if the name still leads to what that one has made.
+    fn go_on(
+        &self,
+        dir: &Target,
+        name: &[u8],
+        begun: Option<KernelHandle>,
+        set: SetAttr,
+        cred: &Cred,
+    ) -> Result<Option<Made>> {
+        let Some(begun) = begun else { return Ok(None) };
+        let (object, attr) = match dir.export.fs.child(&dir.object, name, false) {
+            Ok((object, attr)) if object.kernel == begun => (object, attr),
+            _ => return Ok(None),
+        };
+        // What was given at the making may have been taken away since: chown(2) does.
+        let mode = set.mode.filter(|_| attr.kind != FileType::Symlink);
+        let set = SetAttr { mode, size: set.size.filter(|size| *size != 0), ..set };
+        self.finish(Target { export: dir.export.clone(), object }, attr, set, cred).map(Some)
+    }
+
+    /// Runs `make` with the directory locked and reports the change of the directory; `make` is told what an earlier server had
+    /// made for the same request, if it was killed then. `size` is set if there is one. Unless `recorded`, the log may not have it.
+    /// `asked` is there if it may not be done twice.
     fn make_name(
         &self,
         dir: &Target,
         name: &[u8],
-        (size, recorded, asked): (Option<u64>, bool, Option<&Asked>),
-        make: impl FnOnce(&Self) -> Result<Making>,
+        (size, recorded, asked): (Option<u64>, bool, Option<Cow<'_, Asked>>),
+        make: impl FnOnce(&Self, Option<KernelHandle>) -> Result<Making>,
     ) -> Changed<Made> {
         if let Err(error) = changeable(dir, name) {
             return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
@@ -236,9 +273,10 @@ impl Vfs {
         let renaming = Renaming::begin(dir);
         let ticket = fs.linked().map(|_| fs.making.begin());
         let covered = || if recorded { Ok(()) } else { fs.without_record() };
+        let begun = asked.as_ref().and_then(|asked| fs.begun(asked, dir, name));
         let asked = asked.filter(|_| under_way::is_free(dir, name));
-        let request = fs.under_way([binding(dir, name, None, None)].into_iter().collect(), asked);
-        let result = renaming.before().and_then(|_| covered()).and_then(|()| make(self));
+        let request = fs.under_way([binding(dir, name, None, None)].into_iter().collect(), asked.as_deref());
+        let result = renaming.before().and_then(|_| covered()).and_then(|()| make(self, begun));
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|((target, _), _)| target.object.kernel);
         let mut sized = Ok(());
@@ -279,6 +317,11 @@ impl Vfs {
         let attr = target.object.attr()?;
         Ok((target, attr))
     }
+}
+
+/// What is known of a creation with these attributes if the server is killed in it.
+fn asked_of<'a>(set: &SetAttr, asked: &'a Asked) -> Cow<'a, Asked> {
+    if is_one_call(set) { Cow::Borrowed(asked) } else { Cow::Owned(asked.in_several()) }
 }
 
 /// Whether creation itself gives all these attributes, so that what has its name has them.

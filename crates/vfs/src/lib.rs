@@ -10,6 +10,7 @@
 mod alias;
 mod attr;
 mod backing;
+mod begun;
 mod cache;
 mod cached;
 mod change;

@@ -41,6 +41,13 @@ pub struct Asked {
     pub key: usize,
 }
 
+impl Asked {
+    /// The same for a creation of several system calls: its name does not show that all are done, so nothing is told.
+    pub(crate) fn in_several(&self) -> Self {
+        Asked { answer: self.answer[..self.key].to_vec(), key: self.key }
+    }
+}
+
 /// A change that a killed server may have carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CutShort {
@@ -48,6 +55,13 @@ pub(crate) struct CutShort {
     pub(crate) operation: Operation,
     /// How much of the answer is the key.
     pub(crate) key: usize,
+}
+
+impl CutShort {
+    /// Whether it takes several system calls, of which the first one shows; see [`Asked::in_several`].
+    pub(crate) fn is_in_several(&self) -> bool {
+        self.operation.reply.len() == self.key
+    }
 }
 
 /// The file.

@@ -13,11 +13,9 @@ const KILLS: u32 = 40;
 const LONGEST: u64 = 400;
 
 /// Change `n` of a client that makes, renames, links and removes one thing of each kind again and again: each would fail
-/// if it was carried out twice.
-fn change(c: &mut Client, root: &FileHandle, n: u64) -> Vec<u8> {
+/// if it was carried out twice. What it makes gets these attributes.
+fn change(c: &mut Client, root: &FileHandle, n: u64, attributes: Sattr3) -> Vec<u8> {
     let place = |child: &'static str| name(root, child.as_bytes());
-    let attributes = mode(0o640);
-    let nothing = Sattr3::default();
     match n % 12 {
         0 => {
             let how = CreateHow::Guarded(attributes);
@@ -40,7 +38,8 @@ fn change(c: &mut Client, root: &FileHandle, n: u64) -> Vec<u8> {
         6 => call(c, Procedure::Remove, &place("h")),
         7 => call(c, Procedure::Remove, &place("i")),
         8 => {
-            call(c, Procedure::Symlink, &SymlinkArgs { target: place("l"), attributes: nothing, path: b"to" })
+            let attributes = Sattr3 { mode: None, ..attributes };
+            call(c, Procedure::Symlink, &SymlinkArgs { target: place("l"), attributes, path: b"to" })
         }
         9 => call(c, Procedure::Mknod, &MknodArgs { target: place("p"), what: MknodData::Fifo(attributes) }),
         10 => call(c, Procedure::Remove, &place("l")),
@@ -48,16 +47,41 @@ fn change(c: &mut Client, root: &FileHandle, n: u64) -> Vec<u8> {
     }
 }
 
+/// What change `n` made, just now, has what it should have.
+fn check_made(c: &mut Client, root: &FileHandle, n: u64, attributes: Sattr3) {
+    let (made, is_link) = match n % 12 {
+        0 => (b"f", false),
+        1 => (b"d", false),
+        8 => (b"l", true),
+        9 => (b"p", false),
+        _ => return,
+    };
+    let object = c.find(root, made);
+    let attr = c.attr(&object);
+    assert!(is_link || attributes.mode == Some(attr.mode), "change {n}: mode {:o}", attr.mode);
+    assert!(attributes.gid.is_none_or(|gid| gid == attr.gid), "change {n}: group {}", attr.gid);
+    assert!(n % 12 != 0 || attributes.size.is_none_or(|size| size == attr.size), "change {n}: {}", attr.size);
+    if let SetTime::ClientTime(time) = attributes.mtime {
+        assert_eq!(attr.mtime, time, "change {n}");
+    }
+}
+
 /// Kills the server a `moment` after change `last` was sent, which comes after `first` and those between. Returns it, if it
 /// was not answered.
-fn until_killed(server: &mut Server, first: u64, last: u64, moment: Duration) -> Option<Vec<u8>> {
+fn until_killed(
+    server: &mut Server,
+    (first, last): (u64, u64),
+    attributes: Sattr3,
+    moment: Duration,
+) -> Option<Vec<u8>> {
     let mut c = server.connect();
     let root = c.root();
     for n in first..last {
-        let record = change(&mut c, &root, n);
+        let record = change(&mut c, &root, n, attributes);
         assert_eq!(status_of(&c.exchange(&record)), Nfsstat3::Ok, "change {n}");
+        check_made(&mut c, &root, n, attributes);
     }
-    let record = change(&mut c, &root, last);
+    let record = change(&mut c, &root, last, attributes);
     let pid = Pid::from_raw(server.pid().try_into().unwrap()).unwrap();
     let reply = std::thread::scope(|scope| {
         let sent = Instant::now();
@@ -80,24 +104,28 @@ fn until_killed(server: &mut Server, first: u64, last: u64, moment: Duration) ->
     }
 }
 
-fn killed_again_and_again(mut server: Server) {
+fn killed_again_and_again(mut server: Server, attributes: Sattr3) {
     let mut random = 7u64;
     let mut next = 0;
     for kill in 0..KILLS {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let last = next + (random >> 33) % 12;
         let moment = Duration::from_micros((random >> 40) % LONGEST);
-        if let Some(record) = until_killed(&mut server, next, last, moment) {
-            let reply = server.connect().exchange(&record);
+        let unanswered = until_killed(&mut server, (next, last), attributes, moment);
+        let mut c = server.connect();
+        if let Some(record) = unanswered {
+            let reply = c.exchange(&record);
             assert_eq!(status_of(&reply), Nfsstat3::Ok, "change {last}, {moment:?} before kill {kill}");
         }
+        let root = c.root();
+        check_made(&mut c, &root, last, attributes);
         next = last + 1;
     }
 }
 
 #[test]
 fn what_a_kill_cuts_short_is_carried_out_once() {
-    killed_again_and_again(Serve::unsquashed().cached().start());
+    killed_again_and_again(Serve::unsquashed().cached().start(), mode(0o640));
 }
 
 #[test]
@@ -106,6 +134,16 @@ fn also_where_the_log_makes_changes_durable() {
     for kind in ["xfs", "ext4"] {
         let home = tempfile::tempdir().unwrap();
         let Some(disk) = LoopDisk::new(home.path(), kind, 320 << 20) else { return };
-        killed_again_and_again(disk.serve().cached().start());
+        killed_again_and_again(disk.serve().cached().start(), mode(0o640));
     }
+}
+
+/// Each takes several system calls: a server is killed between them, too.
+#[test]
+fn creations_with_more_attributes_than_a_mode_are_carried_out_once() {
+    needs_root!();
+    let mtime = SetTime::ClientTime(Nfstime3 { seconds: 1_000_000_000, nseconds: 5 });
+    let attributes =
+        Sattr3 { mode: Some(0o2750), gid: Some(1234), size: Some(5000), mtime, ..Sattr3::default() };
+    killed_again_and_again(Serve::unsquashed().cached().start(), attributes);
 }

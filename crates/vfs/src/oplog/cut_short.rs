@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | has its answer in the log | | it has a record |
 //! | else | a later one of the same name was begun | it was carried out: it had the lock |
-//! | else | each name it was to change leads where it should, and not where the log alone says | it was carried out: its answer goes into the log |
+//! | else | each name it was to change leads where it should, and not where the log alone says | it was carried out: its answer goes into the log; a creation of several system calls goes on when the client asks again ([`begun`](crate::begun)) |
 //! | else | | it was not, or recovery has taken it back: it is done when the client asks again |
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -22,7 +22,7 @@ pub(super) fn carried_out(
     found: &Found,
     cut_short: &[CutShort],
     leads_to: impl Fn(u32, &Binding) -> Result<Option<KernelHandle>, Error>,
-) -> Vec<Operation> {
+) -> Vec<CutShort> {
     if cut_short.is_empty() {
         return Vec::new();
     }
@@ -46,7 +46,7 @@ pub(super) fn carried_out(
             later.contains(&name) || leads_to(it.operation.filesystem, entry).is_ok_and(is_right)
         };
         if !has_record(it) && it.operation.entries.iter().all(so) {
-            carried_out.push(it.operation.clone());
+            carried_out.push(it.clone());
         }
         later.extend(names(&it.operation).map(|(name, _)| name));
     }
@@ -133,7 +133,7 @@ mod tests {
             let there = there.iter().find(|(name, _)| name.as_bytes() == &entry.name[..]);
             Ok(there.map(|(_, object)| handle(*object)))
         };
-        carried_out(found, &cut_short(changes), leads_to).iter().map(|it| it.number).collect()
+        carried_out(found, &cut_short(changes), leads_to).iter().map(|it| it.operation.number).collect()
     }
 
     #[test]

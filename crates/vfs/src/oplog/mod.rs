@@ -222,6 +222,12 @@ impl Filesystem {
         linked.cache.checkpoints.make_of(self)
     }
 
+    /// What a server that was killed had made for the same request: see [`Begun`](crate::begun::Begun).
+    pub(crate) fn begun(&self, asked: &Asked, dir: &Target, name: &[u8]) -> Option<Identity> {
+        let linked = self.linked()?;
+        linked.cache.begun.take(asked, (linked.number(), &dir.object.kernel, name))
+    }
+
     /// Says what is about to be carried out, under locks that keep others from these names; in case the server is killed before
     /// its record is in the log.
     pub(crate) fn under_way(&self, bindings: Bindings, asked: Option<&Asked>) -> Option<Request> {

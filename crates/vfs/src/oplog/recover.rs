@@ -117,16 +117,24 @@ pub(crate) fn settle(
     let Recovery { mut found, log, under_way, cut_short, mut last, .. } = recovery;
     let failed = |error: forebay_engine::Error| io::Error::other(error.to_string());
     let unsettled = found.changes.last_key_value().map_or(0, |(number, _)| *number);
-    let unlogged =
+    let carried_out =
         carried_out(&found, &cut_short, |filesystem, name| leads_to(filesystems, filesystem, name));
+    let (begun, unlogged): (Vec<_>, Vec<_>) = carried_out.into_iter().partition(CutShort::is_in_several);
+    for it in &begun {
+        let made =
+            it.operation.entries.first().map(|name| leads_to(filesystems, it.operation.filesystem, name));
+        if let Some(Ok(Some(object))) = made {
+            cache.begun.keep(it, object);
+        }
+    }
     if unsettled > found.settled || !unlogged.is_empty() {
         let void = decide(&found, |name, entry| leads_where_it_says(filesystems, name, entry));
         let touched = found.changes.range(found.settled + 1..).map(|(_, change)| change.filesystem);
-        let touched = touched.chain(unlogged.iter().map(|operation| operation.filesystem));
+        let touched = touched.chain(unlogged.iter().map(|it| it.operation.filesystem));
         sync(filesystems, touched.collect()).map_err(|error| io::Error::other(error.to_string()))?;
-        for operation in unlogged {
+        for it in unlogged {
             last += 1;
-            let change = answered(last, operation);
+            let change = answered(last, it.operation);
             note(cache, &Record::Change(Box::new(change.clone()))).map_err(failed)?;
             found.changes.insert(last, change);
         }
