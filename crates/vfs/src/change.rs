@@ -147,6 +147,8 @@ impl Vfs {
         let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
         let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
         let request = fs.under_way(bindings.clone(), asked.filter(|_| victim.is_some()));
+        // Until its descriptor is closed, if that is the last thing that keeps it.
+        let inside = fs.removing.enter();
         let result = renaming.before().and_then(|_| {
             let _acting = self.act_as(cred)?;
             Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
@@ -160,6 +162,7 @@ impl Vfs {
         });
         let wcc = renaming.end(result.is_ok(), &[(name, None)]);
         let gone = self.forget_if_gone(dir, victim);
+        drop(inside);
         let intent = intent.map(|intent| {
             let removal = removal.take().map(|removal| removal.carried_out(gone));
             Intent { removal, ..intent }

@@ -15,6 +15,7 @@ use crate::attr::Attr;
 use crate::cache::Linked;
 use crate::error::{Error, Result};
 use crate::export::Wait;
+use crate::gate::Gate;
 use crate::journal::{Deliver, Journal};
 use crate::known::Known;
 use crate::locate::{self, Locator};
@@ -58,6 +59,8 @@ pub(crate) struct Filesystem {
     pub(crate) removals: Mutex<Removals<Arc<Cached>>>,
     /// Held by a RENAME of a directory to another parent.
     pub(crate) moving: Mutex<()>,
+    /// Around the removal of names.
+    pub(crate) removing: Gate,
     pub(crate) scheme: Scheme,
     pub(crate) table: Table,
     pub(crate) journal: Arc<Journal>,
@@ -112,6 +115,7 @@ impl Filesystem {
             making: Arc::default(),
             removals: Mutex::default(),
             moving: Mutex::default(),
+            removing: Gate::default(),
             scheme: if kernel_handles { Scheme::Kernel } else { Scheme::Names(Locator::new(again()?)) },
             table: Table::new(budget.clone()),
             journal: Journal::open(again()?, order, budget.clone(), verifier, deliver)?,

@@ -23,6 +23,7 @@ mod downtime;
 mod error;
 mod export;
 mod fs;
+mod gate;
 mod handle;
 mod inspect;
 mod journal;

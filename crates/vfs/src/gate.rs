@@ -1,0 +1,80 @@
+//! Lets a few threads at a time do what more of them would only wait for each other in: a file system takes names away under
+//! a few locks of its own, which it hands from one sleeper to the next, and behind them all waits what frees the inodes.
+
+use std::time::Duration;
+
+use forebay_lock::{Condvar, Mutex};
+
+/// How many are let in at once. On XFS with 32 clients: with 4 a sixth more removals than without a gate, with 8 none.
+const MOST: usize = 4;
+/// Those inside may be waiting for a disk: then the others join them.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// Counts those inside.
+#[derive(Default)]
+pub(crate) struct Gate {
+    inside: Mutex<usize>,
+    left: Condvar,
+}
+
+/// Dropped when its thread is through.
+pub(crate) struct Inside<'a>(&'a Gate);
+
+impl Gate {
+    /// Waits for a moment if there are enough inside.
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        self.enter_within(PATIENCE)
+    }
+
+    fn enter_within(&self, patience: Duration) -> Inside<'_> {
+        let mut inside = self.inside.lock();
+        if *inside >= MOST {
+            inside = self.left.wait_while_for(inside, patience, |inside| *inside >= MOST);
+        }
+        *inside += 1;
+        Inside(self)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        *self.0.inside.lock() -= 1;
+        self.0.left.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    #[test]
+    fn no_more_than_that_are_inside_while_they_get_on() {
+        let (gate, inside, through) = (Gate::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 * MOST {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let entered = gate.enter_within(Duration::from_secs(600));
+                        assert!(inside.fetch_add(1, SeqCst) < MOST);
+                        std::thread::yield_now();
+                        inside.fetch_sub(1, SeqCst);
+                        drop(entered);
+                        through.fetch_add(1, SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(through.into_inner(), 4 * MOST * 200);
+    }
+
+    #[test]
+    fn who_has_waited_goes_in_all_the_same() {
+        let gate = Gate::default();
+        let inside: Vec<_> = (0..2 * MOST).map(|_| gate.enter_within(Duration::ZERO)).collect();
+        assert_eq!(inside.len(), 2 * MOST);
+        drop(inside);
+        assert_eq!(*gate.inside.lock(), 0);
+    }
+}
