@@ -306,12 +306,15 @@ impl Filesystem {
         if !wait {
             return Err(Error::WouldBlock);
         }
-        let fd = match &self.scheme {
-            Scheme::Kernel => self.open_handle(kernel)?,
-            Scheme::Names(locator) => locator.find(kernel)?,
+        let (fd, kernel) = match &self.scheme {
+            Scheme::Kernel => {
+                let inner = self.aliases.inner(kernel);
+                (self.open_inner(&inner)?, self.aliases.outer(inner)?)
+            }
+            Scheme::Names(locator) => (locator.find(kernel)?, *kernel),
         };
         let attr = self.attr_of(&rustix::fs::fstat(&fd)?);
-        Ok(self.enter(Object::new(fd, *kernel, &attr, &self.budget, &self.versions), &attr))
+        Ok(self.enter(Object::new(fd, kernel, &attr, &self.budget, &self.versions), &attr))
     }
 
     /// An object is asked for by its handle: the record of its creation has to be in the log before anything is done to it.
@@ -343,10 +346,6 @@ impl Filesystem {
     pub(crate) fn is_gone(&self, kernel: &KernelHandle) -> bool {
         let found = self.resolve(kernel, true).and_then(|object| object.raw_attr());
         found == Err(Error::Stale)
-    }
-
-    fn open_handle(&self, kernel: &KernelHandle) -> Result<OwnedFd> {
-        self.open_inner(&self.aliases.inner(kernel))
     }
 
     /// Opens what the file system itself calls so, as O_PATH.

@@ -96,8 +96,8 @@ impl std::fmt::Debug for Member {
 }
 
 impl Pool {
-    /// Opens the pool that `devices` are the members of, in any order; writes nothing. What is found of them is
-    /// durable. What members are missing or cannot be used is in [`Pool::notices`]. Whoever wants to write calls [`Pool::open_epoch`] first.
+    /// Opens the pool that `devices` are the members of, in any order; writes nothing, and what it has found is durable. What
+    /// members are missing or cannot be used is in [`Pool::notices`]. Whoever wants to write calls [`Pool::open_epoch`] first.
     ///
     /// # Errors
     /// Every refusal of the table in `pool/open.rs`.
