@@ -76,7 +76,10 @@ impl World {
                     self.crash(Crash::Kill);
                 }
                 Err(Refused::Pool(error))
-                    if troubled && self.plan.victim_fails() && !self.plan.has(Trouble::Leaving) =>
+                    if troubled
+                        && self.plan.victim_fails()
+                        && !self.plan.has(Trouble::Leaving)
+                        && !self.is_victim_the_last() =>
                 {
                     // An administrator would try again, with the bad device in a better mood or left out.
                     self.shared.tell(|| format!("the pool does not open: {error}"));
@@ -100,6 +103,12 @@ impl World {
             || self.shared.removable.lock().len() < self.disks.len();
         let found = self.disks.iter().find(|disk| disk.name() == name && changed);
         found.inspect(|disk| disk.vanish()).is_some()
+    }
+
+    /// Whether all other devices are gone: nobody would leave out the last one.
+    fn is_victim_the_last(&self) -> bool {
+        let others = self.disks.iter().enumerate().filter(|(at, _)| *at != self.plan.victim);
+        self.disks.len() > 1 && others.map(|(_, disk)| disk).all(Disk::is_gone)
     }
 
     fn leave_out_victim(&mut self) {
