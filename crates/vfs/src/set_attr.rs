@@ -19,6 +19,7 @@ impl Vfs {
         if let Err(error) = target.export.fs.can_change() {
             return Changed { result: Err(error), wcc: self.wcc_of(target), intent: None };
         }
+        // Only what the cache knows of can be outdated in it.
         let cached = target.object.link.get().is_some();
         let seen = cached.then(|| target.attr()).transpose();
         let refreshed =
