@@ -63,7 +63,7 @@ impl Shared {
         let key = kept_under(procedure, call);
         let ticket = match key.filter(|_| !begun) {
             None => ticket,
-            Some(key) => match self.cache.begin(client, key, ticket) {
+            Some(key) => match self.cache.begin(client, key, ticket, arrived) {
                 Begin::Execute(ticket) => ticket,
                 Begin::Joined => {
                     self.done();
@@ -369,7 +369,7 @@ impl Answering {
         }
         self.shared.stats.answered(self.procedure, self.arrived.elapsed(), result != Nfsstat3::Ok);
         if let Some(key) = self.key {
-            let waiting = self.shared.cache.end(self.client, key, self.reply.head());
+            let waiting = self.shared.cache.end(self.client, key, self.reply.head(), Instant::now());
             answer_waiting(waiting, &mut self.reply);
         }
         self.shared.send(self.ticket, self.reply);

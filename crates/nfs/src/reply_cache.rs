@@ -3,19 +3,24 @@
 //! A client retransmits only requests whose replies it has not received, after it has reconnected. It has a
 //! bounded number of those, so what matters is the last replies of EACH client, not the last of all: every client
 //! address has a queue of its own, and when the whole is too large the client that has been quiet longest gives
-//! way. Entries are found by address, transaction, user and a checksum of the arguments, whatever the connection: another
-//! user of the client is another caller, who must not get the first one's reply.
+//! way.
+//!
+//! Entries are found by address, transaction, user and a checksum of the whole call, whatever the connection: a client
+//! retransmits on a new one. Programs of one host, and hosts behind one address, may give different requests the same
+//! transaction number. The checksum tells their requests apart: one of them must not get the other's reply in place of
+//! its own change. Two requests that are the same to the byte cannot be told apart; so replies also expire ([`LIFETIME`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use forebay_lock::Mutex;
 use forebay_rpc::Ticket;
 use forebay_wire::rpc::{Auth, AuthSys};
 use smallvec::SmallVec;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::dispatch::Call;
 
@@ -41,8 +46,8 @@ pub struct CacheUse {
     pub in_progress: AtomicU64,
 }
 
-/// What tells one request from another: transaction, procedure, who asks, and a hash of the arguments' first bytes and
-/// their length.
+/// What tells one request from another: transaction, procedure, who asks, and a hash of the arguments, the machine's name
+/// and the groups.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RequestKey {
     pub(crate) xid: u32,
@@ -52,18 +57,18 @@ pub(crate) struct RequestKey {
     pub(crate) hash: u64,
 }
 
-/// Bytes of the arguments that go into the checksum: enough for any name, little for a large write.
-const HASHED: usize = 512;
-
 impl RequestKey {
     pub(crate) fn of(call: &Call<'_>) -> Self {
-        let user = match call.header.cred {
-            Auth::Sys(AuthSys { uid, gid, .. }) => Some((uid, gid)),
-            _ => None,
+        // Not the stamp of AUTH_SYS: a client may set another one when it sends a request again.
+        let (user, seed) = match call.header.cred {
+            Auth::Sys(AuthSys { uid, gid, machine_name, gids, .. }) => {
+                let groups = |seed, gid: &u32| xxh3_64_with_seed(&gid.to_le_bytes(), seed);
+                (Some((uid, gid)), gids.as_slice().iter().fold(xxh3_64(machine_name), groups))
+            }
+            _ => (None, 0),
         };
-        let args = call.args.rest();
-        // The same in every version: it is in the cache's log.
-        let hash = xxh3_64_with_seed(&args[..args.len().min(HASHED)], args.len() as u64);
+        // It is in the cache's log: a version that computes another one does not find the replies of this one.
+        let hash = xxh3_64_with_seed(call.args.rest(), seed);
         RequestKey { xid: call.xid(), procedure: call.header.proc, user, hash }
     }
 }
@@ -80,11 +85,18 @@ enum State {
     Answered(Arc<[u8]>),
 }
 
+/// A reply that is kept.
+#[derive(Clone, Copy)]
+struct Kept {
+    key: RequestKey,
+    since: Instant,
+}
+
 #[derive(Default)]
 struct ClientQueue {
     states: HashMap<RequestKey, State, foldhash::fast::RandomState>,
     /// Answered requests, oldest first.
-    order: VecDeque<RequestKey>,
+    order: VecDeque<Kept>,
     bytes: usize,
     last_use: u64,
 }
@@ -93,6 +105,8 @@ struct ClientQueue {
 struct Inner {
     clients: HashMap<IpAddr, ClientQueue, foldhash::fast::RandomState>,
     clock: u64,
+    /// When all clients' replies were last looked at for those that have expired.
+    swept: Option<Instant>,
 }
 
 /// The cache. One lock: it is held for a hash lookup per change, and changes wait for a disk anyway.
@@ -115,18 +129,25 @@ pub(crate) enum Begin {
 /// What must survive of one client: at least this many replies, as many as it may have unanswered.
 const PER_CLIENT: usize = 4096;
 
+/// So long a reply is kept at most. A Linux client gives a silent connection up after three minutes, waits up to five before
+/// it connects again, and then retransmits.
+const LIFETIME: Duration = Duration::from_secs(600);
+
+/// How often the replies of clients that ask for nothing are looked at.
+const SWEEP: Duration = Duration::from_secs(60);
+
 impl ReplyCache {
     pub(crate) fn new(limits: CacheLimits) -> Self {
         ReplyCache { inner: Mutex::default(), limits, usage: CacheUse::default() }
     }
 
-    /// Decides what happens to a request.
-    pub(crate) fn begin(&self, client: IpAddr, key: RequestKey, ticket: Ticket) -> Begin {
+    /// Decides what happens to a request that arrived at `now`.
+    pub(crate) fn begin(&self, client: IpAddr, key: RequestKey, ticket: Ticket, now: Instant) -> Begin {
         let mut inner = self.inner.lock();
         inner.clock += 1;
-        let now = inner.clock;
-        let queue = inner.clients.entry(client).or_default();
-        queue.last_use = now;
+        let clock = inner.clock;
+        let queue = self.queue_of(&mut inner, client, now);
+        queue.last_use = clock;
         match queue.states.get_mut(&key) {
             None => {
                 queue.states.insert(key, State::Running(SmallVec::new()));
@@ -146,13 +167,13 @@ impl ReplyCache {
         }
     }
 
-    /// Keeps the reply of an executed request; returns the retransmissions that wait for it.
-    pub(crate) fn end(&self, client: IpAddr, key: RequestKey, reply: &[u8]) -> Waiting {
+    /// Keeps the reply of a request that was executed by `now`; returns the retransmissions that wait for it.
+    pub(crate) fn end(&self, client: IpAddr, key: RequestKey, reply: &[u8], now: Instant) -> Waiting {
         let kept: Arc<[u8]> = reply.into();
         let mut inner = self.inner.lock();
-        let queue = inner.clients.entry(client).or_default();
+        let queue = self.queue_of(&mut inner, client, now);
         let before = queue.states.insert(key, State::Answered(kept));
-        queue.order.push_back(key);
+        queue.order.push_back(Kept { key, since: now });
         queue.bytes += reply.len();
         self.usage.entries.fetch_add(1, Ordering::Relaxed);
         self.usage.bytes.fetch_add(reply.len(), Ordering::Relaxed);
@@ -199,13 +220,78 @@ impl ReplyCache {
         true
     }
 
+    /// The requests of a client, without replies that have expired.
+    fn queue_of<'a>(&self, inner: &'a mut Inner, client: IpAddr, now: Instant) -> &'a mut ClientQueue {
+        if inner.swept.is_none_or(|swept| now.saturating_duration_since(swept) > SWEEP) {
+            inner.swept = Some(now);
+            inner.clients.retain(|_, queue| {
+                self.expire(queue, now);
+                !queue.states.is_empty()
+            });
+        }
+        let queue = inner.clients.entry(client).or_default();
+        self.expire(queue, now);
+        queue
+    }
+
+    fn expire(&self, queue: &mut ClientQueue, now: Instant) {
+        let expired = |kept: &Kept| now.saturating_duration_since(kept.since) > LIFETIME;
+        while queue.order.front().is_some_and(expired) {
+            self.drop_oldest(queue);
+        }
+    }
+
     fn drop_oldest(&self, queue: &mut ClientQueue) {
-        if let Some(key) = queue.order.pop_front()
+        if let Some(Kept { key, .. }) = queue.order.pop_front()
             && let Some(State::Answered(reply)) = queue.states.remove(&key)
         {
             queue.bytes -= reply.len();
             self.usage.entries.fetch_sub(1, Ordering::Relaxed);
             self.usage.bytes.fetch_sub(reply.len(), Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 8));
+
+    fn cache() -> ReplyCache {
+        ReplyCache::new(CacheLimits { entries: 1000, bytes: 1 << 20 })
+    }
+
+    fn key(xid: u32) -> RequestKey {
+        RequestKey { xid, procedure: 8, user: None, hash: 7 }
+    }
+
+    impl ReplyCache {
+        fn has(&self, client: IpAddr, xid: u32, now: Instant) -> bool {
+            self.queue_of(&mut self.inner.lock(), client, now).states.contains_key(&key(xid))
+        }
+    }
+
+    #[test]
+    fn a_reply_is_kept_for_its_lifetime_and_no_longer() {
+        let (cache, begun) = (cache(), Instant::now());
+        let later = begun + LIFETIME / 2;
+        cache.end(CLIENT, key(1), b"first", begun);
+        cache.end(CLIENT, key(2), b"second", later);
+        assert!(cache.has(CLIENT, 1, begun + LIFETIME));
+        let expired = begun + LIFETIME + Duration::from_millis(1);
+        assert_eq!([1, 2].map(|xid| cache.has(CLIENT, xid, expired)), [false, true]);
+        assert_eq!(cache.usage.entries.load(Ordering::Relaxed), 1);
+        assert_eq!(cache.usage.bytes.load(Ordering::Relaxed), b"second".len());
+    }
+
+    #[test]
+    fn replies_of_a_client_that_asks_for_nothing_expire_too() {
+        let (cache, begun) = (cache(), Instant::now());
+        cache.end(CLIENT, key(1), b"reply", begun);
+        cache.end(OTHER, key(1), b"reply", begun + LIFETIME + SWEEP);
+        assert_eq!(cache.usage.entries.load(Ordering::Relaxed), 1);
+        assert_eq!(cache.inner.lock().clients.len(), 1);
     }
 }

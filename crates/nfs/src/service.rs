@@ -90,10 +90,12 @@ impl Nfs {
         Ok(Nfs { shared, data: Arc::new(data), writes, names })
     }
 
-    /// Keeps the replies of changes made before this start, as [`Vfs::set_cache`] returned them.
+    /// Keeps the replies of changes made before this start, as [`Vfs::set_cache`] returned them. However long no server ran,
+    /// they are kept as long as if they were just given: their clients could not ask.
     pub fn recall(&self, answers: &[Box<[u8]>]) {
+        let now = Instant::now();
         for answer in answers.iter().filter_map(|bytes| Answer::decode(bytes)) {
-            self.shared.cache.end(answer.client, answer.key, answer.reply);
+            self.shared.cache.end(answer.client, answer.key, answer.reply, now);
         }
     }
 

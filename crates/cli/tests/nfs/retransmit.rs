@@ -104,6 +104,60 @@ fn another_request_with_the_same_transaction_is_executed() {
     c.attr(&root);
 }
 
+/// Programs of one host, and hosts behind one address, give different requests the same transaction number: their requests
+/// may begin with the same bytes and be equally long.
+#[test]
+fn another_request_that_differs_in_its_last_bytes_only_is_executed() {
+    let server = Serve::new().start();
+    let (mut c, mut other) = (server.connect(), server.connect());
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    let mut contents = vec![7; 8192];
+    for last in [1, 2, 3] {
+        contents[8191] = last;
+        let one = if last % 2 == 0 { &mut other } else { &mut c };
+        one.xid = 1000;
+        one.write(&file, 0, &contents, StableHow::FileSync).unwrap();
+        assert!(c.read(&file, 0, 9000).unwrap().data == contents, "write {last} was not executed");
+    }
+    let (long, short) = (vec![b'n'; 255], vec![b'n'; 254]);
+    let names = [&long[..], &[&short[..], b"a"].concat(), &[&short[..], b"b"].concat()];
+    c.new_file(&root, names[0], 0o644);
+    for (from, to) in [(0, 1), (1, 0), (0, 2)] {
+        let one = if to == 1 { &mut other } else { &mut c };
+        one.xid = 2000;
+        one.rename((&root, names[from]), (&root, names[to])).unwrap();
+        assert!(c.lookup(&root, names[to]).is_ok(), "the rename to {to} was not executed");
+    }
+    for text in [[b't'; 1000], [b'u'; 1000]] {
+        let text = [&[b't'; 999][..], &text[..1]].concat();
+        let one = if text[999] == b't' { &mut c } else { &mut other };
+        one.xid = 3000;
+        one.symlink(&root, b"l", &text).unwrap();
+        let link = c.find(&root, b"l");
+        assert!(c.readlink(&link).unwrap().0 == text);
+        c.remove(&root, b"l").unwrap();
+    }
+}
+
+#[test]
+fn another_machine_behind_the_same_address_gets_its_own_reply() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let args = CreateArgs { target: name(&root, b"f"), how: CreateHow::Guarded(mode(0o644)) };
+    let record = call(&mut c, Procedure::Create, &args);
+    assert_eq!(status_of(&c.exchange(&record)), Nfsstat3::Ok);
+    let at = record.windows(4).position(|bytes| bytes == b"test").unwrap();
+    let mut theirs = record.clone();
+    theirs[at..at + 4].copy_from_slice(b"host");
+    assert_eq!(status_of(&server.connect().exchange(&theirs)), Nfsstat3::Exist);
+    // The stamp of the credential, which comes before the name and its length, may be another one each time.
+    let mut again = record;
+    again[at - 8..at - 4].copy_from_slice(&[1, 2, 3, 4]);
+    assert_eq!(status_of(&server.connect().exchange(&again)), Nfsstat3::Ok);
+}
+
 #[test]
 fn another_user_never_gets_the_first_ones_reply() {
     let server = Serve::unsquashed().start();
