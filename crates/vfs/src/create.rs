@@ -11,12 +11,13 @@ use crate::attr::{Attr, SetAttr, SetTime, Time};
 use crate::change::{Changed, Renaming, c_name, changeable, metadata};
 use crate::cred::Cred;
 use crate::error::{Error, Result};
-use crate::export::{Target, Vfs};
+use crate::export::{Target, Vfs, Wait};
 use crate::object::Object;
 use crate::oplog::{self, Did, Rights, binding};
 use crate::set_attr::timespec;
 use crate::sys::{KernelHandle, proc_path};
 use crate::under_way::{self, Asked};
+use crate::verdicts::want;
 
 /// How CREATE treats a name that is taken (RFC 1813 createmode3).
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +96,17 @@ fn open_new_with_times(dir: &Object, name: &[u8], atime: Time, mtime: Time) -> R
 
 type Made = (Target, Attr);
 
+/// A request to make an object.
+struct Wanted<'a> {
+    cred: &'a Cred,
+    /// The size that was asked for.
+    size: Option<u64>,
+    /// The length of a symbolic link's text that is too long for a record, in bytes.
+    unrecorded: Option<usize>,
+    /// The request, if it may not be carried out twice.
+    asked: Option<Cow<'a, Asked>>,
+}
+
 /// What came of it, and what it takes to make it again, if it was made.
 type Making = (Made, Option<New>);
 
@@ -120,7 +132,7 @@ impl Vfs {
             // Its times, which it has before its name, tell whether it is done.
             Create::Exclusive(_) => (SetAttr::default(), None),
         };
-        self.make_name(dir, name, (size, true, asked), |vfs, begun| {
+        self.make_name(dir, name, Wanted { cred, size, unrecorded: None, asked }, |vfs, begun| {
             if let Some(made) = vfs.go_on(dir, name, begun, set, cred)? {
                 return Ok((made, Some(New::Plain)));
             }
@@ -207,9 +219,12 @@ impl Vfs {
             Special::Character(major, minor) | Special::Block(major, minor) => New::Device(major, minor),
             Special::Directory | Special::Fifo | Special::Socket => New::Plain,
         };
-        let recorded = !matches!(special, Special::Symlink(text) if text.len() > oplog::TEXT_MAX);
+        let unrecorded = match special {
+            Special::Symlink(text) => Some(text.len()).filter(|len| *len > oplog::TEXT_MAX),
+            _ => None,
+        };
         let asked = asked.map(|asked| asked_of(set, asked));
-        self.make_name(dir, name, (None, recorded, asked), |vfs, begun| {
+        self.make_name(dir, name, Wanted { cred, size: None, unrecorded, asked }, |vfs, begun| {
             let without_size = SetAttr { size: None, ..*set };
             if let Some(made) = vfs.go_on(dir, name, begun, without_size, cred)? {
                 return Ok((made, Some(new)));
@@ -256,14 +271,25 @@ impl Vfs {
         self.finish(Target { export: dir.export.clone(), object }, attr, set, cred).map(Some)
     }
 
+    /// Fails if the kernel is about to refuse a symbolic link with a text of `len` bytes, since checkpoints come first. The
+    /// directory is locked, with these attributes.
+    fn may_link(&self, dir: &Target, attr: &Attr, name: &[u8], len: usize, cred: &Cred) -> Result<()> {
+        self.require(dir, cred, attr, want::EXECUTE, Wait::Yes)?;
+        // A name that is taken counts before a directory that may not be written, as for symlink(2).
+        if !under_way::is_free(dir, name) {
+            return Err(Error::Os(Errno::EXIST));
+        }
+        self.require(dir, cred, attr, want::WRITE, Wait::Yes)?;
+        if len > dir.export.fs.longest_link()? { Err(Error::Os(Errno::NAMETOOLONG)) } else { Ok(()) }
+    }
+
     /// Runs `make` with the directory locked and reports the change of the directory; `make` is told what an earlier server had
-    /// made for the same request, if it was killed then. `size` is set if there is one. Unless `recorded`, the log may not have it.
-    /// `asked` is there if it may not be done twice.
+    /// made for the same request, if it was killed then.
     fn make_name(
         &self,
         dir: &Target,
         name: &[u8],
-        (size, recorded, asked): (Option<u64>, bool, Option<Cow<'_, Asked>>),
+        Wanted { cred, size, unrecorded, asked }: Wanted<'_>,
         make: impl FnOnce(&Self, Option<KernelHandle>) -> Result<Making>,
     ) -> Changed<Made> {
         if let Err(error) = changeable(dir, name) {
@@ -272,11 +298,16 @@ impl Vfs {
         let fs = &dir.export.fs;
         let renaming = Renaming::begin(dir);
         let ticket = fs.linked().map(|_| fs.making.begin());
-        let covered = || if recorded { Ok(()) } else { fs.without_record() };
+        let covered = || unrecorded.map_or(Ok(()), |_| fs.without_record());
+        let allowed = renaming.before().and_then(|attr| {
+            unrecorded
+                .map_or(Ok(()), |len| self.may_link(dir, &attr, name, len, cred))
+                .and_then(|()| covered())
+        });
         let begun = asked.as_ref().and_then(|asked| fs.begun(asked, dir, name));
         let asked = asked.filter(|_| under_way::is_free(dir, name));
         let request = fs.under_way([binding(dir, name, None, None)].into_iter().collect(), asked.as_deref());
-        let result = renaming.before().and_then(|_| covered()).and_then(|()| make(self, begun));
+        let result = allowed.and_then(|()| make(self, begun));
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|((target, _), _)| target.object.kernel);
         let mut sized = Ok(());
@@ -311,7 +342,7 @@ impl Vfs {
             return Ok((target, attr));
         }
         let change = target.object.begin_change();
-        let applied = self.apply(&target, &attr, cred, &set);
+        let applied = self.apply(&target, &attr, cred, &set, &mut false);
         drop(change);
         applied?;
         let attr = target.object.attr()?;

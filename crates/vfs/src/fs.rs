@@ -418,6 +418,18 @@ impl Filesystem {
         }
     }
 
+    /// The longest text that a symbolic link may have, in bytes.
+    pub(crate) fn longest_link(&self) -> Result<usize> {
+        /// Of a path, without its NUL.
+        const PATH: usize = 4095;
+        Ok(match self.magic {
+            XFS => 1023,
+            // A block, with a NUL.
+            EXT4 => PATH.min(rustix::fs::fstatfs(&self.mount)?.f_bsize as usize - 1),
+            _ => PATH,
+        })
+    }
+
     /// The most hard links a file may have.
     pub(crate) fn max_links(&self) -> u32 {
         match self.magic {

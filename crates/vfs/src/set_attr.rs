@@ -26,14 +26,15 @@ impl Vfs {
             seen.and_then(|attr| attr.map_or(Ok(()), |attr| self.refresh(target, &attr, Wait::Yes)));
         let _alone = target.object.changing.write();
         let change = target.object.begin_change();
+        // Even a failure may have changed something: several attributes are several system calls. What was refused before
+        // the first of them needs no record, and no commit of the journal.
+        let mut changed = false;
         let result = refreshed.and(change.before).and_then(|attr| match guard {
             Some(ctime) if ctime != attr.ctime => Err(Error::NotSync),
-            _ => self.apply(target, &attr, cred, set),
+            _ => self.apply(target, &attr, cred, set, &mut changed),
         });
         let logged = change.after().and_then(|attr| oplog::object(target, &attr, None));
         let wcc = change.end();
-        // Even a failure may have changed something: several attributes are several system calls.
-        let changed = !set.is_empty() && result != Err(Error::NotSync);
         let mut made = Ok(());
         let intent = changed.then(|| {
             let fs = &target.export.fs;
@@ -45,8 +46,16 @@ impl Vfs {
         Changed { result: result.and(made), wcc, intent }
     }
 
-    /// Applies `set` as the caller; the kernel decides.
-    pub(crate) fn apply(&self, target: &Target, attr: &Attr, cred: &Cred, set: &SetAttr) -> Result<()> {
+    /// Applies `set` as the caller; the kernel decides. Sets `changed` once the object may be another one than before, also
+    /// if the result is an error.
+    pub(crate) fn apply(
+        &self,
+        target: &Target,
+        attr: &Attr,
+        cred: &Cred,
+        set: &SetAttr,
+        changed: &mut bool,
+    ) -> Result<()> {
         let (object, fs) = (&target.object, &target.export.fs);
         if let Some(size) = set.size {
             match attr.kind {
@@ -74,15 +83,18 @@ impl Vfs {
             linked.object(object)?;
         }
         let others = set.uid.is_some_and(|uid| uid != attr.uid) || set.gid.is_some_and(|gid| gid != attr.gid);
-        if let Some(linked) = fs.linked().filter(|_| others) {
+        // The kernel refuses everybody else: nothing is destaged for that.
+        let may_give = self.privileged && cred.uid() == 0 || self.owns(cred, attr);
+        if let Some(linked) = fs.linked().filter(|_| others && may_give) {
             linked.settle_charge(fs, object, attr);
         }
         let _own = fs.own_change(object);
         let mut acting = self.act_as(cred)?;
-        change_owner_and_mode(object, set)?;
+        change_owner_and_mode(object, set, changed)?;
         if let Some((fd, size)) = writer {
             // The cache works on the backing file as the server.
             drop(acting);
+            *changed = true;
             self.resize_cached(fs, object, size, mtime)?;
             acting = self.act_as(cred)?;
             // Of the caller's own: the kernel takes set-id bits away.
@@ -95,6 +107,7 @@ impl Vfs {
             let times =
                 Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
             rustix::fs::utimensat(object.path(), c"", &times, AtFlags::EMPTY_PATH)?;
+            *changed = true;
         }
         drop(acting);
         if set.mtime != SetTime::Keep {
@@ -104,14 +117,16 @@ impl Vfs {
     }
 }
 
-/// As whoever the thread acts as.
-fn change_owner_and_mode(object: &Object, set: &SetAttr) -> Result<()> {
+/// As whoever the thread acts as. Sets `changed` once one of them was.
+fn change_owner_and_mode(object: &Object, set: &SetAttr, changed: &mut bool) -> Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
         let (uid, gid) = (set.uid.map(rustix::fs::Uid::from_raw), set.gid.map(rustix::fs::Gid::from_raw));
         rustix::fs::chownat(object.path(), c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        *changed = true;
     }
     if let Some(mode) = set.mode {
         sys::chmod(object.path(), mode & 0o7777)?;
+        *changed = true;
     }
     Ok(())
 }

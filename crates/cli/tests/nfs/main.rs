@@ -20,6 +20,7 @@ mod connections;
 mod crashes;
 mod cut_short;
 mod data;
+mod denied;
 mod durability;
 mod exports;
 mod faults;
