@@ -17,8 +17,9 @@ use forebay_wire::xdr::Encode;
 
 use crate::answer::Answer;
 use crate::caller::client_address;
-use crate::convert::{fattr, guard_time, handle, set_attr, status, wcc};
+use crate::convert::{fattr, guard_time, handle, status, wcc};
 use crate::dispatch::{Call, Stop, done, failure, success};
+use crate::limits::{self, set_attr};
 use crate::reply_cache::{Begin, RequestKey, Waiting};
 use crate::service::{At, Shared};
 
@@ -246,11 +247,7 @@ impl Shared {
         };
         let at = self.at_to_change(call, &place.dir)?;
         let special = special.ok_or(Stop::Fail(Nfsstat3::Badtype))?;
-        if let Special::Symlink(text) = special
-            && (text.is_empty() || text.contains(&0))
-        {
-            return Err(Stop::Fail(Nfsstat3::Inval));
-        }
+        limits::special(&special)?;
         let set = set_attr(&attributes).ok_or(Stop::Fail(Nfsstat3::Inval))?;
         let asked = asked(procedure, call);
         let changed = self.vfs.make(&at.target, place.name, special, &set, &at.caller.cred, Some(&asked));

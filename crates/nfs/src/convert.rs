@@ -1,9 +1,7 @@
 //! Between the file system's types and the protocol's.
 
-use forebay_vfs::{Attr, Errno, Error, FileType, Handle, SetAttr, SetTime, Time, Wcc};
-use forebay_wire::nfs3::{
-    self, Fattr3, FileHandle, Ftype3, Nfsstat3, Nfstime3, Sattr3, Specdata3, WccAttr, WccData,
-};
+use forebay_vfs::{Attr, Errno, Error, FileType, Handle, Time, Wcc};
+use forebay_wire::nfs3::{Fattr3, FileHandle, Ftype3, Nfsstat3, Nfstime3, Specdata3, WccAttr, WccData};
 
 /// The status for an error (RFC 1813 section 2.6). Errors without a code of their own become NFS3ERR_IO.
 pub(crate) fn status(error: Error) -> Nfsstat3 {
@@ -50,11 +48,6 @@ fn errno_status(errno: Errno) -> Nfsstat3 {
 fn time(time: Time) -> Nfstime3 {
     // The protocol's seconds are unsigned 32 bits: times beyond them show as the nearest that fits.
     Nfstime3 { seconds: time.sec.clamp(0, u32::MAX.into()) as u32, nseconds: time.nsec }
-}
-
-/// A time from the wire; `None` if its nanoseconds are not.
-fn checked_time(time: Nfstime3) -> Option<Time> {
-    (time.nseconds < 1_000_000_000).then_some(Time { sec: time.seconds.into(), nsec: time.nseconds })
 }
 
 pub(crate) fn guard_time(time: Nfstime3) -> Time {
@@ -107,27 +100,6 @@ pub(crate) fn handle(handle: &Handle) -> FileHandle {
     FileHandle::new(handle.as_slice()).unwrap_or_else(|| unreachable!("handles fit the protocol"))
 }
 
-/// What a client asks to set; `None` if a time or an id is not one.
-pub(crate) fn set_attr(set: &Sattr3) -> Option<SetAttr> {
-    // To chown(2) the largest number means "leave it".
-    if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
-        return None;
-    }
-    let time = |set| match set {
-        nfs3::SetTime::DontChange => Some(SetTime::Keep),
-        nfs3::SetTime::ServerTime => Some(SetTime::Now),
-        nfs3::SetTime::ClientTime(time) => checked_time(time).map(SetTime::To),
-    };
-    Some(SetAttr {
-        mode: set.mode,
-        uid: set.uid,
-        gid: set.gid,
-        size: set.size,
-        atime: time(set.atime)?,
-        mtime: time(set.mtime)?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,11 +108,5 @@ mod tests {
     fn times_outside_the_protocol_show_as_the_nearest() {
         assert_eq!(time(Time { sec: -5, nsec: 7 }).seconds, 0);
         assert_eq!(time(Time { sec: 1 << 40, nsec: 7 }).seconds, u32::MAX);
-    }
-
-    #[test]
-    fn a_time_with_too_many_nanoseconds_is_refused() {
-        let bad = nfs3::SetTime::ClientTime(Nfstime3 { seconds: 1, nseconds: 1_000_000_000 });
-        assert_eq!(set_attr(&Sattr3 { mtime: bad, ..Sattr3::default() }), None);
     }
 }

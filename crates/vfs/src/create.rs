@@ -124,6 +124,10 @@ impl Vfs {
             Create::Unchecked(set) | Create::Guarded(set) => set.size,
             Create::Exclusive(_) => None,
         };
+        if size.is_some_and(|size| size > dir.export.fs.largest_file) {
+            let result = Err(Error::Os(Errno::FBIG));
+            return Changed { result, wcc: self.wcc_of(dir), intent: None };
+        }
         let (set, asked) = match how {
             Create::Guarded(set) => (set, asked.map(|asked| asked_of(&set, asked))),
             Create::Unchecked(set) => {

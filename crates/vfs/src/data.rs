@@ -247,8 +247,9 @@ impl Vfs {
     }
 
     /// What must become durable for COMMIT: nothing if the file has no unstable data. The count is to be
-    /// given to [`Vfs::committed`] once the intent is durable.
+    /// given to [`Vfs::committed`] once the intent is durable. A range that no file can have is all of this one.
     pub fn commit_range(&self, target: &Target, cred: &Cred, offset: u64, count: u64) -> (Changed<()>, u64) {
+        let (offset, count) = within(offset, count, target.export.fs.largest_file);
         let errors = target.object.uncommitted.errors();
         let seen = target.object.uncommitted.writes();
         let attr = target.attr();
@@ -272,6 +273,16 @@ impl Vfs {
     /// A COMMIT of the whole file became durable.
     pub fn committed(&self, target: &Target, seen: u64) {
         target.object.uncommitted.committed(seen);
+    }
+}
+
+/// What to sync for a COMMIT of `count` bytes at `offset` in a file that can have `largest` bytes; a count of 0 is
+/// everything behind the offset. RFC 1813 section 3.3.21 has no error for a bad range, and a Linux server takes it as here.
+fn within(offset: u64, count: u64, largest: u64) -> (u64, u64) {
+    match offset.checked_add(count) {
+        _ if offset >= largest => (0, 0),
+        Some(end) if end <= largest => (offset, count),
+        _ => (offset, 0),
     }
 }
 
@@ -305,4 +316,27 @@ pub(crate) fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result
         }
     }
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_reaches_no_further_than_a_file_can() {
+        let largest = i64::MAX as u64;
+        for (asked, synced) in [
+            ((0, 0), (0, 0)),
+            ((4096, 0), (4096, 0)),
+            ((0, largest), (0, largest)),
+            ((1, largest), (1, 0)),
+            ((largest - 1, 1), (largest - 1, 1)),
+            ((largest - 1, 2), (largest - 1, 0)),
+            ((largest, 0), (0, 0)),
+            ((1 << 63, 1), (0, 0)),
+            ((u64::MAX, u64::MAX), (0, 0)),
+        ] {
+            assert_eq!(within(asked.0, asked.1, largest), synced, "{asked:?}");
+        }
+    }
 }

@@ -440,14 +440,30 @@ impl Filesystem {
     }
 }
 
-/// The largest file that the file system can hold and this process may write, in bytes.
+/// The largest file that the file system can hold and this process may write, in bytes: what an unnamed file can be
+/// lengthened to. A write beyond it that the cache had accepted could never be destaged.
 fn largest_file(root: &OwnedFd, magic: i64) -> Result<u64> {
-    let holds = match magic {
-        EXT4 => rustix::fs::fstatvfs(root)?.f_bsize.saturating_mul(u64::from(u32::MAX)),
-        _ => i64::MAX as u64,
-    };
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    Ok(limit.map_or(holds, |limit| holds.min(limit)))
+    let most = (i64::MAX as u64).min(limit.unwrap_or(u64::MAX));
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let Ok(probe) = rustix::fs::openat(root, c".", flags, Mode::RUSR | Mode::WUSR) else {
+        let holds = match magic {
+            EXT4 => rustix::fs::fstatvfs(root)?.f_bsize.saturating_mul(u64::from(u32::MAX)),
+            _ => i64::MAX as u64,
+        };
+        return Ok(holds.min(most));
+    };
+    let holds = |size| rustix::fs::ftruncate(&probe, size) != Err(Errno::FBIG);
+    if holds(most) {
+        return Ok(most);
+    }
+    // It holds `least` bytes and not `beyond`.
+    let (mut least, mut beyond) = (0, most);
+    while beyond - least > 1 {
+        let middle = least + (beyond - least) / 2;
+        if holds(middle) { least = middle } else { beyond = middle }
+    }
+    Ok(least)
 }
 
 /// The name of a file system type for people.

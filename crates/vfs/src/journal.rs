@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -108,7 +108,7 @@ pub struct JournalStats {
     pub batches: AtomicU64,
     /// Acknowledgements they carried.
     pub operations: AtomicU64,
-    /// Acknowledgements that turned into errors.
+    /// Acknowledgements that turned into errors since something could not be made durable.
     pub failures: AtomicU64,
     /// How long batches took.
     pub latency: Recorder,
@@ -122,6 +122,25 @@ struct Entry {
     intent: Intent,
     done: Done,
 }
+
+/// Why an intent is not durable.
+#[derive(Clone, Copy, Debug)]
+enum Failed {
+    /// A sync failed: what it covered may be lost, and the verifier has changed.
+    Sync(Error),
+    /// No sync was tried, so nothing is lost: the same request may succeed later.
+    Untried(Error),
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Sync(error) | Failed::Untried(error) => error,
+        }
+    }
+}
+
+type Synced = std::result::Result<(), Failed>;
 
 #[derive(Default)]
 struct Queue {
@@ -199,9 +218,9 @@ impl Journal {
         if let Some(data) = &intent.data
             && (data.len == 0 || data.len > SMALL)
             && self.order == Order::Journal
-            && let Err(error) = self.written_back(data)
+            && let Err(failed) = self.written_back(data)
         {
-            return self.finish(done, Err(error));
+            return self.finish(done, Err(failed));
         }
         let lane = self.lane(&intent);
         let mut queue = lane.lock();
@@ -246,14 +265,12 @@ impl Journal {
             let wait = |file| self.wait(Intent { data: Some(data(file)), ..Intent::default() });
             return files.iter().map(wait).collect();
         }
-        for file in files {
-            // The error, if any, is reported by the pass that waits.
-            let _ = self.write_back(&data(file), false);
-        }
+        files.iter().for_each(|file| self.start_write_back(&data(file)));
         let wait = |file: &(Arc<Object>, u64)| {
             let uncommitted = &file.0.uncommitted;
+            let fd = file.0.writer(&self.budget, true)?;
             uncommitted.synced(file.1, || {
-                let result = self.write_back(&data(file), true);
+                let result = sys::sync_file_range(fd, 0, 0, true).map_err(Error::from);
                 // Whoever calls this still has the data; clients with unstable data of the same file may not.
                 if uncommitted.writes() > 0 { self.or_lost(result) } else { result }
             })
@@ -321,22 +338,33 @@ impl Journal {
         }
     }
 
-    fn finish(&self, done: Done, result: Result<()>) {
+    fn finish(&self, done: Done, result: Synced) {
         self.stats.operations.fetch_add(1, Ordering::Relaxed);
-        if result.is_err() {
+        if matches!(result, Err(Failed::Sync(_))) {
             self.stats.failures.fetch_add(1, Ordering::Relaxed);
         }
-        done(result);
+        done(result.map_err(Error::from));
     }
 
-    fn write_back(&self, data: &Data, wait: bool) -> Result<()> {
-        let fd = data.object.writer(&self.budget, true)?;
-        Ok(sys::sync_file_range(fd, data.offset, data.len, wait)?)
+    /// The descriptor that reports what became of the contents. An error says nothing about them: no sync was tried.
+    fn opened<'a>(&self, object: &'a Object) -> std::result::Result<BorrowedFd<'a>, Failed> {
+        object.writer(&self.budget, true).map_err(Failed::Untried)
+    }
+
+    /// Begins to write the bytes back.
+    fn start_write_back(&self, data: &Data) {
+        if let Ok(fd) = self.opened(&data.object) {
+            // The error, if any, is reported by the pass that waits.
+            let _ = sys::sync_file_range(fd, data.offset, data.len, false);
+        }
     }
 
     /// Waits until the bytes are on the device.
-    fn written_back(&self, data: &Data) -> Result<()> {
-        data.object.uncommitted.synced(data.errors, || self.or_lost(self.write_back(data, true)))
+    fn written_back(&self, data: &Data) -> Synced {
+        let fd = self.opened(&data.object)?;
+        let sync =
+            || self.or_lost(sys::sync_file_range(fd, data.offset, data.len, true).map_err(Error::from));
+        data.object.uncommitted.synced(data.errors, sync).map_err(Failed::Sync)
     }
 
     /// A failed sync changes the verifier before anybody can be answered who relies on it.
@@ -344,26 +372,25 @@ impl Journal {
         result.inspect_err(|_| self.verifier.lost())
     }
 
-    fn sync(&self, batch: &[Entry]) -> Vec<Result<()>> {
+    fn sync(&self, batch: &[Entry]) -> Vec<Synced> {
         match self.order {
             Order::Journal => self.sync_journal(batch),
             Order::PerObject => self.sync_each(batch),
         }
     }
 
-    fn sync_journal(&self, batch: &[Entry]) -> Vec<Result<()>> {
+    fn sync_journal(&self, batch: &[Entry]) -> Vec<Synced> {
         let small = |entry: &Entry| entry.intent.data.clone().filter(|data| (1..=SMALL).contains(&data.len));
         let several = batch.iter().filter(|entry| small(entry).is_some()).nth(1).is_some();
         if several {
             for data in batch.iter().filter_map(small) {
-                // The error, if any, is reported by the pass that waits.
-                let _ = self.write_back(&data, false);
+                self.start_write_back(&data);
             }
         }
-        let mut results: Vec<_> =
+        let mut results: Vec<Synced> =
             batch.iter().map(|entry| small(entry).map_or(Ok(()), |data| self.written_back(&data))).collect();
         if let Err(error) = self.or_lost(self.commit_marker()) {
-            results.fill(Err(error));
+            results.fill(Err(Failed::Sync(error)));
         }
         results
     }
@@ -384,7 +411,7 @@ impl Journal {
     }
 
     /// Syncs every object of the batch once, however many of its requests touched it.
-    fn sync_each(&self, batch: &[Entry]) -> Vec<Result<()>> {
+    fn sync_each(&self, batch: &[Entry]) -> Vec<Synced> {
         let mut synced: HashMap<*const Object, Result<()>> = HashMap::new();
         let mut sync = |object: &Arc<Object>, errors: u64| -> Result<()> {
             let sync = || self.or_lost(self.sync_object(object));
@@ -399,7 +426,7 @@ impl Journal {
             // Every object is tried even after one failed: another request may depend on it alone.
             data.chain(metadata).map(|(object, errors)| sync(object, errors)).fold(Ok(()), Result::and)
         };
-        batch.iter().map(&mut each).collect()
+        batch.iter().map(|entry| each(entry).map_err(Failed::Sync)).collect()
     }
 
     fn sync_object(&self, object: &Object) -> Result<()> {

@@ -59,7 +59,7 @@ impl Vfs {
         let (object, fs) = (&target.object, &target.export.fs);
         if let Some(size) = set.size {
             match attr.kind {
-                FileType::RegularFile if size > i64::MAX as u64 => return Err(Error::Os(Errno::FBIG)),
+                FileType::RegularFile if size > fs.largest_file => return Err(Error::Os(Errno::FBIG)),
                 FileType::RegularFile => {}
                 FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
                 _ => return Err(Error::INVALID),

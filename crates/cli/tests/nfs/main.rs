@@ -36,6 +36,7 @@ mod log_faults;
 mod logged;
 mod mounting;
 mod names;
+mod numbers;
 mod objects;
 mod pool_errors;
 mod pools_in_turn;
