@@ -57,7 +57,7 @@ fn describe(settings: &Settings) -> String {
         let _ = writeln!(text, "cache = {:?}", settings.cache.devices);
     }
     let _ = writeln!(text, "cache_size = {}\nram = {}", settings.cache.size, settings.cache.ram);
-    let _ = writeln!(text, "portmap = \"{}\"", settings.portmap);
+    let _ = writeln!(text, "portmap = \"{}\"\nsandbox = \"{}\"", settings.portmap, settings.sandbox);
     let _ = writeln!(text, "\n[limits]");
     for limit in LIMITS {
         let value = limit.show(&settings.limits);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use forebay_config::{
-    ClientRule, Flags, LIMITS, Limits, LogFormat, LogLevel, Mode, Portmap, Squash, parse_size,
+    ClientRule, Flags, LIMITS, Limits, LogFormat, LogLevel, Mode, Portmap, Sandbox, Squash, parse_size,
 };
 
 use crate::args::one_of;
@@ -65,6 +65,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "answer",
           value_parser = one_of(Portmap::ALL))]
     portmap: Option<Portmap>,
+    /// Filter of the process's own system calls: on (an unknown call fails, and an event says so), strict (it ends the server)
+    /// or off [default: on]
+    #[arg(long, value_name = "HOW", value_parser = one_of(Sandbox::ALL))]
+    sandbox: Option<Sandbox>,
     #[command(flatten, next_help_heading = "Access to DIR")]
     access: AccessArgs,
     #[command(flatten)]
@@ -155,6 +159,7 @@ impl ServeArgs {
             ram: self.ram,
             format_cache: self.format_cache,
             portmap: self.portmap,
+            sandbox: self.sandbox,
             allow: self.access.allow,
             read_only: self.access.read_only,
             squash: self.access.squash,

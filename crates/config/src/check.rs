@@ -14,7 +14,7 @@ use crate::file::{Draft, DraftClient, DraftExport};
 use crate::hash::{fnv1a, fold32};
 use crate::listen::{default_listen, is_loopback, overlap};
 use crate::problem::{Collector, Origin};
-use crate::settings::{Limits, Portmap, Settings};
+use crate::settings::{Limits, Portmap, Sandbox, Settings};
 use crate::state::{instance_name, resolved, state_base};
 use crate::table::Located;
 
@@ -42,6 +42,7 @@ pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settin
         cache,
         exports,
         portmap: draft.portmap.map_or(Portmap::Off, |portmap| portmap.value),
+        sandbox: draft.sandbox.unwrap_or(Sandbox::On),
         limits: draft.limits,
         log: draft.log,
     }

@@ -11,7 +11,7 @@ use crate::export::{Access, Squash, parse_networks};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin};
-use crate::settings::{Limits, Log, Mode, Portmap};
+use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
 use crate::table::{Located, TableReader};
 
 /// What was said about the settings so far; what was not said is absent.
@@ -22,6 +22,7 @@ pub(crate) struct Draft {
     pub(crate) mode: Option<Located<Mode>>,
     pub(crate) cache: CacheDraft,
     pub(crate) portmap: Option<Located<Portmap>>,
+    pub(crate) sandbox: Option<Sandbox>,
     pub(crate) limits: Limits,
     /// Place of `connection_memory`, for the check against `memory`.
     pub(crate) connection_memory: Option<Origin>,
@@ -70,6 +71,7 @@ pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
     draft.cache.size = root.parsed("cache_size", problems, parse_device_size);
     draft.cache.ram = root.parsed("ram", problems, parse_ram);
     draft.portmap = root.parsed("portmap", problems, str::parse);
+    draft.sandbox = root.parsed("sandbox", problems, str::parse).map(|sandbox| sandbox.value);
     if let Some(mut table) = root.table("limits", "[limits]", problems) {
         for limit in LIMITS {
             let set = table.parsed(limit.key, problems, |text| limit.set(&mut draft.limits, text));

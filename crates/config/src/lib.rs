@@ -23,6 +23,6 @@ pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
 pub use problem::{Place, Problem, Problems};
 pub use resolve::{Flags, Resolved, resolve};
-pub use settings::{Limits, Log, LogFormat, LogLevel, Mode, Portmap, Settings};
+pub use settings::{Limits, Log, LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings};
 pub use state::{instance_name, state_base};
 pub use units::{format_duration, format_size, parse_duration, parse_size};

@@ -9,7 +9,7 @@ use crate::file::{self, Draft, DraftClient, DraftExport, check_name};
 use crate::limits::LIMITS;
 use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin, Place, Problem, Problems};
-use crate::settings::{LogFormat, LogLevel, Mode, Portmap, Settings};
+use crate::settings::{LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings};
 use crate::table::Located;
 
 /// What the command line said; what it did not say is absent. Each field is the flag of the same name.
@@ -38,6 +38,8 @@ pub struct Flags {
     pub format_cache: bool,
     /// Portmapper.
     pub portmap: Option<Portmap>,
+    /// Filter of system calls.
+    pub sandbox: Option<Sandbox>,
     /// Networks that may use the export of `dir`.
     pub allow: Vec<String>,
     /// The export of `dir` is read-only.
@@ -120,6 +122,7 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     if let Some(portmap) = flags.portmap {
         draft.portmap = Some(Located::flag(portmap, "--portmap"));
     }
+    draft.sandbox = flags.sandbox.or(draft.sandbox);
     apply_cache(flags, draft, problems);
     for (key, text) in &flags.limits {
         let flag = Origin::Flag(format!("--{}", key.replace('_', "-")));

@@ -27,6 +27,8 @@ pub struct Settings {
     pub exports: Vec<Export>,
     /// What answers a client that asks port 111 where NFS is.
     pub portmap: Portmap,
+    /// Whether the process filters its own system calls.
+    pub sandbox: Sandbox,
     /// Bounds on threads, memory and time.
     pub limits: Limits,
     /// What is logged, and how.
@@ -57,6 +59,17 @@ pub enum Portmap {
     Register,
     /// The server answers on port 111 itself, UDP and TCP, on the addresses it listens on.
     Answer,
+}
+
+/// Whether the process filters its own system calls (seccomp(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sandbox {
+    /// A call that the server is not known to make fails, and an event says so.
+    On,
+    /// Such a call ends the process.
+    Strict,
+    /// Every call is made.
+    Off,
 }
 
 /// Bounds on threads, memory, connections and time. All of them hold at once.
@@ -196,5 +209,6 @@ named!(Mode {
     PassThrough = "pass-through",
 });
 named!(Portmap { Off = "off", Register = "register", Answer = "answer" });
+named!(Sandbox { On = "on", Strict = "strict", Off = "off" });
 named!(LogLevel { Error = "error", Warn = "warn", Info = "info", Debug = "debug", Trace = "trace" });
 named!(LogFormat { Text = "text", Json = "json" });

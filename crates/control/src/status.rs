@@ -35,6 +35,9 @@ pub struct Status {
     pub state_dir: PathBuf,
     /// What file handles are made of.
     pub handles: HandleMode,
+    /// Whether the process filters its own system calls.
+    #[serde(default)]
+    pub sandbox: SandboxStatus,
     /// Exports, in the order of the configuration.
     pub exports: Vec<ExportStatus>,
     /// Clients, busiest first; at most 1000 of them.
@@ -92,6 +95,19 @@ pub enum HandleMode {
     Kernel,
     /// Inode numbers that the server finds again by walking the tree, where the privilege for kernel handles is missing.
     Fallback,
+}
+
+/// Whether the server filters its own system calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SandboxStatus {
+    /// It makes only those on its list.
+    On,
+    /// It was started without the filter.
+    #[default]
+    Off,
+    /// The kernel has no filter, or the architecture no list.
+    Unavailable,
 }
 
 /// One export.

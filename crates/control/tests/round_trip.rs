@@ -15,8 +15,8 @@ use forebay_config::Mode;
 use forebay_control::{
     CachedFiles, Client, ClientError, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
     FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, OperationSample, PoolRequest,
-    PoolStatus, ProcedureStatus, Recorder, ReplyCacheStatus, Server, ServerError, Severity, StatSample,
-    Status, WorkerStatus, socket_path,
+    PoolStatus, ProcedureStatus, Recorder, ReplyCacheStatus, SandboxStatus, Server, ServerError, Severity,
+    StatSample, Status, WorkerStatus, socket_path,
 };
 use forebay_lock::Mutex;
 use tempfile::TempDir;
@@ -123,6 +123,7 @@ fn status() -> Status {
         listen: vec!["127.0.0.1:2049".parse().unwrap()],
         state_dir: "/var/lib/forebay/x".into(),
         handles: HandleMode::Kernel,
+        sandbox: SandboxStatus::On,
         exports: vec![export],
         clients: vec![client],
         procedures: vec![procedure],

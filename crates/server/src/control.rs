@@ -10,7 +10,7 @@ use forebay_config::{Mode, Portmap, Settings};
 use forebay_control::{
     CachedFiles, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport,
     HandleMode, Handler, Health, MemoryStatus, MetadataStatus, OperationSample, PoolRequest, PoolStatus,
-    ProcedureStatus, ReplyCacheStatus, Severity, Snapshot, StatSample, Status, WorkerStatus,
+    ProcedureStatus, ReplyCacheStatus, SandboxStatus, Severity, Snapshot, StatSample, Status, WorkerStatus,
 };
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
@@ -31,6 +31,7 @@ pub(crate) struct Control {
     cache: Option<Cache>,
     transport: Counters,
     events: Arc<EventLog>,
+    sandbox: SandboxStatus,
 }
 
 /// What the control socket watches over.
@@ -39,6 +40,7 @@ pub(crate) struct Serving {
     pub(crate) vfs: Arc<Vfs>,
     pub(crate) cache: Option<Cache>,
     pub(crate) events: Arc<EventLog>,
+    pub(crate) sandbox: SandboxStatus,
 }
 
 /// Most clients in a status.
@@ -52,8 +54,9 @@ impl Control {
         serving: Serving,
         running: &Running,
     ) -> Self {
-        let Serving { nfs, vfs, cache, events } = serving;
-        Control { settings, started, listen, nfs, vfs, cache, transport: running.counters().clone(), events }
+        let Serving { nfs, vfs, cache, events, sandbox } = serving;
+        let transport = running.counters().clone();
+        Control { settings, started, listen, nfs, vfs, cache, transport, events, sandbox }
     }
 
     pub(crate) fn cache(&self) -> Option<&Cache> {
@@ -229,6 +232,7 @@ impl Handler for Control {
             listen: self.listen.clone(),
             state_dir: self.settings.state_dir.clone(),
             handles: if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback },
+            sandbox: self.sandbox,
             exports: self.exports(),
             clients: self.clients(),
             procedures: procedures(&self.nfs),

@@ -11,6 +11,7 @@ mod in_use;
 mod pool;
 mod portmap;
 mod privileges;
+mod sandbox;
 mod serve;
 mod state_dir;
 mod tell;

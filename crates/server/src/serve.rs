@@ -17,7 +17,7 @@ use crate::cache::{self, Cache, CacheReady};
 use crate::control::{Control, Serving};
 use crate::error::Error;
 use crate::health::Asker;
-use crate::{portmap, privileges, state_dir};
+use crate::{portmap, privileges, sandbox, state_dir};
 
 /// What there is to say once clients are accepted.
 #[derive(Debug)]
@@ -43,10 +43,13 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
     // Only who has all privileges is told.
     let watches: Vec<_> =
         settings.exports.iter().map(|export| Watch::open(&export.path).map(Arc::new)).collect();
+    let refused = sandbox::refused();
     privileges::drop_capabilities();
     let _state = state_dir::take(&settings.state_dir)?;
     let _owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, _>>()?;
     let events = Arc::new(EventLog::default());
+    sandbox::tell_refused(&refused, &events);
+    let sandbox = sandbox::enter(settings.sandbox, &events);
     let vfs = Arc::new(open_vfs(&settings, open_files, watches)?);
     let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings))?);
     let server =
@@ -73,7 +76,7 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
     let running = server.spawn().map_err(start_error)?;
     let drain = settings.limits.drain_timeout;
-    let serving = Serving { nfs: nfs.clone(), vfs: vfs.clone(), cache, events: events.clone() };
+    let serving = Serving { nfs: nfs.clone(), vfs: vfs.clone(), cache, events: events.clone(), sandbox };
     let control = Arc::new(Control::new(settings, started, listen.clone(), serving, &running));
     let control_server = forebay_control::Server::start(control.state_dir(), control.clone())?;
     let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();

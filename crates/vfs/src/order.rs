@@ -10,7 +10,8 @@ use crate::journal::Order;
 /// Whether one journal orders all metadata of the file system on `device` (see [`crate::journal`]).
 pub(crate) fn order_of(root: &OwnedFd, device: u64, magic: i64) -> Order {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let options = mount_options(&number);
+    // Options that cannot be read may be any.
+    let Some(options) = mount_options(&number) else { return Order::PerObject };
     let has =
         |name: &str| options.iter().any(|option| option == name || option.starts_with(&format!("{name}=")));
     // lazytime is left out: SETATTR and size changes are logged at once under it too, but write times are not.
@@ -27,14 +28,17 @@ pub(crate) fn order_of(root: &OwnedFd, device: u64, magic: i64) -> Order {
     }
 }
 
-/// The mount and super block options of the file system on `number` ("major:minor"); proc(5).
-fn mount_options(number: &str) -> Vec<String> {
-    let Ok(text) = std::fs::read_to_string("/proc/self/mountinfo") else { return Vec::new() };
-    let line = text.lines().find(|line| line.split(' ').nth(2) == Some(number));
-    let Some(line) = line else { return Vec::new() };
-    let mount = line.split(' ').nth(5).unwrap_or_default();
-    let super_block = line.rsplit(' ').next().unwrap_or_default();
-    mount.split(',').chain(super_block.split(',')).map(String::from).collect()
+/// Returns the mount and super block options of the file system on `number` ("major:minor"); proc(5). `None` if the mount is not
+/// found or the list of mounts cannot be read.
+fn mount_options(number: &str) -> Option<Vec<String>> {
+    options_in(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, number)
+}
+
+fn options_in(mounts: &str, number: &str) -> Option<Vec<String>> {
+    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(number))?;
+    let mount = line.split(' ').nth(5)?;
+    let super_block = line.rsplit(' ').next()?;
+    Some(mount.split(',').chain(super_block.split(',')).map(String::from).collect())
 }
 
 /// ext4 can be made without a journal, whose thread shows in /proc/fs/jbd2 as "DEVICE-INODE"; and with fast commits, which
@@ -73,6 +77,13 @@ fn counts_fast_commits(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_a_mount_that_is_not_found_are_not_none() {
+        let mounts = "29 1 8:1 / / rw,relatime shared:1 - xfs /dev/sda1 rw,logdev=/dev/sdb1\n";
+        assert!(options_in(mounts, "8:1").unwrap().contains(&"logdev=/dev/sdb1".to_owned()));
+        assert_eq!((options_in(mounts, "8:2"), options_in("", "8:1")), (None, None));
+    }
 
     #[test]
     fn fast_commits_are_counted_and_what_is_not_understood_is_one() {

@@ -53,6 +53,8 @@ pub(crate) struct Charge {
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     in_force: AtomicBool,
+    /// Whether the last answer of the kernel was an error that does not say that there are none.
+    unknown: AtomicBool,
     /// When to look at that again, in milliseconds of the monotonic clock.
     due: AtomicU64,
     charges: RwLock<HashMap<(u32, u32), Arc<Charge>, foldhash::fast::RandomState>>,
@@ -61,12 +63,37 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
+    /// Whether quotas have to be reckoned with, by the kernel's answer. Only an error that says that there are none is taken for
+    /// none. After any other, limits may exist and cannot be read: no write of a user is then accepted ahead of the backing file.
+    fn judge(&self, answer: rustix::io::Result<bool>) -> bool {
+        match answer {
+            // NOSYS: Linux before 5.14, or a file system without quotas. SRCH: quotas are off.
+            Err(Errno::NOSYS | Errno::SRCH | Errno::NOTTY | Errno::OPNOTSUPP) => {
+                self.unknown.store(false, Ordering::Relaxed);
+                false
+            }
+            Err(errno) => {
+                if !self.unknown.swap(true, Ordering::Relaxed) {
+                    tracing::error!(
+                        "cannot ask for quotas (quotactl_fd: {errno}): they are taken to be in force, and writes of all users but \
+                         root go to the backing file. Allow quotactl_fd in the filter of the service manager or container, or \
+                         see the kernel's log"
+                    );
+                }
+                true
+            }
+            Ok(in_force) => {
+                self.unknown.store(false, Ordering::Relaxed);
+                in_force
+            }
+        }
+    }
+
     /// Whom the files of `uid` and `gid` on the file system of `mount` are charged to; `None` without quotas.
     pub(crate) fn charge(&self, mount: BorrowedFd<'_>, uid: u32, gid: u32) -> Option<Arc<Charge>> {
         if now() >= self.due.load(Ordering::Relaxed) {
             self.due.store(now() + REFRESH, Ordering::Relaxed);
-            // No answer: it has none that anybody is told of.
-            self.in_force.store(sys::has_quotas(mount).unwrap_or(false), Ordering::Relaxed);
+            self.in_force.store(self.judge(sys::has_quotas(mount)), Ordering::Relaxed);
         }
         if !self.in_force.load(Ordering::Relaxed) {
             return None;
@@ -131,20 +158,22 @@ impl Owner {
         self.account.dirty_bytes() + beside.saturating_sub(all.dirty_bytes())
     }
 
-    /// Asks the kernel, which answers everybody about himself. Where this kind of quotas is off, or of others and the server
-    /// may not act as them, there is no limit.
+    /// Asks the kernel, which answers each user about their own quota. Where this kind of quotas is off, or the server may not act
+    /// as the owner, there is no limit. `None` after any other error.
     fn look(&self, mount: BorrowedFd<'_>) -> Option<Space> {
-        let limits = {
-            let _acting = match self.kind {
+        let (limits, acted) = {
+            let acting = match self.kind {
                 QuotaKind::User => Acting::with_ids(Some(self.id), None),
                 QuotaKind::Group => Acting::with_ids(None, Some(self.id)),
             };
-            sys::quota(mount, self.kind, self.id)
+            (sys::quota(mount, self.kind, self.id), acting.is_ok())
         };
         let limits = limits.or_else(|errno| match errno {
             // XFS knows nothing of who has no file yet. Its defaults will count then.
             Errno::NOENT => sys::quota(mount, self.kind, 0).map(|root| Limits { used: 0, ..root }),
-            Errno::SRCH | Errno::PERM => Ok(Limits::default()),
+            Errno::SRCH => Ok(Limits::default()),
+            // As the owner the server would have been told: then a filter of system calls says so.
+            Errno::PERM if !acted => Ok(Limits::default()),
             errno => Err(errno),
         });
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
@@ -235,6 +264,18 @@ mod tests {
 
     fn free(hard: u64, soft: u64, used: u64, grace_ends: u64) -> u64 {
         Limits { hard, soft, used, grace_ends }.space(1000).free
+    }
+
+    #[test]
+    fn only_an_error_that_says_so_is_taken_for_no_quotas() {
+        let quotas = Quotas::default();
+        for errno in [Errno::NOSYS, Errno::SRCH, Errno::NOTTY, Errno::OPNOTSUPP] {
+            assert!(!quotas.judge(Err(errno)), "{errno}");
+        }
+        for errno in [Errno::PERM, Errno::ACCESS, Errno::IO, Errno::NOMEM] {
+            assert!(quotas.judge(Err(errno)), "{errno}");
+        }
+        assert!(!quotas.judge(Ok(false)) && quotas.judge(Ok(true)));
     }
 
     #[test]

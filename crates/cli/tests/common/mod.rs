@@ -74,7 +74,7 @@ impl Serving {
 
     fn command(dir: &TempDir, flags: &[String]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        command.arg("serve").arg(dir.path().join("data")).args(flags);
+        command.arg("serve").arg(dir.path().join("data")).args(["--sandbox", "strict"]).args(flags);
         if !flags.iter().any(|flag| flag == "--mode") {
             command.args(["--mode", "pass-through"]);
         }

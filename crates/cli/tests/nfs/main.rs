@@ -24,6 +24,7 @@ mod denied;
 mod durability;
 mod exports;
 mod faults;
+mod filtered;
 mod half_made;
 mod handles;
 mod independent;

@@ -7,6 +7,7 @@ mod calls;
 mod client;
 mod copies;
 mod disk;
+mod filter;
 mod server;
 
 pub(crate) use array::Array;

@@ -28,6 +28,7 @@ pub(crate) struct Serve {
     exports: Option<String>,
     data: Option<PathBuf>,
     uid: Option<u32>,
+    forbidden: Vec<libc::c_long>,
 }
 
 impl Serve {
@@ -74,6 +75,12 @@ impl Serve {
         self
     }
 
+    /// System calls that fail with EPERM, as a service manager's filter has it.
+    pub(crate) fn forbid(mut self, calls: &[libc::c_long]) -> Self {
+        self.forbidden = calls.to_vec();
+        self
+    }
+
     /// Starts it on a fresh directory.
     pub(crate) fn start(self) -> Server {
         self.start_on(|_| {})
@@ -103,8 +110,16 @@ impl Serve {
             std::fs::write(&path, toml.replace('@', home.path().to_str().unwrap())).unwrap();
             path
         });
-        let mut server =
-            Server { home, data, state, config, flags: self.flags, uid: self.uid, running: None };
+        let mut server = Server {
+            home,
+            data,
+            state,
+            config,
+            flags: self.flags,
+            uid: self.uid,
+            forbidden: self.forbidden,
+            running: None,
+        };
         server.start();
         server
     }
@@ -127,6 +142,7 @@ pub(crate) struct Server {
     config: Option<PathBuf>,
     flags: Vec<String>,
     uid: Option<u32>,
+    forbidden: Vec<libc::c_long>,
     running: Option<Running>,
 }
 
@@ -143,11 +159,13 @@ impl Server {
             Some(config) => command.arg("--config").arg(config),
             None => command.arg(&self.data),
         };
-        command.args(&self.flags);
+        // A system call that is not on the server's list ends it, and the test fails.
+        command.args(["--sandbox", "strict"]).args(&self.flags);
         self.add_mode(&mut command);
         if let Some(uid) = self.uid {
             command.uid(uid).gid(uid);
         }
+        super::filter::forbid(&mut command, &self.forbidden);
         command.stdin(Stdio::null());
         command
     }
