@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
 
 mod array;
+mod boot;
 mod ci;
 mod documents;
 mod process;
@@ -61,6 +62,8 @@ enum Verb {
     Untar(untar::Untar),
     /// Check quotas of the served file system, all in an emulated machine: its kernel has them, this one's may not
     Quota(quota::Quota),
+    /// Boot the shipped unit under systemd with disks that are late or missing, and power cuts
+    Boot(boot::Boot),
     /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
     Vm(VmArguments),
 }
@@ -179,6 +182,7 @@ fn main() -> ExitCode {
         Verb::Suite(arguments) => suite(arguments),
         Verb::Untar(untar) => untar.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
+        Verb::Boot(boot) => boot.run().map(|counts| status(&counts)),
         Verb::Vm(arguments) => vm(arguments),
     };
     result.unwrap_or_else(|error| {

@@ -9,7 +9,7 @@ use crate::{
     vm::Kernel,
 };
 
-const PACKAGES: [&str; 17] = [
+const PACKAGES: [&str; 19] = [
     "acl",
     "busybox-static",
     "e2fsprogs",
@@ -27,6 +27,8 @@ const PACKAGES: [&str; 17] = [
     "nfs-common",
     "python3",
     "qemu-system-x86",
+    "systemd",
+    "udev",
     "xfsprogs",
 ];
 

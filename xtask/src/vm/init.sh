@@ -13,7 +13,7 @@ for module in /modules/*.ko; do insmod "$module" || echo "cannot load $module"; 
 port() {
     until grep -lx "$1" /sys/class/virtio-ports/*/name 2> /dev/null; do :; done | cut -d / -f 5
 }
-exec 3> "/dev/$(port output)" 4> "/dev/$(port status)"
+[ -e /systemd ] || exec 3> "/dev/$(port output)" 4> "/dev/$(port status)"
 
 finish() {
     echo "$1" >&4
@@ -45,5 +45,9 @@ hostname guest
 
 cp /job /root/run/job
 echo "The guest is up."
+if [ -e /systemd ]; then
+    chroot /root /bin/sh /run/job || poweroff -f
+    exec switch_root /root /lib/systemd/systemd --unit=boot.target
+fi
 chroot /root /bin/sh /run/job < /root/dev/null >&3 2>&3 3>&- 4>&-
 finish $?

@@ -10,10 +10,11 @@ use anyhow::{Context, Result};
 use crate::process::{command, output, rigs_dir, run};
 
 /// Modules the guest loads; what they depend on is found by `depmod`.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     "virtio_pci",
     "virtio_console",
     "virtio_net",
+    "virtio_blk",
     "virtio-rng",
     "9pnet_virtio",
     "9p",
@@ -30,7 +31,7 @@ const MODULES: [&str; 15] = [
 ];
 
 /// Parts of the package that hold these modules and everything they may depend on.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "boot/vmlinuz-*",
     "lib/modules/*/modules.*",
     "lib/modules/*/kernel/fs/*",
@@ -39,6 +40,7 @@ const PARTS: [&str; 11] = [
     "lib/modules/*/kernel/crypto/*",
     "lib/modules/*/kernel/drivers/virtio/*",
     "lib/modules/*/kernel/drivers/block/loop.ko",
+    "lib/modules/*/kernel/drivers/block/virtio_blk.ko",
     "lib/modules/*/kernel/drivers/net/*failover.ko",
     "lib/modules/*/kernel/drivers/net/virtio_net.ko",
     "lib/modules/*/kernel/drivers/char/*virtio*",

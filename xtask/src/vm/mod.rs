@@ -6,8 +6,10 @@
 
 mod cpio;
 mod kernel;
+mod systemd;
 
 pub(crate) use kernel::Kernel;
+pub(crate) use systemd::{Booted, Disk};
 
 use std::{
     ffi::OsString,
@@ -104,13 +106,7 @@ impl Guest {
         let mut archive = cpio::Archive::new();
         archive.file("init", include_bytes!("init.sh"));
         archive.file("job", self.job().as_bytes());
-        archive.directory("bin");
-        archive.file("bin/busybox", &fs::read("/bin/busybox")?);
-        archive.directory("modules");
-        for module in &kernel.modules {
-            let name = module.file_name().unwrap_or_default().to_string_lossy();
-            archive.file(&format!("modules/{name}"), &fs::read(module)?);
-        }
+        add_tools(&mut archive, kernel)?;
         Ok(archive.finish())
     }
 
@@ -149,20 +145,12 @@ impl Guest {
     }
 
     fn arguments(&self, kernel: &Kernel) -> Vec<OsString> {
-        let fixed = [
-            "-nodefaults -no-user-config -display none -monitor none -no-reboot",
-            "-machine q35 -accel tcg,thread=multi -cpu max,la57=off -smp 2 -rtc base=utc",
-            "-initrd initramfs -serial file:console",
-            "-nic user,model=virtio-net-pci,ipv6=off",
-            "-device virtio-serial-pci",
+        let ports = [
             "-chardev file,id=output,path=/dev/stdout -device virtserialport,chardev=output,name=output",
             "-chardev file,id=status,path=status -device virtserialport,chardev=status,name=status",
-            "-virtfs local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap",
         ];
-        let mut arguments: Vec<OsString> = vec!["-m".into(), self.memory.to_string().into()];
-        arguments.extend(["-kernel".into(), kernel.image.clone().into()]);
-        arguments.extend(["-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on"].map(OsString::from));
-        arguments.extend(fixed.iter().flat_map(|words| words.split(' ')).map(OsString::from));
+        let mut arguments = machine(kernel, self.memory);
+        arguments.extend(ports.iter().flat_map(|words| words.split(' ')).map(OsString::from));
         for (place, (directory, _)) in self.shares.iter().enumerate() {
             let mut share = OsString::from("local,path=");
             share.push(directory);
@@ -171,6 +159,35 @@ impl Guest {
         }
         arguments
     }
+}
+
+/// Adds what `init.sh` needs: busybox, and the modules.
+fn add_tools(archive: &mut cpio::Archive, kernel: &Kernel) -> Result<()> {
+    archive.directory("bin");
+    archive.file("bin/busybox", &fs::read("/bin/busybox")?);
+    archive.directory("modules");
+    for module in &kernel.modules {
+        let name = module.file_name().unwrap_or_default().to_string_lossy();
+        archive.file(&format!("modules/{name}"), &fs::read(module)?);
+    }
+    Ok(())
+}
+
+/// The arguments of qemu for a machine with `memory` MiB whose root is the host's, without ports, shares and disks.
+fn machine(kernel: &Kernel, memory: u32) -> Vec<OsString> {
+    let fixed = [
+        "-nodefaults -no-user-config -display none -monitor none -no-reboot",
+        "-machine q35 -accel tcg,thread=multi -cpu max,la57=off -smp 2 -rtc base=utc",
+        "-initrd initramfs -serial file:console",
+        "-nic user,model=virtio-net-pci,ipv6=off",
+        "-device virtio-serial-pci",
+        "-virtfs local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap",
+    ];
+    let mut arguments: Vec<OsString> = vec!["-m".into(), memory.to_string().into()];
+    arguments.extend(["-kernel".into(), kernel.image.clone().into()]);
+    arguments.extend(["-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on"].map(OsString::from));
+    arguments.extend(fixed.iter().flat_map(|words| words.split(' ')).map(OsString::from));
+    arguments
 }
 
 /// What the guest printed besides the command's output.

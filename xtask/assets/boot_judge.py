@@ -1,0 +1,180 @@
+"""In a guest that has booted: waits for the server, checks every file that a client was told is durable, changes some, and pulls
+the plug. Every line that it writes to the port begins with a word that xtask/src/boot.rs reads."""
+
+import json
+import os
+import subprocess
+import time
+import traceback
+import zlib
+
+PORT = "/dev/virtio-ports/output"
+MOUNT = "/mnt"
+# Emulated: a start with a few retries takes a minute on a busy machine.
+PATIENCE = 240
+
+
+def run(*words, limit=60):
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=limit)
+        return done.returncode, done.stdout, done.stderr
+    except subprocess.TimeoutExpired:
+        return -1, "", "no answer within %d s" % limit
+
+
+def contents(name, generation):
+    line = "%s:%s\n" % (name, generation)
+    size = 1000 + zlib.crc32(name.encode()) % 60000
+    return (line * (size // len(line) + 1))[:size].encode()
+
+
+def unit():
+    names = "ActiveState,SubState,Result,Job"
+    text = run("systemctl", "show", "forebay.service", "-p", names)[1]
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def settled():
+    """Waits until the server serves, has failed, or is not tried any more."""
+    end, still = time.monotonic() + PATIENCE, 0
+    while time.monotonic() < end:
+        state = unit()
+        if state.get("ActiveState") == "active":
+            return "serving"
+        idle = state.get("ActiveState") in ("failed", "inactive") and state.get("Job", "0") in ("", "0")
+        late = unit_of("late.service") in ("active", "activating")
+        still = still + 1 if idle and not late else 0
+        if still >= 3:
+            return "refused"
+        time.sleep(0.5)
+    return "hangs"
+
+
+def unit_of(name):
+    return run("systemctl", "show", name, "-p", "ActiveState", "--value")[1].strip()
+
+
+def expected():
+    ledger = {}
+    with open("/run/ledger") as file:
+        for line in file:
+            if line.strip():
+                name, generations = line.split()
+                ledger[name] = generations.split(",")
+    return ledger
+
+
+def check(tell, ledger):
+    """Every file of the ledger has one of the contents that it may have; '-': it may be absent."""
+    for name, generations in ledger.items():
+        try:
+            with open(os.path.join(MOUNT, name), "rb") as file:
+                found = file.read()
+        except FileNotFoundError:
+            found = None
+        except OSError as error:
+            tell("WRONG %s cannot be read: %s" % (name, error))
+            continue
+        may = [None if g == "-" else contents(name, g) for g in generations]
+        if found not in may:
+            what = "is not there" if found is None else "has other contents (%d bytes)" % len(found)
+            tell("WRONG %s %s; it should be %s" % (name, what, generations))
+    for name in os.listdir(MOUNT):
+        if name not in ledger and not name.startswith(".forebay") and name != "lost+found":
+            tell("WRONG %s is there, and nobody made it" % name)
+
+
+def write(tell, name, generation):
+    tell("TRY %s %s" % (name, generation))
+    with open(os.path.join(MOUNT, name), "wb") as file:
+        file.write(contents(name, generation))
+        file.flush()
+        os.fsync(file.fileno())
+    tell("DURABLE %s %s" % (name, generation))
+
+
+def change(tell, ledger, boot):
+    for number in range(4):
+        write(tell, "b%s-%d" % (boot, number), "1")
+    # An overwritten file is written under another name first: it is whole in every generation.
+    tell("TRY over %s" % boot)
+    with open(os.path.join(MOUNT, "new"), "wb") as file:
+        file.write(contents("over", boot))
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(os.path.join(MOUNT, "new"), os.path.join(MOUNT, "over"))
+    tell("DURABLE over %s" % boot)
+    old = [name for name, generations in ledger.items() if name.endswith("-3") and "-" not in generations]
+    for name in old[:1]:
+        tell("TRY %s -" % name)
+        os.unlink(os.path.join(MOUNT, name))
+        tell("DURABLE %s -" % name)
+
+
+def status():
+    return json.loads(run("forebay", "status", "--json", "--state-dir", "/var/lib/forebay/main")[1] or "{}")
+
+
+def serve(tell, boot):
+    options = "vers=3,proto=tcp,port=2049,mountport=2049,nolock,noac,soft,timeo=300"
+    code, _, error = run("mount", "-t", "nfs", "-o", options, "127.0.0.1:/", MOUNT, limit=120)
+    if code != 0:
+        tell("WRONG it serves and cannot be mounted: " + error.strip())
+        return
+    ledger = expected()
+    check(tell, ledger)
+    try:
+        change(tell, ledger, boot)
+    except OSError as error:
+        tell("STOPPED changes fail: %s" % error)
+    now = status()
+    pool = now.get("pool") or {}
+    tell("STATUS mode %s, %s, %s bytes dirty, sandbox %s" % (
+        now.get("effective_mode"), now.get("health", {}).get("state"), pool.get("dirty_bytes"), now.get("sandbox")))
+    code, events, error = run("forebay", "events", "--json", "-n", "1000", "--state-dir", "/var/lib/forebay/main")
+    for line in events.splitlines():
+        if '"call-refused"' in line or '"sandbox"' in line:
+            tell("WRONG " + line)
+
+
+def refused(tell):
+    """A refusal has said why, and has made nothing where the array is not mounted."""
+    state = unit()
+    tell("STATE %s/%s %s" % (state.get("ActiveState"), state.get("SubState"), state.get("Result")))
+    if not os.path.ismount("/srv/array") and os.listdir("/srv/array"):
+        tell("WRONG made in the empty mount point: %s" % os.listdir("/srv/array"))
+
+
+def main(tell):
+    boot = os.environ.get("BOOT", open("/run/boot").read().strip())
+    outcome = settled()
+    tell(outcome.upper())
+    if outcome == "serving":
+        serve(tell, boot)
+    else:
+        refused(tell)
+    log = run("journalctl", "-u", "forebay.service", "-o", "cat", "--no-pager", "-n", "60")[1]
+    for line in log.splitlines():
+        tell("LOG " + line)
+    for mount in ("/srv/array", "/var/lib/forebay"):
+        tell("MOUNT %s %s" % (mount, os.path.ismount(mount)))
+
+
+if __name__ == "__main__":
+    while not os.path.exists(PORT):
+        time.sleep(0.2)
+    port = open(PORT, "w")
+
+    def tell(line):
+        port.write(line.replace("\n", " ") + "\n")
+        port.flush()
+
+    try:
+        main(tell)
+    except BaseException:
+        tell("WRONG the judge failed: " + traceback.format_exc())
+    tell("END")
+    # The power fails: nothing is synced.
+    with open("/proc/sysrq-trigger", "w") as file:
+        file.write("b")
+    time.sleep(60)

@@ -1,0 +1,73 @@
+# Runs in the guest's root before systemd: the shipped unit, its configuration, and the disks that come late.
+# Given: BINARY, UNIT, JUDGE (paths), DROP_IN, LEDGER (text), LATE ("serial=seconds ...")
+set -e
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+
+ln -sf "$BINARY" /usr/bin/forebay
+mkdir -p /etc/systemd/system/forebay.service.d /srv/array /var/lib/forebay
+cp "$UNIT" /etc/systemd/system/forebay.service
+printf '%s\n' "$DROP_IN" > /etc/systemd/system/forebay.service.d/rig.conf
+printf '%s\n' "$LEDGER" > /run/ledger
+cat > /etc/forebay.toml << END
+listen = ["127.0.0.1"]
+cache = ["/dev/disk/by-id/virtio-ssd1", "/dev/disk/by-id/virtio-ssd2"]
+ram = "64MiB"
+[[export]]
+path = "/srv/array"
+name = "/"
+[[export.client]]
+networks = ["127.0.0.0/8"]
+access = "rw"
+squash = "none"
+END
+cat > /etc/fstab << END
+/dev/disk/by-id/virtio-array /srv/array ext4 nofail,x-systemd.device-timeout=15s 0 0
+/dev/disk/by-id/virtio-state /var/lib/forebay ext4 nofail,x-systemd.device-timeout=15s 0 0
+END
+
+# What a boot of this machine would do besides.
+for unit in systemd-hwdb-update ldconfig systemd-firstboot systemd-sysusers systemd-journal-catalog-update systemd-update-done \
+    systemd-update-utmp systemd-machine-id-commit systemd-random-seed systemd-pstore systemd-modules-load systemd-binfmt \
+    systemd-remount-fs systemd-tmpfiles-setup systemd-tmpfiles-setup-dev kmod-static-nodes systemd-journal-flush; do
+    ln -sf /dev/null "/etc/systemd/system/$unit.service"
+done
+for unit in dev-hugepages.mount dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount sys-kernel-config.mount \
+    sys-fs-fuse-connections.mount proc-sys-fs-binfmt_misc.automount timers.target rpcbind.socket; do
+    ln -sf /dev/null "/etc/systemd/system/$unit"
+done
+
+cat > /etc/systemd/system/boot.target << END
+[Unit]
+Requires=basic.target
+Wants=forebay.service judge.service late.service
+AllowIsolate=yes
+END
+cat > /etc/systemd/system/judge.service << END
+[Unit]
+DefaultDependencies=no
+After=systemd-udevd.service systemd-journald.socket
+[Service]
+ExecStart=/usr/bin/python3 -u $JUDGE
+StandardError=tty
+TTYPath=/dev/ttyS0
+END
+cat > /etc/systemd/system/late.service << END
+[Unit]
+DefaultDependencies=no
+[Service]
+Type=oneshot
+ExecStart=/bin/sh /run/late
+END
+
+# A late disk leaves its driver now and finds it again after its time.
+: > /run/late
+for late in $LATE; do
+    serial=${late%=*}
+    for disk in /sys/block/vd*; do
+        [ "$(cat "$disk/serial")" = "$serial" ] || continue
+        device=$(basename "$(readlink "$disk/device")")
+        echo "$device" > /sys/bus/virtio/drivers/virtio_blk/unbind
+        echo "(sleep ${late#*=}; echo $device > /sys/bus/virtio/drivers/virtio_blk/bind) &" >> /run/late
+    done
+done
+echo wait >> /run/late

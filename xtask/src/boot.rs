@@ -1,0 +1,300 @@
+//! A guest with real systemd and the shipped unit boots again and again, its array, SSDs and state directory appearing in any
+//! order or not at all, and each boot ends with a power cut while data is dirty in the cache. Each time the server serves every
+//! file that a client was told is durable, or refuses with a sentence and writes nothing.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Read,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+
+use crate::{
+    process::{quoted, rigs_dir, root, run},
+    server,
+    suites::{Counts, asset},
+    vm::{Booted, Disk},
+};
+
+/// How often, and in which order.
+#[derive(Parser)]
+pub(crate) struct Boot {
+    /// Boots; in every second one nothing is missing or late
+    #[arg(long, default_value_t = 20)]
+    times: u32,
+    /// Which disks are missing or late in the others
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Binary to use in place of target/release/forebay
+    #[arg(long, value_name = "PATH")]
+    forebay: Option<PathBuf>,
+    /// The guest is killed after so many seconds
+    #[arg(long, default_value_t = 420, value_name = "SECONDS")]
+    timeout: u64,
+    /// Show the server's log of every boot
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// The disks, by serial number.
+const DISKS: [&str; 4] = ["array", "ssd1", "ssd2", "state"];
+
+/// How a disk appears in one boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Appears {
+    There,
+    /// So many seconds after systemd has started.
+    Late(u64),
+    Missing,
+    /// Another file system is under its name.
+    Other,
+}
+
+/// One boot.
+#[derive(Debug)]
+struct Plan {
+    appears: BTreeMap<&'static str, Appears>,
+    /// In which the guest finds them.
+    order: Vec<&'static str>,
+    /// The unit says that it needs the array's mount (RequiresMountsFor=).
+    requires_mount: bool,
+}
+
+/// What a file may contain: generations, and `-` for its absence.
+type Ledger = BTreeMap<String, Vec<String>>;
+
+/// What one boot told.
+#[derive(Default)]
+struct Told {
+    outcome: String,
+    wrong: Vec<String>,
+    log: Vec<String>,
+    notes: Vec<String>,
+    ended: bool,
+}
+
+impl Boot {
+    /// Boots, prints what each boot came to, and counts.
+    pub(crate) fn run(&self) -> Result<Counts> {
+        let binary = server::binary(self.forebay.as_deref());
+        ensure!(binary.is_file(), "{} is missing: build it with `cargo build --release`", binary.display());
+        let work = tempfile::Builder::new().prefix("booted-").tempdir_in(rigs_dir()?)?;
+        let copy = work.path().join("forebay");
+        fs::copy(&binary, &copy)?;
+        make_disks(work.path())?;
+        let mut random = Random(self.seed);
+        let mut ledger = Ledger::new();
+        let mut counts = Counts::default();
+        for number in 0..self.times {
+            // The last one shows what is left of everything.
+            let whole = number % 2 == 0 || number + 1 == self.times;
+            let plan = Plan::new(&mut random, whole);
+            let begun = Instant::now();
+            let failed = self.boot(number, &plan, work.path(), &mut ledger)?;
+            eprintln!("  {} s", begun.elapsed().as_secs());
+            match failed {
+                false => counts.passed += 1,
+                true => counts.failed += 1,
+            }
+        }
+        println!("boots: {} passed, {} failed (seed {})", counts.passed, counts.failed, self.seed);
+        Ok(counts)
+    }
+
+    /// Boots once; true if it failed.
+    fn boot(&self, number: u32, plan: &Plan, work: &Path, ledger: &mut Ledger) -> Result<bool> {
+        eprintln!("boot {number}: {plan}");
+        let before = ssds(work)?;
+        let booted = Booted {
+            disks: plan.disks(work),
+            prepare: prepare(number, plan, work, ledger),
+            limit: Duration::from_secs(self.timeout),
+            memory: 1024,
+        };
+        let mut told = Told::default();
+        let ended = booted.run(|line| told.take(line, ledger));
+        if let Err(error) = ended {
+            told.wrong.push(format!("{error:#}"));
+        } else if !told.ended {
+            told.wrong.push("the guest ended before the judge".into());
+        }
+        let changed = before != ssds(work)?;
+        told.judge(plan, changed);
+        eprintln!("  {}; {}", told.outcome, told.notes.join("; "));
+        if self.verbose || !told.wrong.is_empty() {
+            told.log.iter().for_each(|line| eprintln!("  | {line}"));
+        }
+        told.wrong.iter().for_each(|wrong| println!("FAILED boot {number} ({plan}): {wrong}"));
+        Ok(!told.wrong.is_empty())
+    }
+}
+
+impl Told {
+    fn take(&mut self, line: &str, ledger: &mut Ledger) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "SERVING" | "REFUSED" | "HANGS" => self.outcome = word.to_lowercase(),
+            "WRONG" => self.wrong.push(rest.into()),
+            "LOG" => self.log.push(rest.into()),
+            "END" => self.ended = true,
+            "TRY" | "DURABLE" => {
+                let Some((name, generation)) = rest.split_once(' ') else { return };
+                // A name that is new was absent before.
+                let may = ledger.entry(name.into()).or_insert_with(|| vec!["-".into()]);
+                if word == "DURABLE" {
+                    may.clear();
+                }
+                may.push(generation.into());
+            }
+            _ => self.notes.push(line.into()),
+        }
+    }
+
+    /// Adds what is wrong besides the files.
+    fn judge(&mut self, plan: &Plan, ssds_changed: bool) {
+        let there = |disk: &str| !matches!(plan.appears[disk], Appears::Missing | Appears::Other);
+        match self.outcome.as_str() {
+            "serving" => {}
+            "refused" => {
+                if DISKS.iter().all(|disk| there(disk)) {
+                    self.wrong.push("every disk came, and it does not serve".into());
+                }
+                // A start that finds the right array may recover from the log before it fails for another reason.
+                if ssds_changed && !there("array") {
+                    self.wrong.push("the array was not there, and the SSDs were written to".into());
+                }
+                // Where the unit waits for a mount in vain, systemd says so and the server does not run.
+                let ran = self.log.iter().any(|line| line.contains("rror"));
+                let waited =
+                    self.log.is_empty() || self.log.iter().any(|line| line.contains("Dependency failed for"));
+                if !ran && !waited {
+                    self.wrong.push("it refused without a sentence".into());
+                }
+            }
+            _ => self.wrong.push("it neither serves nor refuses".into()),
+        }
+    }
+}
+
+impl Plan {
+    fn new(random: &mut Random, whole: bool) -> Self {
+        let mut appears = BTreeMap::new();
+        for disk in DISKS {
+            let how = match random.below(10) {
+                _ if whole => Appears::There,
+                0..4 => Appears::There,
+                4..6 => Appears::Late(1 + random.below(12)),
+                6 if disk == "array" => Appears::Other,
+                _ => Appears::Missing,
+            };
+            appears.insert(disk, how);
+        }
+        let mut order = DISKS.to_vec();
+        for at in (1..order.len()).rev() {
+            order.swap(at, random.below(at as u64 + 1) as usize);
+        }
+        Plan { appears, order, requires_mount: random.below(2) == 0 }
+    }
+
+    fn disks(&self, work: &Path) -> Vec<Disk> {
+        let disk = |serial: &str| {
+            let image = match self.appears[serial] {
+                Appears::Missing => return None,
+                Appears::Other => "other",
+                Appears::There | Appears::Late(_) => serial,
+            };
+            Some(Disk { image: work.join(image), serial: serial.into() })
+        };
+        self.order.iter().filter_map(|serial| disk(serial)).collect()
+    }
+}
+
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for disk in &self.order {
+            match self.appears[disk] {
+                Appears::There => write!(f, "{disk} ")?,
+                Appears::Late(seconds) => write!(f, "{disk}+{seconds}s ")?,
+                Appears::Missing => write!(f, "no-{disk} ")?,
+                Appears::Other => write!(f, "other-{disk} ")?,
+            }
+        }
+        write!(f, "{}", if self.requires_mount { "RequiresMountsFor" } else { "no RequiresMountsFor" })
+    }
+}
+
+/// The script that runs before systemd.
+fn prepare(number: u32, plan: &Plan, work: &Path, ledger: &Ledger) -> String {
+    let late = plan.appears.iter().filter_map(|(disk, appears)| match appears {
+        Appears::Late(seconds) => Some(format!("{disk}={seconds}")),
+        _ => None,
+    });
+    let late = late.collect::<Vec<_>>().join(" ");
+    let known: Vec<_> = ledger.iter().map(|(name, may)| format!("{name} {}", may.join(","))).collect();
+    // Fewer and quicker tries than shipped: a boot that is refused should end within a minute.
+    let mut drop_in = String::from("[Unit]\nStartLimitBurst=6\n");
+    if plan.requires_mount {
+        drop_in.push_str("RequiresMountsFor=/srv/array\n");
+    }
+    let value = |path: PathBuf| quoted(&path.to_string_lossy());
+    format!(
+        "BINARY={}\nUNIT={}\nJUDGE={}\nDROP_IN={}\nLATE={}\nLEDGER={}\necho {number} > /run/boot\n{}",
+        value(work.join("forebay")),
+        value(root().join("packaging/forebay.service")),
+        value(asset("boot_judge.py")),
+        quoted(&drop_in),
+        quoted(&late),
+        quoted(&known.join("\n")),
+        include_str!("../assets/boot_prepare.sh"),
+    )
+}
+
+/// Empty disks; `other` is a file system that the array is not.
+fn make_disks(work: &Path) -> Result<()> {
+    for (name, mebibytes) in [("array", 256), ("other", 256), ("state", 64), ("ssd1", 128), ("ssd2", 128)] {
+        let path = work.join(name);
+        File::create(&path)?.set_len(mebibytes << 20)?;
+        if !name.starts_with("ssd") {
+            run(Command::new("mkfs.ext4").args(["-q", "-F", "-L", name]).arg(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// The contents of the SSDs, as a number.
+fn ssds(work: &Path) -> Result<u64> {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut buffer = vec![0; 1 << 20];
+    for ssd in ["ssd1", "ssd2"] {
+        let mut file = File::open(work.join(ssd))?;
+        loop {
+            let len = file.read(&mut buffer)?;
+            if len == 0 {
+                break;
+            }
+            for word in buffer[..len].chunks_exact(8) {
+                let word = word.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+                hash = (hash ^ word).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+    }
+    Ok(hash)
+}
+
+/// Splitmix64: the same boots for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % bound
+    }
+}

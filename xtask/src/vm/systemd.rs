@@ -1,0 +1,81 @@
+//! A guest that boots like a server of today: systemd and udev from the host's root, disks as virtio block devices.
+
+use std::{ffi::OsString, fs, path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result, bail};
+
+use super::{BOOT, Kernel, UP, console, cpio, tail};
+use crate::process::{self, bounded};
+
+/// A disk of the guest: `/dev/disk/by-id/virtio-SERIAL`.
+pub(crate) struct Disk {
+    /// The image that is its contents.
+    pub(crate) image: PathBuf,
+    /// At most 20 characters.
+    pub(crate) serial: String,
+}
+
+/// One boot into systemd. The guest ends it by itself, also by pulling the plug.
+pub(crate) struct Booted {
+    /// In the order in which the guest finds them.
+    pub(crate) disks: Vec<Disk>,
+    /// A shell script that runs in the guest's root before systemd does.
+    pub(crate) prepare: String,
+    /// The guest is killed after this long, boot included.
+    pub(crate) limit: Duration,
+    /// Memory in MiB.
+    pub(crate) memory: u32,
+}
+
+impl Booted {
+    /// Boots, and returns when the guest has ended; `each` gets every line that it writes to `/dev/virtio-ports/output`.
+    ///
+    /// Emulation on a busy machine now and then hangs before systemd starts; the guest is then booted once more.
+    ///
+    /// # Errors
+    /// The guest did not boot, or was killed by its limit.
+    pub(crate) fn run(&self, mut each: impl FnMut(&str)) -> Result<()> {
+        let work = tempfile::Builder::new().prefix("boot-").tempdir_in(process::rigs_dir()?)?;
+        let kernel = Kernel::ready()?;
+        fs::write(work.path().join("initramfs"), self.initramfs(&kernel)?)?;
+        for _ in 0..2 {
+            fs::write(work.path().join("console"), "")?;
+            let up = || console(work.path()).contains(UP);
+            let mut qemu = bounded(Some(self.limit), "qemu-system-x86_64", self.arguments(&kernel));
+            let ended = process::lines_once_begun(qemu.current_dir(work.path()), BOOT, up, |line| {
+                each(String::from_utf8_lossy(line).trim_end());
+            })?;
+            match ended {
+                Some(status) if up() && status.success() => return Ok(()),
+                Some(status) if up() => {
+                    bail!("the guest was killed ({status}); its console:\n{}", tail(work.path()))
+                }
+                _ => eprintln!("the guest did not come up within {} s", BOOT.as_secs()),
+            }
+        }
+        bail!("the guest did not boot; its console:\n{}", tail(work.path()))
+    }
+
+    fn initramfs(&self, kernel: &Kernel) -> Result<Vec<u8>> {
+        let mut archive = cpio::Archive::new();
+        archive.file("init", include_bytes!("init.sh"));
+        archive.file("job", self.prepare.as_bytes());
+        archive.file("systemd", b"");
+        super::add_tools(&mut archive, kernel).context("the guest's tools")?;
+        Ok(archive.finish())
+    }
+
+    fn arguments(&self, kernel: &Kernel) -> Vec<OsString> {
+        let mut arguments = super::machine(kernel, self.memory);
+        arguments.extend(["-chardev", "file,id=output,path=/dev/stdout"].map(OsString::from));
+        arguments.extend(["-device", "virtserialport,chardev=output,name=output"].map(OsString::from));
+        for (place, Disk { image, serial }) in self.disks.iter().enumerate() {
+            let mut drive =
+                OsString::from(format!("if=none,id=disk{place},format=raw,cache=writeback,file="));
+            drive.push(image);
+            arguments.extend(["-drive".into(), drive, "-device".into()]);
+            arguments.push(format!("virtio-blk-pci,drive=disk{place},serial={serial}").into());
+        }
+        arguments
+    }
+}
