@@ -4,6 +4,7 @@
 
 mod codec;
 mod found;
+mod given;
 mod identity;
 mod intent;
 mod numbers;
@@ -16,6 +17,7 @@ mod removals;
 mod tree;
 
 pub use found::Found;
+pub use given::{Access, Flags, Given};
 pub use identity::{IDENTITY_MAX, Identity};
 pub use intent::Intent;
 pub use numbers::{Creations, Numbers, Proof, Turns};

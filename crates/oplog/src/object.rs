@@ -1,6 +1,7 @@
 //! What the log says of an object.
 
 use crate::codec::{Reader, put_identity, put_time};
+use crate::given::{Access, Given};
 use crate::identity::Identity;
 
 /// Seconds and nanoseconds since 1970-01-01 UTC.
@@ -71,13 +72,27 @@ pub struct Object {
     pub attributes: Attributes,
     /// The change made it.
     pub new: Option<New>,
+    /// Whether mode, owner and group in [`Object::attributes`] are the change's own, and what comes with them.
+    pub access: Access,
 }
+
+/// Beside the kind: mode, owner and group are not the change's.
+const KEPT: u8 = 0x40;
+/// Beside the kind: there is a [`Given`].
+const GIVEN: u8 = 0x80;
 
 impl Object {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let Attributes { kind, mode, uid, gid, atime, mtime } = self.attributes;
         put_identity(&self.identity, out);
-        out.push(kind as u8);
+        out.push(
+            kind as u8
+                | match self.access {
+                    Access::Kept => KEPT,
+                    Access::Set => 0,
+                    Access::Given(_) => GIVEN,
+                },
+        );
         [mode, uid, gid].iter().for_each(|field| out.extend_from_slice(&field.to_le_bytes()));
         put_time(atime, out);
         put_time(mtime, out);
@@ -96,11 +111,16 @@ impl Object {
                 out.extend_from_slice(text);
             }
         }
+        if let Access::Given(given) = &self.access {
+            given.encode(out);
+        }
     }
 
     pub(crate) fn decode(input: &mut Reader<'_>) -> Option<Self> {
         let identity = input.identity()?;
-        let kind = *KINDS.get(usize::from(input.u8()?).checked_sub(1)?)?;
+        let kind = input.u8()?;
+        let (access, kind) = (kind & (KEPT | GIVEN), kind & !(KEPT | GIVEN));
+        let kind = *KINDS.get(usize::from(kind).checked_sub(1)?)?;
         let (mode, uid, gid) = (input.u32()?, input.u32()?, input.u32()?);
         let (atime, mtime) = (input.time()?, input.time()?);
         let new = match input.u8()? {
@@ -114,6 +134,12 @@ impl Object {
             _ => return None,
         };
         let attributes = Attributes { kind, mode, uid, gid, atime, mtime };
-        Some(Object { identity, attributes, new })
+        let access = match access {
+            0 => Access::Set,
+            KEPT => Access::Kept,
+            GIVEN => Access::Given(Box::new(Given::decode(input)?)),
+            _ => return None,
+        };
+        Some(Object { identity, attributes, new, access })
     }
 }

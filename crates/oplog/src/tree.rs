@@ -1,6 +1,7 @@
 //! What reconciliation needs of a backing file system.
 
 use crate::Name;
+use crate::given::Given;
 use crate::identity::Identity;
 use crate::intent::Intent;
 use crate::object::{Attributes, Kind, New};
@@ -30,8 +31,26 @@ pub trait Tree {
     /// Where a directory is: its parent and its name there.
     fn place(&mut self, dir: Identity) -> Result<(Identity, Name), Self::Error>;
 
-    /// Makes an object with no rights for anybody. The name is free.
-    fn make(&mut self, dir: Identity, name: &[u8], kind: Kind, new: &New) -> Result<Identity, Self::Error>;
+    /// Makes an object with no rights for anybody, and as much of `given` as cannot be given later. The name is free.
+    fn make(
+        &mut self,
+        dir: Identity,
+        name: &[u8],
+        kind: Kind,
+        new: &New,
+        given: &Given,
+    ) -> Result<Identity, Self::Error>;
+
+    /// Gives an object that [`Tree::make`] has just made what it is to have besides its attributes, and nothing else of the kind.
+    /// May be called again. A tree whose objects have no more than attributes need not do anything.
+    fn give(&mut self, _object: Identity, _given: &Given) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Sets an object's access control list, or takes it away. The mode is set after that.
+    fn set_acl(&mut self, _object: Identity, _acl: Option<&[u8]>) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// Gives what is no directory another name. The name is free.
     fn link(&mut self, object: Identity, dir: Identity, name: &[u8]) -> Result<(), Self::Error>;

@@ -17,7 +17,7 @@ use crate::journal::Intent;
 use crate::lookup::stamp;
 use crate::names::Stamp;
 use crate::object::Change;
-use crate::oplog::{self, Announced, Did, Pending, Removal, binding};
+use crate::oplog::{self, Access, Announced, Did, Pending, Removal, binding};
 use crate::places::{self, Moving, Place, Seen};
 use crate::sys::{KernelHandle, proc_path};
 use crate::under_way::{self, Asked};
@@ -76,7 +76,7 @@ impl<'a> Renaming<'a> {
 
     /// What the log says of the directory, after the change.
     pub(crate) fn logged(&self) -> Option<oplog::Object> {
-        oplog::object(self.dir, &self.change.after()?, None)
+        oplog::object(self.dir, &self.change.after()?, None, Access::Kept)
     }
 
     /// Ends the change; if it was `done`, the names in `changed` now lead elsewhere.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use forebay_oplog::New;
+use forebay_oplog::{Given, New};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timestamps};
 use rustix::io::Errno;
 
@@ -12,8 +12,9 @@ use crate::change::{Changed, Renaming, c_name, changeable, metadata};
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
+use crate::given;
 use crate::object::Object;
-use crate::oplog::{self, Did, Rights, binding};
+use crate::oplog::{self, Access, Did, Rights, binding};
 use crate::set_attr::timespec;
 use crate::sys::{KernelHandle, proc_path};
 use crate::under_way::{self, Asked};
@@ -314,20 +315,22 @@ impl Vfs {
         let result = allowed.and_then(|()| make(self, begun));
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|((target, _), _)| target.object.kernel);
-        let mut sized = Ok(());
+        let (mut sized, mut whole) = (Ok(()), Ok(()));
         let intent = result.as_ref().ok().map(|((target, attr), new)| {
             let size = size.filter(|size| new.is_none() || *size > 0);
             let (way, _) = fs.way_with_size(&target.object, size);
-            let intent = metadata(
-                &[dir, target],
-                fs.changed(way, Did { ticket, request, ..did(&renaming, name, target, attr, new) }),
-            );
+            let new = new.as_ref().map(|new| (new.clone(), access_of(dir, target, new)));
+            if let Some((_, Err(Unrecorded))) = new {
+                whole = fs.made_durable();
+            }
+            let did = Did { ticket, request, ..did(&renaming, name, target, attr, new) };
+            let intent = metadata(&[dir, target], fs.changed(way, did));
             if size.is_some() {
                 (_, sized) = fs.way_with_size(&target.object, size);
             }
             intent
         });
-        let result = result.and_then(|made| covered().and(sized).map(|()| made));
+        let result = result.and_then(|made| covered().and(sized).and(whole).map(|()| made));
         let wcc = renaming.end(result.is_ok(), &[(name, child)]);
         Changed { result: result.map(|(made, _)| made), wcc, intent }
     }
@@ -365,14 +368,45 @@ fn is_one_call(set: &SetAttr) -> bool {
         && SetAttr { mode: None, size: set.size.filter(|size| *size > 0), ..*set }.is_empty()
 }
 
-/// What is to be logged of a creation, or of one that found its object there.
-fn did(renaming: &Renaming<'_>, name: &[u8], target: &Target, attr: &Attr, new: &Option<New>) -> Did {
-    let kernel = target.object.kernel;
-    if new.is_none() {
-        return Did { objects: oplog::objects(&[target]), ..Did::default() };
+/// What an object has besides its attributes is more than a record can hold, or cannot be told.
+struct Unrecorded;
+
+/// What the log is to say of the access to an object that was made.
+fn access_of(dir: &Target, target: &Target, new: &New) -> std::result::Result<Access, Unrecorded> {
+    let fs = &target.export.fs;
+    if !fs.is_recorded_whole() {
+        return Ok(Access::Set);
     }
+    let given = given::of_new(&dir.object, &target.object, fs.has_inode_flags()).map_err(|_| Unrecorded)?;
+    let text = if let New::Link(text) = new { text.len() } else { 0 };
+    match given.len() + text > oplog::TEXT_MAX + Given::default().len() {
+        // Its record is too long in any case, and left out.
+        _ if text > oplog::TEXT_MAX => Ok(Access::Set),
+        true => Err(Unrecorded),
+        false => Ok(Access::Given(Box::new(given))),
+    }
+}
+
+/// What is to be logged of a creation, or of one that found its object there. One that cannot be recorded whole is in the file
+/// system, durably: the log must not have it as new, or recovery might make it again without what it has.
+fn did(
+    renaming: &Renaming<'_>,
+    name: &[u8],
+    target: &Target,
+    attr: &Attr,
+    new: Option<(New, std::result::Result<Access, Unrecorded>)>,
+) -> Did {
+    let kernel = target.object.kernel;
+    let Some((new, access)) = new else {
+        // With a size, which takes set-id bits away, it has waited for the journal.
+        return Did { objects: oplog::objects(&[target]), ..Did::default() };
+    };
     let made = Some(Rights { mode: attr.mode, uid: attr.uid, gid: attr.gid });
-    let objects = renaming.logged().into_iter().chain(oplog::object(target, attr, new.clone())).collect();
+    let (new, access) = match access {
+        Ok(access) => (Some(new), access),
+        Err(Unrecorded) => (None, Access::Kept),
+    };
+    let objects = renaming.logged().into_iter().chain(oplog::object(target, attr, new, access)).collect();
     Did {
         bindings: [binding(renaming.dir, name, None, Some(kernel))].into_iter().collect(),
         objects,

@@ -418,6 +418,11 @@ impl Filesystem {
         }
     }
 
+    /// Whether its objects have flags that FS_IOC_FSGETXATTR does not tell of.
+    pub(crate) fn has_inode_flags(&self) -> bool {
+        self.magic == EXT4
+    }
+
     /// The longest text that a symbolic link may have, in bytes.
     pub(crate) fn longest_link(&self) -> Result<usize> {
         /// Of a path, without its NUL.

@@ -24,6 +24,7 @@ mod error;
 mod export;
 mod fs;
 mod gate;
+mod given;
 mod handle;
 mod inspect;
 mod journal;

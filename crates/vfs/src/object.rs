@@ -136,6 +136,11 @@ impl Object {
         if attr.nlink == 0 { Err(Error::Stale) } else { Ok(Attr { ino: self.fileid, ..attr }) }
     }
 
+    /// The descriptor of a file that was made here, with which more can be done than with O_PATH.
+    pub(crate) fn made_with(&self) -> Option<BorrowedFd<'_>> {
+        self.opened.then(|| self.path())
+    }
+
     /// Opens the object again with `flags`, as the server itself.
     pub(crate) fn reopen(&self, flags: OFlags) -> Result<OwnedFd> {
         Ok(sys::reopen(&self.path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)?)

@@ -8,8 +8,9 @@ use crate::change::{Changed, metadata};
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
+use crate::given;
 use crate::object::Object;
-use crate::oplog::{self, Did};
+use crate::oplog::{self, Access, Did};
 use crate::sys;
 use crate::verdicts::want;
 
@@ -33,7 +34,10 @@ impl Vfs {
             Some(ctime) if ctime != attr.ctime => Err(Error::NotSync),
             _ => self.apply(target, &attr, cred, set, &mut changed),
         });
-        let logged = change.after().and_then(|attr| oplog::object(target, &attr, None));
+        let access = self.access_after(target, set, changed);
+        let logged = change
+            .after()
+            .and_then(|attr| oplog::object(target, &attr, None, access.clone().unwrap_or(Access::Kept)));
         let wcc = change.end();
         let mut made = Ok(());
         let intent = changed.then(|| {
@@ -43,7 +47,23 @@ impl Vfs {
             let did = Did { objects: logged.into_iter().collect(), ..Did::default() };
             metadata(&[target], fs.changed(way, did))
         });
-        Changed { result: result.and(made), wcc, intent }
+        Changed { result: result.and(access.map(drop)).and(made), wcc, intent }
+    }
+
+    /// What the log is to say of the mode and the owner after `set`.
+    fn access_after(&self, target: &Target, set: &SetAttr, changed: bool) -> Result<Access> {
+        let fs = &target.export.fs;
+        // The kernel takes set-id bits away when the size changes.
+        let sets = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
+        if !changed || !sets || !fs.is_recorded_whole() {
+            return Ok(Access::Kept);
+        }
+        let given = given::of_old(&target.object)?;
+        if given.len() > oplog::TEXT_MAX {
+            fs.made_durable()?;
+            return Ok(Access::Kept);
+        }
+        Ok(Access::Given(Box::new(given)))
     }
 
     /// Applies `set` as the caller; the kernel decides. Sets `changed` once the object may be another one than before, also

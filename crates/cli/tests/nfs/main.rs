@@ -25,6 +25,7 @@ mod durability;
 mod exports;
 mod faults;
 mod filtered;
+mod given;
 mod half_made;
 mod handles;
 mod independent;

@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::*;
 
-struct Scene {
-    server: Server,
-    root: FileHandle,
+pub(crate) struct Scene {
+    pub(crate) server: Server,
+    pub(crate) root: FileHandle,
     /// The directory.
-    at: PathBuf,
+    pub(crate) at: PathBuf,
 }
 
 impl Scene {
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.server.connect()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.at.join(name)
     }
 
     /// A file with contents of its own.
-    fn file(&self, child: &str) -> FileHandle {
+    pub(crate) fn file(&self, child: &str) -> FileHandle {
         let mut c = self.client();
         let file = c.new_file(&self.root, child.as_bytes(), 0o640);
         c.write(&file, 0, child.as_bytes(), StableHow::FileSync).unwrap();
@@ -31,12 +31,12 @@ impl Scene {
     }
 
     /// Everything so far is in the directory, durably.
-    fn checkpoint(&self) {
+    pub(crate) fn checkpoint(&self) {
         self.server.flush();
     }
 
     /// What a power cut does to what no checkpoint has covered, by hand.
-    fn crash(&mut self, by_hand: impl FnOnce(&Path)) {
+    pub(crate) fn crash(&mut self, by_hand: impl FnOnce(&Path)) {
         self.server.kill();
         // A slot that outlives it proves that everything before its RENAME was durable.
         let _ = std::fs::remove_dir_all(self.path(".forebay/slots"));
@@ -64,7 +64,7 @@ impl Scene {
 }
 
 /// Runs a scene on each file system whose journal orders all changes.
-fn on_each(play: impl Fn(&mut Scene)) {
+pub(crate) fn on_each(play: impl Fn(&mut Scene)) {
     ["xfs", "ext4"].iter().for_each(|fs| on(fs, 320 << 20, &play));
 }
 

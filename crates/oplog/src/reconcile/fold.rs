@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Name;
+use crate::given::{Access, Given};
 use crate::identity::Identity;
 use crate::object::{Attributes, New};
 use crate::operation::Operation;
@@ -25,6 +26,33 @@ pub(super) struct Known {
     pub(super) attributes: Attributes,
     /// An operation of the fold made it; what that took.
     pub(super) new: Option<New>,
+    /// An operation of the fold set its mode, owner or group: those of [`Known::attributes`] count.
+    pub(super) set: bool,
+    /// What it has besides its attributes, if that is known.
+    pub(super) given: Option<Given>,
+}
+
+impl Known {
+    /// A later operation says this of its mode, owner and group.
+    fn set(&mut self, access: &Access, attributes: Attributes) {
+        let before = std::mem::replace(&mut self.attributes, attributes);
+        match access {
+            Access::Kept if self.set => {
+                let Attributes { mode, uid, gid, .. } = before;
+                self.attributes = Attributes { mode, uid, gid, ..attributes };
+            }
+            Access::Kept => {}
+            Access::Set => self.set = true,
+            Access::Given(given) => {
+                self.set = true;
+                match &mut self.given {
+                    // Of an object that was there before: its list only.
+                    Some(known) => known.acl = given.acl.clone(),
+                    None => self.given = Some(Given::clone(given)),
+                }
+            }
+        }
+    }
 }
 
 /// A sequence of operations folded into one statement. Outer identities throughout.
@@ -60,8 +88,9 @@ impl Fold {
         }
         for object in &operation.objects {
             let known = self.objects.entry(object.identity);
-            let known = known.or_insert(Known { attributes: object.attributes, new: None });
-            known.attributes = object.attributes;
+            let (attributes, set, given) = (object.attributes, false, None);
+            let known = known.or_insert(Known { attributes, new: None, set, given });
+            known.set(&object.access, attributes);
             known.new = object.new.clone().or(known.new.take());
         }
     }

@@ -104,10 +104,17 @@ fn set_attributes<T: Tree>(view: &mut View<'_, T>, fold: &Fold) -> Result<(), T:
     for (object, known) in &fold.objects {
         let Some(now) = view.attributes(*object)? else { continue };
         let mut wanted = known.attributes;
+        if !known.set {
+            (wanted.mode, wanted.uid, wanted.gid) = (now.mode, now.uid, now.gid);
+        }
         if now.kind == Kind::Symlink {
             wanted.mode = now.mode;
         }
         if now != wanted {
+            // The bits of the group are worth nothing without the list that they are from.
+            if let Some(given) = known.given.as_ref().filter(|_| now.mode != wanted.mode) {
+                view.restrict(*object, given)?;
+            }
             view.set(*object, &wanted)?;
         }
     }

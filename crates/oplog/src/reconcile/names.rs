@@ -102,7 +102,7 @@ impl<T: Tree> Names<'_, T> {
         for object in &self.decided.missing {
             let known = self.fold.objects.get(object);
             if let Some((known, new)) = known.and_then(|known| Some((known, known.new.as_ref()?))) {
-                self.view.make(*object, known.attributes.kind, new)?;
+                self.view.make(*object, known.attributes.kind, new, known.given.as_ref())?;
             }
         }
         Ok(())

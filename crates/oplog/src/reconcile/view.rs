@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fold::Place;
+use crate::given::Given;
 use crate::identity::Identity;
 use crate::object::{Attributes, Kind, New};
 use crate::plant;
@@ -80,13 +81,23 @@ impl<'a, T: Tree> View<'a, T> {
     }
 
     /// Makes an object with nothing but a place in the directory for moving; it is known outside as `object`.
-    pub(super) fn make(&mut self, object: Identity, kind: Kind, new: &New) -> Result<(), T::Error> {
+    pub(super) fn make(
+        &mut self,
+        object: Identity,
+        kind: Kind,
+        new: &New,
+        given: Option<&Given>,
+    ) -> Result<(), T::Error> {
+        let nothing = Given::default();
+        let given = given.unwrap_or(&nothing);
         let (moving, name) = self.moving(object);
         // Made before a crash, and not yet known as what it is.
         let inner = match self.tree.lookup(moving, &name)? {
             Some(inner) => inner,
-            None => self.tree.make(moving, &name, kind, new)?,
+            None => self.tree.make(moving, &name, kind, new, given)?,
         };
+        // Before it is known as what it is: else a crash could leave it without.
+        self.tree.give(inner, given)?;
         if !plant::active("5: the alias comes last") {
             self.tree.alias(object, inner)?;
         }
@@ -123,6 +134,13 @@ impl<'a, T: Tree> View<'a, T> {
         self.touched.insert(object);
         let inner = self.inner(object);
         self.tree.set(inner, attributes)
+    }
+
+    /// Gives an object the access control list that goes with the mode it is about to get.
+    pub(super) fn restrict(&mut self, object: Identity, given: &Given) -> Result<(), T::Error> {
+        self.touched.insert(object);
+        let inner = self.inner(object);
+        self.tree.set_acl(inner, given.acl.as_deref())
     }
 
     /// Drops the aliases of what is gone. Returns the others, and the outer identities of all that was touched.

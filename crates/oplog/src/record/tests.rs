@@ -2,7 +2,7 @@ use super::*;
 use crate::identity::IDENTITY_MAX;
 use crate::object::{Attributes, Kind, New, Object, Time};
 use crate::operation::{Binding, Bindings};
-use crate::{Intent, RECORD_MAX};
+use crate::{Access, Flags, Given, Intent, RECORD_MAX};
 
 fn identity(len: u8) -> Identity {
     let mut bytes = [0; IDENTITY_MAX];
@@ -27,7 +27,7 @@ fn object(len: u8, kind: Kind, new: Option<New>) -> Object {
     let atime = Time { sec: i64::MIN, nsec: 999_999_999 };
     let mtime = Time { sec: 1 << 33, nsec: 0 };
     let attributes = Attributes { kind, mode: 0o7777, uid: u32::MAX, gid: 7, atime, mtime };
-    Object { identity: identity(len), attributes, new }
+    Object { identity: identity(len), attributes, new, access: Access::Set }
 }
 
 fn operation(entries: impl IntoIterator<Item = Binding>, objects: Vec<Object>) -> Record {
@@ -55,6 +55,14 @@ fn records() -> Vec<Record> {
     let entries = Entries::from_iter([gone]);
     let made = |now| Binding { dir: identity(8), name: SmallVec::from_slice(b"y"), was: None, now };
     let answer = Box::default();
+    let flags = Flags { extended: 1 << 30, extent: 4096, shared_extent: 8192, project: 7, inode: 0x40 };
+    let given = |flags: Option<Flags>| {
+        let xattrs =
+            vec![(SmallVec::from_slice(b"security.label"), [3; 40].into()), (long(), Box::default())];
+        let given = Given { acl: flags.map(|_| [9; 44].into()), xattrs, flags };
+        let access = Access::Given(Box::new(given));
+        Object { access, ..object(8, Kind::File, Some(New::Plain)) }
+    };
     vec![
         largest(),
         Record::Change(Box::new(Change { number: 1, confirmed: 0, filesystem: 0, entries, answer })),
@@ -65,6 +73,9 @@ fn records() -> Vec<Record> {
         operation([], vec![object(8, Kind::File, None)]),
         operation([made(Some(identity(8)))], vec![object(8, Kind::Fifo, Some(New::Plain))]),
         operation([made(Some(identity(9)))], vec![object(9, Kind::Block, Some(New::Device(7, u32::MAX)))]),
+        operation([], vec![Object { access: Access::Kept, ..object(8, Kind::Directory, None) }]),
+        operation([made(Some(identity(8)))], vec![given(None)]),
+        operation([made(Some(identity(8)))], vec![given(Some(flags))]),
         operation([made(None)], vec![object(9, Kind::Symlink, Some(New::Link(Box::from(*b"to/it"))))]),
     ]
 }

@@ -1,6 +1,6 @@
 //! The virtual file system as reconciliation sees it.
 
-use forebay_oplog::{Attributes, Identity, Intent, Kind, Name, New, Tree};
+use forebay_oplog::{Attributes, Given, Identity, Intent, Kind, Name, New, Tree};
 
 use super::volume::{Refused, Volume};
 
@@ -34,7 +34,14 @@ impl Tree for Volume {
         places.filter(|(child, _)| *child == dir).map(|(_, place)| place).next().ok_or(Refused::Stale)
     }
 
-    fn make(&mut self, dir: Identity, name: &[u8], kind: Kind, new: &New) -> Result<Identity, Refused> {
+    fn make(
+        &mut self,
+        dir: Identity,
+        name: &[u8],
+        kind: Kind,
+        new: &New,
+        _given: &Given,
+    ) -> Result<Identity, Refused> {
         self.make_as(None, (dir, name), kind, new)
     }
 

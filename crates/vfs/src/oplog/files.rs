@@ -1,9 +1,9 @@
 //! A real file system as recovery of the log sees it: by identity, as the server itself.
 
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use forebay_oplog::{Attributes, Intent, Kind, Name, New, Time, Tree};
+use forebay_oplog::{Attributes, Given, Intent, Kind, Name, New, Time, Tree};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps, Uid,
 };
@@ -14,6 +14,7 @@ use crate::alias::{MOVING, private_dir};
 use crate::attr::Attr;
 use crate::error::Error;
 use crate::fs::Filesystem;
+use crate::given;
 use crate::sys::{self, KernelHandle, proc_path};
 
 /// Why the directory could not be brought to where the log says it is.
@@ -166,8 +167,23 @@ impl Tree for Files<'_> {
         during(|| "looking for the name of a directory".into(), Err(Errno::NOENT))
     }
 
-    fn make(&mut self, dir: KernelHandle, name: &[u8], kind: Kind, new: &New) -> Result<KernelHandle> {
+    fn make(
+        &mut self,
+        dir: KernelHandle,
+        name: &[u8],
+        kind: Kind,
+        new: &New,
+        given: &Given,
+    ) -> Result<KernelHandle> {
         let dir = self.open(dir)?;
+        if kind == Kind::Symlink {
+            // Nothing can give it another one.
+            let project = given.flags.map_or(0, |flags| flags.project);
+            let set = sys::reopen(&dir, OFlags::RDONLY)
+                .map_err(Error::from)
+                .and_then(|dir| given::pass_on_project(dir.as_fd(), project));
+            during(|| format!("setting the project of {MOVING} to {project}"), set)?;
+        }
         let node = |kind, device| rustix::fs::mknodat(&dir, name, kind, Mode::empty(), device);
         let device = match *new {
             New::Device(major, minor) => rustix::fs::makedev(major, minor),
@@ -192,6 +208,28 @@ impl Tree for Files<'_> {
             Some(fd) => self.identity(&fd),
             None => during(|| format!("making {} again", shown(name)), Err(Errno::NOENT)),
         }
+    }
+
+    fn give(&mut self, object: KernelHandle, given: &Given) -> Result<()> {
+        let fd = self.open(object)?;
+        let what = || format!("giving object {object:?} its access control list, attributes and flags");
+        let stat = during(what, rustix::fs::fstat(&fd))?;
+        let opened = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::Directory => {
+                Some(during(what, sys::reopen(&fd, OFlags::RDONLY))?)
+            }
+            _ => None,
+        };
+        let mut path = [0; 32];
+        let path = proc_path(&mut path, &fd);
+        during(what, given::give(path, opened.as_ref().map(AsFd::as_fd), given))
+    }
+
+    fn set_acl(&mut self, object: KernelHandle, acl: Option<&[u8]>) -> Result<()> {
+        let fd = self.open(object)?;
+        let mut path = [0; 32];
+        let set = given::set_acl(proc_path(&mut path, &fd), acl);
+        during(|| format!("setting the access control list of object {object:?}"), set)
     }
 
     fn link(&mut self, object: KernelHandle, dir: KernelHandle, name: &[u8]) -> Result<()> {

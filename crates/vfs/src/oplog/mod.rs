@@ -36,7 +36,7 @@ use crate::under_way::{Asked, Request};
 pub use checkpoint::Checkpointed;
 pub(crate) use checkpoint::{Checkpoints, Logging, Tell};
 use files::attributes;
-pub(crate) use forebay_oplog::{Binding, Change, Entries, Entry, Object, Record, Rights};
+pub(crate) use forebay_oplog::{Access, Binding, Change, Entries, Entry, Object, Record, Rights};
 pub(crate) use lost::{both, submit};
 use making::Ticket;
 use queue::Queue;
@@ -190,6 +190,11 @@ impl Filesystem {
         })
     }
 
+    /// Whether recovery may make an object again, or set its attributes, from what the log has of changes now.
+    pub(crate) fn is_recorded_whole(&self) -> bool {
+        self.way().is_some_and(|way| way != Way::Each)
+    }
+
     /// Fails while nothing that is changed could become durable.
     pub(crate) fn can_change(&self) -> Result<()> {
         self.linked().and_then(|linked| linked.logging.refusal()).map_or(Ok(()), Err)
@@ -220,6 +225,14 @@ impl Filesystem {
         let Some((linked, _)) = self.linked().zip(way) else { return Ok(()) };
         linked.cache.oplog.carry_out();
         linked.cache.checkpoints.make_of(self)
+    }
+
+    /// What was just changed, under locks that the caller holds, is in the file system, durably, and nothing that the log has of it
+    /// before counts any more. For what a record cannot hold.
+    pub(crate) fn made_durable(&self) -> Result<()> {
+        self.without_record()?;
+        // There was nothing for a checkpoint, perhaps.
+        self.journal.barrier()
     }
 
     /// What a server that was killed had made for the same request: see [`Begun`](crate::begun::Begun).
@@ -335,14 +348,15 @@ pub(crate) fn binding(
 }
 
 /// What the log says of an object with these attributes, which the change made if there is a `new`.
-pub(crate) fn object(target: &Target, attr: &Attr, new: Option<New>) -> Option<Object> {
-    Some(Object { identity: target.object.kernel, attributes: attributes(attr)?, new })
+pub(crate) fn object(target: &Target, attr: &Attr, new: Option<New>, access: Access) -> Option<Object> {
+    Some(Object { identity: target.object.kernel, attributes: attributes(attr)?, new, access })
 }
 
 /// The same of objects that were there before, as they are now: with what only the cache has, which may be destaged and
-/// forgotten before the record is.
+/// forgotten before the record is. The change has set neither mode nor owner.
 pub(crate) fn objects(targets: &[&Target]) -> Vec<Object> {
-    targets.iter().filter_map(|target| object(target, &target.object.attr().ok()?, None)).collect()
+    let object = |target: &&Target| object(target, &target.object.attr().ok()?, None, Access::Kept);
+    targets.iter().filter_map(object).collect()
 }
 
 const _: () = assert!(forebay_oplog::RECORD_MAX == NOTE_MAX);
@@ -434,7 +448,7 @@ mod tests {
             atime: time,
             mtime: time,
         };
-        let object = |new| Object { identity: kernel, attributes, new };
+        let object = |new| Object { identity: kernel, attributes, new, access: Access::Set };
         let entry =
             Binding { dir: kernel, name: [b'n'; 255][..].into(), was: Some(kernel), now: Some(kernel) };
         let record = |entries: usize, objects| {

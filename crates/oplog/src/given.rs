@@ -1,0 +1,105 @@
+//! What an object has besides its attributes: what the kernel gave it from its directory, and its access control list.
+
+use crate::Name;
+use crate::codec::{Reader, put_name};
+
+/// What the log says of who may do what with an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Mode, owner and group are those of before the change, which did not set them: recovery leaves them as they are.
+    /// Somebody on the host may have changed them, and the access control list with them, and that may be lost.
+    Kept,
+    /// The change set the mode, the owner or the group. What the object has besides is not known: a record of an older version.
+    Set,
+    /// The change set them, and this is what the object had after it.
+    Given(Box<Given>),
+}
+
+/// What an object has besides its attributes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// The access control list, as the extended attribute `system.posix_acl_access` holds it; `None`: it has none, so the mode's
+    /// group bits are the rights of the group. With a list they bound what the list grants.
+    pub acl: Option<Box<[u8]>>,
+    /// Of an object that the change made: its other extended attributes.
+    pub xattrs: Vec<(Name, Box<[u8]>)>,
+    /// Of an object that the change made: its flags, if it has any, as [`Flags`].
+    pub flags: Option<Flags>,
+}
+
+/// The flags of an object, and its project.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `fsx_xflags` of FS_IOC_FSGETXATTR.
+    pub extended: u32,
+    /// `fsx_extsize`, in bytes.
+    pub extent: u32,
+    /// `fsx_cowextsize`, in bytes.
+    pub shared_extent: u32,
+    /// `fsx_projid`.
+    pub project: u32,
+    /// Of FS_IOC_GETFLAGS; 0 where the file system has no more of them than `extended` tells.
+    pub inode: u32,
+}
+
+const ACL: u8 = 1;
+const FLAGS: u8 = 2;
+
+impl Given {
+    /// Bytes of it in a record.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let mut out = Vec::new();
+        self.encode(&mut out);
+        out.len()
+    }
+
+    /// Whether it is that of an object that has nothing besides its attributes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Given::default()
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.acl.as_ref().map_or(0, |_| ACL) | self.flags.map_or(0, |_| FLAGS));
+        self.acl.iter().for_each(|acl| put_value(acl, out));
+        if let Some(Flags { extended, extent, shared_extent, project, inode }) = self.flags {
+            let fields = [extended, extent, shared_extent, project, inode];
+            fields.iter().for_each(|field| out.extend_from_slice(&field.to_le_bytes()));
+        }
+        // What has more than a record can hold has no record.
+        out.push(self.xattrs.len() as u8);
+        for (name, value) in &self.xattrs {
+            put_name(name, out);
+            put_value(value, out);
+        }
+    }
+
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Option<Self> {
+        let has = input.u8()?;
+        if has & !(ACL | FLAGS) != 0 {
+            return None;
+        }
+        let acl = if has & ACL != 0 { Some(value(input)?) } else { None };
+        let mut field = || input.u32();
+        let flags = if has & FLAGS != 0 {
+            let (extended, extent, shared_extent) = (field()?, field()?, field()?);
+            Some(Flags { extended, extent, shared_extent, project: field()?, inode: field()? })
+        } else {
+            None
+        };
+        let count = input.u8()?;
+        let xattrs = (0..count).map(|_| Some((input.name()?, value(input)?))).collect::<Option<_>>()?;
+        Some(Given { acl, xattrs, flags })
+    }
+}
+
+fn put_value(value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(value.len() as u16).to_le_bytes());
+    out.extend_from_slice(value);
+}
+
+fn value(input: &mut Reader<'_>) -> Option<Box<[u8]>> {
+    let len = u16::from_le_bytes(input.array()?);
+    Some(input.bytes(len.into())?.into())
+}
