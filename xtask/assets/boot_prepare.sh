@@ -1,5 +1,6 @@
 # Runs in the guest's root before systemd: the shipped unit, its configuration, and the disks that come late.
-# Given: BINARY, UNIT, JUDGE (paths), DROP_IN, LEDGER (text), LATE ("serial=seconds ...")
+# Given: BINARY, UNIT, JUDGE (paths), DROP_IN, LEDGER (text), LATE ("serial=seconds ..."),
+# ARRAY_WAIT and STATE_WAIT (how long their mounts wait for the disks)
 set -e
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
@@ -21,8 +22,8 @@ access = "rw"
 squash = "none"
 END
 cat > /etc/fstab << END
-/dev/disk/by-id/virtio-array /srv/array ext4 nofail,x-systemd.device-timeout=15s 0 0
-/dev/disk/by-id/virtio-state /var/lib/forebay ext4 nofail,x-systemd.device-timeout=15s 0 0
+/dev/disk/by-id/virtio-array /srv/array ext4 nofail,x-systemd.device-timeout=$ARRAY_WAIT 0 0
+/dev/disk/by-id/virtio-state /var/lib/forebay ext4 nofail,x-systemd.device-timeout=$STATE_WAIT 0 0
 END
 
 # What a boot of this machine would do besides.

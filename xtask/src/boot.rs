@@ -159,7 +159,12 @@ impl Told {
     fn judge(&mut self, plan: &Plan, ssds_changed: bool) {
         let there = |disk: &str| !matches!(plan.appears[disk], Appears::Missing | Appears::Other);
         match self.outcome.as_str() {
-            "serving" => {}
+            "serving" => {
+                let stopped = self.notes.iter().find(|note| note.starts_with("STOPPED"));
+                if let Some(stopped) = stopped.filter(|_| DISKS.iter().all(|disk| there(disk))) {
+                    self.wrong.push(stopped.clone());
+                }
+            }
             "refused" => {
                 if DISKS.iter().all(|disk| there(disk)) {
                     self.wrong.push("every disk came, and it does not serve".into());
@@ -241,15 +246,19 @@ fn prepare(number: u32, plan: &Plan, work: &Path, ledger: &Ledger) -> String {
     if plan.requires_mount {
         drop_in.push_str("RequiresMountsFor=/srv/array\n");
     }
+    // A disk that comes may need long on a busy machine.
+    let wait = |disk: &str| if plan.appears[disk] == Appears::Missing { "5s" } else { "150s" };
     let value = |path: PathBuf| quoted(&path.to_string_lossy());
     format!(
-        "BINARY={}\nUNIT={}\nJUDGE={}\nDROP_IN={}\nLATE={}\nLEDGER={}\necho {number} > /run/boot\n{}",
+        "BINARY={}\nUNIT={}\nJUDGE={}\nDROP_IN={}\nLATE={}\nLEDGER={}\nARRAY_WAIT={}\nSTATE_WAIT={}\necho {number} > /run/boot\n{}",
         value(work.join("forebay")),
         value(root().join("packaging/forebay.service")),
         value(asset("boot_judge.py")),
         quoted(&drop_in),
         quoted(&late),
         quoted(&known.join("\n")),
+        wait("array"),
+        wait("state"),
         include_str!("../assets/boot_prepare.sh"),
     )
 }

@@ -19,6 +19,7 @@ use forebay_lock::Mutex;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::cache::Watch;
+use crate::sandbox;
 
 /// The hidden verb of the `forebay` command that runs [`answer_health`].
 pub const HEALTH_VERB: &str = "answer-disk-health";
@@ -108,6 +109,8 @@ pub fn answer_health() -> std::io::Result<()> {
     let held = capabilities(None)?.permitted;
     let kept = held & sets.permitted;
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, ..sets })?;
+    // It may do more than the server to the kernel, so it makes no call that the server does not make.
+    sandbox::confine()?;
     let line = UnixStream::from(rustix::io::dup(std::io::stdin())?);
     answer_all(line, forebay_disk::ask_health)
 }

@@ -22,6 +22,24 @@ fn a_call_that_the_service_manager_forbids_is_told_and_hides_no_quota() {
 }
 
 #[test]
+fn the_process_that_asks_disks_for_their_health_is_filtered_too() {
+    needs_root!();
+    let server = Serve::new().cached().start();
+    let status =
+        |process: &std::path::Path| std::fs::read_to_string(process.join("status")).unwrap_or_default();
+    let parent = format!("PPid:\t{}\n", server.pid());
+    let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let helper = processes.into_iter().find(|process| status(process).contains(&parent)).unwrap();
+    // It filters itself once it runs.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !status(&helper).contains("Seccomp:\t2") {
+        assert!(status(&helper).contains(&parent), "it has ended");
+        assert!(std::time::Instant::now() < end, "it runs without a filter");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn without_a_filter_nothing_is_told_and_the_servers_own_is_in_force() {
     let server = Serve::new().start();
     assert!(!server.ask(&["events", "--json"]).contains("call-refused"));

@@ -35,12 +35,28 @@ pub(crate) fn enter(wanted: Sandbox, events: &Arc<EventLog>) -> SandboxStatus {
         Ok(()) => SandboxStatus::On,
         Err(error) => {
             let message = format!(
-                "system calls cannot be filtered: {error}; service goes on without this protection. Use a kernel with \
-                 CONFIG_SECCOMP_FILTER, or say that none is wanted with --sandbox off"
+                "system calls cannot be filtered: {error}; service goes on without this protection. Allow seccomp in \
+                 the unit or container, use a kernel with CONFIG_SECCOMP_FILTER, or say that none is wanted with --sandbox off"
             );
             events.add(Severity::Warning, "sandbox", message, &[]);
             SandboxStatus::Unavailable
         }
+    }
+}
+
+/// Filters the system calls of a process that helps the server: one that is not listed ends it.
+///
+/// # Errors
+/// A filter exists on this machine, and cannot be installed.
+pub(crate) fn confine() -> io::Result<()> {
+    match filter::install(Refusal::Kill) {
+        // Without filters the server itself says so.
+        Err(error)
+            if matches!(error.raw_os_error(), None | Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) =>
+        {
+            Ok(())
+        }
+        installed => installed,
     }
 }
 

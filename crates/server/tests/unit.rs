@@ -1,0 +1,40 @@
+//! The unit that is shipped, as systemd's own tools see it. Without these tools nothing is checked, and the tests say so.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the assertion")]
+
+use std::process::{Command, Output};
+
+const UNIT: &str = include_str!("../../../packaging/forebay.service");
+
+/// Runs `systemd-analyze` on a copy of the unit whose program exists on this machine; `None` where the tool is missing.
+fn analyze(words: &[&str]) -> Option<Output> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("forebay.service");
+    let lines = UNIT.lines().filter(|line| !line.starts_with("Documentation="));
+    let lines = lines.map(|line| line.replace("=/usr/bin/forebay ", "=/bin/true "));
+    std::fs::write(&path, lines.collect::<Vec<_>>().join("\n")).unwrap();
+    let output = Command::new("systemd-analyze").args(words).arg(&path).output();
+    if output.is_err() {
+        eprintln!("not run: it needs systemd-analyze");
+    }
+    output.ok()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+#[test]
+fn systemd_understands_every_line_of_the_unit() {
+    let Some(output) = analyze(&["verify", "--man=no", "--recursive-errors=no"]) else { return };
+    let said = said(&output);
+    assert!(output.status.success() && !said.contains("forebay.service:"), "{said}");
+}
+
+#[test]
+fn the_unit_is_not_less_protected_than_it_was() {
+    let Some(output) = analyze(&["security", "--offline=yes", "--threshold=46", "--no-pager"]) else {
+        return;
+    };
+    assert!(output.status.success(), "{}", said(&output));
+}
