@@ -58,6 +58,12 @@ enum Verb {
     },
     /// Run a suite against a server, by default a new one on an empty directory
     Suite(SuiteArguments),
+    /// A stranger and a hostile client do their worst beside a client that measures; prints how much slower that one gets
+    Hostile {
+        /// How long
+        #[arg(long, default_value_t = 10, value_name = "M")]
+        minutes: u64,
+    },
     /// Unpack a source tree through a Linux client over emulated slow disks while the power fails, or to measure it (as root)
     Untar(untar::Untar),
     /// Check quotas of the served file system, all in an emulated machine: its kernel has them, this one's may not
@@ -172,6 +178,13 @@ fn steps(all: Vec<ci::Step>, only: &[String]) -> Result<ExitCode> {
     Ok(if ci::run_steps(&chosen) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Runs the test of that name for longer than `cargo test` does.
+fn hostile(minutes: u64) -> Result<ExitCode> {
+    let words = ["test", "--release", "-p", "forebay-cli", "--test", "nfs", "--", "hostile::", "--nocapture"];
+    let mut command = process::command("cargo", words);
+    process::run(command.env("FOREBAY_TEST_SECONDS", (60 * minutes).to_string())).map(|()| ExitCode::SUCCESS)
+}
+
 fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Ci { only } => steps(ci::all(), &only),
@@ -180,6 +193,7 @@ fn main() -> ExitCode {
         Verb::Sim { arguments } => process::run(&mut ci::sim(&arguments)).map(|()| ExitCode::SUCCESS),
         Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),
         Verb::Suite(arguments) => suite(arguments),
+        Verb::Hostile { minutes } => hostile(minutes),
         Verb::Untar(untar) => untar.run().map(|counts| status(&counts)),
         Verb::Quota(quota) => quota.run().map(|counts| status(&counts)),
         Verb::Boot(boot) => boot.run().map(|counts| status(&counts)),

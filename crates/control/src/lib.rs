@@ -25,5 +25,5 @@ pub use server::{Handler, Server, ServerError};
 pub use socket::{SOCKET_NAME, socket_path};
 pub use status::{
     ClientStatus, DurabilityStatus, ExportStatus, HandleMode, Health, MemoryStatus, MetadataStatus,
-    ProcedureStatus, ReplyCacheStatus, SandboxStatus, Status, WorkerStatus,
+    ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Status, WorkerStatus,
 };

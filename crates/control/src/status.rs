@@ -62,6 +62,9 @@ pub struct Status {
     pub durability: DurabilityStatus,
     /// Replies kept for retransmissions.
     pub reply_cache: ReplyCacheStatus,
+    /// Clients that were refused since the start.
+    #[serde(default)]
+    pub refused: RefusedStatus,
     /// Names and attributes kept in memory.
     #[serde(default)]
     pub metadata: MetadataStatus,
@@ -226,6 +229,23 @@ pub struct MetadataStatus {
     pub file_hits: u64,
     /// Those that had to open a file.
     pub file_misses: u64,
+}
+
+/// Clients that were refused since the start, by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedStatus {
+    /// Connections from addresses that no export is open to.
+    pub strangers: u64,
+    /// Connections of addresses that had as many as one address may have.
+    pub crowded: u64,
+    /// Connections while the server had as many as it may have.
+    pub full: u64,
+    /// Requests for an export that is not open to the client's address.
+    pub exports: u64,
+    /// Requests from ports above 1023 where the export asks for one below.
+    pub ports: u64,
+    /// Requests with a flavour of authentication that is not accepted.
+    pub auth: u64,
 }
 
 /// Replies kept for retransmissions.

@@ -15,8 +15,8 @@ use forebay_config::Mode;
 use forebay_control::{
     CachedFiles, Client, ClientError, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
     FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, OperationSample, PoolRequest,
-    PoolStatus, ProcedureStatus, Recorder, ReplyCacheStatus, SandboxStatus, Server, ServerError, Severity,
-    StatSample, Status, WorkerStatus, socket_path,
+    PoolStatus, ProcedureStatus, Recorder, RefusedStatus, ReplyCacheStatus, SandboxStatus, Server,
+    ServerError, Severity, StatSample, Status, WorkerStatus, socket_path,
 };
 use forebay_lock::Mutex;
 use tempfile::TempDir;
@@ -136,6 +136,7 @@ fn status() -> Status {
         workers: WorkerStatus::default(),
         durability: DurabilityStatus::default(),
         reply_cache: ReplyCacheStatus::default(),
+        refused: RefusedStatus { strangers: 3, ..RefusedStatus::default() },
         metadata: MetadataStatus {
             listed: 1000,
             bytes: 200_000,

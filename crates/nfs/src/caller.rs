@@ -7,7 +7,6 @@ use std::sync::Arc;
 use forebay_config::{Access, ClientRule, Squash};
 use forebay_rpc::Peer;
 use forebay_vfs::{Cred, Creds, Identity};
-use forebay_wire::nfs3::Nfsstat3;
 use forebay_wire::rpc::{Auth, AuthSys, Gids};
 use smallvec::SmallVec;
 
@@ -42,14 +41,14 @@ pub(crate) fn accepted(auth: &Auth<'_>) -> bool {
     matches!(auth, Auth::None | Auth::Sys(_))
 }
 
-/// Applies the export's rules to a call. Fails with NFS3ERR_ACCES where no rule lets the client in.
+/// Applies the export's rules to a call. `None` where no rule lets the client in.
 pub(crate) fn admit(
     creds: &Creds,
     clients: &Clients,
     export: &forebay_config::Export,
     peer: &Peer,
     auth: &Auth<'_>,
-) -> Result<Caller, Nfsstat3> {
+) -> Option<Caller> {
     let sys = match auth {
         Auth::Sys(AuthSys { uid, gid, gids, .. }) => Some((*uid, *gid, *gids)),
         _ => None,
@@ -60,16 +59,16 @@ pub(crate) fn admit(
         if let Some((known, caller)) = &recent[slot]
             && *known == key
         {
-            return Ok(caller.clone());
+            return Some(caller.clone());
         }
-        let rule = rule_for(export, peer).ok_or(Nfsstat3::Acces)?;
+        let rule = rule_for(export, peer)?;
         let caller = Caller {
             cred: creds.intern(&squash(rule, sys)),
             read_only: rule.access == Access::ReadOnly,
             client: clients.get(peer.addr.ip()),
         };
         recent[slot] = Some((key, caller.clone()));
-        Ok(caller)
+        Some(caller)
     })
 }
 
@@ -79,9 +78,10 @@ pub(crate) fn rule_for<'a>(export: &'a forebay_config::Export, peer: &Peer) -> O
     (!rule.privileged_port || peer.addr.port() < 1024).then_some(rule)
 }
 
-/// The networks an export is open to, for the EXPORT listing.
-pub(crate) fn groups(export: &forebay_config::Export) -> Vec<String> {
-    export.clients.iter().flat_map(|rule| &rule.networks).map(ToString::to_string).collect()
+/// The networks of the rule by which a client at `address` may use an export, for the EXPORT listing; `None` if it may
+/// not. Other rules are none of its business.
+pub(crate) fn groups(export: &forebay_config::Export, address: IpAddr) -> Option<Vec<String>> {
+    Some(export.rule_for(address)?.networks.iter().map(ToString::to_string).collect())
 }
 
 fn squash(rule: &ClientRule, sys: Option<(u32, u32, Gids)>) -> Identity {

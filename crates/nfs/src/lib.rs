@@ -17,12 +17,14 @@ mod look;
 mod mount;
 mod portmap;
 mod read;
+mod refusals;
 mod reply_cache;
 mod service;
 mod stats;
 
 pub use clients::ClientStats;
 pub use portmap::Ports;
+pub use refusals::{Refusal, Refusals, Tell};
 pub use reply_cache::{CacheLimits, CacheUse};
 pub use service::{Job, Nfs, NfsConfig};
 pub use stats::{ProcedureStats, Stats};

@@ -67,7 +67,9 @@ impl Shared {
             }
             Procedure::Dump => {
                 success(out, call.xid());
-                let known = self.mounts.known.lock().clone();
+                let mut known = self.mounts.known.lock().clone();
+                // What other clients have mounted is none of its business.
+                known.retain(|(address, _)| *address == client);
                 let names: Vec<_> = known.iter().map(|(address, _)| address.to_string()).collect();
                 let list: MountList<'_> = List(entries(&names, &known));
                 list.encode(out);
@@ -83,17 +85,18 @@ impl Shared {
             }
             Procedure::Export => {
                 success(out, call.xid());
-                self.export_list(out);
+                self.export_list(client, out);
             }
         }
         Ok(())
     }
 
-    /// The exports with the networks they are open to.
-    fn export_list(&self, out: &mut Vec<u8>) {
-        let groups: Vec<_> = self.exports.iter().map(groups).collect();
+    /// The exports that a client may use, with the networks by which it may.
+    fn export_list(&self, client: IpAddr, out: &mut Vec<u8>) {
+        let open = |export| Some((export, groups(export, client)?));
+        let open: Vec<_> = self.exports.iter().filter_map(open).collect();
         let mut entries = Vec::new();
-        for (export, groups) in self.exports.iter().zip(&groups) {
+        for (export, groups) in &open {
             for name in export.names() {
                 let names =
                     groups.iter().map(|group| &group.as_bytes()[..group.len().min(MAX_NAME)]).collect();
@@ -110,7 +113,10 @@ impl Shared {
             return Err(Mountstat3::Nametoolong);
         }
         let (export, below) = self.find_export(path).ok_or(Mountstat3::Noent)?;
-        rule_for(export, call.peer).ok_or(Mountstat3::Acces)?;
+        if rule_for(export, call.peer).is_none() {
+            self.count_refusal(export, call.peer);
+            return Err(Mountstat3::Acces);
+        }
         let served = self.vfs.exports().iter().find(|served| served.id == export.id);
         let mut target = served.ok_or(Mountstat3::Noent)?.root();
         // As the server: which directories may be mounted is the export's affair, not the caller's.

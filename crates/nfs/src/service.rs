@@ -1,13 +1,13 @@
 //! The service: tries a request on the event loop, else hands it to a worker.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forebay_disk::tasks;
-use forebay_rpc::{Message, Outcome, Peer, Record, Reply, Service, Ticket, Workers};
+use forebay_rpc::{CloseReason, Message, Outcome, Peer, Record, Reply, Service, Ticket, Workers};
 use forebay_vfs::{Export, Target, Vfs, Wait};
 use forebay_wire::mount3;
 use forebay_wire::nfs3::{FileHandle, Nfsstat3, Procedure};
@@ -20,6 +20,7 @@ use crate::clients::{ClientStats, Clients};
 use crate::dispatch::{Call, Route, Stop, failure, route, success};
 use crate::mount::Mounts;
 use crate::read::{Pending, TriedRead};
+use crate::refusals::{Refusal, Refusals, Tell};
 use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
 use crate::stats::Stats;
 
@@ -35,6 +36,8 @@ pub struct NfsConfig {
     pub busy_poll: Duration,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
+    /// Told of clients that are refused: once for each address in ten minutes, and of no more than 128 addresses.
+    pub refused: Tell,
 }
 
 /// A request on its way to a worker.
@@ -65,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) clients: Clients,
     pub(crate) mounts: Mounts,
     pub(crate) stats: Stats,
+    pub(crate) refusals: Refusals,
 }
 
 impl Nfs {
@@ -77,6 +81,7 @@ impl Nfs {
             clients: Clients::default(),
             mounts: Mounts::default(),
             stats: Stats::default(),
+            refusals: Refusals::new(config.refused),
         });
         let pool = || {
             let shared = shared.clone();
@@ -102,6 +107,11 @@ impl Nfs {
     /// Counters since start.
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
+    }
+
+    /// Clients that were refused.
+    pub fn refusals(&self) -> &Refusals {
+        &self.shared.refusals
     }
 
     /// Use of the reply cache.
@@ -151,6 +161,19 @@ impl Service for Nfs {
             Tried::Names => self.shared.hand_over(job, &self.names),
         }
         Outcome::Deferred
+    }
+
+    fn admits(&self, address: IpAddr) -> bool {
+        self.shared.exports.iter().any(|export| export.rule_for(address).is_some())
+    }
+
+    fn refused(&self, from: SocketAddr, reason: CloseReason) {
+        let why = match reason {
+            CloseReason::Stranger => Refusal::Stranger,
+            CloseReason::Crowded => Refusal::Crowded,
+            _ => Refusal::Full,
+        };
+        self.shared.refusals.add(from.ip(), why);
     }
 
     fn connected(&self, peer: &Peer) -> bool {
@@ -232,6 +255,9 @@ impl Shared {
             }
             Route::Mount(..) => Tried::Names,
             Route::Answer(header) => {
+                if matches!(header.status, ReplyStatus::AuthError(_)) {
+                    self.refusals.add(message.peer().addr.ip(), Refusal::Auth);
+                }
                 header.encode(reply.head());
                 Tried::Done(Outcome::Reply)
             }
@@ -340,7 +366,21 @@ impl Shared {
         let export = self.exports.iter().find(|known| known.id == export.id);
         let export = export.ok_or(Stop::Fail(Nfsstat3::Stale))?;
         caller::admit(&self.vfs.creds, &self.clients, export, call.peer, &call.header.cred)
-            .map_err(Stop::Fail)
+            .ok_or_else(|| self.refuse(export, call.peer))
+    }
+}
+
+impl Shared {
+    /// No rule of the export lets a client in.
+    fn refuse(&self, export: &forebay_config::Export, peer: &Peer) -> Stop {
+        self.count_refusal(export, peer);
+        Stop::Fail(Nfsstat3::Acces)
+    }
+
+    /// Counts a client that no rule of the export lets in.
+    pub(crate) fn count_refusal(&self, export: &forebay_config::Export, peer: &Peer) {
+        let port = export.rule_for(peer.addr.ip()).is_some();
+        self.refusals.add(peer.addr.ip(), if port { Refusal::Port } else { Refusal::Export });
     }
 }
 

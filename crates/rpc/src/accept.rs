@@ -1,6 +1,6 @@
 //! Listening sockets, and which loop gets a new connection.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,8 +15,10 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen, socket_with,
 };
 
+use crate::addresses::Addresses;
 use crate::home::{Home, Post};
 use crate::service::Peer;
+use crate::stats::CloseReason;
 
 /// Connections the kernel keeps before they are accepted; it cuts this to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
@@ -41,9 +43,16 @@ pub(crate) fn listen_on(addr: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno
     Ok((fd, bound))
 }
 
+/// Who is let in, and who hears of those that are not.
+pub(crate) struct Door<'a> {
+    pub(crate) admits: &'a dyn Fn(IpAddr) -> bool,
+    pub(crate) refused: &'a dyn Fn(SocketAddr, CloseReason),
+}
+
 pub(crate) struct Acceptor {
     sockets: Vec<OwnedFd>,
     homes: Arc<[Arc<Home>]>,
+    addresses: Arc<Addresses>,
     max_connections: usize,
     next_id: u64,
     paused_until: Option<Instant>,
@@ -51,8 +60,13 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    pub(crate) fn new(sockets: Vec<OwnedFd>, homes: Arc<[Arc<Home>]>, max_connections: usize) -> Self {
-        Self { sockets, homes, max_connections, next_id: 1, paused_until: None, warned: None }
+    pub(crate) fn new(
+        sockets: Vec<OwnedFd>,
+        homes: Arc<[Arc<Home>]>,
+        addresses: Arc<Addresses>,
+        max_connections: usize,
+    ) -> Self {
+        Self { sockets, homes, addresses, max_connections, next_id: 1, paused_until: None, warned: None }
     }
 
     pub(crate) fn sockets(&self) -> &[OwnedFd] {
@@ -68,10 +82,10 @@ impl Acceptor {
     }
 
     /// Accepts what waits and gives it to the loops; false if accepting has to pause.
-    pub(crate) fn accept(&mut self, now: Instant) -> bool {
+    pub(crate) fn accept(&mut self, now: Instant, door: &Door<'_>) -> bool {
         for index in 0..self.sockets.len() {
             for _ in 0..AT_ONCE {
-                match self.accept_one(index) {
+                match self.accept_one(index, door) {
                     Ok(()) => {}
                     Err(Errno::AGAIN) => break,
                     Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
@@ -86,10 +100,19 @@ impl Acceptor {
         true
     }
 
-    fn accept_one(&mut self, index: usize) -> Result<(), Errno> {
+    fn accept_one(&mut self, index: usize, door: &Door<'_>) -> Result<(), Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (fd, addr) = acceptfrom_with(self.sockets[index].as_fd(), flags)?;
         let addr = SocketAddr::try_from(addr.ok_or(Errno::NOTCONN)?)?;
+        let from = addr.ip().to_canonical();
+        if !(door.admits)(from) {
+            (door.refused)(addr, CloseReason::Stranger);
+            return Ok(());
+        }
+        let Some(seat) = self.addresses.seat(from) else {
+            (door.refused)(addr, CloseReason::Crowded);
+            return Ok(());
+        };
         let local = SocketAddr::try_from(getsockname(&fd)?)?;
         set_up(&fd)?;
         let peer = Arc::new(Peer { id: self.next_id, addr, local });
@@ -98,7 +121,7 @@ impl Acceptor {
         let evict = loads().sum::<usize>() >= self.max_connections;
         if let Some(home) = self.homes.iter().min_by_key(|home| home.load.load(Relaxed)) {
             home.load.fetch_add(1, Relaxed);
-            home.post(Post::Adopt { fd, peer, evict });
+            home.post(Post::Adopt { fd, peer, seat, evict });
         }
         Ok(())
     }

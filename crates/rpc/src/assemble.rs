@@ -1,11 +1,12 @@
 //! Record marking (RFC 5531 section 11): cuts a byte stream into records, whatever their fragmentation.
 //!
 //! A record that lies whole in the received bytes is passed on where it is. Any other is collected in a pooled
-//! buffer that starts small and becomes one of the claimed size only after [`EARLY`] bytes really arrived.
+//! buffer that starts small. After [`EARLY`] bytes it becomes one of the claimed size while memory is plentiful. Else it
+//! grows with the bytes that arrive: a length that is only announced takes no memory from other clients.
 
 use std::sync::Arc;
 
-use crate::pool::{Pool, PooledBuf, SMALL};
+use crate::pool::{Account, PooledBuf, SMALL};
 use crate::stats::CloseReason;
 
 /// Bytes of a large record that must have arrived before a buffer of its claimed size is taken.
@@ -65,7 +66,7 @@ impl Assembler {
         &mut self,
         input: &mut &'s [u8],
         max_record: usize,
-        pool: &Arc<Pool>,
+        account: &Arc<Account>,
     ) -> Result<Next<'s>, CloseReason> {
         if !self.partial()
             && let Some((mark, rest)) = input.split_first_chunk::<4>()
@@ -93,7 +94,7 @@ impl Assembler {
                 if take == 0 {
                     return Ok(Next::More);
                 }
-                if !self.reserve(take, pool) {
+                if !self.reserve(take, account) {
                     return Ok(Next::Starved);
                 }
                 let (bytes, rest) = input.split_at(take);
@@ -110,11 +111,12 @@ impl Assembler {
         }
     }
 
-    /// Space to receive the rest of the current fragment into directly; empty unless its buffer is there.
+    /// Space to receive the current fragment into directly: the rest of it, or as much as its buffer has room for.
     pub(crate) fn direct(&mut self) -> &mut [u8] {
         match &mut self.buf {
-            Some(buf) if self.left > 0 && buf.len() >= self.len + self.left => {
-                &mut buf[self.len..self.len + self.left]
+            Some(buf) if self.len >= EARLY => {
+                let end = buf.len().min(self.len + self.left);
+                &mut buf[self.len..end]
             }
             _ => &mut [],
         }
@@ -144,13 +146,17 @@ impl Assembler {
     }
 
     /// Makes room for `more` bytes; false if no buffer is to be had.
-    fn reserve(&mut self, more: usize, pool: &Arc<Pool>) -> bool {
-        let claimed = self.len + self.left;
-        let want = if self.len + more >= EARLY { claimed } else { claimed.min(SMALL) };
+    fn reserve(&mut self, more: usize, account: &Arc<Account>) -> bool {
+        let (claimed, arrived) = (self.len + self.left, self.len + more);
+        let want = match arrived {
+            0..EARLY => claimed.min(SMALL),
+            _ if account.has_plenty(claimed) => claimed,
+            _ => arrived,
+        };
         if self.buf.as_ref().is_some_and(|buf| buf.len() >= want) {
             return true;
         }
-        let Some(mut larger) = pool.lease(want) else { return false };
+        let Some(mut larger) = account.lease(want) else { return false };
         if let Some(buf) = &self.buf {
             larger[..self.len].copy_from_slice(&buf[..self.len]);
         }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::assemble::single_mark;
 use crate::chunk::{Chunk, SLICES, send};
-use crate::pool::{Pool, PooledBuf, SMALL};
+use crate::pool::{Account, PooledBuf, SMALL};
 use crate::reply::Payload;
 use crate::splice::Spliced;
 
@@ -170,7 +170,7 @@ impl Batch {
     }
 
     /// What remains after the first `sent` bytes, in buffers of its own.
-    pub(crate) fn rest(&mut self, mut sent: usize, pool: &Arc<Pool>) -> VecDeque<Chunk> {
+    pub(crate) fn rest(&mut self, mut sent: usize, account: &Arc<Account>) -> VecDeque<Chunk> {
         let mut rest = VecDeque::new();
         for piece in std::mem::take(&mut self.pieces) {
             let len = self.bytes(&piece).len();
@@ -181,14 +181,14 @@ impl Batch {
             }
             rest.push_back(match piece {
                 Piece::Arena { from, to } => {
-                    Chunk::new(self.arena[from + cut..to].to_vec(), Payload::None, 0, pool)
+                    Chunk::new(self.arena[from + cut..to].to_vec(), Payload::None, 0, account)
                 }
-                Piece::Heap(bytes) => Chunk::new(bytes, Payload::None, cut, pool),
-                Piece::Pooled(buf, len) => Chunk::new(Vec::new(), Payload::Pooled(buf, len), cut, pool),
+                Piece::Heap(bytes) => Chunk::new(bytes, Payload::None, cut, account),
+                Piece::Pooled(buf, len) => Chunk::new(Vec::new(), Payload::Pooled(buf, len), cut, account),
             });
         }
         if let Some(spliced) = self.spliced.take() {
-            rest.push_back(Chunk::new(Vec::new(), Payload::Spliced(spliced), 0, pool));
+            rest.push_back(Chunk::new(Vec::new(), Payload::Spliced(spliced), 0, account));
         }
         rest
     }

@@ -10,7 +10,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::assemble::single_mark;
 use crate::outlet::Weigh;
-use crate::pool::{Charge, Pool};
+use crate::pool::{Account, Charge};
 use crate::reply::{OwnedReply, Payload};
 
 /// Slices passed to one sendmsg; enough to fill a socket, few enough for the stack.
@@ -27,15 +27,15 @@ pub(crate) struct Chunk {
 
 impl Chunk {
     /// `done` bytes of `head` and of a payload in memory were written already.
-    pub(crate) fn new(head: Vec<u8>, payload: Payload, done: usize, pool: &Arc<Pool>) -> Self {
-        let charge = pool.charge(head.capacity());
+    pub(crate) fn new(head: Vec<u8>, payload: Payload, done: usize, account: &Arc<Account>) -> Self {
+        let charge = account.charge(head.capacity());
         Self { head, payload, done, _charge: charge }
     }
 
-    pub(crate) fn from_reply(reply: OwnedReply, pool: &Arc<Pool>) -> Self {
+    pub(crate) fn from_reply(reply: OwnedReply, account: &Arc<Account>) -> Self {
         let (mut head, payload) = reply.into_parts();
         head.splice(0..0, single_mark(head.len() + payload.len()));
-        Self::new(head, payload, 0, pool)
+        Self::new(head, payload, 0, account)
     }
 
     fn slices(&self) -> [&[u8]; 2] {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 
+use crate::addresses::Seat;
 use crate::assemble::{Assembler, EARLY, Next};
 use crate::batch::Batch;
 use crate::config::Config;
@@ -27,6 +28,8 @@ const SCRATCH: usize = 64 << 10;
 const TAIL: usize = 2 * EARLY;
 /// Receives at most to empty a socket before it is closed.
 const DISCARDS: usize = 64;
+/// A record may take so many times the stall timeout from its first byte to its last.
+const RECORD: u32 = 4;
 /// A head vector that grew beyond this is not kept.
 const HEAD_KEPT: usize = 64 << 10;
 
@@ -95,14 +98,20 @@ pub(crate) struct Conn {
     starved: bool,
     out_bytes: usize,
     pub(crate) last_active: Instant,
+    /// When a record was last complete.
+    last_record: Instant,
+    /// When the record under way began.
+    begun: Option<Instant>,
     pub(crate) input: Stall,
     pub(crate) output: Stall,
+    pub(crate) seat: Seat,
 }
 
 impl Conn {
-    pub(crate) fn new(link: Arc<Link>, now: Instant) -> Self {
+    pub(crate) fn new(link: Arc<Link>, seat: Seat, now: Instant) -> Self {
         Self {
             link,
+            seat,
             assembler: Assembler::default(),
             backlog: None,
             readable: false,
@@ -115,6 +124,8 @@ impl Conn {
             starved: false,
             out_bytes: 0,
             last_active: now,
+            last_record: now,
+            begun: None,
             input: Stall::default(),
             output: Stall::default(),
         }
@@ -184,9 +195,9 @@ impl Conn {
     }
 
     /// Keeps what a limit left unhandled.
-    fn keep<S: Service>(&mut self, rest: &[u8], io: &Io<S>) {
+    fn keep(&mut self, rest: &[u8]) {
         if !rest.is_empty() {
-            let charge = io.pool.charge(rest.len());
+            let charge = self.link.account().charge(rest.len());
             self.backlog = Some(Backlog { bytes: rest.to_vec(), done: 0, _charge: charge });
         }
     }
@@ -230,20 +241,24 @@ impl Conn {
         io.home.stats.bytes_in.fetch_add(received as u64, Relaxed);
         let before = io.records;
         if missing > 0
-            && let Some(record) = self.assembler.received(received)
+            && let Some(record) = self.assembler.received(received.min(missing))
         {
             self.handle(Body::Assembled(record), io)?;
         }
         let mut input = &scratch[..received.saturating_sub(missing)];
         self.consume(&mut input, io)?;
-        self.keep(input, io);
+        self.keep(input);
         self.input.moved(self.assembler.arrived() as u64, io.records > before, io.now);
+        self.begun = match self.begun.filter(|_| io.records == before) {
+            begun if self.assembler.partial() => begun.or(Some(io.now)),
+            _ => None,
+        };
         Ok(())
     }
 
     fn consume<S: Service>(&mut self, input: &mut &[u8], io: &mut Io<S>) -> Result<(), CloseReason> {
         while !input.is_empty() && self.closing.is_none() && self.may_read(io) {
-            match self.assembler.next(input, io.config.max_record, &io.pool)? {
+            match self.assembler.next(input, io.config.max_record, self.link.account())? {
                 Next::Whole(record) => self.handle(Body::InPlace(record), io)?,
                 Next::Assembled(record) => self.handle(Body::Assembled(record), io)?,
                 Next::More => break,
@@ -260,8 +275,9 @@ impl Conn {
         let message = Message { body, link: &self.link };
         self.large = message.bytes().len() > SMALL;
         io.records += 1;
+        self.last_record = io.now;
         let head = std::mem::take(&mut io.head);
-        let mut reply = Reply::on_loop(head, io.batch.region(), &io.pool);
+        let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account());
         let outcome = io.service.handle(message, &mut reply);
         let (mut head, payload) = reply.into_parts();
         match outcome {
@@ -286,12 +302,12 @@ impl Conn {
         let waiting = inflight > 0 || self.out_bytes > 0;
         inflight < io.config.max_inflight
             && self.link.held() + self.out_bytes < io.config.conn_memory
-            && !(waiting && io.pool.full())
+            && !(waiting && self.link.account().full())
     }
 
     /// Stops reading until something becomes fewer.
     fn pause<S: Service>(&mut self, io: &Io<S>) -> Turn {
-        if io.pool.full() {
+        if self.link.account().full() {
             return Turn::Starved;
         }
         let link = Arc::clone(&self.link);
@@ -321,7 +337,7 @@ impl Conn {
             let (sent, all) = if may_write { batch.send(link.fd()).ok()? } else { (0, false) };
             io.home.stats.bytes_out.fetch_add(sent as u64, Relaxed);
             io.home.stats.sends.fetch_add(u64::from(may_write), Relaxed);
-            Some((sent, if all { VecDeque::new() } else { batch.rest(sent, &io.pool) }))
+            Some((sent, if all { VecDeque::new() } else { batch.rest(sent, link.account()) }))
         });
         io.batch.clear();
         self.out_bytes = waiting.ok_or(CloseReason::SocketError)?;
@@ -334,6 +350,12 @@ impl Conn {
             && !self.assembler.partial()
             && self.link.inflight() == 0
             && self.link.with_outlet(|outlet| outlet.bytes()) == 0
+    }
+
+    /// How long nothing was asked for, if nothing is under way but part of a record.
+    pub(crate) fn without_request(&self, now: Instant) -> Option<Duration> {
+        let nothing = self.link.inflight() == 0 && self.link.with_outlet(|outlet| outlet.bytes()) == 0;
+        nothing.then(|| now.duration_since(self.last_record))
     }
 
     /// What the passing of time alone makes of the connection. `patience` is how long a stall is tolerated.
@@ -354,8 +376,10 @@ impl Conn {
         // Backlog, or readiness not used: it is the server that does not go on.
         if !self.assembler.partial() || self.backlog.is_some() || self.readable {
             self.input.restart(now);
+            self.begun = self.begun.map(|_| now);
         }
-        if self.input.stalled(patience, now) {
+        let late = self.begun.is_some_and(|begun| now.duration_since(begun) >= RECORD * patience);
+        if late || self.input.stalled(patience, now) {
             return Some(CloseReason::StalledInput);
         }
         let idle = config.idle_timeout.is_some_and(|limit| now.duration_since(self.last_active) >= limit);

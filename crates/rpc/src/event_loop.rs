@@ -1,6 +1,7 @@
 //! One thread's loop: waits for readiness and posts, gives connections their turns, closes what is overdue.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,7 +13,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
-use crate::accept::Acceptor;
+use crate::accept::{Acceptor, Door};
+use crate::addresses::Seat;
 use crate::conn::{Conn, Io, Turn};
 use crate::home::Post;
 use crate::link::Link;
@@ -125,7 +127,7 @@ impl<S: Service> EventLoop<S> {
             && acceptor.paused_until().is_some_and(|until| now >= until)
         {
             acceptor.go_on();
-            self.evict();
+            self.evict(1);
             // It worked when the loop started; without memory for it now, the next pause tries again.
             if self.listen().is_err() {
                 self.accept();
@@ -182,7 +184,7 @@ impl<S: Service> EventLoop<S> {
 
     fn receive_post(&mut self, post: Post) {
         match post {
-            Post::Adopt { fd, peer, evict } => self.adopt(fd, peer, evict),
+            Post::Adopt { fd, peer, seat, evict } => self.adopt(fd, peer, seat, evict),
             Post::Resume(token) => self.enqueue(token),
             Post::Shutdown(deadline) => {
                 self.acceptor = None;
@@ -233,24 +235,26 @@ impl<S: Service> EventLoop<S> {
     }
 
     /// Starts serving an accepted socket.
-    fn adopt(&mut self, fd: OwnedFd, peer: Arc<Peer>, evict: bool) {
+    fn adopt(&mut self, fd: OwnedFd, peer: Arc<Peer>, seat: Seat, evict: bool) {
         self.io.home.stats.accepted.fetch_add(1, Relaxed);
-        let full = evict && !self.evict();
+        let full = evict && !self.evict(seat.connections());
         if self.deadline.is_some() || full || !self.io.service.connected(&peer) {
             let _ = shutdown(&fd, Shutdown::Both);
             self.io.home.load.fetch_sub(1, Relaxed);
             self.io.home.stats.closed[CloseReason::Refused as usize].fetch_add(1, Relaxed);
             log_close(&peer, CloseReason::Refused);
+            self.io.service.refused(peer.addr, CloseReason::Refused);
             return;
         }
         if self.conns.len() == 0 {
             // No sweep ran while nobody was connected.
             self.next_sweep = self.io.now + self.sweep_interval();
         }
-        let (home, pool, now) = (&self.io.home, &self.io.pool, self.io.now);
-        let token = self.conns.insert_with(|token| {
-            Conn::new(Link::new(fd, peer, token, Arc::clone(home), Arc::clone(pool)), now)
-        });
+        let (home, now) = (&self.io.home, self.io.now);
+        let account = Arc::clone(seat.account());
+        let token = self
+            .conns
+            .insert_with(|token| Conn::new(Link::new(fd, peer, token, Arc::clone(home), account), seat, now));
         home.stats.connections.fetch_add(1, Relaxed);
         let Some(conn) = self.conns.get_mut(token) else { return };
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::OUT | EventFlags::ET;
@@ -259,13 +263,23 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Closes the connection idle for longest; false if none is idle.
-    fn evict(&mut self) -> bool {
+    /// Closes a connection to make room for one of an address that then has `connections`: the one idle for longest of an
+    /// address that has as many, or else one that only ever sends parts of records, of an address that has more. False if
+    /// there is none. So an address with many connections takes no place from one with few.
+    fn evict(&mut self, connections: usize) -> bool {
         let now = self.io.now;
-        let idle =
-            self.conns.iter_mut().filter(|(_, conn)| now.duration_since(conn.last_active) >= EVICTABLE);
-        let oldest = idle.filter(|(_, conn)| conn.quiet()).min_by_key(|(_, conn)| conn.last_active);
-        let Some((token, _)) = oldest else { return false };
+        let idle = |conn: &Conn| conn.quiet() && now.duration_since(conn.last_active) >= EVICTABLE;
+        let quiet =
+            self.conns.iter_mut().filter(|(_, conn)| conn.seat.connections() >= connections && idle(conn));
+        let mut found = quiet.min_by_key(|(_, conn)| conn.last_active).map(|(token, _)| token);
+        if found.is_none() {
+            let useless = self.conns.iter_mut().filter_map(|(token, conn)| {
+                let since = conn.without_request(now).filter(|since| *since >= EVICTABLE)?;
+                (conn.seat.connections() > connections).then_some((token, since))
+            });
+            found = useless.max_by_key(|(_, since)| *since).map(|(token, _)| token);
+        }
+        let Some(token) = found else { return false };
         self.close(token, CloseReason::Evicted);
         true
     }
@@ -298,8 +312,16 @@ impl<S: Service> EventLoop<S> {
     }
 
     fn accept(&mut self) {
+        let (service, stats) = (&self.io.service, &self.io.home.stats);
+        let refused = |from: SocketAddr, reason: CloseReason| {
+            stats.accepted.fetch_add(1, Relaxed);
+            stats.closed[reason as usize].fetch_add(1, Relaxed);
+            tracing::debug!(client = %from, "connection {}", reason.as_str());
+            service.refused(from, reason);
+        };
+        let door = Door { admits: &|address| service.admits(address), refused: &refused };
         if let Some(acceptor) = &mut self.acceptor
-            && !acceptor.accept(self.io.now)
+            && !acceptor.accept(self.io.now, &door)
         {
             for socket in acceptor.sockets() {
                 let _ = epoll::delete(&self.epoll, socket);

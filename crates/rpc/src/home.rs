@@ -8,13 +8,14 @@ use std::time::Instant;
 use forebay_lock::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::addresses::Seat;
 use crate::service::Peer;
 use crate::stats::LoopStats;
 
 /// A message to an event loop.
 pub(crate) enum Post {
     /// Serve a new connection; `evict` = only if an idle one makes room.
-    Adopt { fd: OwnedFd, peer: Arc<Peer>, evict: bool },
+    Adopt { fd: OwnedFd, peer: Arc<Peer>, seat: Seat, evict: bool },
     /// Look at a connection again: something it waits for became fewer.
     Resume(u64),
     /// Stop reading, answer what is in flight, close everything at the deadline.

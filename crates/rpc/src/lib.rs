@@ -10,6 +10,7 @@
 //! on to the client.
 
 mod accept;
+mod addresses;
 mod assemble;
 mod batch;
 mod chunk;

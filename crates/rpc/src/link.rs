@@ -13,7 +13,7 @@ use crate::chunk::{Chunk, send_front};
 use crate::drive::{Wire, Wrote, submit, write_out};
 use crate::home::{Home, Post};
 use crate::outlet::Outlet;
-use crate::pool::Pool;
+use crate::pool::Account;
 use crate::reply::OwnedReply;
 use crate::service::Peer;
 
@@ -22,7 +22,7 @@ pub(crate) struct Link {
     peer: Arc<Peer>,
     token: u64,
     home: Arc<Home>,
-    pool: Arc<Pool>,
+    account: Arc<Account>,
     outlet: Mutex<Outlet<Chunk>>,
     inflight: AtomicUsize,
     /// Bytes of records in flight.
@@ -35,11 +35,11 @@ impl Link {
         peer: Arc<Peer>,
         token: u64,
         home: Arc<Home>,
-        pool: Arc<Pool>,
+        account: Arc<Account>,
     ) -> Arc<Self> {
         let outlet = Mutex::new(Outlet::new());
         let (inflight, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Self { fd, peer, token, home, pool, outlet, inflight, held })
+        Arc::new(Self { fd, peer, token, home, account, outlet, inflight, held })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -50,8 +50,8 @@ impl Link {
         &self.peer
     }
 
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     /// Nothing more is sent; what waits is dropped. The socket itself goes with the last ticket.
@@ -67,18 +67,18 @@ impl Link {
 
     /// A record goes off the loop.
     pub(crate) fn enter(&self, held: usize) {
-        self.pool.promise();
+        self.account.promise();
         self.inflight.fetch_add(1, Relaxed);
         self.held.fetch_add(held, Relaxed);
     }
 
     /// A deferred record is done with. Returns whether [`write_out`](Self::write_out) has to follow.
     pub(crate) fn leave(&self, held: usize, reply: Option<OwnedReply>) -> bool {
-        let chunk = reply.map(|reply| Chunk::from_reply(reply, &self.pool));
+        let chunk = reply.map(|reply| Chunk::from_reply(reply, &self.account));
         let (writer, tell) = submit(self, chunk, || {
             self.held.fetch_sub(held, Relaxed);
             self.inflight.fetch_sub(1, Relaxed);
-            self.pool.fulfil();
+            self.account.fulfil();
         });
         if tell {
             self.home.post(Post::Resume(self.token));

@@ -88,7 +88,13 @@ impl<T> Free<T> {
     }
 }
 
+/// One part in so many of the memory is kept for the shares of addresses.
+const SHARED: usize = 4;
+
 /// All buffers of a server.
+///
+/// Three quarters of the memory are for whoever comes first. The last quarter is divided among the addresses that are
+/// connected: an address that holds less than its share gets more whatever the other addresses hold.
 pub(crate) struct Pool {
     limit: usize,
     used: AtomicUsize,
@@ -97,6 +103,8 @@ pub(crate) struct Pool {
     cached: AtomicUsize,
     /// The one record buffer beyond the limit is on loan.
     extra: AtomicBool,
+    /// Addresses that are connected.
+    pub(crate) addresses: AtomicUsize,
     classes: [Class; CLASSES],
     pipes: Pipes,
 }
@@ -113,6 +121,7 @@ impl Pool {
             promised: AtomicUsize::new(0),
             cached: AtomicUsize::new(0),
             extra: AtomicBool::new(false),
+            addresses: AtomicUsize::new(0),
             classes,
             pipes: Pipes::default(),
         })
@@ -123,79 +132,14 @@ impl Pool {
         self.used.load(Relaxed)
     }
 
-    /// Whether the limit is reached, once all requests in flight have replies.
-    pub(crate) fn full(&self) -> bool {
-        self.used() >= self.unpromised()
-    }
-
     /// Bytes that may be used by all but small payloads.
     fn unpromised(&self) -> usize {
         self.limit.saturating_sub(self.promised.load(Relaxed))
     }
 
-    /// A request whose payload [`lease_payload`](Self::lease_payload) may be asked for is in flight.
-    pub(crate) fn promise(&self) {
-        self.promised.fetch_add(SMALL, Relaxed);
-    }
-
-    /// It is answered.
-    pub(crate) fn fulfil(&self) {
-        self.promised.fetch_sub(SMALL, Relaxed);
-    }
-
-    /// A buffer of at least `size` bytes for a record; none if the limit does not allow it or `size` is beyond
-    /// the largest. One at a time is lent beyond the limit: else partial records that fill the memory and all
-    /// need a larger buffer to go on would wait for each other.
-    pub(crate) fn lease(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
-        let class = self.classes.iter().position(|class| class.size >= size)?;
-        if let Some(buf) = self.lease_class(class, false) {
-            return Some(buf);
-        }
-        if self.extra.swap(true, Relaxed) {
-            return None;
-        }
-        match self.lease_class(class, true) {
-            Some(mut buf) => {
-                buf.extra = true;
-                Some(buf)
-            }
-            None => {
-                self.extra.store(false, Relaxed);
-                None
-            }
-        }
-    }
-
-    /// A buffer for up to `size` bytes of reply payload: a smaller one when memory is short, but always one of
-    /// at least [`SMALL`] bytes as long as the system gives memory at all.
-    pub(crate) fn lease_payload(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
-        let top = self.classes.iter().position(|class| class.size >= size).unwrap_or(CLASSES - 1);
-        (0..=top).rev().find_map(|class| self.lease_class(class, class == 0))
-    }
-
-    fn lease_class(self: &Arc<Self>, class: usize, overdraw: bool) -> Option<PooledBuf> {
-        let size = self.classes[class].size;
-        // What is refused must not count for a moment either: many at once would keep each other from the last bytes.
-        let more = |used| (overdraw || used + size <= self.unpromised()).then_some(used + size);
-        let before = self.used.fetch_update(Relaxed, Relaxed, more).ok()?;
-        let cached = self.classes[class].free.lock().pop();
-        let map = match cached {
-            Some(map) => {
-                self.cached.fetch_sub(size, Relaxed);
-                map
-            }
-            None => {
-                self.shrink_cache(self.limit.saturating_sub(before + size));
-                match Mapping::new(size) {
-                    Some(map) => map,
-                    None => {
-                        self.used.fetch_sub(size, Relaxed);
-                        return None;
-                    }
-                }
-            }
-        };
-        Some(PooledBuf { map: Some(map), class, extra: false, pool: Arc::clone(self) })
+    /// Bytes that an address may hold whatever others do.
+    fn share(&self) -> usize {
+        self.limit / SHARED / self.addresses.load(Relaxed).max(1)
     }
 
     /// Gives cached buffers back to the system until at most `keep` bytes are cached, largest first.
@@ -230,33 +174,145 @@ impl Pool {
             self.classes[class].free.lock().push(map);
         }
     }
+}
+
+/// What the connections of one address hold of a [`Pool`].
+pub(crate) struct Account {
+    pool: Arc<Pool>,
+    held: AtomicUsize,
+    /// Connections of the address.
+    pub(crate) connections: AtomicUsize,
+}
+
+impl Account {
+    /// The account of an address without connections.
+    pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
+        Arc::new(Self { pool, held: AtomicUsize::new(0), connections: AtomicUsize::new(0) })
+    }
+
+    /// Bytes that its connections hold.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
+    /// Bytes in use by all addresses up to which this one gets more, if it wants `more` bytes.
+    fn bound(&self, more: usize) -> usize {
+        let pool = &self.pool;
+        // All shares together are the last quarter, so that what other addresses hold beyond the bound does not count.
+        if self.held() + more <= pool.share() {
+            usize::MAX
+        } else {
+            pool.unpromised().saturating_sub(pool.limit / SHARED)
+        }
+    }
+
+    /// Whether the address gets no more memory, once all requests in flight have replies.
+    pub(crate) fn full(&self) -> bool {
+        self.pool.used() >= self.bound(SMALL)
+    }
+
+    /// Whether a buffer of `size` bytes is to be had and three quarters of the memory stay free: what a client has
+    /// announced may be reserved before it has arrived.
+    pub(crate) fn has_plenty(&self, size: usize) -> bool {
+        self.pool.used() + size <= self.pool.limit / SHARED && self.held() + size <= self.pool.limit / 8
+    }
+
+    /// A request whose payload [`lease_payload`](Self::lease_payload) may be asked for is in flight.
+    pub(crate) fn promise(&self) {
+        self.pool.promised.fetch_add(SMALL, Relaxed);
+    }
+
+    /// It is answered.
+    pub(crate) fn fulfil(&self) {
+        self.pool.promised.fetch_sub(SMALL, Relaxed);
+    }
+
+    /// A buffer of at least `size` bytes for a record; none if the limit does not allow it or `size` is beyond
+    /// the largest. One at a time is lent beyond the limit: else partial records that fill the memory and all
+    /// need a larger buffer to go on would wait for each other.
+    pub(crate) fn lease(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
+        let class = self.pool.classes.iter().position(|class| class.size >= size)?;
+        if let Some(buf) = self.lease_class(class, false) {
+            return Some(buf);
+        }
+        if self.pool.extra.swap(true, Relaxed) {
+            return None;
+        }
+        match self.lease_class(class, true) {
+            Some(mut buf) => {
+                buf.extra = true;
+                Some(buf)
+            }
+            None => {
+                self.pool.extra.store(false, Relaxed);
+                None
+            }
+        }
+    }
+
+    /// A buffer for up to `size` bytes of reply payload: a smaller one when memory is short, but always one of
+    /// at least [`SMALL`] bytes as long as the system gives memory at all.
+    pub(crate) fn lease_payload(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
+        let top = self.pool.classes.iter().position(|class| class.size >= size).unwrap_or(CLASSES - 1);
+        (0..=top).rev().find_map(|class| self.lease_class(class, class == 0))
+    }
+
+    fn lease_class(self: &Arc<Self>, class: usize, overdraw: bool) -> Option<PooledBuf> {
+        let pool = &*self.pool;
+        let size = pool.classes[class].size;
+        let bound = self.bound(size);
+        // What is refused must not count for a moment either: many at once would keep each other from the last bytes.
+        let more = |used| (overdraw || used + size <= bound).then_some(used + size);
+        let before = pool.used.fetch_update(Relaxed, Relaxed, more).ok()?;
+        let cached = pool.classes[class].free.lock().pop();
+        let map = match cached {
+            Some(map) => {
+                pool.cached.fetch_sub(size, Relaxed);
+                map
+            }
+            None => {
+                pool.shrink_cache(pool.limit.saturating_sub(before + size));
+                match Mapping::new(size) {
+                    Some(map) => map,
+                    None => {
+                        pool.used.fetch_sub(size, Relaxed);
+                        return None;
+                    }
+                }
+            }
+        };
+        self.held.fetch_add(size, Relaxed);
+        Some(PooledBuf { map: Some(map), class, extra: false, account: Arc::clone(self) })
+    }
 
     /// A pipe for `bytes` of reply payload; none if memory is short or there are no more pipes.
     pub(crate) fn lease_pipe(&self, bytes: usize) -> Option<Pipe> {
-        if self.used() + bytes > self.unpromised() { None } else { self.pipes.lease() }
+        if self.pool.used() + bytes > self.bound(bytes) { None } else { self.pool.pipes.lease() }
     }
 
     /// Takes a pipe back, to be used again if it is empty.
     pub(crate) fn give_back_pipe(&self, pipe: Pipe, empty: bool) {
-        self.pipes.give_back(pipe, empty);
+        self.pool.pipes.give_back(pipe, empty);
     }
 
     /// Counts `bytes` held outside the pool's own buffers until the charge is dropped.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
-        self.used.fetch_add(bytes, Relaxed);
-        Charge { bytes, pool: Arc::clone(self) }
+        self.pool.used.fetch_add(bytes, Relaxed);
+        self.held.fetch_add(bytes, Relaxed);
+        Charge { bytes, account: Arc::clone(self) }
     }
 }
 
 /// Bytes counted as used for as long as this lives.
 pub(crate) struct Charge {
     bytes: usize,
-    pool: Arc<Pool>,
+    account: Arc<Account>,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.pool.used.fetch_sub(self.bytes, Relaxed);
+        self.account.pool.used.fetch_sub(self.bytes, Relaxed);
+        self.account.held.fetch_sub(self.bytes, Relaxed);
     }
 }
 
@@ -266,7 +322,7 @@ pub(crate) struct PooledBuf {
     map: Option<Mapping>,
     class: usize,
     extra: bool,
-    pool: Arc<Pool>,
+    account: Arc<Account>,
 }
 
 impl Deref for PooledBuf {
@@ -294,10 +350,12 @@ impl DerefMut for PooledBuf {
 impl Drop for PooledBuf {
     fn drop(&mut self) {
         if let Some(map) = self.map.take() {
+            let pool = &self.account.pool;
             if self.extra {
-                self.pool.extra.store(false, Relaxed);
+                pool.extra.store(false, Relaxed);
             }
-            self.pool.give_back(map, self.class);
+            self.account.held.fetch_sub(map.len, Relaxed);
+            pool.give_back(map, self.class);
         }
     }
 }
@@ -306,46 +364,70 @@ impl Drop for PooledBuf {
 mod tests {
     use super::*;
 
+    /// The only address of a pool, and the pool.
+    fn alone(largest: usize, limit: usize) -> (Arc<Account>, Arc<Pool>) {
+        let pool = Pool::new(largest, limit);
+        (Account::new(pool.clone()), pool)
+    }
+
     #[test]
     fn the_limit_holds_and_buffers_come_back() {
-        let pool = Pool::new(1 << 20, 3 << 20);
-        let mut held: Vec<_> = std::iter::from_fn(|| pool.lease(1 << 20)).collect();
-        assert_eq!(held.len(), 4, "and the one extra");
+        let (account, pool) = alone(1 << 20, 4 << 20);
+        let mut held: Vec<_> = std::iter::from_fn(|| account.lease(1 << 20)).collect();
+        assert_eq!(held.len(), 4, "three quarters, and the one extra");
         held.pop();
-        assert!(pool.full());
+        assert!(account.full());
         held.pop();
-        assert!(pool.lease(1 << 20).is_some());
+        assert!(account.lease(1 << 20).is_some());
         held.clear();
         assert_eq!(pool.used(), 0);
-        assert!(pool.cached.load(Relaxed) <= 3 << 20);
+        assert!(pool.cached.load(Relaxed) <= 4 << 20);
+    }
+
+    #[test]
+    fn an_address_gets_its_share_whatever_another_holds() {
+        let (greedy, pool) = alone(1 << 20, 16 << 20);
+        let other = Account::new(pool.clone());
+        pool.addresses.store(2, Relaxed);
+        let mut held: Vec<_> = std::iter::from_fn(|| greedy.lease(1 << 20)).collect();
+        held.extend(std::iter::from_fn(|| greedy.lease(SMALL)));
+        assert!(greedy.full() && !other.full());
+        // The sixteenth part of 16 MiB each, twice.
+        let theirs: Vec<_> = (0..2).map(|_| other.lease(1 << 20).unwrap()).collect();
+        assert!(other.full() && other.lease(1 << 20).is_none());
+        drop(theirs);
+        assert_eq!(other.lease_payload(1 << 20).unwrap().len(), 1 << 20);
+        assert!(other.lease_pipe(1 << 20).is_some() && greedy.lease_pipe(1 << 20).is_none());
+        drop(held);
+        assert!(!greedy.full() && greedy.held() == 0);
     }
 
     #[test]
     fn what_is_in_flight_gets_small_payloads_within_the_limit() {
-        let pool = Pool::new(1 << 20, 3 << 20);
-        (0..64).for_each(|_| pool.promise());
-        let payloads: Vec<_> = (0..64).map(|_| pool.lease_payload(1 << 20).unwrap()).collect();
+        let (account, pool) = alone(1 << 20, 4 << 20);
+        (0..64).for_each(|_| account.promise());
+        let payloads: Vec<_> = (0..64).map(|_| account.lease_payload(1 << 20).unwrap()).collect();
         assert_eq!(payloads.iter().map(|payload| payload.len()).max(), Some(1 << 20));
-        assert!(pool.used() <= 3 << 20 && pool.full(), "{} bytes", pool.used());
+        assert!(pool.used() <= 4 << 20 && account.full(), "{} bytes", pool.used());
         drop(payloads);
-        assert!(pool.lease_pipe(2 << 20).is_some() && pool.lease_pipe(3 << 20).is_none());
-        assert!(!pool.full());
-        (0..64).for_each(|_| pool.fulfil());
-        let held: Vec<_> = std::iter::from_fn(|| pool.lease(1 << 20)).collect();
+        assert!(account.lease_pipe(2 << 20).is_some() && account.lease_pipe(3 << 20).is_none());
+        assert!(!account.full());
+        (0..64).for_each(|_| account.fulfil());
+        let held: Vec<_> = std::iter::from_fn(|| account.lease(1 << 20)).collect();
         assert_eq!(held.len(), 4, "and the one extra");
     }
 
     #[test]
     fn what_is_refused_never_counts() {
-        let pool = Pool::new(1 << 20, 3 << 20);
-        let held: Vec<_> = std::iter::from_fn(|| pool.lease(1 << 20)).collect();
+        let (account, pool) = alone(1 << 20, 4 << 20);
+        let held: Vec<_> = std::iter::from_fn(|| account.lease(1 << 20)).collect();
         let full = pool.used();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while !stop.load(Relaxed) {
-                        assert!(pool.lease(1 << 20).is_none());
+                        assert!(account.lease(1 << 20).is_none());
                     }
                 });
             }
@@ -358,32 +440,32 @@ mod tests {
 
     #[test]
     fn a_payload_gets_less_when_memory_is_short() {
-        let pool = Pool::new(1 << 20, (1 << 20) + (70 << 10));
-        let first = pool.lease_payload(1 << 20).unwrap();
+        let (account, _) = alone(1 << 20, ((1 << 20) + (70 << 10)) / 3 * 4);
+        let first = account.lease_payload(1 << 20).unwrap();
         assert_eq!(first.len(), 1 << 20);
-        let second = pool.lease_payload(1 << 20).unwrap();
+        let second = account.lease_payload(1 << 20).unwrap();
         assert_eq!(second.len(), 64 << 10);
-        let third = pool.lease_payload(1 << 20).unwrap();
+        let third = account.lease_payload(1 << 20).unwrap();
         assert_eq!(third.len(), SMALL);
     }
 
     #[test]
     fn cached_buffers_of_one_size_make_room_for_another() {
-        let pool = Pool::new(1 << 20, 1 << 20);
-        drop((0..64).map(|_| pool.lease(SMALL).unwrap()).collect::<Vec<_>>());
+        let (account, pool) = alone(1 << 20, 4 << 20);
+        drop((0..192).map(|_| account.lease(SMALL).unwrap()).collect::<Vec<_>>());
+        assert_eq!(pool.cached.load(Relaxed), 3 << 20);
+        let large: Vec<_> = (0..3).map(|_| account.lease_payload(1 << 20).unwrap()).collect();
         assert_eq!(pool.cached.load(Relaxed), 1 << 20);
-        let large = pool.lease_payload(1 << 20).unwrap();
-        assert_eq!(pool.cached.load(Relaxed), 0);
-        assert_eq!(pool.used(), large.len());
+        assert_eq!(pool.used(), large.iter().map(|buf| buf.len()).sum());
     }
 
     #[test]
     fn what_is_not_needed_goes_back_to_the_system() {
-        let pool = Pool::new(1 << 20, 1 << 30);
-        drop((0..4).map(|_| pool.lease(1 << 20).unwrap()).collect::<Vec<_>>());
+        let (account, pool) = alone(1 << 20, 1 << 30);
+        drop((0..4).map(|_| account.lease(1 << 20).unwrap()).collect::<Vec<_>>());
         pool.trim();
         assert_eq!(pool.cached.load(Relaxed), 4 << 20, "they were needed since the last time");
-        drop((0..3).map(|_| pool.lease(1 << 20).unwrap()).collect::<Vec<_>>());
+        drop((0..3).map(|_| account.lease(1 << 20).unwrap()).collect::<Vec<_>>());
         pool.trim();
         assert_eq!(pool.cached.load(Relaxed), 3 << 20);
         pool.trim();
@@ -392,6 +474,6 @@ mod tests {
 
     #[test]
     fn nothing_beyond_the_largest_size() {
-        assert!(Pool::new(1 << 20, 1 << 30).lease((1 << 20) + 1).is_none());
+        assert!(alone(1 << 20, 1 << 30).0.lease((1 << 20) + 1).is_none());
     }
 }

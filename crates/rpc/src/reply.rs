@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::pool::{Pool, PooledBuf, SMALL};
+use crate::pool::{Account, PooledBuf, SMALL};
 use crate::splice::{Spliced, suits};
 
 /// The reply to one record: a head that encoders append to and at most one payload, which goes after the head.
@@ -17,22 +17,22 @@ pub struct Reply<'a> {
     spliced: Option<Spliced>,
     /// Space in the loop's output where a small payload needs no copy.
     region: Option<&'a mut [u8]>,
-    pool: PoolRef<'a>,
+    account: AccountRef<'a>,
 }
 
 /// A reply for [`Ticket::send`](crate::Ticket::send), made by [`Ticket::reply`](crate::Ticket::reply).
 pub type OwnedReply = Reply<'static>;
 
-enum PoolRef<'a> {
-    Loop(&'a Arc<Pool>),
-    Ticket(Arc<Pool>),
+enum AccountRef<'a> {
+    Loop(&'a Arc<Account>),
+    Ticket(Arc<Account>),
 }
 
-impl PoolRef<'_> {
-    fn get(&self) -> &Arc<Pool> {
+impl AccountRef<'_> {
+    fn get(&self) -> &Arc<Account> {
         match self {
-            Self::Loop(pool) => pool,
-            Self::Ticket(pool) => pool,
+            Self::Loop(account) => account,
+            Self::Ticket(account) => account,
         }
     }
 }
@@ -40,9 +40,9 @@ impl PoolRef<'_> {
 impl<'a> Reply<'a> {
     /// A reply whose parts the loop takes back: `head` is its reused vector, `region` a piece of its output.
     #[inline]
-    pub(crate) fn on_loop(mut head: Vec<u8>, region: &'a mut [u8], pool: &'a Arc<Pool>) -> Self {
+    pub(crate) fn on_loop(mut head: Vec<u8>, region: &'a mut [u8], account: &'a Arc<Account>) -> Self {
         head.clear();
-        Self { head, payload: None, spliced: None, region: Some(region), pool: PoolRef::Loop(pool) }
+        Self { head, payload: None, spliced: None, region: Some(region), account: AccountRef::Loop(account) }
     }
 
     /// The bytes before the payload; starts empty. Append to it.
@@ -63,7 +63,7 @@ impl<'a> Reply<'a> {
             Some(region) if max <= SMALL => Space::Region(region),
             unused => {
                 self.region = unused;
-                self.pool.get().lease_payload(max).map_or(Space::None, Space::Pooled)
+                self.account.get().lease_payload(max).map_or(Space::None, Space::Pooled)
             }
         };
         let max = max.min(space.len());
@@ -89,7 +89,7 @@ impl<'a> Reply<'a> {
     pub fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
         self.forget_payload();
         if suits(offset, len) {
-            self.spliced = Spliced::new(self.pool.get(), file, offset, len);
+            self.spliced = Spliced::new(self.account.get(), file, offset, len);
         }
         self.spliced.is_some()
     }
@@ -141,10 +141,10 @@ impl Payload {
 }
 
 impl OwnedReply {
-    pub(crate) fn on_ticket(pool: Arc<Pool>) -> Self {
+    pub(crate) fn on_ticket(account: Arc<Account>) -> Self {
         // Room for the record mark and any reply head without a payload but READDIR's.
         let head = Vec::with_capacity(256);
-        Self { head, payload: None, spliced: None, region: None, pool: PoolRef::Ticket(pool) }
+        Self { head, payload: None, spliced: None, region: None, account: AccountRef::Ticket(account) }
     }
 }
 

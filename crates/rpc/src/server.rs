@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::accept::{Acceptor, listen_on};
+use crate::addresses::Addresses;
 use crate::config::Config;
 use crate::conn::Io;
 use crate::event_loop::EventLoop;
@@ -63,7 +64,9 @@ impl<S: Service> Server<S> {
         let homes: Result<Vec<_>, _> = (0..self.config.loops().max(1)).map(|_| Home::new()).collect();
         let homes: Arc<[Arc<Home>]> = homes.map_err(|errno| StartError::Loop(errno.into()))?.into();
         let pool = Pool::new(self.config.max_record, self.config.memory.max(4 * self.config.max_record));
-        let mut acceptor = Some(Acceptor::new(self.sockets, Arc::clone(&homes), self.config.max_connections));
+        let most = self.config.max_connections;
+        let addresses = Addresses::new(Arc::clone(&pool), most);
+        let mut acceptor = Some(Acceptor::new(self.sockets, Arc::clone(&homes), addresses, most));
         let mut running =
             Running { addrs: self.addrs, counters: Counters { homes, pool }, threads: Vec::new() };
         for (index, home) in running.counters.homes.iter().enumerate() {

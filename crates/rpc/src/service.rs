@@ -1,7 +1,7 @@
 //! What a service implements, and what it is given.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,12 +10,25 @@ use crate::assemble::RecordBuf;
 use crate::link::Link;
 use crate::pool::Charge;
 use crate::reply::{OwnedReply, Reply};
+use crate::stats::CloseReason;
 
 /// Answers records.
 pub trait Service: Send + Sync + 'static {
     /// Handles one record on an event-loop thread, which serves many connections: it must not block. What has
     /// to wait is [deferred](Message::defer).
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome;
+
+    /// Whether clients at `address` may use anything at all. Asked when a connection is accepted: one from any other
+    /// address is closed at once, and takes no place and no memory from those that are served.
+    fn admits(&self, address: IpAddr) -> bool {
+        let _ = address;
+        true
+    }
+
+    /// A connection from `from` was closed before it was served.
+    fn refused(&self, from: SocketAddr, reason: CloseReason) {
+        let _ = (from, reason);
+    }
 
     /// A connection came; false closes it at once.
     fn connected(&self, peer: &Peer) -> bool {
@@ -98,7 +111,7 @@ impl Message<'_> {
         let Message { body, link } = self;
         let inner = match body {
             Body::InPlace(bytes) => {
-                Inner::Copied { bytes: bytes.into(), _charge: link.pool().charge(bytes.len()) }
+                Inner::Copied { bytes: bytes.into(), _charge: link.account().charge(bytes.len()) }
             }
             Body::Assembled(record) => Inner::Pooled(record),
         };
@@ -155,7 +168,7 @@ impl Ticket {
 
     /// An empty reply to fill.
     pub fn reply(&self) -> OwnedReply {
-        OwnedReply::on_ticket(Arc::clone(self.link.pool()))
+        OwnedReply::on_ticket(Arc::clone(self.link.account()))
     }
 
     /// Sends the reply: from this thread if nobody else is writing the connection, without ever blocking; at the end

@@ -12,7 +12,7 @@ use forebay_lock::Mutex;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
-use crate::pool::{Charge, Free, Pool};
+use crate::pool::{Account, Charge, Free};
 
 /// Bytes of whole pages a pipe holds: the most that a process without privileges may ask for (pipe(7)).
 const CAPACITY: usize = 1 << 20;
@@ -87,7 +87,7 @@ pub(crate) struct Spliced {
     /// Always there until drop.
     pipe: Option<Pipe>,
     left: usize,
-    pool: Arc<Pool>,
+    account: Arc<Account>,
     /// The pages are the kernel's, but are held in memory for this reply.
     _charge: Charge,
 }
@@ -95,21 +95,26 @@ pub(crate) struct Spliced {
 impl Spliced {
     /// Takes `len` bytes of `file` at `offset`, reading them into memory if they are not there. None if not all of
     /// them are to be had this way; they may be to be had by reading.
-    pub(crate) fn new(pool: &Arc<Pool>, file: BorrowedFd<'_>, mut offset: u64, len: usize) -> Option<Self> {
-        let pipe = pool.lease_pipe(len)?;
+    pub(crate) fn new(
+        account: &Arc<Account>,
+        file: BorrowedFd<'_>,
+        mut offset: u64,
+        len: usize,
+    ) -> Option<Self> {
+        let pipe = account.lease_pipe(len)?;
         let mut taken = 0;
         while taken < len {
             match splice(file, Some(&mut offset), &pipe.write, None, len - taken, SpliceFlags::NONBLOCK) {
                 Ok(n @ 1..) => taken += n,
                 Err(Errno::INTR) => {}
                 Ok(_) | Err(_) => {
-                    pool.give_back_pipe(pipe, taken == 0);
+                    account.give_back_pipe(pipe, taken == 0);
                     return None;
                 }
             }
         }
-        let charge = pool.charge(len);
-        Some(Self { pipe: Some(pipe), left: len, pool: Arc::clone(pool), _charge: charge })
+        let charge = account.charge(len);
+        Some(Self { pipe: Some(pipe), left: len, account: Arc::clone(account), _charge: charge })
     }
 
     /// Bytes not sent yet.
@@ -136,7 +141,7 @@ impl Spliced {
 impl Drop for Spliced {
     fn drop(&mut self) {
         if let Some(pipe) = self.pipe.take() {
-            self.pool.give_back_pipe(pipe, self.left == 0);
+            self.account.give_back_pipe(pipe, self.left == 0);
         }
     }
 }
@@ -150,15 +155,18 @@ mod tests {
 
     #[test]
     fn payloads_that_cannot_go_this_way_use_up_no_pipe() {
-        let pool = Pool::new(1 << 20, 64 << 20);
+        let account = Account::new(crate::pool::Pool::new(1 << 20, 64 << 20));
         let path = std::env::temp_dir().join(format!("forebay-splice-{}", std::process::id()));
         std::fs::write(&path, vec![1; 200 << 10]).unwrap();
         let file = File::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         for _ in 0..2 * MOST {
-            assert!(Spliced::new(&pool, file.as_fd(), 0, 256 << 10).is_none(), "the file is shorter");
-            assert!(Spliced::new(&pool, file.as_fd(), 1 << 20, 128 << 10).is_none(), "it ends before that");
+            assert!(Spliced::new(&account, file.as_fd(), 0, 256 << 10).is_none(), "the file is shorter");
+            assert!(
+                Spliced::new(&account, file.as_fd(), 1 << 20, 128 << 10).is_none(),
+                "it ends before that"
+            );
         }
-        assert!(Spliced::new(&pool, file.as_fd(), 0, 128 << 10).is_some());
+        assert!(Spliced::new(&account, file.as_fd(), 0, 128 << 10).is_some());
     }
 }

@@ -20,10 +20,14 @@ pub enum CloseReason {
     StalledOutput,
     /// No request within `idle_timeout`.
     Idle,
-    /// The longest idle connection, closed to make room for a new one.
+    /// An idle connection, closed to make room for a new one.
     Evicted,
     /// `max_connections` reached and nothing idle, or refused by the service.
     Refused,
+    /// From an address whose clients may use nothing.
+    Stranger,
+    /// Its address has as many connections as one address may have.
+    Crowded,
     /// The service answered `Outcome::Close`.
     Service,
     /// The server is shutting down.
@@ -32,7 +36,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// All reasons, in the order of [`Stats::closed`].
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::PeerClosed,
         Self::SocketError,
         Self::RecordTooLong,
@@ -42,6 +46,8 @@ impl CloseReason {
         Self::Idle,
         Self::Evicted,
         Self::Refused,
+        Self::Stranger,
+        Self::Crowded,
         Self::Service,
         Self::Shutdown,
     ];
@@ -58,6 +64,8 @@ impl CloseReason {
             Self::Idle => "idle",
             Self::Evicted => "idle, closed to make room",
             Self::Refused => "refused",
+            Self::Stranger => "refused: no export is open to this address",
+            Self::Crowded => "refused: this address has too many connections",
             Self::Service => "closed by the service",
             Self::Shutdown => "server shutting down",
         }

@@ -176,7 +176,7 @@ fn total_memory_is_bounded_without_deadlock() {
             })
         })
         .collect();
-    await_stats(&server, "memory to be short", |stats| stats.memory > (LIMIT - (2 << 20)) as u64);
+    await_stats(&server, "memory to be short", |stats| stats.memory > (LIMIT - (3 << 20)) as u64);
     // One record beyond the limit, and what the clients' backlogs and first bytes take.
     memory_stays_below(&server, (LIMIT + (2 << 20) + 16 * (256 << 10)) as u64);
     echo.open();

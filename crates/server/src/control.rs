@@ -10,7 +10,8 @@ use forebay_config::{Mode, Portmap, Settings};
 use forebay_control::{
     CachedFiles, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport,
     HandleMode, Handler, Health, MemoryStatus, MetadataStatus, OperationSample, PoolRequest, PoolStatus,
-    ProcedureStatus, ReplyCacheStatus, SandboxStatus, Severity, Snapshot, StatSample, Status, WorkerStatus,
+    ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Severity, Snapshot, StatSample, Status,
+    WorkerStatus,
 };
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
@@ -95,6 +96,11 @@ impl Control {
         }
         total.latency = latency.summary();
         total
+    }
+
+    fn refused(&self) -> RefusedStatus {
+        let [strangers, crowded, full, exports, ports, auth] = self.nfs.refusals().counts();
+        RefusedStatus { strangers, crowded, full, exports, ports, auth }
     }
 
     fn metadata(&self) -> MetadataStatus {
@@ -260,6 +266,7 @@ impl Handler for Control {
                 hits: cache.hits.load(Relaxed),
                 in_progress_hits: cache.in_progress.load(Relaxed),
             },
+            refused: self.refused(),
             metadata: self.metadata(),
             pool: self.cache.as_ref().map(pool_status),
         }

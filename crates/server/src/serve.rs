@@ -51,7 +51,7 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
     sandbox::tell_refused(&refused, &events);
     let sandbox = sandbox::enter(settings.sandbox, &events);
     let vfs = Arc::new(open_vfs(&settings, open_files, watches)?);
-    let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings))?);
+    let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings, &events))?);
     let server =
         Server::bind(&settings.listen, transport_config(&settings), nfs.clone()).map_err(start_error)?;
     let listen = server.local_addrs().to_vec();
@@ -169,7 +169,8 @@ fn open_vfs(settings: &Settings, open_files: u64, watches: Vec<Option<Arc<Watch>
     })
 }
 
-fn nfs_config(settings: &Settings) -> NfsConfig {
+fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
+    let events = events.clone();
     let limits = &settings.limits;
     NfsConfig {
         exports: settings.exports.clone(),
@@ -180,6 +181,11 @@ fn nfs_config(settings: &Settings) -> NfsConfig {
             entries: limits.reply_cache_entries,
             bytes: limits.reply_cache_memory as usize,
         },
+        refused: Box::new(move |address, why| {
+            let message = format!("client {address} was refused: {}", why.explain());
+            let fields: [(&str, &dyn ToString); 2] = [("client", &address), ("reason", &why.name())];
+            events.add(Severity::Warning, "client-refused", message, &fields);
+        }),
     }
 }
 

@@ -130,10 +130,22 @@ fn a_handle_is_worth_nothing_to_clients_outside_the_networks() {
     let toml = rule("192.0.2.0/24").replace('@', server.home().to_str().unwrap());
     std::fs::write(server.home().join("forebay.toml"), toml).unwrap();
     server.start();
+    // Nothing else is open to it: it is not even heard.
+    let mut c = server.connect();
+    assert_eq!(c.try_call(&root), None);
+    // Open to another export's clients, it is refused for this one.
+    server.stop();
+    std::fs::create_dir(server.home().join("other")).unwrap();
+    let other = server.home().join("other").display().to_string();
+    let toml = rule("192.0.2.0/24").replace('@', server.home().to_str().unwrap());
+    let toml = format!("{toml}[[export]]\npath='{other}'\nname='/other'\n");
+    std::fs::write(server.home().join("forebay.toml"), toml).unwrap();
+    server.start();
     let mut c = server.connect();
     assert_eq!(c.getattr(&root).status(), Nfsstat3::Acces);
     assert_eq!(c.create(&root, b"f", CreateHow::Guarded(mode(0o644))).status(), Nfsstat3::Acces);
     assert_eq!(c.readdir(&root, (0, [0; 8]), 4096).status(), Nfsstat3::Acces);
+    assert_eq!(server.status()["refused"]["exports"], 3);
 }
 
 /// A connection from a port below 1024.
@@ -159,6 +171,77 @@ fn privileged_ports_where_they_are_asked_for() {
     let root = privileged.root();
     privileged.attr(&root);
     assert_eq!(c.getattr(&root).status(), Nfsstat3::Acces);
+    assert_eq!(server.status()["refused"]["ports"], 2);
+    assert_eq!(refusals(&server), ["port"]);
+}
+
+/// The reasons of the events about clients that were refused.
+fn refusals(server: &Server) -> Vec<String> {
+    let events = server.ask(&["events", "--json"]);
+    let events = events.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let refused = events.filter(|event| event["kind"] == "client-refused");
+    refused.map(|event| event["fields"]["reason"].as_str().unwrap().to_owned()).collect()
+}
+
+const OPEN_AND_CLOSED: &str = r#"
+[[export]]
+path = "@/data/open"
+name = "/open"
+[[export.client]]
+networks = ["127.0.0.1", "192.0.2.0/24"]
+[[export.client]]
+networks = ["198.51.100.0/24"]
+[[export]]
+path = "@/data/closed"
+name = "/closed"
+[[export.client]]
+networks = ["127.0.0.2"]
+"#;
+
+/// Refused when they connect, told once, counted each time; and MOUNT tells a client only of what it may mount.
+#[test]
+fn strangers_are_refused_and_nobody_learns_of_what_is_for_others() {
+    let server = Serve::new().exports(OPEN_AND_CLOSED).start_on(|data| {
+        ["open", "closed"].iter().for_each(|dir| std::fs::create_dir(data.join(dir)).unwrap());
+    });
+    let [mut one, mut two] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|from| server.connect_from(from));
+    one.mnt(b"/open").unwrap();
+    two.mnt(b"/closed").unwrap();
+    let listed = |c: &mut Client| {
+        let bytes = c.mount_call(mount3::Procedure::Export, &());
+        let mut reader = forebay_wire::xdr::Reader::new(&bytes);
+        let list = <mount3::ExportList<'_> as forebay_wire::xdr::Decode<'_>>::decode(&mut reader).unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let entry = |entry: &mount3::ExportEntry<'_>| {
+            (text(entry.directory), entry.groups.0.iter().map(|group| text(group)).collect::<Vec<_>>())
+        };
+        list.0.iter().map(entry).collect::<Vec<_>>()
+    };
+    let networks = vec!["127.0.0.1/32".to_owned(), "192.0.2.0/24".to_owned()];
+    assert_eq!(listed(&mut one), [("/open".to_owned(), networks)]);
+    assert_eq!(listed(&mut two), [("/closed".to_owned(), vec!["127.0.0.2/32".to_owned()])]);
+    for (c, own) in [(&mut one, "/open"), (&mut two, "/closed")] {
+        let bytes = c.mount_call(mount3::Procedure::Dump, &());
+        let mut reader = forebay_wire::xdr::Reader::new(&bytes);
+        let list = <mount3::MountList<'_> as forebay_wire::xdr::Decode<'_>>::decode(&mut reader).unwrap();
+        let directories: Vec<_> = list.0.iter().map(|mount| mount.directory).collect();
+        assert_eq!(directories, [own.as_bytes()], "what another client has mounted");
+    }
+    for _ in 0..5 {
+        // Also the null procedure and MOUNT.
+        let mut stranger = server.connect_from([127, 0, 0, 3]);
+        assert_eq!(stranger.try_call(&()), None);
+    }
+    assert_eq!(two.mnt(b"/open").unwrap_err(), mount3::Mountstat3::Acces);
+    two.user = User::Flavor(6);
+    two.call((PROGRAM, VERSION, Procedure::Getattr as u32), &[0; 4]);
+    let refused = &server.status()["refused"];
+    assert_eq!(
+        (&refused["strangers"], &refused["exports"], &refused["auth"]),
+        (&5.into(), &1.into(), &1.into())
+    );
+    assert_eq!(refusals(&server), ["stranger", "export"], "once for each address");
+    one.mnt(b"/open").unwrap();
 }
 
 #[test]

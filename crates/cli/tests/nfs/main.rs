@@ -28,6 +28,7 @@ mod filtered;
 mod given;
 mod half_made;
 mod handles;
+mod hostile;
 mod independent;
 mod known;
 mod known_access;

@@ -8,14 +8,18 @@ fn mark(len: usize, last: bool) -> [u8; 4] {
 
 /// A receiver as the event loop is one: bytes arrive in pieces, directly where the assembler offers space.
 struct Receiver {
-    pool: Arc<Pool>,
+    account: Arc<Account>,
     assembler: Assembler,
     records: Vec<Vec<u8>>,
 }
 
 impl Receiver {
     fn new() -> Self {
-        Self { pool: Pool::new(MAX, 64 << 20), assembler: Assembler::default(), records: Vec::new() }
+        Self {
+            account: Account::new(crate::pool::Pool::new(MAX, 64 << 20)),
+            assembler: Assembler::default(),
+            records: Vec::new(),
+        }
     }
 
     fn deliver(&mut self, mut bytes: &[u8]) -> Result<(), CloseReason> {
@@ -29,7 +33,7 @@ impl Receiver {
             self.records.push(record.buf[..record.len].to_vec());
         }
         while !bytes.is_empty() {
-            match self.assembler.next(&mut bytes, MAX, &self.pool)? {
+            match self.assembler.next(&mut bytes, MAX, &self.account)? {
                 Next::Whole(record) => self.records.push(record.to_vec()),
                 Next::Assembled(record) => self.records.push(record.buf[..record.len].to_vec()),
                 Next::More => assert!(bytes.is_empty()),
@@ -64,7 +68,7 @@ fn every_fragmentation_of_a_small_record_in_every_piece_size() {
             twice.chunks(size).for_each(|piece| receiver.deliver(piece).unwrap());
             assert_eq!(receiver.records, [&record[..], &record[..]], "cuts {cuts:b}, pieces of {size}");
             assert!(!receiver.assembler.partial());
-            assert_eq!(receiver.pool.used(), 0);
+            assert_eq!(receiver.account.held(), 0);
         }
     }
 }
@@ -102,7 +106,7 @@ fn random_records_fragments_and_pieces() {
             rest = behind;
         }
         assert!(receiver.records == expected);
-        assert_eq!(receiver.pool.used(), 0);
+        assert_eq!(receiver.account.held(), 0);
     }
 }
 
@@ -110,11 +114,11 @@ fn random_records_fragments_and_pieces() {
 fn a_claimed_length_takes_no_large_buffer() {
     let mut receiver = Receiver::new();
     receiver.deliver(&mark(MAX, true)).unwrap();
-    assert_eq!(receiver.pool.used(), 0);
+    assert_eq!(receiver.account.held(), 0);
     receiver.deliver(&[0; EARLY - 1]).unwrap();
-    assert_eq!(receiver.pool.used(), SMALL);
+    assert_eq!(receiver.account.held(), SMALL);
     receiver.deliver(&[0]).unwrap();
-    assert_eq!(receiver.pool.used(), MAX);
+    assert_eq!(receiver.account.held(), MAX);
 }
 
 #[test]
@@ -148,20 +152,20 @@ fn the_longest_record_in_fragments_of_a_byte_each_behind_empty_ones() {
     }
     for piece in stream.chunks(64 << 10) {
         receiver.deliver(piece).unwrap();
-        assert!(receiver.pool.used() <= MAX);
+        assert!(receiver.account.held() <= MAX);
     }
     assert!(receiver.records == [record]);
-    assert_eq!(receiver.pool.used(), 0);
+    assert_eq!(receiver.account.held(), 0);
 }
 
 #[test]
 fn starving_takes_nothing_in_and_goes_on_later() {
     let mut receiver = Receiver::new();
     // All memory, and the one buffer beyond the limit.
-    let held: Vec<_> = std::iter::from_fn(|| receiver.pool.lease(MAX)).collect();
+    let held: Vec<_> = std::iter::from_fn(|| receiver.account.lease(MAX)).collect();
     let stream = [&mark(6000, true)[..], &[9; 5000]].concat();
     let mut input = &stream[..];
-    assert!(matches!(receiver.assembler.next(&mut input, MAX, &receiver.pool), Ok(Next::Starved)));
+    assert!(matches!(receiver.assembler.next(&mut input, MAX, &receiver.account), Ok(Next::Starved)));
     assert_eq!(input.len(), 5000);
     drop(held);
     receiver.deliver(input).unwrap();

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -16,6 +16,7 @@ use forebay_rpc::{
     Workers,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{AddressFamily, SocketType};
 
 /// First bytes of requests. All but `SILENT` and `CLOSE` are answered; an echo is the request itself.
 pub(crate) const ECHO: u8 = b'e';
@@ -39,6 +40,9 @@ pub(crate) const SILENT: u8 = b's';
 pub(crate) const CLOSE: u8 = b'c';
 
 type Job = (Record, Ticket);
+
+/// From here nobody is served.
+pub(crate) const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 99);
 
 /// Bytes of `Echo::file`.
 pub(crate) const FILE: usize = 3 << 20;
@@ -79,6 +83,7 @@ pub(crate) struct Echo {
     gate: Arc<(forebay_lock::Mutex<bool>, forebay_lock::Condvar)>,
     pub(crate) connected: AtomicUsize,
     pub(crate) disconnected: AtomicUsize,
+    pub(crate) refused: AtomicUsize,
 }
 
 impl Echo {
@@ -104,8 +109,8 @@ impl Echo {
             ticket.send(reply);
         })
         .unwrap();
-        let (connected, disconnected) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Self { workers, source, gate, connected, disconnected })
+        let [connected, disconnected, refused] = std::array::from_fn(|_| AtomicUsize::new(0));
+        Arc::new(Self { workers, source, gate, connected, disconnected, refused })
     }
 
     pub(crate) fn open(&self) {
@@ -173,6 +178,14 @@ impl Service for Echo {
         }
     }
 
+    fn admits(&self, address: IpAddr) -> bool {
+        address != IpAddr::from(STRANGER)
+    }
+
+    fn refused(&self, _: SocketAddr, reason: CloseReason) {
+        self.refused.fetch_add(usize::from(reason == CloseReason::Stranger), SeqCst);
+    }
+
     fn connected(&self, _: &Peer) -> bool {
         self.connected.fetch_add(1, SeqCst);
         true
@@ -205,6 +218,17 @@ impl Client {
 
     pub(crate) fn connect(addr: SocketAddr) -> Self {
         let socket = TcpStream::connect(addr).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self { socket }
+    }
+
+    /// Connects from an address of its own.
+    pub(crate) fn from(server: &Running, source: Ipv4Addr) -> Self {
+        let fd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&fd, &SocketAddr::from((source, 0))).unwrap();
+        rustix::net::connect(&fd, &server.local_addrs()[0]).unwrap();
+        let socket = TcpStream::from(fd);
         socket.set_nodelay(true).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { socket }

@@ -125,6 +125,14 @@ impl Client {
         self.receive()
     }
 
+    /// Calls GETATTR if the server listens; `None` if it closes the connection.
+    pub(crate) fn try_call(&mut self, args: &impl Encode) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        args.encode(&mut bytes);
+        let call = self.call_bytes((nfs3::PROGRAM, nfs3::VERSION, Procedure::Getattr as u32), &bytes);
+        self.try_exchange(&call)
+    }
+
     /// Calls any procedure with any argument bytes; returns what RPC made of it and the result's bytes.
     pub(crate) fn call(&mut self, procedure: (u32, u32, u32), args: &[u8]) -> (ReplyStatus, Vec<u8>) {
         let call = self.call_bytes(procedure, args);

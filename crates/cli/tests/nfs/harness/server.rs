@@ -277,6 +277,15 @@ impl Server {
         Client::connect(self.address())
     }
 
+    /// A new connection from another address of this host.
+    pub(crate) fn connect_from(&self, from: [u8; 4]) -> Client {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&fd, &SocketAddr::from((from, 0))).unwrap();
+        connect(&fd, &self.address()).unwrap();
+        Client::over(fd.into())
+    }
+
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.running().child.id()

@@ -1,0 +1,163 @@
+//! Clients that were refused: counted, and told to the administrator without a flood.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use forebay_lock::Mutex;
+
+/// Why a client was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Refusal {
+    /// No export is open to its address: the connection was closed when it was accepted.
+    Stranger,
+    /// Its address has as many connections as one address may have.
+    Crowded,
+    /// The server has as many connections as it may have, and none of them is idle.
+    Full,
+    /// It asked for an export that is not open to its address.
+    Export,
+    /// Its requests come from a port above 1023, and the export asks for one below.
+    Port,
+    /// Its flavour of authentication is not accepted.
+    Auth,
+}
+
+impl Refusal {
+    /// All reasons, in the order of [`Refusals::counts`].
+    pub const ALL: [Self; 6] =
+        [Self::Stranger, Self::Crowded, Self::Full, Self::Export, Self::Port, Self::Auth];
+
+    /// The name for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stranger => "stranger",
+            Self::Crowded => "crowded",
+            Self::Full => "full",
+            Self::Export => "export",
+            Self::Port => "port",
+            Self::Auth => "auth",
+        }
+    }
+
+    /// What happened, and what an administrator may do about it.
+    pub fn explain(self) -> &'static str {
+        match self {
+            Self::Stranger => {
+                "no export is open to its address; to let it in, add its network to `networks` of a client rule, or to --allow"
+            }
+            Self::Crowded => {
+                "its address has as many connections as one address may have; raise `connections`"
+            }
+            Self::Full => "the server has as many connections as it may have; raise `connections`",
+            Self::Export => {
+                "the export that it asked for is not open to its address; to let it in, add its network to `networks` of a \
+                 client rule of that export"
+            }
+            Self::Port => {
+                "it uses a port above 1023; mount it as root without `noresvport`, or set `privileged_port = false` in its \
+                 client rule"
+            }
+            Self::Auth => {
+                "it uses a flavour of authentication other than AUTH_SYS and AUTH_NONE; mount with sec=sys"
+            }
+        }
+    }
+}
+
+/// Told of a refusal that is worth an event: the address and the reason.
+pub type Tell = Box<dyn Fn(IpAddr, Refusal) + Send + Sync>;
+
+/// An address is told of once in this time, whatever it does.
+const AGAIN: Duration = Duration::from_secs(600);
+/// Addresses remembered for that. While so many were told of in that time, further ones are only counted.
+const MOST: usize = 128;
+
+/// Counts refusals; bounded whatever clients do.
+pub struct Refusals {
+    counts: [AtomicU64; Refusal::ALL.len()],
+    told: Mutex<HashMap<IpAddr, Instant>>,
+    tell: Tell,
+}
+
+impl Refusals {
+    pub(crate) fn new(tell: Tell) -> Self {
+        Self { counts: Default::default(), told: Mutex::default(), tell }
+    }
+
+    /// Refusals since the start, in the order of [`Refusal::ALL`].
+    pub fn counts(&self) -> [u64; Refusal::ALL.len()] {
+        std::array::from_fn(|at| self.counts[at].load(Relaxed))
+    }
+
+    pub(crate) fn add(&self, address: IpAddr, why: Refusal) {
+        self.add_at(address, why, Instant::now());
+    }
+
+    fn add_at(&self, address: IpAddr, why: Refusal, now: Instant) {
+        self.counts[why as usize].fetch_add(1, Relaxed);
+        let mut told = self.told.lock();
+        let network = network(address);
+        if told.len() >= MOST {
+            told.retain(|_, at| now.duration_since(*at) < AGAIN);
+        }
+        let recent = told.get(&network).is_some_and(|at| now.duration_since(*at) < AGAIN);
+        if recent || told.len() >= MOST && !told.contains_key(&network) {
+            return;
+        }
+        told.insert(network, now);
+        drop(told);
+        (self.tell)(address, why);
+    }
+}
+
+/// An IPv4 address, or the network of 64 bits that one IPv6 host may take its addresses from.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn all_are_counted_and_few_are_told() {
+        let told: Arc<Mutex<Vec<IpAddr>>> = Arc::default();
+        let tell = Arc::clone(&told);
+        let refusals = Refusals::new(Box::new(move |address, _| tell.lock().push(address)));
+        let begun = Instant::now();
+        let address = |n: u32| IpAddr::from(n.to_be_bytes());
+        for _ in 0..100 {
+            refusals.add_at(address(1), Refusal::Stranger, begun);
+            refusals.add_at(address(1), Refusal::Port, begun);
+        }
+        assert_eq!(*told.lock(), [address(1)]);
+        refusals.add_at(address(1), Refusal::Port, begun + AGAIN);
+        assert_eq!(told.lock().len(), 2);
+        for n in 0..10_000 {
+            refusals.add_at(address(n), Refusal::Stranger, begun + AGAIN);
+            assert!(refusals.told.lock().len() <= MOST);
+        }
+        assert_eq!(told.lock().len(), 1 + MOST);
+        let counts = refusals.counts();
+        assert_eq!((counts[Refusal::Stranger as usize], counts[Refusal::Port as usize]), (10_100, 101));
+        refusals.add_at(address(77_777), Refusal::Auth, begun + 2 * AGAIN);
+        assert_eq!(told.lock().len(), 2 + MOST);
+    }
+
+    #[test]
+    fn a_host_with_many_addresses_is_one() {
+        let [a, b, c] =
+            ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"].map(|text| text.parse().unwrap());
+        assert_eq!(network(a), network(b));
+        assert_ne!(network(a), network(c));
+        assert_eq!(network("::ffff:192.0.2.1".parse().unwrap()), IpAddr::from([192, 0, 2, 1]));
+    }
+}

@@ -1,0 +1,109 @@
+//! The addresses that are connected: how many connections each has, and what they hold together.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use forebay_lock::Mutex;
+
+use crate::pool::{Account, Pool};
+
+/// A server that takes fewer connections lets one address have all of them: those that are idle make room for others.
+const FEW: usize = 128;
+/// Accounts of addresses without connections are looked for when so many are known.
+const MANY: usize = 256;
+
+/// The accounts of all addresses. The lock is taken when a connection comes and when it goes.
+pub(crate) struct Addresses {
+    known: Mutex<HashMap<IpAddr, Arc<Account>, foldhash::fast::RandomState>>,
+    pool: Arc<Pool>,
+    /// Connections that one address may have.
+    most: usize,
+}
+
+impl Addresses {
+    /// For a server that takes `connections`: one address may have three quarters of them.
+    pub(crate) fn new(pool: Arc<Pool>, connections: usize) -> Arc<Self> {
+        let most = if connections < FEW { usize::MAX } else { connections / 4 * 3 };
+        Arc::new(Self { known: Mutex::default(), pool, most })
+    }
+
+    /// A place for a connection of `address`; none if it has as many as it may have.
+    pub(crate) fn seat(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
+        let mut known = self.known.lock();
+        if known.len() >= MANY.max(2 * self.pool.addresses.load(Relaxed)) {
+            known.retain(|_, account| account.connections.load(Relaxed) > 0 || account.held() > 0);
+        }
+        // Replies of earlier connections may still be on their way: they count.
+        let account = known.entry(address).or_insert_with(|| Account::new(Arc::clone(&self.pool)));
+        let connections = account.connections.load(Relaxed);
+        if connections >= self.most {
+            return None;
+        }
+        account.connections.store(connections + 1, Relaxed);
+        if connections == 0 {
+            self.pool.addresses.fetch_add(1, Relaxed);
+        }
+        Some(Seat { account: Arc::clone(account), addresses: Arc::clone(self) })
+    }
+}
+
+/// The place of one connection, given back with the value.
+pub(crate) struct Seat {
+    account: Arc<Account>,
+    addresses: Arc<Addresses>,
+}
+
+impl Seat {
+    /// What the connections of its address hold.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Connections of its address, this one included.
+    pub(crate) fn connections(&self) -> usize {
+        self.account.connections.load(Relaxed)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let _known = self.addresses.known.lock();
+        if self.account.connections.fetch_sub(1, Relaxed) == 1 {
+            self.addresses.pool.addresses.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_three_quarters_of_the_places_and_gives_them_back() {
+        let pool = Pool::new(1 << 20, 64 << 20);
+        let addresses = Addresses::new(pool.clone(), 200);
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap());
+        let seats: Vec<_> = std::iter::from_fn(|| addresses.seat(one)).collect();
+        assert_eq!((seats.len(), seats[0].connections()), (150, 150));
+        assert_eq!(addresses.seat(other).unwrap().connections(), 1);
+        assert_eq!(pool.addresses.load(Relaxed), 1);
+        drop(seats);
+        assert_eq!(pool.addresses.load(Relaxed), 0);
+        assert_eq!(addresses.seat(one).unwrap().connections(), 1);
+    }
+
+    #[test]
+    fn addresses_that_hold_nothing_are_forgotten() {
+        let addresses = Addresses::new(Pool::new(1 << 20, 64 << 20), 200);
+        let first = IpAddr::from([192, 0, 2, 1]);
+        let charge = addresses.seat(first).unwrap().account().charge(10);
+        for n in 0..10_000u32 {
+            drop(addresses.seat(IpAddr::from(n.to_be_bytes())).unwrap());
+            assert!(addresses.known.lock().len() <= MANY);
+        }
+        assert!(addresses.known.lock()[&first].held() > 0);
+        drop(charge);
+    }
+}
