@@ -260,11 +260,10 @@ impl Engine {
     async fn log_carried_out(&self, object: &Arc<Object>, saved: bool) -> Result<()> {
         // From now on nobody logs it again: behind this record it would be done once more.
         object.lock().carried_out = true;
-        let facts = self.facts(object);
         let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
         let moving = self.moving();
-        let logged = match self.append_for(Whose::Moved, object, facts, record, (0, 0)).await {
-            Ok((frame, _)) => self.commit(frame).await,
+        let logged = match self.append(Whose::Moved, object, record).await {
+            Ok(frame) => self.commit(frame).await,
             Err(error) => Err(error),
         };
         drop(moving);

@@ -124,8 +124,8 @@ impl Engine {
             return Ok(frame);
         }
         // Recovery must not bring an older modification time back.
-        match self.append(object, self.facts(object), None, (0, 0)).await {
-            Ok((facts, _)) => Ok(frame.max(facts)),
+        match self.append(Whose::New, object, None).await {
+            Ok(facts) => Ok(frame.max(facts)),
             Err(Error::NoDevice) => self.disown(object, 0..0).await.map(|()| frame),
             Err(error) => Err(error),
         }
@@ -142,12 +142,10 @@ impl Engine {
             last = loop {
                 let appended = {
                     let mut state = object.lock();
-                    let facts = self.facts_of(object, &state);
-                    let appended = self.log.append(Whose::New, object, &facts, Some(record), (block, 1));
-                    if let Ok(Some((seq, _))) = appended {
+                    let appended = self.try_append(Whose::New, object, &mut state, Some(record), (block, 1));
+                    if let Ok(Some(seq)) = appended {
                         // Both at once, or the copy could be moved within the log behind the record.
                         self.forget_range(&mut state, block..block + 1);
-                        state.last_frame = state.last_frame.max(seq);
                         break seq;
                     }
                     appended
@@ -230,15 +228,35 @@ impl Engine {
         copies > 0
     }
 
-    /// Logs that no older copy of `range` counts.
+    /// Logs that no older copy of `range` counts. Dirty blocks are passed by: a write may come in while this waits for
+    /// room, and is newer than all that is to be out of date. Returns the last frame with such a record.
     pub(crate) async fn invalidate(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
-        let facts = self.facts(object);
+        let (mut from, mut last) = (range.start, object.lock().last_frame);
+        while from < range.end {
+            let (done, frame) = self.try_invalidate(object, from..range.end)?;
+            (from, last) = (done, last.max(frame));
+            if from < range.end {
+                self.log.until(|| self.log.has_room(0).then_some(())).await;
+            }
+        }
+        Ok(last)
+    }
+
+    /// Logs as much of that as there is room for now. Returns the block up to which it is done, and the last frame.
+    fn try_invalidate(&self, object: &Object, range: Range<u64>) -> Result<(u64, Seq)> {
         let record = |object, block, count| Record::Invalidate { object, block, count };
-        let count = if range.end == u64::MAX { u64::MAX } else { range.end - range.start };
-        let (seq, _) = self.append(object, facts, Some(record), (range.start, count)).await?;
         let mut state = object.lock();
-        state.last_frame = state.last_frame.max(seq);
-        Ok(seq)
+        let dirty: Vec<_> =
+            state.dirty_in(range.clone(), usize::MAX).iter().map(|(block, _)| *block).collect();
+        let mut last = 0;
+        for part in around(&range, &dirty) {
+            let count = if part.end == u64::MAX { u64::MAX } else { part.end - part.start };
+            match self.try_append(Whose::New, object, &mut state, Some(record), (part.start, count))? {
+                Some(seq) => last = seq,
+                None => return Ok((part.start, last)),
+            }
+        }
+        Ok((range.end, last))
     }
 
     /// The same durably, wherever that can be said: before the backing store has anything newer, or after a crash a copy
@@ -263,12 +281,10 @@ impl Engine {
         Ok(frame)
     }
 
-    pub(crate) fn facts(&self, object: &Object) -> Facts {
-        self.facts_of(object, &object.lock())
-    }
-
+    /// What records say of the object now. Only to be logged before `state` is unlocked.
     pub(crate) fn facts_of(&self, object: &Object, state: &State) -> Facts {
-        Facts { key: object.key.clone(), size: state.size, mtime: state.mtime }
+        let size = if state.gone { 0 } else { state.size };
+        Facts { key: object.key.clone(), size, mtime: state.mtime }
     }
 
     /// A write in a mode that does not use the log; durable when this returns.
@@ -314,8 +330,8 @@ impl Engine {
                 self.queue(object);
             }
         }
-        let logged = match self.append(object, self.facts(object), None, (0, 0)).await {
-            Ok((frame, _)) => self.commit(frame).await,
+        let logged = match self.append(Whose::New, object, None).await {
+            Ok(frame) => self.commit(frame).await,
             Err(error) => Err(error),
         };
         match logged {
@@ -327,10 +343,10 @@ impl Engine {
     /// The object was removed from the backing store: nothing of it counts.
     pub async fn forget(&self, object: &Arc<Object>) {
         self.drop_object(object);
-        // Needs not be durable: its key never names anything again, and destage finds it gone.
-        let facts = Facts { key: object.key.clone(), size: 0, mtime: None };
         if self.active() > 0 {
-            let _ = self.append(object, facts, Some(|object, _, _| Record::Forget { object }), (0, 0)).await;
+            // Needs not be durable: its key never names anything again, and destage finds it gone.
+            let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Forget { object });
+            let _ = self.append(Whose::New, object, record).await;
         }
     }
 

@@ -19,6 +19,7 @@ use crate::engine::Engine;
 use crate::format::Record;
 use crate::io::{BackingError, Disowned, Key, Time};
 use crate::leaf::SegmentId;
+use crate::log::Whose;
 use crate::object::Object;
 use crate::recover::OpenError;
 use crate::{Error, Result};
@@ -185,7 +186,7 @@ impl Engine {
                     if cut {
                         let truncated =
                             Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
-                        self.append(&object, self.facts(&object), truncated, (0, 0)).await?;
+                        self.append(Whose::New, &object, truncated).await?;
                         cuts.remove(&key);
                     }
                 }

@@ -9,7 +9,7 @@ use crate::buffer::BLOCK;
 use crate::engine::{Engine, Mode};
 use crate::format::{Facts, Record, content_hash};
 use crate::io::{BackingError, Time};
-use crate::leaf::{Entry, Page, SegmentId};
+use crate::leaf::{Entry, Page};
 use crate::log::{Placed, Whose};
 use crate::object::{Busy, Object, Source, State, blocks};
 use crate::service::STREAM;
@@ -304,32 +304,39 @@ impl Engine {
         added
     }
 
-    /// Appends one record about the object, or only its facts, waiting for room.
+    /// Appends one record about the object, or only its facts, waiting for room. Returns the frame.
+    ///
+    /// The facts are those of the object when the record gets in: while this waits, a write may make the object longer,
+    /// and the newest facts in the log win at recovery. So nobody passes facts in.
     pub(crate) async fn append(
-        &self,
-        object: &Object,
-        facts: Facts,
-        record: Option<fn(u16, u64, u64) -> Record>,
-        arguments: (u64, u64),
-    ) -> Result<(Seq, SegmentId)> {
-        self.append_for(Whose::New, object, facts, record, arguments).await
-    }
-
-    /// The same, of what may not be new.
-    pub(crate) async fn append_for(
         &self,
         whose: Whose,
         object: &Object,
-        facts: Facts,
         record: Option<fn(u16, u64, u64) -> Record>,
-        arguments: (u64, u64),
-    ) -> Result<(Seq, SegmentId)> {
+    ) -> Result<Seq> {
         loop {
-            if let Some(appended) = self.log.append(whose, object, &facts, record, arguments)? {
-                return Ok(appended);
+            if let Some(seq) = self.try_append(whose, object, &mut object.lock(), record, (0, 0))? {
+                return Ok(seq);
             }
             self.log.until(|| self.log.has_room_for(whose, 0).then_some(())).await;
         }
+    }
+
+    /// Appends one record about the object with its facts of now, if there is room now.
+    pub(crate) fn try_append(
+        &self,
+        whose: Whose,
+        object: &Object,
+        state: &mut State,
+        record: Option<fn(u16, u64, u64) -> Record>,
+        arguments: (u64, u64),
+    ) -> Result<Option<Seq>> {
+        let facts = self.facts_of(object, state);
+        let appended = self.log.append(whose, object, &facts, record, arguments)?;
+        if let Some(seq) = appended {
+            state.last_frame = state.last_frame.max(seq);
+        }
+        Ok(appended)
     }
 }
 

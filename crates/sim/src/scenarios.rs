@@ -20,6 +20,7 @@ mod removal;
 mod stop;
 mod unsynced;
 mod volumes;
+mod waiting;
 
 const LIMIT: Duration = Duration::from_secs(3600);
 

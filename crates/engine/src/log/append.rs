@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::{Appended, Current, Log, Open, Placed, State, Whose};
 use crate::buffer::BLOCK;
 use crate::format::{Facts, Record, bind, content_hash, facts_len, footer, frame, record_len};
-use crate::leaf::{Page, SegmentId};
+use crate::leaf::Page;
 use crate::notes::{NoteId, Notes};
 use crate::object::Object;
 use crate::plant;
@@ -194,7 +194,7 @@ impl Log {
     }
 
     /// Appends what `record` makes of the object's index, or only the object's facts. `None`: no room now. Returns the
-    /// frame and the segment it is in.
+    /// frame.
     pub(crate) fn append(
         &self,
         whose: Whose,
@@ -202,13 +202,13 @@ impl Log {
         facts: &Facts,
         record: Option<fn(u16, u64, u64) -> Record>,
         (first, second): (u64, u64),
-    ) -> Result<Option<(Seq, SegmentId)>, Error> {
-        self.with_room(whose, 0, facts_len(facts) + 32, |current, open| {
+    ) -> Result<Option<Seq>, Error> {
+        self.with_room(whose, 0, facts_len(facts) + 32, |_, open| {
             let index = open.gathered.object(object.number, facts.clone());
             if let Some(record) = record {
                 open.gathered.record(record(index, first, second));
             }
-            (open.seq, current.opened.id)
+            open.seq
         })
     }
 

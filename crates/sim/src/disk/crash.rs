@@ -16,6 +16,7 @@ const SECTOR: usize = 512;
 impl Disk {
     /// The process is killed: writes under way end somewhere, nothing else is lost.
     pub fn kill(&self) {
+        self.drop_held();
         let mut state = self.state.lock();
         for (block, data) in std::mem::take(&mut state.under_way).into_values() {
             let chances = state.rng.pick(&[0, 5000, 10_000]);
@@ -30,6 +31,7 @@ impl Disk {
 
     /// The power goes: a subset of what is not durable survives. True if it was neither all nor nothing.
     pub fn power_cut(&self) -> bool {
+        self.drop_held();
         let mut state = self.state.lock();
         for (block, data) in std::mem::take(&mut state.under_way).into_values() {
             state.completed += 1;

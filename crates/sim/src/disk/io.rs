@@ -6,7 +6,7 @@ use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Device, DeviceError, Durability, Io};
 
 use super::state::pages;
-use super::{Disk, State};
+use super::{Disk, Operation, State};
 use crate::hits::Fault;
 
 /// What becomes of one write.
@@ -34,7 +34,7 @@ impl Disk {
     }
 
     /// An operation begins or ends.
-    fn count(&self, state: &mut State) {
+    pub(super) fn count(&self, state: &mut State) {
         if state.goes_now() {
             self.hits.hit(Fault::Vanished);
         }
@@ -147,21 +147,6 @@ impl Disk {
         }
     }
 
-    /// Runs `action` as the completion of an operation that takes `time`.
-    fn complete<T: Send + 'static>(
-        &self,
-        time: Duration,
-        action: impl FnOnce(&Disk) -> T + Send + 'static,
-    ) -> Io<T> {
-        let disk = self.clone();
-        self.executor.after(time, move || {
-            disk.executor.step().then(|| {
-                disk.count(&mut disk.state.lock());
-                action(&disk)
-            })
-        })
-    }
-
     fn check(&self, offset: u64, len: usize) {
         assert!(offset.is_multiple_of(BLOCK as u64), "{}: offset {offset} is not aligned", self.name);
         assert!(len > 0 && len.is_multiple_of(BLOCK), "{}: a length of {len} is not whole blocks", self.name);
@@ -190,7 +175,7 @@ impl Device for Disk {
             return self.executor.never();
         };
         drop(state);
-        self.complete(time, move |disk| {
+        self.complete(Operation::Read(offset / BLOCK as u64), time, move |disk| {
             let result = disk.read_now(offset, &mut buffer);
             disk.executor.note(offset);
             (buffer, result)
@@ -205,7 +190,8 @@ impl Device for Disk {
         let Some(time) = self.begin(&mut state, blocks, if durable { 2 } else { 1 }) else {
             return self.executor.never();
         };
-        let fate = self.fate(&mut state, blocks as u64);
+        let failed = state.fails_once(Operation::Write(offset / BLOCK as u64));
+        let fate = if failed { Fate::Failed } else { self.fate(&mut state, blocks as u64) };
         let mut mark = (durable && !state.rates.drop_flushes).then_some(state.completed);
         if durable && mark.is_none() {
             self.hits.hit(Fault::DroppedFlush);
@@ -222,7 +208,7 @@ impl Device for Disk {
         state.under_way.insert(number, (offset / BLOCK as u64, data));
         self.executor.mark();
         drop(state);
-        self.complete(time, move |disk| {
+        self.complete(Operation::Write(offset / BLOCK as u64), time, move |disk| {
             let written = disk.write_now(number, mark, &fate);
             if unflushed { written.and(Err(DeviceError::Io)) } else { written }
         })
@@ -237,7 +223,7 @@ impl Device for Disk {
             self.hits.hit(Fault::FlushError);
         }
         drop(state);
-        self.complete(time, move |disk| disk.flush_now(mark, fails))
+        self.complete(Operation::Flush, time, move |disk| disk.flush_now(mark, fails))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Io<Result<(), DeviceError>> {
@@ -245,7 +231,7 @@ impl Device for Disk {
         let mut state = self.state.lock();
         let Some(time) = self.begin(&mut state, 0, 1) else { return self.executor.never() };
         drop(state);
-        self.complete(time, move |disk| {
+        self.complete(Operation::Discard, time, move |disk| {
             let mut state = disk.state.lock();
             if state.gone {
                 return Err(DeviceError::Gone);

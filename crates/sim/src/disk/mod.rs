@@ -13,6 +13,7 @@
 //!   One good copy is left in worlds with one victim, so there the engine must lose nothing at all.
 
 mod crash;
+mod held;
 mod io;
 mod state;
 #[cfg(test)]
@@ -28,6 +29,8 @@ use forebay_lock::Mutex;
 use crate::executor::Executor;
 use crate::hits::{Fault, Hits};
 use crate::rng::Rng;
+use held::Held;
+pub use held::Operation;
 
 /// The contents of one block.
 pub type Page = Arc<[u8; BLOCK]>;
@@ -89,6 +92,7 @@ struct State {
     crash_at_header: Option<(u32, u64)>,
     /// It goes away after so many more beginnings and ends of operations.
     vanish_in: Option<u64>,
+    held: Held,
 }
 
 impl Disk {
@@ -108,6 +112,7 @@ impl Disk {
             base,
             crash_at_header: None,
             vanish_in: None,
+            held: Held::default(),
         };
         Disk {
             executor: executor.clone(),
