@@ -49,7 +49,6 @@ impl Engine {
             return self.break_down();
         }
         self.service.log.measured(blocks as u64, 1, self.env.clock.now() - begun);
-        self.record_losses().await;
         self.totals.frames.add(1);
         self.segments.durable(segment.id, end);
         let done = self.log.wrote(seq, Arc::into_inner(buffer));

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::event::Event;
 use crate::io::Device;
 use crate::plant;
-use crate::pool::{PoolError, discard};
+use crate::pool::{AlsoLost, PoolError, discard};
 use crate::wait::before;
 
 /// Why a device could not be added or removed.
@@ -40,7 +40,15 @@ impl Engine {
             return Err(PoolError::NoMemberLeft.into());
         }
         let name = device.name().to_owned();
-        let (member, also_lost) = self.members.add(device.clone(), force, &self.log).await?;
+        let (added, given_up) = self.members.add(device.clone(), force, &self.log).await;
+        let member = match added {
+            Ok(member) => member,
+            Err(error) => {
+                // Also where nothing was added: the others may have failed over it.
+                self.lose_all(given_up).await;
+                return Err(error.into());
+            }
+        };
         {
             let mut devices = self.devices.write();
             let index = usize::from(member.index);
@@ -52,9 +60,7 @@ impl Engine {
         // Nothing uses it yet.
         discard(device.as_ref()).await;
         self.segments.gain(member.index, member.segments);
-        for lost in also_lost {
-            self.lose(lost).await;
-        }
+        self.lose_all(given_up).await;
         self.event(Event::DeviceAdded { device: name });
         // The segment being written may have one leg.
         self.log.want_roll();
@@ -163,10 +169,15 @@ impl Engine {
             }
             self.segments.lose(index);
         }
-        for lost in lost.into_iter().filter(|lost| self.device(*lost).is_some()) {
+        self.lose_all(lost).await;
+        Ok(removed?)
+    }
+
+    /// Stops using those of `given_up` that are in use.
+    async fn lose_all(&self, given_up: AlsoLost) {
+        for lost in given_up.into_iter().filter(|lost| self.device(*lost).is_some()) {
             self.lose(lost).await;
         }
-        Ok(removed?)
     }
 }
 

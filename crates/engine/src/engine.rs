@@ -1,6 +1,6 @@
 //! The engine as its users see it, and what its parts share.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -115,6 +115,8 @@ pub struct Engine {
     pub(crate) closing: AtomicBool,
     /// Devices that are lost, before that is durable on the others.
     pub(crate) unrecorded: Mutex<Vec<u16>>,
+    /// Devices that were lost since start.
+    pub(crate) losses: AtomicU64,
     /// There is room for clean blocks.
     pub(crate) roomy: AtomicBool,
     /// Everything dirty, and what is accepted now, is on two devices.
@@ -170,6 +172,7 @@ impl Engine {
             mirrored: AtomicBool::new(false),
             mirror: Mutex::new(None),
             unrecorded: Mutex::default(),
+            losses: AtomicU64::new(0),
             roomy: AtomicBool::new(false),
             space: Gate::default(),
             running: Mutex::new(0),

@@ -1,6 +1,7 @@
 //! Reading and writing slots on the devices, and what happens when one fails.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
@@ -22,7 +23,7 @@ impl Engine {
     }
 
     /// Writes `data` from `slot` on to all of `legs` at once. Devices that fail are lost, durably, before this
-    /// returns; false if no leg took it.
+    /// returns; false if no leg took it that is still in use then.
     pub(crate) async fn write_legs(
         &self,
         legs: &[(Place, Slice)],
@@ -36,16 +37,22 @@ impl Engine {
         let (devices, writes): (Vec<_>, Vec<_>) = writes.unzip();
         let bytes: u64 = legs.iter().map(|(_, data)| data.len() as u64).sum();
         self.totals.ssd_written.add(bytes);
-        let results = all(writes).await;
-        let mut written = 0;
-        for (device, result) in devices.into_iter().zip(results) {
+        let losses = self.losses.load(Ordering::Acquire);
+        let mut written = Vec::new();
+        for (device, result) in devices.into_iter().zip(all(writes).await) {
             match result {
-                Ok(()) => written += 1,
+                Ok(()) => written.push(device),
                 // What a device may have taken in part cannot be trusted to be a leg any more.
                 Err(_) => self.lose(device).await,
             }
         }
-        written > 0
+        // Also those that somebody else has found.
+        self.record_losses().await;
+        if self.losses.load(Ordering::Acquire) != losses {
+            // What is on a device that the pool has given up meanwhile is ignored by recovery.
+            written.retain(|device| self.device(*device).is_some());
+        }
+        !written.is_empty()
     }
 
     /// Reads `blocks` slots of one leg.
@@ -65,11 +72,20 @@ impl Engine {
 
     /// Stops using a device: durable on the others when this returns.
     pub(crate) async fn lose(&self, index: u16) {
+        self.drop_device(index);
+        // Also for who comes second: nobody goes on before the loss is durable.
+        self.record_losses().await;
+        self.look_at_devices();
+    }
+
+    /// Stops using a device. Nothing may be acknowledged before [`Engine::record_losses`] has returned.
+    fn drop_device(&self, index: u16) {
         let device: Option<Arc<dyn Device>> = {
             let mut devices = self.devices.write();
             let device = devices.get_mut(usize::from(index)).and_then(Option::take);
             if device.is_some() {
                 self.unrecorded.lock().push(index);
+                self.losses.fetch_add(1, Ordering::Release);
             }
             device
         };
@@ -78,8 +94,10 @@ impl Engine {
             self.event(Event::DeviceLost { device: device.name().to_owned(), left: self.active() });
             self.look_at_mirror();
         }
-        // Also for who comes second: nobody goes on before the loss is durable.
-        self.record_losses().await;
+    }
+
+    /// Fewer devices are in use: the log goes on without them, or not at all.
+    fn look_at_devices(&self) {
         match self.active() {
             // Whoever waits for the log has to hear of it, also if nobody writes.
             0 => drop(self.log.kick()),
@@ -95,11 +113,11 @@ impl Engine {
         loop {
             let next = self.unrecorded.lock().first().copied();
             let Some(index) = next else { return };
-            let failed = self.members.lose(index, &self.log).await;
+            let given_up = self.members.lose(index, &self.log).await;
+            // Before anybody may go on: a device that could not be told is not used any more.
+            given_up.into_iter().for_each(|other| self.drop_device(other));
             self.unrecorded.lock().retain(|other| *other != index);
-            for other in failed {
-                Box::pin(self.lose(other)).await;
-            }
+            self.look_at_devices();
         }
     }
 }

@@ -36,15 +36,18 @@ impl Members {
         self.back.wake();
     }
 
-    /// Makes it durable on the others that a device is lost. Returns those that failed over it.
-    pub(crate) async fn lose(&self, index: u16, log: &Log) -> Vec<u16> {
+    /// Makes it durable on the others that a device is lost. Returns every device that the pool has given up by now: what
+    /// is written to them alone from now on is ignored by recovery.
+    pub(crate) async fn lose(&self, index: u16, log: &Log) -> AlsoLost {
+        if plant::active("a lost device is not recorded") {
+            return AlsoLost::new();
+        }
         let mut pool = self.take().await;
-        // Where no member is left there is nobody to tell.
-        let silent = plant::active("a lost device is not recorded");
-        let failed = if silent { Default::default() } else { pool.lose(index).await.unwrap_or_default() };
+        let changed = pool.lose(index).await.map(drop);
         log.set_epoch(pool.epoch);
+        let lost = given_up(&pool, &changed);
         self.put(pool);
-        failed
+        lost
     }
 
     /// Makes it durable how far the pool reaches back. Returns the devices that failed over it.
@@ -73,35 +76,46 @@ impl Members {
             return;
         }
         let mut pool = self.take().await;
-        // A device that fails over it is as complete as the others.
+        // A device that fails over it is as complete as the others: what it lacks only helps to notice rot.
         let _ = pool.save_durable(durable).await;
         self.put(pool);
     }
 
-    /// Adds a device; durable on all when this returns its number.
+    /// Adds a device; durable on all when this returns it. Also returns every device that the pool has given up by now,
+    /// whether it was added or not.
     pub(crate) async fn add(
         &self,
         device: Arc<dyn Device>,
         force: bool,
         log: &Log,
-    ) -> Result<(Member, AlsoLost), PoolError> {
+    ) -> (Result<Member, PoolError>, AlsoLost) {
         let mut pool = self.take().await;
         let added = pool.add(device, force).await;
-        let added = added.map(|(index, lost)| (pool.members[usize::from(index)].clone(), lost));
+        let added = added.map(|(index, _)| pool.members[usize::from(index)].clone());
         log.set_epoch(pool.epoch);
+        let lost = given_up(&pool, &added);
         self.put(pool);
-        added
+        (added, lost)
     }
 
-    /// Takes a drained device out of the pool, durably; if that fails it stays. Also returns the devices that are lost, those
-    /// that failed over it among them.
+    /// Takes a drained device out of the pool, durably; if that fails it stays. Also returns every device that the pool has
+    /// given up by now.
     pub(crate) async fn remove(&self, index: u16, log: &Log) -> (Result<(), PoolError>, AlsoLost) {
         let mut pool = self.take().await;
         let removed = pool.remove(index).await.map(drop);
         log.set_epoch(pool.epoch);
-        let lost = pool.members.iter().filter(|member| member.state == State::Lost);
-        let lost = lost.map(|member| member.index).collect();
+        let lost = given_up(&pool, &removed);
         self.put(pool);
         (removed, lost)
     }
+}
+
+/// The members that carry no epoch which is in use, after a change that came out so. Where it could be made durable on
+/// nobody, that is all of them, those too that are there and answer.
+fn given_up<T>(pool: &Pool, changed: &Result<T, PoolError>) -> AlsoLost {
+    let none = matches!(changed, Err(PoolError::NoMemberLeft));
+    let is_out = |member: &&Member| {
+        none || member.state == State::Lost || (member.state == State::Active && member.device.is_none())
+    };
+    pool.members.iter().filter(is_out).map(|member| member.index).collect()
 }
