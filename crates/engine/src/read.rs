@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::buffer::{BLOCK, Buffer};
+use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::{Engine, Mode};
 use crate::event::Event;
-use crate::format::{bind, content_hash};
-use crate::io::BackingError;
+use crate::format::{Place, bind, content_hash};
+use crate::io::{BackingError, Durability};
 use crate::leaf::{Entry, Page, SegmentId};
 use crate::object::{Busy, Fetch, Object, Source as Origin, State, blocks};
 use crate::wait::all;
@@ -334,7 +334,6 @@ impl Engine {
         }
         let good = {
             let mut state = object.lock();
-            // Not if the segment was given up meanwhile, or the repair would hit another's.
             let Some(entry) = state.entry(block).copied().filter(|entry| entry.same_place(copy)) else {
                 return Ok(Rescued { page: good, ..Rescued::default() });
             };
@@ -358,7 +357,7 @@ impl Engine {
         if let Some(page) = good {
             let mut repaired = 0;
             for place in bad {
-                repaired += u64::from(self.repair(place, copy.slot, &page).await);
+                repaired += u64::from(self.repair(copy, place, &page).await);
             }
             return Ok(Rescued { page: Some(page), repaired, dropped: false });
         }
@@ -370,10 +369,16 @@ impl Engine {
         Ok(Rescued { dropped: true, ..Rescued::default() })
     }
 
-    async fn repair(&self, place: crate::format::Place, slot: u16, contents: &[u8]) -> bool {
-        let data = crate::buffer::Slice::from(Buffer::from_bytes(contents));
+    /// Writes one leg of a copy again. False if the segment has no leg there any more, or its device fails.
+    async fn repair(&self, copy: &Entry, place: Place, contents: &[u8]) -> bool {
         let Some(device) = self.device(place.device) else { return false };
-        let written = self.write_legs(&[(place, data)], slot, crate::io::Durability::Now).await;
+        // Since the leg was read, the segment may have been given up, and its place used for another one.
+        let Some(repairing) = self.segments.begin_repair(copy.segment, place) else { return false };
+        let data = Slice::from(Buffer::from_bytes(contents));
+        let written = self.write_legs(&[(place, data)], copy.slot, Durability::Now).await;
+        drop(repairing);
+        // The place may be what somebody waits for.
+        self.space.wake();
         if written {
             self.totals.repaired.add(1);
             self.event(Event::Repaired { device: device.name().to_owned() });

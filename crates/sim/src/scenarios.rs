@@ -18,6 +18,7 @@ mod given_up;
 mod gone;
 mod notes;
 mod removal;
+mod repair;
 mod stop;
 mod unsynced;
 mod volumes;

@@ -112,7 +112,7 @@ impl Inner {
         let reach = self.reach();
         let mut free: Vec<usize> = self.free.iter().map(Vec::len).collect();
         for (place, until) in self.pending.iter().filter(|_| given_up) {
-            free[usize::from(place.device)] += usize::from(until.is_past(reach));
+            free[usize::from(place.device)] += usize::from(until.is_past(reach) && !self.is_repaired(*place));
         }
         free
     }

@@ -4,10 +4,12 @@
 //! - `log` lists the segments from the tail (the oldest that may hold dirty blocks) to the head (being written).
 //! - `fifo` lists every segment by (position, clean before log): they are let go in this order and no other, so a
 //!   record that says "older copies do not count" outlives those copies.
-//! - A leg that was given up is free only once a durable frame says so: its `tail` and `oldest` are past it.
+//! - A leg that was given up is free only once a durable frame says so: its `tail` and `oldest` are past it; and not while
+//!   a repair of it is on its way to the device.
 
 mod inner;
 mod log;
+mod repair;
 mod retire;
 mod space;
 #[cfg(test)]
@@ -103,6 +105,8 @@ struct Inner {
     /// Dirty blocks of which no copy can be read.
     damaged: u64,
     pending: Vec<(Place, Until)>,
+    /// Copies that are being repaired: their places are not used for anything else until that has ended.
+    repairs: Vec<Place>,
     /// The device that is being removed.
     retiring: Option<Retiring>,
     /// The newest segment (its `seq`) that had fewer than two legs while it was in the log; 0 for none.

@@ -73,7 +73,7 @@ impl Segments {
             if inner.totals[usize::from(place.device)] == 0 {
                 continue;
             }
-            if until.is_past(reach) {
+            if until.is_past(reach) && !inner.is_repaired(place) {
                 inner.free[usize::from(place.device)].push(place.segment);
             } else {
                 inner.pending.push((place, until));

@@ -154,3 +154,22 @@ fn one_of_two_devices_may_go_when_the_log_has_nothing_that_needs_both() {
     segments.end_retiring();
     assert!(segments.is_mirrored(Some(head.id)));
 }
+
+#[test]
+fn a_place_is_not_used_again_while_its_copy_is_being_repaired() {
+    let segments = segments(2);
+    let old = segments.open(SegmentKind::Log, 2, 0).unwrap();
+    let places = old.legs.clone();
+    let repairs: Vec<_> = places.iter().map(|place| segments.begin_repair(old.id, *place).unwrap()).collect();
+    segments.seal(old.id);
+    segments.open(SegmentKind::Log, 2, 0).unwrap();
+    let reach = reach_of(&segments);
+    assert!(!segments.reached(reach) && segments.unused_everywhere() == 0, "one leg was given up");
+    assert!(segments.open(SegmentKind::Clean, 1, 0).is_none());
+    drop(repairs);
+    assert!(segments.reached(reach), "by any later frame");
+    let reused = segments.open(SegmentKind::Clean, 1, 0).unwrap();
+    let gone = reused.legs[0];
+    assert!(places.contains(&gone));
+    assert!(segments.begin_repair(old.id, gone).is_none(), "it is another segment's now");
+}

@@ -46,7 +46,7 @@ impl Segments {
         let legs = std::mem::replace(&mut segment.legs, smallvec::smallvec![kept]);
         // Given up before the restart: that the segment left the log is durable.
         for other in legs.into_iter().filter(|place| *place != kept) {
-            inner.free[usize::from(other.device)].push(other.segment);
+            inner.free_place(other);
         }
     }
 
@@ -60,8 +60,8 @@ impl Segments {
     /// there is none.
     pub(crate) fn free_cold_leg(&self) -> bool {
         let mut inner = self.inner.lock();
-        let Inner { table, log, free, .. } = &mut *inner;
-        let is_wanted = |leg: &Place| free[usize::from(leg.device)].is_empty();
+        let Inner { table, log, free, repairs, .. } = &mut *inner;
+        let is_wanted = |leg: &Place| free[usize::from(leg.device)].is_empty() && !repairs.contains(leg);
         let cold =
             table.iter_mut().filter(|(id, segment)| segment.warmth == Warmth::Cold && !log.contains(id));
         let mut doubled = cold.map(|(_, segment)| &mut segment.legs).filter(|legs| legs.len() > 1);

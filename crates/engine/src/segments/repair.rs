@@ -1,0 +1,47 @@
+//! Copies are repaired in place. Between the look at a copy and the end of the write that repairs it, its segment may be
+//! destaged, leave the log and be let go: the place must not hold anything else by then.
+
+use super::{Inner, Segments, Until};
+use crate::format::Place;
+use crate::leaf::SegmentId;
+
+/// A repair under way: until it is dropped, its place is not used for anything else.
+pub(crate) struct Repairing<'a> {
+    segments: &'a Segments,
+    place: Place,
+}
+
+impl Drop for Repairing<'_> {
+    fn drop(&mut self) {
+        let repairs = &mut self.segments.inner.lock().repairs;
+        if let Some(at) = repairs.iter().position(|place| *place == self.place) {
+            repairs.swap_remove(at);
+        }
+    }
+}
+
+impl Segments {
+    /// Begins a repair of the copy at `place`. `None` if the segment has no copy there any more.
+    pub(crate) fn begin_repair(&self, id: SegmentId, place: Place) -> Option<Repairing<'_>> {
+        let mut inner = self.inner.lock();
+        let is_leg = inner.table.get(&id).is_some_and(|segment| segment.legs.contains(&place));
+        is_leg.then(|| {
+            inner.repairs.push(place);
+            Repairing { segments: self, place }
+        })
+    }
+}
+
+impl Inner {
+    pub(super) fn is_repaired(&self, place: Place) -> bool {
+        self.repairs.contains(&place)
+    }
+
+    /// A given-up leg may be used again: at once, or when its repair has ended and the next frame is durable.
+    pub(super) fn free_place(&mut self, place: Place) {
+        match self.is_repaired(place) {
+            true => self.pending.push((place, Until::Tail(0))),
+            false => self.free[usize::from(place.device)].push(place.segment),
+        }
+    }
+}
