@@ -47,10 +47,7 @@ impl Engine {
             if let Some((seq, _)) = self.append_note(Whose::Moved, note)? {
                 return Ok(Some(seq));
             }
-            let full = || self.log.is_full() && !self.finds_segments(0, true);
-            let over = || (full() || self.closing()).then_some(false);
-            let room = || self.log.has_room_for(Whose::Moved, 0).then_some(true);
-            if !self.log.until(|| room().or_else(over)).await {
+            if !self.room_to_move(0).await {
                 return Ok(None);
             }
         }

@@ -10,13 +10,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::again::Again;
 use crate::buffer::{BLOCK, Buffer};
 use crate::engine::Engine;
-use crate::format::{Body, Record, content_hash};
+use crate::format::{Body, Record};
 use crate::leaf::{Entry, Page, SegmentId};
-use crate::log::Whose;
-use crate::object::{Busy, Object};
-use crate::plant;
+use crate::object::Object;
 use crate::read::Rescued;
 use crate::segments::Segment;
 use crate::wait::before;
@@ -55,14 +54,12 @@ impl Engine {
                 oldest.filter(|(id, _)| stuck != Some(*id)).map(Some)
             };
             let Some((id, segment)) = self.space.until(ready).await else { return };
-            if self.compact(id, &segment).await.is_err() {
-                // The log is broken: nothing is appended any more.
-                return;
-            }
+            // The log is broken: nothing is appended any more.
+            let Ok(room) = self.compact(id, &segment).await else { return };
             self.segments.advance();
             self.destager.pace.changed.wake();
             // What could not be read is left to destaging. That of a volume in trouble may only have been on its way.
-            stuck = (!lanes.any_troubled()).then_some(id);
+            stuck = (room && !lanes.any_troubled()).then_some(id);
             if stuck.is_none() {
                 // What has left is free once a frame says so, and nobody else may be able to write one.
                 self.log.kick();
@@ -72,18 +69,22 @@ impl Engine {
         }
     }
 
-    async fn compact(&self, id: SegmentId, segment: &Segment) -> Result<()> {
-        let Some(body) = self.read_footer(segment).await else { return Ok(()) };
+    /// Appends again what counts of a segment. False if there was no room for all of it.
+    async fn compact(&self, id: SegmentId, segment: &Segment) -> Result<bool> {
+        let Some(body) = self.read_footer(segment).await else { return Ok(true) };
         let _moving = self.moving();
         if segment.holds > 0 {
             self.move_cuts(id, &body).await?;
         }
         let live = self.live_in(id, &body);
         for chunk in live.chunk_by(|a, b| a.copy.slot / CHUNK == b.copy.slot / CHUNK) {
-            let last = self.move_chunk(segment, chunk).await?;
+            let (last, room) = self.move_chunk(segment, chunk).await?;
             self.commit(last).await?;
+            if !room {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The dirty blocks of a segment that may be moved, by slot.
@@ -106,10 +107,11 @@ impl Engine {
         live
     }
 
-    /// Appends blocks of neighbouring slots anew; returns the last frame that has any of them.
-    async fn move_chunk(&self, segment: &Segment, chunk: &[Live]) -> Result<Seq> {
+    /// Appends blocks of neighbouring slots again; returns the last frame that has any of them, and whether there was room
+    /// for all.
+    async fn move_chunk(&self, segment: &Segment, chunk: &[Live]) -> Result<(Seq, bool)> {
         let (first, last) = match chunk {
-            [] => return Ok(0),
+            [] => return Ok((0, true)),
             [first, .., last] => (first.copy.slot, last.copy.slot),
             [only] => (only.copy.slot, only.copy.slot),
         };
@@ -134,42 +136,17 @@ impl Engine {
                     Err(error) => return Err(error),
                 },
             };
-            frame = frame.max(self.move_block(live, page).await?);
-        }
-        Ok(frame)
-    }
-
-    /// Appends a block anew unless its copy does not count any more.
-    async fn move_block(&self, live: &Live, page: Page) -> Result<Seq> {
-        let Live { object, block, copy } = live;
-        let pages = [(page.clone(), content_hash(&page))];
-        loop {
-            {
-                let mut state = object.lock();
-                let counts = state.entry(*block).is_some_and(|e| e.dirty && e.same_place(copy));
-                // A cut may be on its way to the log, and nothing behind it may bring back what it takes away.
-                if !counts || (state.busy == Busy::Truncate && state.truncating.is_none()) {
-                    return Ok(0);
-                }
-                let facts = self.facts_of(object, &state);
-                if let Some(placed) = self.log.append_data(object, &facts, *block, &pages, &self.segments)? {
-                    state.last_frame = placed.seq;
-                    let (segment, checksum) = (placed.segment, placed.checksums[0]);
-                    let dirty = !plant::active("what is moved within the log is taken for clean");
-                    let moved = Entry { segment, checksum, slot: placed.slot, dirty, hit: copy.hit };
-                    state.set_entry(*block, moved, &self.segments);
-                    self.segments.release(segment);
+            match self.append_again(&live.object, live.block, &live.copy, Some(page)).await? {
+                Again::Appended(seq) => {
                     self.totals.compacted.add(1);
-                    self.destager.lanes.moved(&object.lane);
                     self.destager.pace.moved(1);
-                    return Ok(placed.seq);
+                    frame = frame.max(seq);
                 }
-            }
-            self.log.until(|| (self.closing() || self.log.has_room_for(Whose::Moved, 1)).then_some(())).await;
-            if self.closing() {
-                return Ok(0);
+                Again::Outdated => {}
+                Again::NoRoom => return Ok((frame, false)),
             }
         }
+        Ok((frame, true))
     }
 
     /// Logs again what a segment has of cuts that volumes in trouble have not carried out.

@@ -86,30 +86,12 @@ impl Engine {
     /// # Errors
     /// Nothing was done.
     async fn log_cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<Option<Page>> {
-        let partial = size / BLOCK as u64;
         let last = self.last_of_cut(object, size).await?;
-        let mtime = Some(now);
-        let facts = Facts { key: object.key.clone(), size, mtime };
         let frame = loop {
-            // Both in one frame: the record must not be seen without the rewritten block.
-            let appended =
-                self.log.append_cut(Whose::New, object, &facts, size, last.as_ref(), &self.segments)?;
-            let Some((appended, placed)) = appended else {
-                self.log.until(|| self.log.has_room(1).then_some(())).await;
-                continue;
-            };
-            let mut state = object.lock();
-            state.truncating = Some(appended.segment);
-            state.size = size;
-            state.mtime = mtime;
-            state.logged = true;
-            state.last_frame = appended.seq;
-            self.forget_range(&mut state, partial..u64::MAX);
-            if let Some((placed, page)) = placed.zip(last.clone()) {
-                let pages = SmallVec::from_iter([page]);
-                self.install(&mut state, object, partial, pages, &placed);
+            if let Some(seq) = self.try_log_cut(object, size, now, last.as_ref())? {
+                break seq;
             }
-            break appended.seq;
+            self.log.until(|| self.log.has_room(1).then_some(())).await;
         };
         if self.commit(frame).await.is_ok() {
             return Ok(None);
@@ -117,6 +99,33 @@ impl Engine {
         // What is cut off is not in the index any more, so there is no way back.
         self.note_cut(object, size, now).await?;
         Ok(last.map(|(page, _)| page))
+    }
+
+    /// Logs a cut if there is room now, and with it `last`, what is left of the block that it goes through. Returns the frame.
+    fn try_log_cut(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        now: Time,
+        last: Option<&(Page, u64)>,
+    ) -> Result<Option<Seq>> {
+        let mtime = Some(now);
+        let facts = Facts { key: object.key.clone(), size, mtime };
+        // Locked from before the record is there until the index knows of it: what is moved within the log meanwhile
+        // would be behind the record, and come back with it at recovery; and so would the size.
+        let mut state = object.lock();
+        // Both in one frame: the record must not be seen without the rewritten block.
+        let appended = self.log.append_cut(Whose::New, object, &facts, size, last, &self.segments)?;
+        let Some((appended, placed)) = appended else { return Ok(None) };
+        state.truncating = Some(appended.segment);
+        (state.size, state.mtime, state.logged) = (size, mtime, true);
+        state.last_frame = appended.seq;
+        let partial = size / BLOCK as u64;
+        self.forget_range(&mut state, partial..u64::MAX);
+        if let Some((placed, page)) = placed.zip(last.cloned()) {
+            self.install(&mut state, object, partial, SmallVec::from_iter([page]), &placed);
+        }
+        Ok(Some(appended.seq))
     }
 
     /// What the log has to have of the block that a cut goes through, if only the cache has it.
@@ -174,9 +183,7 @@ impl Engine {
                     return Ok(appended.seq);
                 }
             }
-            let room = || self.log.has_room_for(Whose::Moved, 1);
-            self.log.until(|| (self.closing() || room()).then_some(())).await;
-            if self.closing() {
+            if !self.room_to_move(1).await {
                 return Ok(0);
             }
         }

@@ -4,6 +4,7 @@
 //! code runs in production and in the simulator. Start with [`Engine`].
 
 mod account;
+mod again;
 mod batch;
 pub mod buffer;
 mod carry;

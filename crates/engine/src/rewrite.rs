@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::Error;
+use crate::again::Again;
 use crate::engine::Engine;
 use crate::event::Event;
-use crate::format::{Body, Record, content_hash};
+use crate::format::{Body, Record};
 use crate::leaf::{Entry, Page, SegmentId};
-use crate::log::Whose;
 use crate::object::Object;
 use crate::segments::Segment;
 use crate::wait::all;
@@ -101,8 +101,10 @@ impl Engine {
             let reads = blocks[..run].iter().map(|(object, block)| Box::pin(self.old(object, *block, id)));
             for ((object, block), old) in blocks.iter().zip(all(reads.collect()).await) {
                 let Some((copy, page)) = old else { continue };
-                if !self.append_again(object, *block, &copy, page).await {
-                    return;
+                match self.append_again(object, *block, &copy, page).await {
+                    Ok(Again::Appended(_)) => self.totals.rewritten.add(1),
+                    Ok(Again::Outdated) => {}
+                    Ok(Again::NoRoom) | Err(_) => return,
                 }
             }
             blocks = &blocks[run..];
@@ -123,54 +125,6 @@ impl Engine {
             Ok(rescued) => Some((copy, Some(rescued.page?))),
             Err(Error::Damaged) => Some((copy, None)),
             Err(_) => None,
-        }
-    }
-
-    /// Appends a block unless it changed meanwhile. False if the log takes nothing any more.
-    async fn append_again(&self, object: &Arc<Object>, block: u64, copy: &Entry, page: Option<Page>) -> bool {
-        let contents = page.map(|page| {
-            let hash = content_hash(&page);
-            (page, hash)
-        });
-        loop {
-            {
-                let mut state = object.lock();
-                if !state.entry(block).is_some_and(|entry| entry.dirty && entry.same_place(copy)) {
-                    return true;
-                }
-                let facts = self.facts_of(object, &state);
-                let appended = match &contents {
-                    Some(contents) => {
-                        let pages = std::slice::from_ref(contents);
-                        self.log.append_data(object, &facts, block, pages, &self.segments)
-                    }
-                    None => self.log.append_damaged(object, &facts, block, &self.segments),
-                };
-                match appended {
-                    Err(_) => return false,
-                    Ok(None) => {}
-                    Ok(Some(placed)) => {
-                        state.last_frame = placed.seq;
-                        let checksum = placed.checksums[0];
-                        let (segment, slot) = (placed.segment, placed.slot);
-                        let copy = Entry { segment, checksum, slot, dirty: true, hit: copy.hit };
-                        let damaged = state.is_damaged(&(block..block + 1));
-                        state.set_entry(block, copy, &self.segments);
-                        if damaged {
-                            state.set_damaged(block, true, &self.segments);
-                        }
-                        self.segments.release(segment);
-                        self.totals.rewritten.add(1);
-                        self.destager.lanes.moved(&object.lane);
-                        return true;
-                    }
-                }
-            }
-            let ready = || (self.closing() || self.log.has_room_for(Whose::Moved, 1)).then_some(());
-            self.log.until(ready).await;
-            if self.closing() {
-                return false;
-            }
         }
     }
 
