@@ -158,6 +158,11 @@ impl Engine {
         usage
     }
 
+    /// Entries of the queue of blocks in memory; never many more than twice the blocks.
+    pub fn queued_in_memory(&self) -> usize {
+        self.ram.entries()
+    }
+
     /// What is cached, by looking at everything.
     pub fn scan(&self) -> Usage {
         let mut usage = Usage::default();

@@ -159,8 +159,10 @@ impl Engine {
     async fn take_out(&self, index: u16) -> Result<(), ChangeError> {
         for id in self.segments.not_in_log_on(index) {
             // Nothing may be on its way into a place that is given up.
-            self.clean.seal();
-            self.space.until(|| (self.closing() || self.segments.is_sealed(id)).then_some(())).await;
+            if !self.segments.is_sealed(id) {
+                self.clean.seal();
+                self.space.until(|| (self.closing() || self.segments.is_sealed(id)).then_some(())).await;
+            }
             self.sweep(id);
             self.segments.let_go(id);
         }

@@ -10,7 +10,7 @@ use crate::format::{BODY_BASE, Body, Facts, Record, facts_len, record_len};
 #[derive(Debug)]
 pub(crate) struct Gathered {
     pub(crate) body: Body,
-    objects: HashMap<u32, u16, FixedState>,
+    objects: HashMap<u64, u16, FixedState>,
     /// Encoded size of `body`.
     pub(crate) len: usize,
 }
@@ -23,7 +23,7 @@ impl Default for Gathered {
 
 impl Gathered {
     /// The object's index; its facts are as of now.
-    pub(crate) fn object(&mut self, number: u32, facts: Facts) -> u16 {
+    pub(crate) fn object(&mut self, number: u64, facts: Facts) -> u16 {
         if let Some(index) = self.objects.get(&number) {
             let old = &mut self.body.objects[usize::from(*index)];
             self.len = self.len - facts_len(old) + facts_len(&facts);
@@ -51,7 +51,7 @@ impl Gathered {
     }
 
     /// Takes over a body; `number` says which object is which.
-    pub(crate) fn absorb_body(&mut self, body: Body, mut number: impl FnMut(&Facts) -> u32) {
+    pub(crate) fn absorb_body(&mut self, body: Body, mut number: impl FnMut(&Facts) -> u64) {
         let take = |facts| (number(&facts), facts);
         let indexes: Vec<u16> =
             body.objects.into_iter().map(take).map(|(n, facts)| self.object(n, facts)).collect();

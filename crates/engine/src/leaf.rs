@@ -42,6 +42,9 @@ pub(crate) struct Leaf {
     on_ssd: u64,
     in_ram: u64,
     ram_hit: u64,
+    /// Blocks of which the sweep of this number has met an entry in the memory tier's queue.
+    met: u64,
+    sweep: u32,
     entries: Vec<Entry>,
     pages: Vec<Page>,
 }
@@ -113,6 +116,16 @@ impl Leaf {
         let page = self.pages.remove(rank(self.in_ram, index));
         self.in_ram &= !(1 << index);
         Some(page)
+    }
+
+    /// Whether a block is in memory, and the sweep has met no entry of it yet.
+    pub(crate) fn is_first_entry(&mut self, index: u32, sweep: u32) -> bool {
+        if self.sweep != sweep {
+            (self.sweep, self.met) = (sweep, 0);
+        }
+        let first = self.in_ram & !self.met & 1 << index != 0;
+        self.met |= 1 << index;
+        first
     }
 
     /// Whether the page was used since it was put there or last asked; clears the mark.

@@ -28,7 +28,8 @@ use forebay_lock::{Mutex, MutexGuard};
 /// An object of the backing store, as the cache knows it.
 #[derive(Debug)]
 pub struct Object {
-    pub(crate) number: u32,
+    /// In the order in which objects became known; of no other object of this engine.
+    pub(crate) number: u64,
     pub(crate) key: Key,
     pub(crate) key_hash: u64,
     /// Where it is destaged.
@@ -126,7 +127,7 @@ fn split(block: u64) -> (u64, u32) {
 }
 
 impl Object {
-    pub(crate) fn new(number: u32, key: Key, lane: Arc<Lane>) -> Self {
+    pub(crate) fn new(number: u64, key: Key, lane: Arc<Lane>) -> Self {
         let key_hash = key_hash(&key);
         Object {
             number,
@@ -201,6 +202,12 @@ impl State {
             self.leaves.remove(&number);
         }
         removed
+    }
+
+    /// Whether a block is in memory, and sweep number `sweep` of the memory tier's queue has met no entry of it yet.
+    pub(crate) fn is_first_entry(&mut self, block: u64, sweep: u32) -> bool {
+        let (leaf, index) = split(block);
+        self.leaves.get_mut(&leaf).is_some_and(|leaf| leaf.is_first_entry(index, sweep))
     }
 
     pub(crate) fn take_hit(&mut self, block: u64) -> bool {

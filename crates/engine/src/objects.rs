@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::FixedState;
 use xxhash_rust::xxh3::xxh3_64;
@@ -26,13 +26,13 @@ struct Shard {
 pub(crate) struct Objects {
     pub(crate) lanes: Arc<Lanes>,
     shards: Vec<Mutex<Shard>>,
-    next: AtomicU32,
+    next: AtomicU64,
 }
 
 impl Objects {
     pub(crate) fn new(lanes: Arc<Lanes>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Objects { lanes, shards, next: AtomicU32::new(0) }
+        Objects { lanes, shards, next: AtomicU64::new(0) }
     }
 
     fn shard(&self, key: &Key) -> &Mutex<Shard> {

@@ -1,31 +1,81 @@
 //! The memory tier: a FIFO of blocks; what was used meanwhile goes round again (S3-FIFO's main queue, SOSP'23).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::engine::Engine;
 use crate::object::{Object, Source};
+use crate::wait::pass;
 use forebay_lock::Mutex;
 
+/// A place in the queue: a block that is in memory, or was.
+type Entry = (Weak<Object>, u64);
+
+/// Entries that are looked at between two looks at anything else.
+const PIECE: usize = 256;
+/// Entries beyond twice the blocks in memory before the queue is swept.
+const SLACK: usize = 4096;
+
 /// Which blocks are in memory, oldest first, and how many may be.
+///
+/// A block that is overwritten, cut off or removed leaves its entry in the queue. So that there are never many more
+/// entries than blocks, a task sweeps the queue when most entries stand for nothing; each entry is paid for once.
 #[derive(Debug)]
 pub(crate) struct Ram {
-    queue: Mutex<VecDeque<(Weak<Object>, u64)>>,
+    queue: Mutex<Queue>,
     pages: AtomicUsize,
     most: usize,
+    /// Most entries stand for nothing.
+    stale: AtomicBool,
+    sweeping: AtomicBool,
+}
+
+/// `front`, then `back`.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Entries that the sweep under way has kept.
+    front: VecDeque<Entry>,
+    back: VecDeque<Entry>,
+    /// Of `back`, so many are still to be swept.
+    left: usize,
+    /// The number of the sweep: see [`State::is_first_entry`](crate::object::State::is_first_entry).
+    sweep: u32,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.front.len() + self.back.len()
+    }
+
+    fn pop(&mut self) -> Option<Entry> {
+        self.front.pop_front().or_else(|| {
+            self.left = self.left.saturating_sub(1);
+            self.back.pop_front()
+        })
+    }
 }
 
 impl Ram {
     /// Room for `most` blocks.
     pub(crate) fn new(most: usize) -> Self {
-        Ram { queue: Mutex::default(), pages: AtomicUsize::new(0), most }
+        Ram {
+            queue: Mutex::default(),
+            pages: AtomicUsize::new(0),
+            most,
+            stale: AtomicBool::new(false),
+            sweeping: AtomicBool::new(false),
+        }
     }
 
     /// A block of `object` was put into memory.
     pub(crate) fn added(&self, object: &Arc<Object>, block: u64) {
-        self.pages.fetch_add(1, Ordering::Relaxed);
-        self.queue.lock().push_back((Arc::downgrade(object), block));
+        let pages = self.pages.fetch_add(1, Ordering::Relaxed);
+        let mut queue = self.queue.lock();
+        queue.back.push_back((Arc::downgrade(object), block));
+        if queue.len() > 2 * pages + SLACK {
+            self.stale.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Blocks were taken out of memory.
@@ -38,14 +88,58 @@ impl Ram {
         self.pages.load(Ordering::Relaxed)
     }
 
+    /// Entries of the queue.
+    pub(crate) fn entries(&self) -> usize {
+        self.queue.lock().len()
+    }
+
     /// The oldest block, if there are too many.
     pub(crate) fn next_victim(&self) -> Option<(Weak<Object>, u64)> {
-        (self.pages() > self.most).then(|| self.queue.lock().pop_front()).flatten()
+        (self.pages() > self.most).then(|| self.queue.lock().pop()).flatten()
     }
 
     /// Sends a block round again.
     pub(crate) fn spare(&self, object: &Arc<Object>, block: u64) {
-        self.queue.lock().push_back((Arc::downgrade(object), block));
+        self.queue.lock().back.push_back((Arc::downgrade(object), block));
+    }
+
+    /// Whether the caller is to sweep the queue.
+    fn begin_sweep(&self) -> bool {
+        self.stale.load(Ordering::Relaxed) && !self.sweeping.swap(true, Ordering::AcqRel)
+    }
+
+    /// Everything in the queue now is to be swept. Returns the sweep's number.
+    fn arrange(&self) -> u32 {
+        let mut queue = self.queue.lock();
+        let Queue { front, back, left, sweep } = &mut *queue;
+        if !front.is_empty() {
+            front.append(back);
+            std::mem::swap(front, back);
+        }
+        *left = back.len();
+        *sweep = sweep.wrapping_add(1);
+        *sweep
+    }
+
+    /// The next entries to be looked at.
+    fn take_piece(&self) -> Vec<Entry> {
+        let mut queue = self.queue.lock();
+        let count = queue.left.min(PIECE);
+        queue.left -= count;
+        queue.back.drain(..count).collect()
+    }
+
+    fn keep(&self, entries: Vec<Entry>) {
+        self.queue.lock().front.extend(entries);
+    }
+
+    fn end_sweep(&self) {
+        let mut queue = self.queue.lock();
+        queue.front.shrink_to_fit();
+        queue.back.shrink_to_fit();
+        drop(queue);
+        self.stale.store(false, Ordering::Relaxed);
+        self.sweeping.store(false, Ordering::Release);
     }
 }
 
@@ -58,8 +152,30 @@ impl Engine {
         known || self.has_room()
     }
 
+    /// Drops entries of the queue that stand for nothing.
+    async fn sweep_ram(self: Arc<Self>) {
+        let sweep = self.ram.arrange();
+        while !self.closing() {
+            let mut entries = self.ram.take_piece();
+            if entries.is_empty() {
+                break;
+            }
+            entries.retain(|(object, block)| {
+                object.upgrade().is_some_and(|object| object.lock().is_first_entry(*block, sweep))
+            });
+            self.ram.keep(entries);
+            pass().await;
+        }
+        self.ram.end_sweep();
+    }
+
     /// Lets the oldest blocks leave memory until the rest fits.
     pub(crate) fn trim_ram(&self) {
+        if self.ram.begin_sweep()
+            && let Some(engine) = self.me.upgrade()
+        {
+            engine.start("forebay-memory", Engine::sweep_ram);
+        }
         while let Some((object, block)) = self.ram.next_victim() {
             let Some(object) = object.upgrade() else { continue };
             let mut state = object.lock();

@@ -195,7 +195,7 @@ fn merged(bodies: Vec<Body>) -> Body {
     let mut numbers = HashMap::<_, _, FixedState>::default();
     for body in bodies {
         merged.absorb_body(body, |facts| {
-            let next = numbers.len() as u32;
+            let next = numbers.len() as u64;
             *numbers.entry(facts.key.clone()).or_insert(next)
         });
     }

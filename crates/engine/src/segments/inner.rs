@@ -37,8 +37,7 @@ impl Inner {
     }
 
     pub(super) fn insert(&mut self, segment: Segment) -> SegmentId {
-        let id = self.next_id;
-        self.next_id += 1;
+        let id = self.unused_id();
         self.next_seq = self.next_seq.max(segment.seq + 1);
         if segment.kind == SegmentKind::Log {
             self.last_log = self.last_log.max(segment.seq);
@@ -46,6 +45,19 @@ impl Inner {
         self.fifo.insert(order(&segment), id);
         self.table.insert(id, segment);
         id
+    }
+
+    /// A number that no segment in use has. After 2^32 segments the first ones come again, but for those still in use:
+    /// numbers are in memory only, and a pool has far fewer segments.
+    fn unused_id(&mut self) -> SegmentId {
+        loop {
+            let id = self.next_id;
+            self.next_id = id.wrapping_add(1);
+            // The last one stands for no segment (`gone.rs`).
+            if id != SegmentId::MAX && !self.table.contains_key(&id) {
+                return id;
+            }
+        }
     }
 
     /// A segment of the log, newer than all that were told of before, has so many legs.

@@ -173,3 +173,14 @@ fn a_place_is_not_used_again_while_its_copy_is_being_repaired() {
     assert!(places.contains(&gone));
     assert!(segments.begin_repair(old.id, gone).is_none(), "it is another segment's now");
 }
+
+#[test]
+fn numbers_of_segments_come_again_only_when_they_are_not_in_use() {
+    let segments = segments(8);
+    let first = segments.open(SegmentKind::Log, 2, 0).unwrap();
+    let second = segments.open(SegmentKind::Log, 2, 0).unwrap();
+    segments.inner.lock().next_id = SegmentId::MAX - 1;
+    let ids: Vec<_> = (0..3).map(|_| segments.open(SegmentKind::Log, 2, 0).unwrap().id).collect();
+    assert_eq!(ids, [SegmentId::MAX - 1, second.id + 1, second.id + 2]);
+    assert_eq!([first.id, second.id].map(|id| segments.get(id).unwrap().seq), [first.seq, second.seq]);
+}
