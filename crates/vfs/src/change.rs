@@ -51,6 +51,8 @@ pub(crate) struct Renaming<'a> {
     pub(crate) dir: &'a Target,
     _alone: Option<RwLockWriteGuard<'a, ()>>,
     stamp: Option<Stamp>,
+    /// [`Filesystem::notices`](crate::fs::Filesystem::notices) from before it.
+    notices: u64,
     change: Change<'a>,
 }
 
@@ -63,10 +65,11 @@ impl<'a> Renaming<'a> {
     /// The caller has locked it, with others.
     fn locked(dir: &'a Target) -> Self {
         let object = &dir.object;
+        let notices = dir.export.fs.notices();
         let quiet = object.quiet();
         let change = object.begin_change();
         let stamp = change.before.ok().zip(quiet).map(|(attr, changes)| Stamp { ctime: attr.ctime, changes });
-        Renaming { dir, _alone: None, stamp, change }
+        Renaming { dir, _alone: None, stamp, notices, change }
     }
 
     /// The directory's attributes before the change.
@@ -88,7 +91,12 @@ impl<'a> Renaming<'a> {
         if let (Some(from), Some(to), Some(names)) = (self.stamp, after, &self.dir.object.names)
             && self.dir.export.fs.fine_times
         {
-            names.lock().carry(from, to, changed);
+            let fs = &self.dir.export.fs;
+            let child =
+                |kernel: &Option<KernelHandle>| kernel.map(|kernel| fs.child_since(kernel, self.notices));
+            let changed: SmallVec<[_; 2]> =
+                changed.iter().map(|(name, kernel)| (*name, child(kernel))).collect();
+            names.lock().carry(from, to, &changed);
         }
         wcc
     }

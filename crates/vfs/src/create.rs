@@ -435,6 +435,61 @@ fn make_special(dir: &Target, name: &[u8], special: Special<'_>, mode: u32) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cred::Identity;
+    use crate::{Budget, ExportSpec, HandleKey, Verifier, Watch};
+
+    /// Somebody on the host renames a file while a client makes another one: between the two looks at the directory, so that its
+    /// change time shows one change only.
+    #[test]
+    fn a_name_that_somebody_changed_during_a_change_of_the_server_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, state] = ["data", "state"].map(|name| dir.path().join(name));
+        [&path, &state].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+        for watched in [false, true] {
+            let watch = if watched { Watch::open(&path).map(std::sync::Arc::new) } else { None };
+            let told = watch.is_some();
+            let spec = ExportSpec { id: 1, name: "/".to_owned(), path: path.clone(), watch };
+            let verifier = std::sync::Arc::new(Verifier::open(&state).unwrap());
+            let budget = Budget::new(1000, 1 << 20);
+            let vfs =
+                Vfs::open(&[spec], HandleKey::new(&[1; 16]), verifier, budget, |run| run()).ok().unwrap();
+            let root = vfs.exports()[0].root();
+            let fs = &root.export.fs;
+            let cred =
+                vfs.creds.intern(&Identity { uid: vfs.server_uid, gid: 0, groups: Default::default() });
+            let how = |name: &[u8]| vfs.create(&root, name, Create::Guarded(SetAttr::default()), &cred, None);
+            let found = |name: &[u8]| vfs.lookup(&root, name, &cred, Wait::Yes).0.is_ok();
+            let children = [&b"a"[..], b"stays"].map(|name| {
+                let (made, _) = how(name).result.ok().unwrap();
+                (name, made.object.kernel)
+            });
+            // As a look at them learns it.
+            let notices = fs.notices();
+            let attr = root.attr().unwrap();
+            let stamp = crate::lookup::stamp(&root.object, &attr).unwrap();
+            for (name, kernel) in children {
+                root.object.learn_name(stamp, name, Some(fs.child_since(kernel, notices)));
+            }
+            let wanted = Wanted { cred: &cred, size: None, unrecorded: None, asked: None };
+            let made = vfs.make_name(&root, b"new", wanted, |vfs, _| {
+                std::fs::rename(path.join("a"), path.join("b")).unwrap();
+                let made = vfs.create_new(&root, b"new", Create::Guarded(SetAttr::default()), &cred)?;
+                Ok((made, Some(New::Plain)))
+            });
+            assert!(made.result.is_ok());
+            let stamp = crate::lookup::stamp(&root.object, &root.attr().unwrap()).unwrap();
+            let known = root.object.names.as_ref().unwrap().lock().get(stamp, b"stays");
+            assert_eq!(
+                known.is_some(),
+                told && fs.fine_times,
+                "what nobody has changed is known as long as that is told"
+            );
+            assert_eq!([&b"a"[..], b"b", b"new", b"stays"].map(found), [false, true, true, true]);
+            for name in ["b", "new", "stays"] {
+                std::fs::remove_file(path.join(name)).unwrap();
+            }
+        }
+    }
 
     #[test]
     fn a_name_shows_that_a_creation_is_done_if_that_is_one_call() {

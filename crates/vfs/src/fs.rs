@@ -19,6 +19,7 @@ use crate::gate::Gate;
 use crate::journal::{Deliver, Journal};
 use crate::known::Known;
 use crate::locate::{self, Locator};
+use crate::names::Child;
 use crate::object::Object;
 use crate::oplog::making::Making;
 use crate::oplog::slots::Slots;
@@ -263,6 +264,18 @@ impl Filesystem {
     /// Takes notice of what others have done up to now; false: nobody tells, or it is too much.
     pub(crate) fn catch_up(&self) -> bool {
         self.watch.as_ref().is_some_and(|watch| watch.catch_up(self))
+    }
+
+    /// How often others have changed something, as far as the server has taken notice.
+    pub(crate) fn notices(&self) -> u64 {
+        self.watch.as_ref().map_or(0, |watch| watch.notices())
+    }
+
+    /// What a name leads to that was seen after `notices` had been [`Filesystem::notices`]. Its version counts only if it is from
+    /// before anything that others have done to the child since: no notice was taken of anything up to now.
+    pub(crate) fn child_since(&self, kernel: KernelHandle, notices: u64) -> Child {
+        let version = self.watch.as_ref().and_then(|_| self.versions.of(&kernel));
+        Child { kernel, version: version.filter(|_| self.notices() == notices) }
     }
 
     /// Others have changed an object.

@@ -9,7 +9,7 @@ use crate::export::{Target, Vfs, Wait};
 use crate::fs::require_dir;
 use crate::handle::Handle;
 use crate::known::Known;
-use crate::names::Stamp;
+use crate::names::{self, Stamp};
 use crate::object::Object;
 use crate::sys::KernelHandle;
 use crate::verdicts::{settled, want};
@@ -101,11 +101,10 @@ impl Vfs {
         }
         let found = |kernel: &KernelHandle, attr| Found { handle: self.seal(&dir.export, kernel), attr };
         let stamp = stamp(&dir.object, attr);
-        let known =
-            stamp.zip(dir.object.names.as_ref()).and_then(|(stamp, names)| names.lock().get(stamp, name));
+        let known = stamp.and_then(|stamp| self.known_name(dir, stamp, name));
         match known {
-            Some(None) => return Err(NONE),
-            Some(Some(kernel)) => {
+            Some(names::Found::Nowhere) => return Err(NONE),
+            Some(names::Found::Here(kernel)) => {
                 let attr = match fs.table.get(&kernel) {
                     Some(object) => object.attr().ok(),
                     None => fs.known(&kernel, wait, |known| Some(known.attr)),
@@ -114,11 +113,12 @@ impl Vfs {
                     return Ok(found(&kernel, attr));
                 }
             }
-            None => {}
+            Some(names::Found::HereIf(..)) | None => {}
         }
+        let notices = fs.notices();
         let child = fs.child(&dir.object, name, !wait.allowed());
         let kernel = match &child {
-            Ok((object, _)) => Some(Some(object.kernel)),
+            Ok((object, _)) => Some(Some(fs.child_since(object.kernel, notices))),
             // Change times from elsewhere are cached and coarse.
             Err(error) => (*error == NONE && fs.attributes_in_memory()).then_some(None),
         };
@@ -126,6 +126,18 @@ impl Vfs {
             dir.object.learn_name(stamp, name, kernel);
         }
         child.map(|(object, attr)| found(&object.kernel, attr))
+    }
+
+    /// What is known of a name in a directory that was just seen in this state.
+    fn known_name(&self, dir: &Target, stamp: Stamp, name: &[u8]) -> Option<names::Found> {
+        let (fs, names) = (&dir.export.fs, dir.object.names.as_ref()?);
+        let known = names.lock().get(stamp, name)?;
+        let names::Found::HereIf(kernel, version) = known else { return Some(known) };
+        if !fs.catch_up() || !fs.versions.holds(version) {
+            return None;
+        }
+        names.lock().prove(stamp, name, version);
+        Some(names::Found::Here(kernel))
     }
 
     fn parent(&self, dir: &Target, wait: Wait) -> Result<Found> {

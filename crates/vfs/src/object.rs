@@ -20,7 +20,7 @@ use crate::cache::Link;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::kept::Kept;
-use crate::names::{Names, Stamp};
+use crate::names::{Child, Names, Stamp};
 use crate::sys::{self, KernelHandle};
 use crate::table::{Budget, CountedFd};
 use crate::uncommitted::Uncommitted;
@@ -228,7 +228,7 @@ impl Object {
     }
 
     /// Remembers what a name of this directory leads to.
-    pub(crate) fn learn_name(&self, stamp: Stamp, name: &[u8], child: Option<KernelHandle>) {
+    pub(crate) fn learn_name(&self, stamp: Stamp, name: &[u8], child: Option<Child>) {
         if let Some(names) = &self.names {
             names.lock().learn(stamp, name, child);
         }

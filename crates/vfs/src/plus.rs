@@ -178,6 +178,7 @@ impl Vfs {
         }
         buffer[..name.len()].copy_from_slice(name);
         let Ok(c_name) = CStr::from_bytes_until_nul(&buffer) else { return Sight::default() };
+        let notices = fs.notices();
         let Ok(kernel) = known.map_or_else(|| fs.handle_at(&dir.object, c_name), Ok) else {
             return Sight::default();
         };
@@ -204,7 +205,7 @@ impl Vfs {
             if settled {
                 fs.saw(&kernel, &attr, version);
             }
-            dir.object.learn_name(stamp, name, Some(kernel));
+            dir.object.learn_name(stamp, name, Some(fs.child_since(kernel, notices)));
         }
         Sight { found: Some((attr, handle)), lasting }
     }

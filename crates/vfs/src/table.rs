@@ -34,7 +34,7 @@ struct BudgetInner {
 }
 
 /// What a remembered name takes, in bytes, if it has twelve of its own.
-pub const NAME_COST: usize = 130;
+pub const NAME_COST: usize = 162;
 
 impl Budget {
     /// A budget of `limit` descriptors, and of `memory` bytes for names and attributes.

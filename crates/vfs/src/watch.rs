@@ -8,6 +8,7 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,9 +18,14 @@ use rustix::io::Errno;
 use crate::fs::Filesystem;
 use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
 
-/// Changes of files: of contents, attributes and links, of names. Those of directories show in their change times.
-const EVENTS: u64 =
-    libc::FAN_MODIFY | libc::FAN_ATTRIB | libc::FAN_CLOSE_WRITE | libc::FAN_MOVE_SELF | libc::FAN_DELETE_SELF;
+/// Changes of files: of contents, attributes and links, of names. What is in a directory shows in its change time; that it has
+/// another name itself does not.
+const EVENTS: u64 = libc::FAN_ONDIR
+    | libc::FAN_MODIFY
+    | libc::FAN_ATTRIB
+    | libc::FAN_CLOSE_WRITE
+    | libc::FAN_MOVE_SELF
+    | libc::FAN_DELETE_SELF;
 
 /// What the server does by name: others may have put another file there that it did not know of.
 const BY_NAME: u64 = libc::FAN_ATTRIB | libc::FAN_MOVE_SELF | libc::FAN_DELETE_SELF;
@@ -43,6 +49,8 @@ const RECORD: usize = 12;
 pub struct Watch {
     queue: OwnedFd,
     reading: Mutex<()>,
+    /// Notifications of what others did, counted before what they are about is.
+    noticed: AtomicU64,
     server: i32,
 }
 
@@ -73,7 +81,17 @@ impl Watch {
         let marked =
             unsafe { libc::fanotify_mark(queue.as_raw_fd(), mark, EVENTS, libc::AT_FDCWD, path.as_ptr()) };
         let server = i32::try_from(std::process::id()).ok()?;
-        (marked == 0).then_some(Watch { queue, reading: Mutex::default(), server })
+        (marked == 0).then_some(Watch {
+            queue,
+            reading: Mutex::default(),
+            noticed: AtomicU64::new(0),
+            server,
+        })
+    }
+
+    /// How many notifications of what others did were read.
+    pub(crate) fn notices(&self) -> u64 {
+        self.noticed.load(Ordering::Acquire)
     }
 
     /// Takes notice of everything that happened before the call; false: there was too much of it.
@@ -86,13 +104,20 @@ impl Watch {
                 Err(Errno::AGAIN) => return true,
                 Err(Errno::INTR) => {}
                 Ok(0) | Err(_) => {
+                    self.noticed.fetch_add(1, Ordering::AcqRel);
                     fs.anything_changed();
                     return false;
                 }
                 Ok(len) => each_notice(&buffer[..len], self.server, |notice| match notice {
                     Notice::Own => {}
-                    Notice::Changed(kernel) => fs.changed_behind(&kernel),
-                    Notice::Anything => fs.anything_changed(),
+                    Notice::Changed(kernel) => {
+                        self.noticed.fetch_add(1, Ordering::AcqRel);
+                        fs.changed_behind(&kernel);
+                    }
+                    Notice::Anything => {
+                        self.noticed.fetch_add(1, Ordering::AcqRel);
+                        fs.anything_changed();
+                    }
                 }),
             }
         }
