@@ -86,7 +86,8 @@ pub struct Time {
 /// What went wrong with the backing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackingError {
-    /// The object was removed.
+    /// The object was removed by its owner, durably: what the cache has of it may be dropped. One that is missing for any other
+    /// reason is not gone: the backing store finds a place for its contents, or fails.
     #[error("the file is gone")]
     Gone,
     /// No space left (ENOSPC).

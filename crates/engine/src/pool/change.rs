@@ -313,6 +313,7 @@ impl Pool {
             reach: self.reach,
             newest: self.newest,
             durable: self.durable,
+            owner: self.owner.clone(),
             members: self.members.iter().map(entry).collect(),
         }
     }

@@ -64,6 +64,7 @@ impl Pool {
             reach: Default::default(),
             newest: 0,
             durable: 0,
+            owner: Vec::new(),
         };
         let all: Vec<_> = (0..devices.len()).collect();
         if let Some((at, error)) = pool.write(&all).await.pop() {

@@ -32,7 +32,7 @@ pub use error::{Notice, PoolError, Uuid};
 pub use geometry::{DEVICE_MAX, DEVICE_MIN, SEGMENTS_START, segment_offset};
 pub use identify::{Contents, identify};
 pub(crate) use make::discard;
-pub use superblock::{Entry, State, Superblock, Unusable};
+pub use superblock::{Entry, OWNER_MAX, State, Superblock, Unusable};
 
 use crate::buffer::BLOCK;
 use crate::format::SegmentId;
@@ -61,6 +61,7 @@ pub struct Pool {
     reach: Reach,
     newest: u64,
     durable: u64,
+    owner: Vec<u8>,
 }
 
 /// A member of a pool.
@@ -139,6 +140,7 @@ impl Pool {
             reach: superblock.reach,
             newest: superblock.newest,
             durable: superblock.durable,
+            owner: superblock.owner,
         })
     }
 
@@ -146,6 +148,18 @@ impl Pool {
     pub fn slots(&self) -> u16 {
         // At most 64 MiB: it fits.
         (self.segment_size as usize / BLOCK) as u16
+    }
+
+    /// What the pool belongs to, in the words of whoever called [`Pool::set_owner`]; empty if nobody did.
+    pub fn owner(&self) -> &[u8] {
+        &self.owner
+    }
+
+    /// Says what the pool belongs to, in at most [`OWNER_MAX`] bytes, of which what is beyond is left out. Durable on every
+    /// active member with the next change of the pool: with [`Pool::open_epoch`] before anything else is written.
+    pub fn set_owner(&mut self, mut owner: Vec<u8>) {
+        owner.truncate(OWNER_MAX);
+        self.owner = owner;
     }
 
     /// How far back the pool reaches, at least.

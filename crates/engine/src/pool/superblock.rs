@@ -16,8 +16,16 @@ pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 const NOTES: u64 = 1;
 /// The newest segment of the log is named, and a frame that was durable.
 const NEWEST: u64 = 2;
-/// Features that must be understood to open a pool. Every superblock written from now on has them: the log may.
-const REQUIRED_KNOWN: u64 = NOTES | NEWEST;
+/// The superblock says what the pool belongs to. Only where there is something to say: a version that does not know it
+/// must not serve other directories with the pool.
+const OWNER: u64 = 4;
+/// Features that every superblock written from now on has: the log may.
+const ALWAYS: u64 = NOTES | NEWEST;
+/// Features that must be understood to open a pool.
+const REQUIRED_KNOWN: u64 = ALWAYS | OWNER;
+
+/// The most bytes that say what a pool belongs to.
+pub const OWNER_MAX: usize = BLOCK - size_of::<Raw>();
 
 /// What a member of a pool is to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +76,8 @@ pub struct Superblock {
     pub newest: u64,
     /// A frame with this number was durable; 0: perhaps none.
     pub durable: u64,
+    /// What the pool belongs to, in the words of the engine's user: at most [`OWNER_MAX`] bytes, empty if nobody has said.
+    pub owner: Vec<u8>,
     /// The members by index; 1 to 16.
     pub members: Vec<Entry>,
 }
@@ -119,6 +129,7 @@ struct Raw {
     table: [RawEntry; DEVICES_MAX],
     newest: U64,
     durable: U64,
+    owner: U16,
 }
 
 const _: () = {
@@ -133,7 +144,8 @@ const _: () = {
     assert!(offset_of!(Raw, table) == 128);
     assert!(size_of::<RawEntry>() == 32);
     assert!(offset_of!(Raw, newest) == 640);
-    assert!(size_of::<Raw>() == 656);
+    assert!(offset_of!(Raw, owner) == 656);
+    assert!(size_of::<Raw>() == 658);
 };
 
 impl Superblock {
@@ -152,7 +164,7 @@ impl Superblock {
             // At most 16.
             members: (self.members.len() as u16).into(),
             reserved: U16::ZERO,
-            required: REQUIRED_KNOWN.into(),
+            required: (if self.owner.is_empty() { ALWAYS } else { REQUIRED_KNOWN }).into(),
             optional: self.optional.into(),
             pool: self.pool.into(),
             device: self.device.into(),
@@ -167,9 +179,13 @@ impl Superblock {
             table: std::array::from_fn(|_| entries.next().unwrap_or(EMPTY)),
             newest: self.newest.into(),
             durable: self.durable.into(),
+            // Less than a block.
+            owner: (self.owner.len() as u16).into(),
         };
         let mut block = Buffer::zeroed(1);
-        block[..size_of::<Raw>()].copy_from_slice(raw.as_bytes());
+        let (head, rest) = block.split_at_mut(size_of::<Raw>());
+        head.copy_from_slice(raw.as_bytes());
+        rest[..self.owner.len()].copy_from_slice(&self.owner);
         seal(MAGIC, &mut block);
         block
     }
@@ -194,7 +210,7 @@ impl Superblock {
             0 => {}
             unknown => return Err(Unusable::UnknownFeatures(unknown)),
         }
-        from_raw(raw).filter(|found| is_zero(rest) && found.is_consistent()).ok_or(Unusable::Damaged)
+        from_raw(raw, rest).filter(Self::is_consistent).ok_or(Unusable::Damaged)
     }
 
     fn is_consistent(&self) -> bool {
@@ -209,6 +225,7 @@ impl Superblock {
         let distinct = (1..count)
             .all(|at| self.members[..at].iter().all(|earlier| earlier.uuid != self.members[at].uuid));
         (1..=DEVICES_MAX).contains(&count)
+            && self.owner.len() <= OWNER_MAX
             && own.is_some_and(|own| own.uuid == self.device && own.state == State::Active)
             && sizes
             && distinct
@@ -240,11 +257,14 @@ fn to_raw(entry: &Entry) -> RawEntry {
     }
 }
 
-fn from_raw(raw: &Raw) -> Option<Superblock> {
+fn from_raw(raw: &Raw, rest: &[u8]) -> Option<Superblock> {
+    let (owner, rest) = rest.split_at_checked(usize::from(raw.owner.get()))?;
     let (used, unused) = raw.table.split_at_checked(usize::from(raw.members.get()))?;
     let members = used.iter().map(entry_from_raw).collect::<Option<Vec<_>>>()?;
     let unnamed = raw.required.get() & NEWEST == 0;
     let reserved = raw.reserved.get() == 0
+        && is_zero(rest)
+        && owner.is_empty() == (raw.required.get() & OWNER == 0)
         && raw.reserved_too.get() == 0
         && is_zero(unused.as_bytes())
         && !(unnamed && (raw.newest.get(), raw.durable.get()) != (0, 0));
@@ -260,6 +280,7 @@ fn from_raw(raw: &Raw) -> Option<Superblock> {
         reach: Reach::new(raw.tail.get(), raw.oldest_position.get(), raw.oldest_seq.get()),
         newest: raw.newest.get(),
         durable: raw.durable.get(),
+        owner: owner.to_vec(),
         members,
     })
 }

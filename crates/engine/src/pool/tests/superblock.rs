@@ -21,6 +21,7 @@ fn sample() -> Superblock {
         reach: Reach { tail: 5, oldest: (4, false, 3) },
         newest: 6,
         durable: 77,
+        owner: b"somebody's files".to_vec(),
         members,
     }
 }
@@ -40,8 +41,11 @@ fn what_is_just_not_dead_stays_so() {
 
 #[test]
 fn golden() {
+    let expected = include_str!("../../format/golden/superblock_with_owner.hex");
+    assert_golden("superblock_with_owner", expected, &sample().encode());
+    // Nothing that older versions do not know is in one without an owner.
     let expected = include_str!("../../format/golden/superblock_with_newest.hex");
-    assert_golden("superblock_with_newest", expected, &sample().encode());
+    assert_golden("superblock_with_newest", expected, &Superblock { owner: Vec::new(), ..sample() }.encode());
 }
 
 /// As all pools were before there were notes, and before superblocks named the newest segment.
@@ -51,7 +55,10 @@ fn superblocks_of_fewer_features_are_read() {
     let notes = from_hex(include_str!("../../format/golden/superblock_with_notes.hex"));
     for (features, block) in [(0, none), (1, notes)] {
         assert_eq!(block[24..32], [features, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Superblock::decode(&block), Ok(Superblock { newest: 0, durable: 0, ..sample() }));
+        assert_eq!(
+            Superblock::decode(&block),
+            Ok(Superblock { newest: 0, durable: 0, owner: Vec::new(), ..sample() })
+        );
     }
 }
 
@@ -79,7 +86,7 @@ fn forged(at: usize, bytes: &[u8]) -> Result<Superblock, Unusable> {
 fn newer_versions_and_unknown_features() {
     assert_eq!(forged(16, &[2, 0]), Err(Unusable::Newer(2)));
     assert_eq!(forged(16, &[0, 1]), Err(Unusable::Newer(256)));
-    assert_eq!(forged(24, &[0b101]), Err(Unusable::UnknownFeatures(0b100)));
+    assert_eq!(forged(24, &[0b1101]), Err(Unusable::UnknownFeatures(0b1000)));
     let known = forged(32, &[0xff]).unwrap();
     assert_eq!(known.optional, 0xff | 1 << 63, "optional features need not be known");
 }
@@ -109,7 +116,9 @@ fn superblocks_that_contradict_themselves() {
         ("two members that are the same", 128 + 32, &[0xa1]),
         ("a member behind the last", 128 + 3 * 32, &[1]),
         ("a newest segment, without the feature", 24, &[1]),
-        ("something behind the durable frame", 656, &[1]),
+        ("an owner that is longer than it says", 656, &[15]),
+        ("an owner without the feature", 24, &[3]),
+        ("an owner beyond the block", 656, &[0xff, 0xff]),
         ("something at the end", 4095, &[1]),
     ] {
         assert_eq!(forged(at, bytes), Err(Unusable::Damaged), "{what}");
@@ -152,6 +161,7 @@ fn any_superblock() -> impl Strategy<Value = Superblock> {
                 in_use: in_use.min(epoch),
                 generation,
                 optional,
+                owner: optional.to_le_bytes().repeat((epoch % 9) as usize),
                 members,
             }
         },
