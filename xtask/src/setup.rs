@@ -9,8 +9,9 @@ use crate::{
     vm::Kernel,
 };
 
-const PACKAGES: [&str; 19] = [
+const PACKAGES: [&str; 20] = [
     "acl",
+    "btrfs-progs",
     "busybox-static",
     "e2fsprogs",
     "fio",

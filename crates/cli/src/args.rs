@@ -47,6 +47,10 @@ pub(crate) enum Command {
     Cached(PathArgs),
     /// Drop what is cached of a file, or of all files below a directory, once the directory has everything
     Invalidate(InvalidateArgs),
+    /// Show, restore or drop what the cache had of files that are gone
+    Lost(LostArgs),
+    /// Serve another file system at a directory than the one that was served there, from the next start on
+    Adopt(AdoptArgs),
     /// Show health, exports, clients and counters on one screen
     Status(StatusArgs),
     /// Show rates in columns over time, as iostat and vmstat do
@@ -189,6 +193,86 @@ Examples:
 pub(crate) struct InvalidateArgs {
     #[command(flatten)]
     pub(crate) of: PathArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Written data whose file is gone, though no client removed it as far as the log knows, is set aside in the state directory, \
+and so is what the cache holds for a file system that was given up with `forebay adopt`. Works with or without a running \
+server.
+
+Examples:
+  forebay lost list --json
+  forebay lost show 3f9c
+  forebay lost restore 3f9c /srv/data/recovered.bin
+  forebay lost drop 3f9c")]
+pub(crate) struct LostArgs {
+    #[command(subcommand)]
+    pub(crate) command: LostCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LostCommand {
+    /// List what was set aside, oldest first
+    List {
+        #[command(flatten)]
+        target: Target,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what is known of one: its last path, why and when it was set aside, and which ranges there are
+    Show {
+        /// As `lost list` shows it; the beginning is enough
+        id: String,
+        #[command(flatten)]
+        target: Target,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy what was set aside to a new file, which only its owner may read
+    Restore {
+        /// As `lost list` shows it; the beginning is enough
+        id: String,
+        /// The file to make
+        #[arg(value_hint = ValueHint::FilePath)]
+        path: PathBuf,
+        /// Write the ranges over a file that is there; the rest of it stays
+        #[arg(long)]
+        over: bool,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Remove what was set aside, for good
+    Drop {
+        /// As `lost list` shows it; the beginning is enough
+        id: String,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A server does not start where another file system is than the one that it served: what its cache holds belongs to that one. \
+Mount it, and start the server. Only if it is gone for good, or was replaced on purpose, is this the way: the next start \
+serves what is at DIR now, sets aside what the cache holds for the other one (`forebay lost list`), and handles that clients \
+have from before are stale.
+
+Examples:
+  forebay adopt /srv/data --state-dir /var/lib/forebay/main
+  forebay adopt /srv/data --same         # a copy that is to take the place of the original, with what the cache holds for it")]
+pub(crate) struct AdoptArgs {
+    /// A directory that is served
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// It is the file system that was served, though it does not look so: what the cache holds is written to it
+    #[arg(long)]
+    pub(crate) same: bool,
+    /// State directory of the server; else the one of a server of this directory alone
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -392,6 +476,11 @@ mod tests {
             "events --follow --json -n 5",
             "cached P --json",
             "invalidate P",
+            "lost list --json",
+            "lost show ID",
+            "lost restore ID P --over",
+            "lost drop ID --state-dir D",
+            "adopt D --same",
             "doctor --apply",
             "bench array status",
         ];
@@ -407,6 +496,9 @@ mod tests {
             "pool remove",
             "cached",
             "invalidate",
+            "lost",
+            "lost drop",
+            "adopt",
             "mode fast",
             "stat 0",
             "stat 1 0",

@@ -1,5 +1,6 @@
 //! The `forebay` command.
 
+mod adopt;
 mod announce;
 mod args;
 mod bench;
@@ -9,6 +10,7 @@ mod doctor;
 mod events;
 mod generate;
 mod logging;
+mod lost;
 mod output;
 mod prometheus;
 mod rates;
@@ -63,6 +65,8 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Flush(args) => control::flush(&args),
         Command::Cached(args) => cached::cached(&args),
         Command::Invalidate(args) => cached::invalidate(&args),
+        Command::Lost(args) => lost::lost(args.command),
+        Command::Adopt(args) => adopt::adopt(&args),
         Command::Status(args) => status::status(&args),
         Command::Stat(args) => stat::stat(&args),
         Command::Top(args) => top::top(&args),

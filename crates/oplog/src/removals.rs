@@ -33,6 +33,11 @@ impl<T> Removals<T> {
         self.0.entry(object).or_insert(new).count += 1;
     }
 
+    /// Whether a name of the object is being removed.
+    pub fn is_under_way(&self, object: &Identity) -> bool {
+        self.0.contains_key(object)
+    }
+
     /// Between [`Removals::begin`] and [`Removals::end`]: the object has no name any more.
     pub fn gone(&mut self, object: Identity, known: T) {
         if let Some(removing) = self.0.get_mut(&object) {
@@ -63,12 +68,14 @@ mod tests {
         let mut removals = Removals::default();
         removals.begin(FILE);
         removals.begin(FILE);
+        assert!(removals.is_under_way(&FILE));
         // The first one sees it, since the second has removed its name already.
         removals.gone(FILE, "known");
         assert_eq!(removals.end(FILE, true), None);
         assert_eq!(removals.end(FILE, true), Some("known"));
         removals.begin(FILE);
         assert_eq!(removals.end(FILE, true), None, "it has other names");
+        assert!(!removals.is_under_way(&FILE));
     }
 
     #[test]

@@ -21,8 +21,9 @@ use forebay_vfs::Vfs;
 
 use crate::error::Error;
 use crate::health::{Asker, Known, Monitor};
+use crate::identity::Identities;
 use crate::in_use::InUse;
-use crate::tell::{tell, tell_checkpoint};
+use crate::tell::{tell, tell_checkpoint, tell_lost};
 
 /// Names of the cache files made where none are named.
 const DEFAULT_FILES: [&str; 2] = ["cache-a", "cache-b"];
@@ -102,6 +103,7 @@ pub struct CacheReady {
 pub(crate) fn open(
     settings: &Settings,
     (vfs, nfs): (&Arc<Vfs>, &Nfs),
+    identities: &mut Identities,
     events: &Arc<EventLog>,
     asker: Option<Asker>,
 ) -> Result<Option<(Cache, CacheReady)>, Error> {
@@ -125,7 +127,7 @@ pub(crate) fn open(
     unused.iter().for_each(|device| watch.lose(device.name()));
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     let (engine, threads) =
-        start_engine(settings, (vfs, nfs), events, &watch, (pool, fresh), (&in_use, &names))?;
+        start_engine(settings, (vfs, nfs), (events, identities), &watch, (pool, fresh), (&in_use, &names))?;
     let (scan, removing) = (Mutex::new(None), Mutex::default());
     let ram = settings.cache.ram;
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
@@ -232,7 +234,7 @@ fn open_pool(
     Ok((pool, opened, Vec::new(), true))
 }
 
-fn random() -> u128 {
+pub(crate) fn random() -> u128 {
     let mut bytes = [0; 16];
     // From the kernel's generator, which never gives less than was asked for up to 256 bytes.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -242,14 +244,20 @@ fn random() -> u128 {
 fn start_engine(
     settings: &Settings,
     (vfs, nfs): (&Arc<Vfs>, &Nfs),
-    events: &Arc<EventLog>,
+    (events, identities): (&Arc<EventLog>, &mut Identities),
     watch: &Arc<Watch>,
-    (pool, fresh): (Pool, bool),
+    (mut pool, fresh): (Pool, bool),
     (in_use, names): (&InUse, &[String]),
 ) -> Result<(Arc<Engine>, Arc<Threads>), Error> {
     let failed = |source| Error::StateDir { path: settings.state_dir.clone(), source };
-    let store = vfs.store(&settings.state_dir).map_err(failed)?;
     let uuid = pool.uuid;
+    // Before anything is written, to the pool or to a directory.
+    identities.check_pool(settings, &pool, vfs, in_use.may_hold(uuid)?)?;
+    let numbers = identities.numbers();
+    let store = vfs.store(&settings.state_dir, &numbers, &identities.renumbered()).map_err(failed)?;
+    let log = events.clone();
+    store.on_lost(move |file| tell_lost(&log, file));
+    identities.claim(settings, &mut pool, vfs, &store)?;
     let downtime = vfs.own(&store, &settings.state_dir, uuid, fresh).map_err(failed)?;
     let threads = Arc::new(Threads::new());
     let (log, watch, weak) = (events.clone(), watch.clone(), Arc::downgrade(vfs));

@@ -15,12 +15,12 @@ use forebay_control::{
 };
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running};
-use forebay_vfs::{Holdings, NAME_COST, Vfs};
+use forebay_vfs::{Export, Holdings, MountWatch, NAME_COST, Vfs, lost_files};
 use forebay_wire::nfs3::Procedure;
 
 use crate::cache::{Cache, config_mode, engine_mode};
 use crate::pool::{counters, destage, health, pool_status};
-use crate::tell::stuck_exports;
+use crate::tell::{elsewhere, stuck_exports};
 
 /// The server as its control socket sees it.
 pub(crate) struct Control {
@@ -33,6 +33,7 @@ pub(crate) struct Control {
     transport: Counters,
     events: Arc<EventLog>,
     sandbox: SandboxStatus,
+    mounts: MountWatch,
 }
 
 /// What the control socket watches over.
@@ -42,6 +43,8 @@ pub(crate) struct Serving {
     pub(crate) cache: Option<Cache>,
     pub(crate) events: Arc<EventLog>,
     pub(crate) sandbox: SandboxStatus,
+    /// Tells where the exports' paths lead.
+    pub(crate) mounts: MountWatch,
 }
 
 /// Most clients in a status.
@@ -55,9 +58,9 @@ impl Control {
         serving: Serving,
         running: &Running,
     ) -> Self {
-        let Serving { nfs, vfs, cache, events, sandbox } = serving;
+        let Serving { nfs, vfs, cache, events, sandbox, mounts } = serving;
         let transport = running.counters().clone();
-        Control { settings, started, listen, nfs, vfs, cache, transport, events, sandbox }
+        Control { settings, started, listen, nfs, vfs, cache, transport, events, sandbox, mounts }
     }
 
     pub(crate) fn cache(&self) -> Option<&Cache> {
@@ -176,6 +179,14 @@ impl Control {
         }
         if !late.is_empty() {
             reasons.push(format!("the journal does not answer, changes wait: {late}"));
+        }
+        let leads = |export: &Arc<Export>| Some(elsewhere(export, &self.mounts.elsewhere(export)?));
+        reasons.extend(self.vfs.exports().iter().filter_map(leads));
+        let lost = lost_files(&self.settings.state_dir).map_or(0, |files| files.len());
+        if lost > 0 {
+            reasons.push(format!(
+                "what only the cache had of {lost} files is set aside: look at `forebay lost list`, restore it or drop it"
+            ));
         }
         if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
     }

@@ -26,6 +26,9 @@ pub enum Error {
         /// What the system says.
         reason: String,
     },
+    /// A directory is not the one that was served: nothing was written.
+    #[error("{0}")]
+    OtherDirectory(String),
     /// Another server serves the directory.
     #[error("{} is served by another forebay already; stop that one first", .0.display())]
     ExportInUse(PathBuf),

@@ -46,6 +46,12 @@ impl InUse {
         Error::CacheLeftBehind { devices, note: self.path.clone() }
     }
 
+    /// Whether the pool `uuid` may hold something: it was in use last time, or nobody knows.
+    pub(crate) fn may_hold(&self, uuid: u128) -> Result<bool, Error> {
+        let is_this = |text: String| text.lines().next() == Some(&written(uuid));
+        Ok(self.read()?.is_some_and(is_this) || read(&self.last)?.is_none())
+    }
+
     /// From now on the pool may hold something. Durable.
     pub(crate) fn set(&self, uuid: u128, devices: &[String]) -> Result<(), Error> {
         replace(&self.path, &format!("{}\n{}\n", written(uuid), devices.join("\n")))?;

@@ -7,6 +7,7 @@ mod cache;
 mod control;
 mod error;
 mod health;
+mod identity;
 mod in_use;
 mod pool;
 mod portmap;
@@ -18,5 +19,7 @@ mod tell;
 
 pub use cache::CacheReady;
 pub use error::Error;
+pub use forebay_vfs::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
 pub use health::{HEALTH_VERB, answer_health};
+pub use identity::adopt;
 pub use serve::{Ready, run};

@@ -10,13 +10,15 @@ use forebay_config::{Access, Export, Mode, Portmap, Settings, format_size};
 use forebay_control::{EventLog, HandleMode, Severity};
 use forebay_nfs::{CacheLimits, Nfs, NfsConfig, Ports};
 use forebay_rpc::{Config, Server, StartError};
-use forebay_vfs::{Budget, ExportSpec, HandleKey, Ownership, Verifier, Vfs, Watch};
+use forebay_vfs::{Budget, ExportSpec, HandleKey, MountWatch, Ownership, Verifier, Vfs, Watch};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::cache::{self, Cache, CacheReady};
 use crate::control::{Control, Serving};
 use crate::error::Error;
 use crate::health::Asker;
+use crate::identity::Identities;
+use crate::tell::tell_elsewhere;
 use crate::{portmap, privileges, sandbox, state_dir};
 
 /// What there is to say once clients are accepted.
@@ -46,11 +48,14 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
     let refused = sandbox::refused();
     privileges::drop_capabilities();
     let _state = state_dir::take(&settings.state_dir)?;
+    // Before anything is opened in the directories, or written.
+    let mut identities = Identities::check(&settings)?;
     let _owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, _>>()?;
     let events = Arc::new(EventLog::default());
     sandbox::tell_refused(&refused, &events);
     let sandbox = sandbox::enter(settings.sandbox, &events);
-    let vfs = Arc::new(open_vfs(&settings, open_files, watches)?);
+    let vfs = Arc::new(open_vfs(&settings, &mut identities, open_files, watches)?);
+    identities.check_opened(&settings, &vfs)?;
     let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings, &events))?);
     let server =
         Server::bind(&settings.listen, transport_config(&settings), nfs.clone()).map_err(start_error)?;
@@ -69,14 +74,17 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
         events.add(Severity::Error, "backing", message, &[("export", &export.name)]);
     }
     // Whatever can fail for other reasons has not: from here on there is something to stop well.
-    let (cache, said) = cache::open(&settings, (&vfs, &nfs), &events, asker)?.unzip();
+    let (cache, said) = cache::open(&settings, (&vfs, &nfs), &mut identities, &events, asker)?.unzip();
+    identities.keep(&settings, &vfs)?;
     // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     // Registered before anything is said: a signal from here on stops the server cleanly.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
     let running = server.spawn().map_err(start_error)?;
     let drain = settings.limits.drain_timeout;
-    let serving = Serving { nfs: nfs.clone(), vfs: vfs.clone(), cache, events: events.clone(), sandbox };
+    let log = events.clone();
+    let mounts = MountWatch::start(&vfs, Box::new(move |export, there| tell_elsewhere(&log, export, there)))?;
+    let serving = Serving { nfs: nfs.clone(), vfs: vfs.clone(), cache, events: events.clone(), sandbox, mounts };
     let control = Arc::new(Control::new(settings, started, listen.clone(), serving, &running));
     let control_server = forebay_control::Server::start(control.state_dir(), control.clone())?;
     let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();
@@ -144,9 +152,15 @@ fn require_writable(path: &Path) -> Result<(), Error> {
     writable.map_err(|errno| Error::ReadOnlyDirectory { path: path.into(), reason: errno.to_string() })
 }
 
-fn open_vfs(settings: &Settings, open_files: u64, watches: Vec<Option<Arc<Watch>>>) -> Result<Vfs, Error> {
+fn open_vfs(
+    settings: &Settings,
+    identities: &mut Identities,
+    open_files: u64,
+    watches: Vec<Option<Arc<Watch>>>,
+) -> Result<Vfs, Error> {
     let failed = |source: io::Error| Error::StateDir { path: settings.state_dir.clone(), source };
     let key = HandleKey::new(&forebay_vfs::handle_secret(&settings.state_dir).map_err(failed)?);
+    let key = key.salted(identities.salts(|| cache::random() as u64));
     let verifier = Arc::new(Verifier::open(&settings.state_dir).map_err(failed)?);
     let specs: Vec<_> = settings
         .exports

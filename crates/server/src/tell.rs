@@ -7,7 +7,7 @@ use forebay_config::format_size;
 use forebay_control::{EventLog, Severity};
 use forebay_engine::Event;
 use forebay_engine::buffer::BLOCK;
-use forebay_vfs::{Checkpointed, Error, Vfs};
+use forebay_vfs::{Checkpointed, Error, Export, LostFile, Vfs};
 
 use crate::cache::Watch;
 
@@ -98,6 +98,35 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
         }
     };
     log.add(severity, kind, message, &[]);
+}
+
+/// Tells of what the cache had and that belongs nowhere any more.
+pub(crate) fn tell_lost(log: &EventLog, file: &LostFile) {
+    let what = if file.path.is_empty() { "a file without a known name" } else { &file.path };
+    let message = format!(
+        "what only the cache had of {what} is set aside, since {}: see `forebay lost show {}`",
+        file.why, file.id
+    );
+    log.add(Severity::Error, "lost", message, &[("id", &file.id), ("path", &file.path)]);
+}
+
+/// Tells that the path of an export leads elsewhere than to what is served, or (`None`) back to it.
+pub(crate) fn tell_elsewhere(log: &EventLog, export: &Export, there: Option<&str>) {
+    let path = export.path.display();
+    let (severity, message) = match there {
+        Some(_) => (Severity::Error, elsewhere(export, there.unwrap_or_default())),
+        None => (Severity::Info, format!("{path} leads to what is served again")),
+    };
+    log.add(severity, "mounts", message, &[("export", &export.name)]);
+}
+
+/// What to know when the path of an export leads to `there`.
+pub(crate) fn elsewhere(export: &Export, there: &str) -> String {
+    format!(
+        "{} leads to {there} now, no longer to {}, which is served on and written to: mount it there again, or stop the server",
+        export.path.display(),
+        export.identity
+    )
 }
 
 /// Tells what became of the checkpoints of a file system.

@@ -1,9 +1,10 @@
 //! The served file systems as the cache engine's backing store.
 //!
 //! Rules: a failed sync is an error for everything written to the file before it, whoever was told of it; and a file is
-//! reported gone only once its removal is durable, since the engine then gives up the only other copy of its contents.
+//! reported gone only if the server itself, or the log, knows of its removal, and once that is durable: the engine then gives
+//! up the only other copy of its contents. What belongs to a file that is gone otherwise is set aside ([`Lost`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +21,9 @@ use crate::disowned::Disowned;
 use crate::error::{Error, Result};
 use crate::export::Wait;
 use crate::fs::{Filesystem, Scheme};
+use crate::lost::{About, Lost, LostFile, Why, path_of};
 use crate::object::Object;
+use crate::sys::KernelHandle;
 use crate::table::Budget;
 
 /// How often a file is looked for by its names before it is taken for gone: it may be renamed while the tree is walked.
@@ -43,6 +46,27 @@ struct Inner {
     /// once per descriptor.
     written: Mutex<HashMap<Key, Written>>,
     disowned: Disowned,
+    lost: Lost,
+    /// Numbers of file systems that were given up: what the cache has for them is set aside.
+    given_up: HashSet<u32>,
+    /// What the log said at the start.
+    logged: Mutex<Logged>,
+}
+
+/// What a log says of objects that may be gone.
+#[derive(Default)]
+pub(crate) struct Logged {
+    /// A name of them was removed.
+    pub(crate) removed: HashSet<Key>,
+    /// The last name that it has of them: directory and name.
+    pub(crate) names: HashMap<Key, (KernelHandle, Box<[u8]>)>,
+}
+
+/// Where the contents of an object go.
+enum Place {
+    File(Written),
+    /// To a file of the state directory.
+    Lost,
 }
 
 #[derive(Clone)]
@@ -60,9 +84,33 @@ impl Store {
         names: Vec<String>,
         budget: Budget,
         state_dir: &Path,
+        given_up: HashSet<u32>,
     ) -> Self {
-        let disowned = Disowned::new(state_dir);
-        Store(Arc::new(Inner { filesystems, names, budget, written: Mutex::default(), disowned }))
+        let (disowned, lost) = (Disowned::new(state_dir), Lost::new(state_dir));
+        let (written, logged) = (Mutex::default(), Mutex::default());
+        Store(Arc::new(Inner { filesystems, names, budget, written, disowned, lost, given_up, logged }))
+    }
+
+    /// `tell` is told of everything that is set aside from now on.
+    pub fn on_lost(&self, tell: impl Fn(&LostFile) + Send + Sync + 'static) {
+        self.0.lost.on_new(Box::new(tell));
+    }
+
+    /// Whether what the log and the cache have for a file system with this number is to be set aside.
+    pub(crate) fn is_given_up(&self, number: u32) -> bool {
+        self.0.given_up.contains(&number)
+    }
+
+    /// What was found in the log says of objects.
+    pub(crate) fn logged(&self, logged: Logged) {
+        *self.0.logged.lock() = logged;
+    }
+
+    /// Keeps a list of changes in a file system that was given up, durably.
+    pub(crate) fn keep_changes(&self, number: u32, changes: &str) -> std::io::Result<()> {
+        let exports = format!("file system {number}, which was given up");
+        let about = About { path: String::new(), exports, why: Why::Changes };
+        self.0.lost.write_text(&format!("changes {number}"), changes, &about)
     }
 
     /// The file systems by their numbers in keys.
@@ -79,11 +127,14 @@ impl Store {
 }
 
 impl Inner {
-    fn find(&self, key: &Key) -> BackingResult<Written> {
+    fn find(&self, key: &Key) -> BackingResult<Place> {
         if let Some(written) = self.written.lock().get(key) {
-            return Ok(written.clone());
+            return Ok(Place::File(written.clone()));
         }
         let (number, kernel) = parse_key(key).ok_or(BackingError::Io(Errno::INVAL.raw_os_error()))?;
+        if self.given_up.contains(&number) {
+            return Ok(Place::Lost);
+        }
         let fs = self.filesystems.iter().find(|(id, _)| *id == number);
         // Not served now: what the cache has for it must wait until it is again.
         let (_, fs) = fs.ok_or(BackingError::Io(Errno::NODEV.raw_os_error()))?;
@@ -95,17 +146,68 @@ impl Inner {
                 break;
             }
         }
-        let object = found.map_err(|error| gone_for_good(fs, error))?;
+        if found.as_ref().err() == Some(&Error::Stale) && !self.is_removed(fs, key, &kernel) {
+            return Ok(Place::Lost);
+        }
+        let object = found.map_err(|error| self.gone_for_good(fs, key, error))?;
         let errors = object.uncommitted.errors();
-        Ok(Written { fs: fs.clone(), object, errors })
+        Ok(Place::File(Written { fs: fs.clone(), object, errors }))
     }
 
-    /// Runs a change of the file.
-    fn change(&self, key: &Key, change: impl FnOnce(&Written) -> Result<()>) -> BackingResult<()> {
-        let written = self.find(key)?;
+    /// Whether a client has removed a name of an object, as far as the server or its log knows.
+    fn is_removed(&self, fs: &Filesystem, key: &Key, kernel: &KernelHandle) -> bool {
+        // In the order in which a removal goes from one to the next.
+        fs.removals.lock().is_under_way(kernel)
+            || fs.linked().is_some_and(|linked| linked.cache.is_leaving(key))
+            || self.logged.lock().removed.contains(key)
+    }
+
+    /// Runs a change of the file, or of what is set aside of it.
+    fn change(
+        &self,
+        key: &Key,
+        change: impl FnOnce(&Written) -> Result<()>,
+        lost: impl FnOnce() -> std::io::Result<()>,
+    ) -> BackingResult<()> {
+        let written = match self.find(key)? {
+            Place::File(written) => written,
+            Place::Lost => return lost().map_err(state_error),
+        };
         self.written.lock().entry(key.clone()).or_insert_with(|| written.clone());
         let _own = written.fs.hidden_change(&written.object);
-        change(&written).map_err(|error| gone_for_good(&written.fs, error))
+        change(&written).map_err(|error| self.gone_for_good(&written.fs, key, error))
+    }
+
+    /// What to say of an object that is set aside.
+    fn about(&self, key: &Key) -> About {
+        let number = parse_key(key).map_or(NO_VOLUME, |(number, _)| number);
+        let place = self.filesystems.iter().position(|(id, _)| *id == number);
+        let exports = place
+            .map_or_else(|| format!("file system {number}, which was given up"), |at| self.names[at].clone());
+        let named = self.logged.lock().names.get(key).cloned();
+        let path = named.map(|(dir, name)| {
+            let fs = place.map(|at| &self.filesystems[at].1);
+            let dir = fs.and_then(|fs| fs.resolve(&dir, true).ok());
+            dir.map_or_else(|| String::from_utf8_lossy(&name).into_owned(), |dir| path_of(dir.path(), &name))
+        });
+        let why = if place.is_some() { Why::Gone } else { Why::GivenUp };
+        About { path: path.unwrap_or_default(), exports, why }
+    }
+
+    /// The engine's form of an error. That a file is gone is said only of one whose removal is known, and only when it stays
+    /// so after a crash.
+    fn gone_for_good(&self, fs: &Filesystem, key: &Key, error: Error) -> BackingError {
+        match error {
+            Error::Stale => match parse_key(key).filter(|(_, kernel)| self.is_removed(fs, key, kernel)) {
+                Some(_) => match fs.journal.barrier() {
+                    Ok(()) => BackingError::Gone,
+                    Err(error) => io_error(error),
+                },
+                // Asked again, it is set aside.
+                None => BackingError::Io(Errno::STALE.raw_os_error()),
+            },
+            error => io_error(error),
+        }
     }
 
     fn sync(&self, keys: &[Key]) -> Vec<BackingResult<()>> {
@@ -113,48 +215,39 @@ impl Inner {
             .iter()
             .map(|key| {
                 let written = self.written.lock().remove(key);
-                written.map_or_else(|| self.find(key), Ok)
+                written.map_or_else(|| self.find(key), |written| Ok(Place::File(written)))
             })
             .collect();
-        let mut results: Vec<_> =
-            taken.iter().map(|found| found.as_ref().map(drop).map_err(|e| *e)).collect();
+        let lost = |(key, found): (&Key, &BackingResult<Place>)| match found {
+            Ok(Place::Lost) => self.lost.sync(key).map_err(state_error),
+            found => found.as_ref().map(drop).map_err(|error| *error),
+        };
+        let mut results: Vec<_> = keys.iter().zip(&taken).map(lost).collect();
         for (_, fs) in &self.filesystems {
-            let mine = |found: &BackingResult<Written>| found.as_ref().is_ok_and(|w| Arc::ptr_eq(&w.fs, fs));
-            let places: Vec<_> =
-                (0..taken.len()).filter(|at| results[*at].is_ok() && mine(&taken[*at])).collect();
-            if places.is_empty() {
+            let mine = |at: usize| match &taken[at] {
+                Ok(Place::File(written)) if Arc::ptr_eq(&written.fs, fs) => Some((at, written)),
+                _ => None,
+            };
+            let mine: Vec<_> = (0..taken.len()).filter_map(mine).collect();
+            if mine.is_empty() {
                 continue;
             }
-            let files: Vec<_> = places
-                .iter()
-                .filter_map(|at| taken[*at].as_ref().ok())
-                .map(|written| (written.object.clone(), written.errors))
-                .collect();
+            let files: Vec<_> =
+                mine.iter().map(|(_, written)| (written.object.clone(), written.errors)).collect();
             let proof = fs.linked().map(|linked| linked.cache.oplog.proof());
             let synced = fs.journal.sync_files(&files);
             let committed = synced.iter().any(Result::is_ok) && !fs.journal.has_failed();
             if let Some((linked, proof)) = fs.linked().zip(proof).filter(|_| committed) {
                 linked.logging.proven(proof);
             }
-            for (at, result) in places.into_iter().zip(synced) {
-                results[at] = result.map_err(|error| gone_for_good(fs, error));
+            for ((at, _), result) in mine.into_iter().zip(synced) {
+                results[at] = result.map_err(|error| self.gone_for_good(fs, &keys[at], error));
             }
             if let Some(linked) = fs.linked() {
                 linked.cache.alive();
             }
         }
         results
-    }
-}
-
-/// The engine's form of an error. That a file is gone is said only when it stays so after a crash.
-fn gone_for_good(fs: &Filesystem, error: Error) -> BackingError {
-    match error {
-        Error::Stale => match fs.journal.barrier() {
-            Ok(()) => BackingError::Gone,
-            Err(error) => io_error(error),
-        },
-        error => io_error(error),
     }
 }
 
@@ -169,7 +262,10 @@ pub(crate) fn io_error(error: Error) -> BackingError {
 
 /// Of the state directory.
 fn state_error(error: std::io::Error) -> BackingError {
-    BackingError::Io(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()))
+    match Errno::from_io_error(&error) {
+        Some(errno) => io_error(Error::Os(errno)),
+        None => BackingError::Io(Errno::IO.raw_os_error()),
+    }
 }
 
 impl Backing for Store {
@@ -190,18 +286,26 @@ impl Backing for Store {
     fn size(&self, object: &Key) -> Io<BackingResult<u64>> {
         let key = object.clone();
         self.later(move |inner| {
-            let found = inner.find(&key)?;
-            found.object.raw_attr().map(|attr| attr.size).map_err(|error| gone_for_good(&found.fs, error))
+            let found = match inner.find(&key)? {
+                Place::File(found) => found,
+                Place::Lost => return inner.lost.size(&key).map_err(state_error),
+            };
+            let size = found.object.raw_attr().map(|attr| attr.size);
+            size.map_err(|error| inner.gone_for_good(&found.fs, &key, error))
         })
     }
 
     fn read(&self, object: &Key, offset: u64, mut buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
         let key = object.clone();
         self.later(move |inner| {
-            let read = inner.find(&key).and_then(|found| {
+            let read = inner.find(&key).and_then(|place| {
+                let found = match place {
+                    Place::File(found) => found,
+                    Place::Lost => return inner.lost.read(&key, offset, &mut buffer).map_err(state_error),
+                };
                 let fd = found.object.reader(&inner.budget, true);
                 let read = fd.and_then(|fd| read_full(fd, &mut buffer, offset, Wait::Yes));
-                read.map_err(|error| gone_for_good(&found.fs, error))
+                read.map_err(|error| inner.gone_for_good(&found.fs, &key, error))
             });
             (buffer, read)
         })
@@ -210,7 +314,7 @@ impl Backing for Store {
     fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>> {
         let key = object.clone();
         self.later(move |inner| {
-            inner.change(&key, |found| {
+            let write = |found: &Written| {
                 let fd = found.object.writer(&inner.budget, true)?;
                 let mut done = 0;
                 while done < data.len() {
@@ -218,31 +322,34 @@ impl Backing for Store {
                     done += write_full(fd, &data[done..], offset + done as u64)?.max(1);
                 }
                 Ok(())
-            })
+            };
+            inner.change(&key, write, || inner.lost.write(&key, offset, &data, || inner.about(&key)))
         })
     }
 
     fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>> {
         let key = object.clone();
         self.later(move |inner| {
-            inner.change(&key, |found| {
+            let cut = |found: &Written| {
                 let fd = found.object.writer(&inner.budget, true)?;
                 Ok(rustix::fs::ftruncate(fd, size)?)
-            })
+            };
+            inner.change(&key, cut, || inner.lost.truncate(&key, size))
         })
     }
 
     fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>> {
         let key = object.clone();
         self.later(move |inner| {
-            inner.change(&key, |found| {
+            let set = |found: &Written| {
                 let times = Timestamps {
                     last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
                     last_modification: Timespec { tv_sec: mtime.sec, tv_nsec: i64::from(mtime.nsec) },
                 };
                 let path = found.object.path();
                 Ok(rustix::fs::utimensat(path, c"", &times, AtFlags::EMPTY_PATH)?)
-            })
+            };
+            inner.change(&key, set, || inner.lost.set_mtime(&key, mtime))
         })
     }
 

@@ -7,6 +7,7 @@
 //! - Before a file's contents or size change through this server, the engine is told, whatever the mode: it may hold
 //!   copies, or be about to.
 
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
@@ -46,9 +47,14 @@ pub(crate) struct Cache {
     /// Objects whose removal is durable, for the engine to forget: it may wait for room in its log, as whoever answers
     /// clients must not.
     removed: Mutex<Option<Forgetter>>,
+    /// The keys of objects that clients have removed, until the engine has forgotten them.
+    leaving: Arc<Mutex<HashSet<Key>>>,
     /// The log broke: what was accepted into it may be lost, and the verifier has said so.
     broken: AtomicBool,
 }
+
+/// Objects that are remembered as removed when the engine has forgotten them.
+const LEFT: usize = 4096;
 
 /// Takes what is to be forgotten, and the thread that does it.
 type Forgetter = (Sender<Arc<Cached>>, JoinHandle<()>);
@@ -100,9 +106,19 @@ impl Cache {
     ) -> std::io::Result<Arc<Self>> {
         let (send, receive) = channel::<Arc<Cached>>();
         let forgetting = engine.clone();
+        let leaving = Arc::<Mutex<HashSet<Key>>>::default();
+        let left = leaving.clone();
         let thread = std::thread::Builder::new().name("forebay-forget".into()).spawn(move || {
+            let mut last = VecDeque::new();
             for object in receive {
                 block_on(forgetting.forget(&object));
+                // A batch of destaging that was under way may still look for it.
+                last.push_back(object.key().clone());
+                if last.len() > LEFT
+                    && let Some(key) = last.pop_front()
+                {
+                    left.lock().remove(&key);
+                }
             }
         })?;
         let removed = Mutex::new(Some((send, thread)));
@@ -119,8 +135,19 @@ impl Cache {
             under_way,
             begun,
             removed,
+            leaving,
             broken,
         }))
+    }
+
+    /// A client has removed what has this key: it is no news that it is gone.
+    pub(crate) fn leaves(&self, key: &Key) {
+        self.leaving.lock().insert(key.clone());
+    }
+
+    /// Whether a client has removed what has this key.
+    pub(crate) fn is_leaving(&self, key: &Key) -> bool {
+        self.leaving.lock().contains(key)
     }
 
     /// The file is gone, durably.

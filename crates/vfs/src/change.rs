@@ -362,7 +362,15 @@ impl Vfs {
             Some(object) => Some(object),
             // Nobody has it open, but the cache may hold some of it. Without kernel handles it would have to be looked
             // for in the whole tree: what is cached of it is left to age.
-            None if matches!(fs.scheme, Scheme::Names(_)) => return None,
+            None if matches!(fs.scheme, Scheme::Names(_)) => {
+                let linked = fs.linked()?;
+                linked
+                    .cache
+                    .engine
+                    .known(&linked.key(&kernel))
+                    .inspect(|known| linked.cache.leaves(known.key()));
+                return None;
+            }
             None => {
                 let linked = fs.linked()?;
                 let cached = linked.cache.engine.known(&linked.key(&kernel))?;

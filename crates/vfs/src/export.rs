@@ -13,10 +13,12 @@ use crate::downtime::{Downtime, Owned};
 use crate::error::{Error, Result};
 use crate::fs::{self, Filesystem, Scheme};
 use crate::handle::{Handle, HandleKey};
+use crate::identity::{self, ExportIdentity, Stamp};
 use crate::journal::{Data, Deliver, Intent, Journal, Order};
 use crate::known::Known;
 use crate::object::Object;
 use crate::oplog::{self, Checkpointed, Recovery};
+use crate::state::Before;
 use crate::table::Budget;
 use crate::under_way::UnderWay;
 use crate::verdicts::{Verdict, ask_kernel, has_no_acl};
@@ -61,6 +63,8 @@ pub struct Export {
     pub path: PathBuf,
     /// RFC 1813 fattr3 fsid.
     pub fsid: u64,
+    /// Which directory of which file system it is.
+    pub identity: ExportIdentity,
     pub(crate) root: Arc<Object>,
     pub(crate) fs: Arc<Filesystem>,
 }
@@ -89,6 +93,17 @@ impl Export {
     /// Whether nothing can be changed, since its file system's journal cannot make anything durable; `Busy`: for now.
     pub fn can_change(&self) -> Result<()> {
         self.fs.can_change()
+    }
+
+    /// The count of starts that its directory has.
+    pub fn stamp(&self) -> Result<Option<Stamp>> {
+        identity::read_stamp(self.root.path())
+    }
+
+    /// Writes the count of starts, durably. False: the directory can have none.
+    pub fn set_stamp(&self, stamp: Stamp) -> Result<bool> {
+        let _own = self.root.begin_change();
+        identity::write_stamp(self.root.path(), stamp)
     }
 
     /// Whether one journal orders all changes of the backing file system, and that is relied on.
@@ -192,6 +207,7 @@ impl Vfs {
         deliver: Deliver,
     ) -> Result<Export> {
         let root = fs::open_root(&spec.path)?;
+        let identity = ExportIdentity::of(&root)?;
         let device = rustix::fs::fstat(&root)?.st_dev;
         let fs = match earlier.iter().find(|export| export.fs.device == device) {
             // Exports of one file system share objects, so their locks and caches agree. Without kernel
@@ -227,6 +243,7 @@ impl Vfs {
             fsid: key.derive(&spec.id.to_le_bytes()),
             name: spec.name.clone(),
             path: spec.path.clone(),
+            identity,
             root,
             fs,
         })
@@ -286,13 +303,27 @@ impl Vfs {
         groups
     }
 
-    /// Every file system served, for the cache engine. Their numbers in its keys are kept in `state_dir`.
-    pub fn store(&self, state_dir: &Path) -> std::io::Result<Store> {
+    /// Every file system served, for the cache engine. Their numbers in its keys are kept in `state_dir`; `recorded` are
+    /// those that the pool has for exports, by their ids. The exports in `adopted` are other directories than before: what
+    /// the engine has for the old ones is set aside.
+    pub fn store(
+        &self,
+        state_dir: &Path,
+        recorded: &[(u32, u32)],
+        adopted: &[u32],
+    ) -> std::io::Result<Store> {
         let (filesystems, ids): (Vec<_>, Vec<_>) = self.groups().into_iter().unzip();
-        let numbers = crate::state::filesystem_numbers(state_dir, &ids)?;
+        let (numbers, given_up) =
+            crate::state::filesystem_numbers(state_dir, &ids, &Before { recorded, adopted })?;
         let names = filesystems.iter().map(|fs| self.directories_of(fs)).collect();
         let filesystems = numbers.into_iter().zip(filesystems).collect();
-        Ok(Store::new(filesystems, names, self.budget.clone(), state_dir))
+        Ok(Store::new(filesystems, names, self.budget.clone(), state_dir, given_up))
+    }
+
+    /// The number that an export's file system has in the keys of the cache.
+    pub fn number_of(&self, store: &Store, export: &Export) -> u32 {
+        let found = store.filesystems().iter().find(|(_, fs)| Arc::ptr_eq(fs, &export.fs));
+        found.map_or(0, |(number, _)| *number)
     }
 
     /// The exported directories of a file system.
@@ -320,7 +351,9 @@ impl Vfs {
         log: u64,
         notes: &[Note],
     ) -> std::io::Result<Recovery> {
-        oplog::recover(UnderWay::open(state_dir, log)?, log, notes, store.filesystems())
+        let recovery = oplog::recover(UnderWay::open(state_dir, log)?, log, notes, store)?;
+        store.logged(recovery.logged());
+        Ok(recovery)
     }
 
     /// Puts the engine in front of everything served, which is its backing `store`, after [`Vfs::recover`].

@@ -501,7 +501,7 @@ pub(crate) fn type_name(magic: i64) -> &'static str {
 }
 
 /// Whether only this host's kernel changes a file system of this type.
-fn is_local(magic: i64) -> bool {
+pub(crate) fn is_local(magic: i64) -> bool {
     matches!(type_name(magic), "ext4" | "xfs" | "btrfs" | "tmpfs" | "zfs" | "f2fs")
 }
 

@@ -52,24 +52,39 @@ impl std::fmt::Debug for Handle {
 
 /// The secret that makes handles unforgeable, 16 random bytes kept in the state directory.
 #[derive(Clone)]
-pub struct HandleKey(SipHasher24);
+pub struct HandleKey {
+    hasher: SipHasher24,
+    /// What goes into the handles of some exports as well, by their ids.
+    salts: Vec<(u32, u64)>,
+}
 
 impl HandleKey {
     /// Uses the 16 secret bytes.
     pub fn new(secret: &[u8; 16]) -> Self {
-        HandleKey(SipHasher24::new_with_key(secret))
+        HandleKey { hasher: SipHasher24::new_with_key(secret), salts: Vec::new() }
     }
 
-    fn mac(&self, bytes: &[u8]) -> [u8; MAC] {
-        let mut hasher = self.0;
+    /// With what else goes into the handles of some exports, by their ids: another number than before, and no handle from
+    /// before names anything. An export that is not among them has handles without.
+    pub fn salted(self, salts: Vec<(u32, u64)>) -> Self {
+        HandleKey { salts, ..self }
+    }
+
+    fn mac(&self, export: u32, bytes: &[u8]) -> [u8; MAC] {
+        let mut hasher = self.hasher;
         hasher.write(bytes);
+        if let Some((_, salt)) = self.salts.iter().find(|(id, _)| *id == export) {
+            hasher.write(&salt.to_le_bytes());
+        }
         hasher.finish().to_le_bytes()
     }
 
     /// A number derived from a name and the secret: export and file system identities, equal after
     /// every restart.
     pub fn derive(&self, name: &[u8]) -> u64 {
-        u64::from_le_bytes(self.mac(name))
+        let mut hasher = self.hasher;
+        hasher.write(name);
+        hasher.finish()
     }
 
     pub(crate) fn seal(&self, export: u32, kernel: &KernelHandle) -> Handle {
@@ -80,7 +95,7 @@ impl HandleKey {
         bytes[2..4].copy_from_slice(&(kernel.kind as i16).to_le_bytes());
         bytes[4..8].copy_from_slice(&export.to_le_bytes());
         bytes[HEAD..end].copy_from_slice(kernel.as_slice());
-        let mac = self.mac(&bytes[..end]);
+        let mac = self.mac(export, &bytes[..end]);
         bytes[end..end + MAC].copy_from_slice(&mac);
         Handle { len: (end + MAC) as u8, bytes }
     }
@@ -93,13 +108,15 @@ impl HandleKey {
         if signed[0] != FORMAT || usize::from(signed[1]) != kernel.len() || kernel.len() > KERNEL_HANDLE_MAX {
             return Err(Error::BadHandle);
         }
-        if self.mac(signed) != mac {
-            return Err(Error::BadHandle);
+        let export = u32::from_le_bytes([signed[4], signed[5], signed[6], signed[7]]);
+        if self.mac(export, signed) != mac {
+            // Of the file system that the export was before, perhaps.
+            let salted = self.salts.iter().any(|(id, _)| *id == export);
+            return Err(if salted { Error::Stale } else { Error::BadHandle });
         }
         let mut bytes = [0; KERNEL_HANDLE_MAX];
         bytes[..kernel.len()].copy_from_slice(kernel);
         let kind = i16::from_le_bytes([signed[2], signed[3]]).into();
-        let export = u32::from_le_bytes([signed[4], signed[5], signed[6], signed[7]]);
         Ok((export, KernelHandle { kind, len: kernel.len() as u8, bytes }))
     }
 }
@@ -138,6 +155,18 @@ mod tests {
         for len in 0..wire.len() {
             assert_eq!(key.open(&wire[..len]), Err(Error::BadHandle));
         }
+    }
+
+    #[test]
+    fn what_an_export_was_before_has_no_handles() {
+        let plain = HandleKey::new(b"0123456789abcdef");
+        let salted = plain.clone().salted(vec![(9, 1 << 60)]);
+        let [before, other] = [9, 8].map(|export| plain.seal(export, &kernel(b"root")));
+        assert_eq!(salted.open(before.as_slice()), Err(Error::Stale));
+        assert_eq!(salted.open(other.as_slice()), Ok((8, kernel(b"root"))));
+        let after = salted.seal(9, &kernel(b"root"));
+        assert_eq!(salted.open(after.as_slice()), Ok((9, kernel(b"root"))));
+        assert_eq!(plain.open(after.as_slice()), Err(Error::BadHandle));
     }
 
     #[test]

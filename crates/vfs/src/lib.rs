@@ -26,6 +26,7 @@ mod fs;
 mod gate;
 mod given;
 mod handle;
+mod identity;
 mod inspect;
 mod journal;
 mod kept;
@@ -33,6 +34,7 @@ mod known;
 mod list;
 mod locate;
 mod lookup;
+mod lost;
 mod names;
 mod object;
 mod oplog;
@@ -68,12 +70,17 @@ pub use downtime::Downtime;
 pub use error::{Error, Result};
 pub use export::{Export, ExportSpec, Space, Stopped, Target, Vfs, Wait};
 pub use handle::{HANDLE_MAX, Handle, HandleKey};
+pub use identity::{
+    Adoption, Difference, ExportIdentity, How, KnownExport, KnownExports, MountWatch, Recorded, Stamp,
+    compare, decode_owner, encode_owner,
+};
 pub use inspect::{Holdings, InspectError};
 pub use journal::{Deliver, Done, Intent, Journal, JournalStats, Order};
 pub use kept::Listings;
 pub use known::{Known, KnownFiles};
 pub use list::{Entry, EntryPlus, ListEnd};
 pub use lookup::{Access, Found};
+pub use lost::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
 pub use object::Object;
 pub use oplog::{Checkpointed, Recovery};
 pub use owner::Ownership;

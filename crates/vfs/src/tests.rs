@@ -28,7 +28,7 @@ fn serve(mode: Mode) -> Served {
     let spec = ExportSpec { id: 1, name: "/".to_owned(), path, watch: None };
     let budget = Budget::new(1000, 1 << 20);
     let vfs = Vfs::open(&[spec], HandleKey::new(&[1; 16]), verifier, budget, |run| run()).ok().unwrap();
-    let store = vfs.store(&state_dir).unwrap();
+    let store = vfs.store(&state_dir, &[], &[]).unwrap();
     let engine = start(&store, &state_dir, mode, |pool, opening| {
         let downtime = vfs.own(&store, &state_dir, pool, true).unwrap();
         (downtime, vfs.recover(&store, &state_dir, 1, opening.notes()).unwrap())

@@ -29,6 +29,7 @@ mod given;
 mod half_made;
 mod handles;
 mod hostile;
+mod identity;
 mod independent;
 mod known;
 mod known_access;

@@ -18,18 +18,21 @@
 //! Only the last few changes before a crash are looked for. What is decided is put into the log before anybody is
 //! answered, and the file systems are synced: what happened stays so.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
 use forebay_disk::block_on;
 use forebay_engine::{NOTE_MAX, Note};
-use forebay_oplog::{Change, Entry, Found, Record, SetAside, Tree as _, reconcile};
+use forebay_oplog::{
+    Binding, Change, Entry, Found, Object as LoggedObject, Operation, Record, SetAside, Tree as _, reconcile,
+};
 
 use super::cut_short::{answered, carried_out, leads_to};
 use super::files::Files;
 use super::slots;
-use crate::cache::Cache;
+use crate::backing::{Logged, Store};
+use crate::cache::{Cache, key};
 use crate::error::Error;
 use crate::fs::Filesystem;
 use crate::object::Object;
@@ -51,6 +54,8 @@ pub struct Recovery {
     cut_short: Vec<CutShort>,
     /// The highest number in the log and in the slots.
     last: u64,
+    /// File systems that were given up; what the log has of them is set aside.
+    given_up: Vec<u32>,
     /// What was in the way of what the log has, and has another name now: one sentence each.
     pub set_aside: Vec<String>,
 }
@@ -60,9 +65,11 @@ pub(crate) fn recover(
     (under_way, cut_short): (Arc<UnderWay>, Vec<CutShort>),
     log: u64,
     notes: &[Note],
-    filesystems: &Filesystems,
+    store: &Store,
 ) -> io::Result<Recovery> {
+    let filesystems = store.filesystems();
     let mut found = read(notes)?;
+    let given_up = give_up(&mut found, store)?;
     for (number, fs) in filesystems {
         if let Some(upto) = slots::lost_after(fs, log, *number).map_err(io::Error::other)? {
             found.reached(*number, upto);
@@ -90,7 +97,83 @@ pub(crate) fn recover(
         let outcome = reconcile(&mut files, operations, upto).map_err(io::Error::other)?;
         set_aside.extend(outcome.set_aside.iter().map(|aside| told(fs, aside)));
     }
-    Ok(Recovery { found, log, under_way, cut_short, last, set_aside })
+    Ok(Recovery { found, log, under_way, cut_short, last, given_up, set_aside })
+}
+
+/// Sets aside what the log has of file systems that were given up. Returns their numbers.
+fn give_up(found: &mut Found, store: &Store) -> io::Result<Vec<u32>> {
+    let given_up: Vec<u32> =
+        found.operations.keys().copied().filter(|number| store.is_given_up(*number)).collect();
+    for number in &given_up {
+        let (operations, upto) = found.of(*number);
+        let left = operations.iter().filter(|operation| operation.number > upto);
+        let lines: String = left.map(described).collect();
+        let last = operations.last().map_or(0, |operation| operation.number);
+        if !lines.is_empty() {
+            store.keep_changes(*number, &lines)?;
+        }
+        found.reached(*number, last);
+    }
+    Ok(given_up)
+}
+
+/// What a change did, for people: a line for each name, and for each object.
+fn described(operation: &Operation) -> String {
+    let object =
+        |object: Option<KernelHandle>| object.map_or("nothing".to_owned(), |object| object.to_name());
+    let name = |entry: &Binding| {
+        let (dir, name) = (entry.dir.to_name(), entry.name.escape_ascii());
+        format!(
+            "{}: {name} in {dir} led to {} and leads to {}\n",
+            operation.number,
+            object(entry.was),
+            object(entry.now)
+        )
+    };
+    let touched = |object: &LoggedObject| {
+        let LoggedObject { identity, attributes, new } = object;
+        let made = if new.is_some() { "made" } else { "changed" };
+        format!("{}: {} {made}: {attributes:?} {new:?}\n", operation.number, identity.to_name())
+    };
+    operation.entries.iter().map(name).chain(operation.objects.iter().map(touched)).collect()
+}
+
+impl Recovery {
+    /// What the log and a killed server say of objects that may be gone.
+    pub(crate) fn logged(&self) -> Logged {
+        let mut logged = Logged::default();
+        let mut led_to = HashMap::<Name, KernelHandle>::new();
+        let changes = self.found.changes.values().filter(|change| !self.found.void.contains(&change.number));
+        for change in changes {
+            for entry in &change.entries {
+                let name = (change.filesystem, entry.dir, entry.name.clone());
+                let before = match entry.object {
+                    Some(object) => {
+                        let place = (entry.dir, Box::from(&entry.name[..]));
+                        logged.names.insert(key(change.filesystem, &object), place);
+                        led_to.insert(name, object)
+                    }
+                    None => led_to.remove(&name),
+                };
+                let moved =
+                    |object: &KernelHandle| change.entries.iter().any(|it| it.object == Some(*object));
+                logged.removed.extend(before.filter(|it| !moved(it)).map(|it| key(change.filesystem, &it)));
+            }
+        }
+        let cut_short = self.cut_short.iter().map(|it| &it.operation);
+        for operation in self.found.operations.values().flatten().chain(cut_short) {
+            let moved = |object: &KernelHandle| operation.entries.iter().any(|it| it.now == Some(*object));
+            for entry in &operation.entries {
+                let removed = entry.was.filter(|was| !moved(was));
+                logged.removed.extend(removed.map(|was| key(operation.filesystem, &was)));
+                if let Some(now) = entry.now {
+                    let place = (entry.dir, Box::from(&entry.name[..]));
+                    logged.names.insert(key(operation.filesystem, &now), place);
+                }
+            }
+        }
+        logged
+    }
 }
 
 fn told(fs: &Filesystem, SetAside { dir, name, .. }: &SetAside) -> String {
@@ -114,7 +197,7 @@ pub(crate) fn settle(
     recovery: Recovery,
     filesystems: &Filesystems,
 ) -> io::Result<Vec<Box<[u8]>>> {
-    let Recovery { mut found, log, under_way, cut_short, mut last, .. } = recovery;
+    let Recovery { mut found, log, under_way, cut_short, mut last, given_up, .. } = recovery;
     let failed = |error: forebay_engine::Error| io::Error::other(error.to_string());
     let unsettled = found.changes.last_key_value().map_or(0, |(number, _)| *number);
     let carried_out =
@@ -143,6 +226,9 @@ pub(crate) fn settle(
     }
     under_way.clear()?;
     cache.oplog.settled(log, last);
+    for filesystem in given_up {
+        note(cache, &Record::Checkpoint { filesystem, upto: last }).map_err(failed)?;
+    }
     for (number, fs) in filesystems {
         if found.operations.contains_key(number)
             || fs.private_if_there().is_ok_and(|private| private.is_some())

@@ -26,6 +26,9 @@ impl Removal {
     pub(crate) fn carried_out(mut self, gone: Option<Arc<Cached>>) -> Self {
         self.sure = false;
         if let Some(gone) = gone {
+            if let Some(linked) = self.fs.linked() {
+                linked.cache.leaves(gone.key());
+            }
             self.fs.removals.lock().gone(self.victim, gone);
         }
         self

@@ -20,7 +20,7 @@ fn run(program: &str, args: &[&OsStr]) -> bool {
 }
 
 impl LoopDisk {
-    /// Makes one of `kind` (ext2, ext4, xfs) and `size` bytes below `home`; `None`, and says so, where that cannot be.
+    /// Makes one of `kind` (ext2, ext4, xfs, btrfs) and `size` bytes below `home`; `None`, and says so, where that cannot be.
     pub(crate) fn new(home: &Path, kind: &str, size: u64) -> Option<Self> {
         Self::with(home, kind, size, &[])
     }
@@ -49,6 +49,24 @@ impl LoopDisk {
             image,
             kind: kind.into(),
         })
+    }
+
+    /// A copy of what is on the device at this moment.
+    pub(crate) fn copy_to(&self, copy: &Path) {
+        assert!(run("sync", &[]));
+        assert!(run("cp", &["--sparse=always".as_ref(), self.image.as_os_str(), copy.as_os_str()]));
+    }
+
+    /// Unmounts it; a server that has it open goes on.
+    pub(crate) fn unmount(&self) {
+        assert!(run("umount", &["-l".as_ref(), self.at.as_os_str()]));
+    }
+
+    /// Mounts an image where this one was.
+    pub(crate) fn mount_here(&self, image: &Path) {
+        let options = if self.kind == "xfs" { "loop,nouuid" } else { "loop" };
+        let words = ["-t".as_ref(), self.kind.as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str()];
+        assert!(run("mount", &[&words[..], &[self.at.as_os_str()]].concat()), "{}", image.display());
     }
 
     /// Mounts what is on the device at this moment, as after a power cut: what is only in memory is lost.

@@ -1,0 +1,31 @@
+//! `forebay adopt`: another file system at a served directory, on purpose.
+
+use anyhow::{Context, bail};
+use forebay_config::{instance_name, state_base};
+
+use crate::args::AdoptArgs;
+use crate::{Exit, output};
+
+/// `forebay adopt`.
+pub(crate) fn adopt(args: &AdoptArgs) -> anyhow::Result<Exit> {
+    let path =
+        std::fs::canonicalize(&args.dir).with_context(|| format!("cannot look at {}", args.dir.display()))?;
+    let state_dir = match &args.state_dir {
+        Some(dir) => dir.clone(),
+        None => state_base()
+            .context("neither HOME nor XDG_STATE_HOME is set; name the server with --state-dir")?
+            .join(instance_name(&[&path])),
+    };
+    if !state_dir.join("handle.key").exists() {
+        bail!("{} is not the state directory of a server; name that with --state-dir", state_dir.display());
+    }
+    let there = forebay_server::adopt(&state_dir, &path, args.same)
+        .with_context(|| format!("cannot note it in {}", state_dir.display()))?;
+    let rest = if args.same {
+        "writes to it what the cache holds"
+    } else {
+        "sets aside what the cache holds for another one"
+    };
+    output::note(&format!("The next start serves {there} at {}, and {rest}.", path.display()));
+    Ok(Exit::Done)
+}

@@ -1,0 +1,270 @@
+//! Which file system an export is: a server never takes another one for it, and never gives up what the cache has for it
+//! unless a client removed it.
+
+use std::path::{Path, PathBuf};
+
+use crate::harness::*;
+
+/// Makes another file system of this kind in a file.
+fn make(kind: &str, image: &Path) {
+    std::fs::File::create(image).unwrap().set_len(SIZE).unwrap();
+    let made = std::process::Command::new(format!("mkfs.{kind}")).arg("-q").arg(image).output().unwrap();
+    assert!(made.status.success());
+}
+
+/// What is in a directory, by name, and whether it has the count of starts.
+fn contents(at: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<_> = std::fs::read_dir(at).unwrap().map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    all
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Crash,
+    Stop,
+}
+
+impl End {
+    fn bring(self, server: &mut Server) {
+        match self {
+            End::Crash => server.kill(),
+            End::Stop => server.stop(),
+        }
+    }
+}
+
+const SIZE: u64 = 320 << 20;
+
+/// In all orders: crash or clean stop; unmounted, another file system, an older copy, mounted over while it is served.
+fn only_the_file_system_that_was_served_is_served_again(kind: &str, end: End) {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), kind, SIZE) else { return };
+    let [other, copy] = ["other", "copy"].map(|name| home.path().join(name));
+    make(kind, &other);
+    let mut server = disk.serve().cached().start();
+    let root = server.connect().root();
+    let file = server.connect().new_file(&root, b"f", 0o644);
+    server.stop();
+    disk.copy_to(&copy);
+    server.start();
+    let write = |server: &Server, at: u64, data: &[u8]| {
+        server.connect().write(&file, at, data, StableHow::FileSync).unwrap();
+    };
+    write(&server, 0, b"acknowledged");
+
+    // Unmounted and mounted over while it is served: that is told, and the server goes on with what it has open.
+    disk.unmount();
+    disk.mount_here(&other);
+    let before = contents(&disk.at);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !server.ask(&["status"]).contains("leads to") {
+        assert!(std::time::Instant::now() < until, "{}", server.ask(&["status"]));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let events = server.ask(&["events", "-n", "100"]);
+    assert!(events.contains("no longer to"), "{events}");
+    write(&server, 4096, b"meanwhile");
+    server.connect().new_file(&root, b"g", 0o644);
+    server.flush();
+    write(&server, 8192, b"at last");
+    assert_eq!(contents(&disk.at), before);
+    end.bring(&mut server);
+
+    let said = server.refusal();
+    assert!(said.contains("another file system is at") && said.contains(" UUID="), "{said}");
+    assert_eq!(contents(&disk.at), before, "nothing is written to another file system");
+    disk.unmount();
+    let said = server.refusal();
+    assert!(said.contains("nothing is mounted at") && said.contains(" UUID="), "{said}");
+    assert!(contents(&disk.at).is_empty(), "nothing is written to the empty mount point");
+    disk.mount_here(&copy);
+    let before = contents(&disk.at);
+    let said = server.refusal();
+    assert!(said.contains("an older copy"), "{said}");
+    assert_eq!(contents(&disk.at), before, "nothing is written to an older copy");
+    disk.unmount();
+
+    disk.mount_here(&disk.image);
+    server.start();
+    let mut c = server.connect();
+    for (at, data) in [(0, &b"acknowledged"[..]), (4096, b"meanwhile"), (8192, b"at last")] {
+        assert_eq!(c.read(&file, at, data.len() as u32).unwrap().data, data, "{kind} {end:?}");
+    }
+    c.find(&root, b"g");
+    server.flush();
+    let written = std::fs::read(disk.at.join("f")).unwrap();
+    assert_eq!((&written[..12], &written[8192..]), (&b"acknowledged"[..], &b"at last"[..]));
+    assert_eq!(server.ask(&["lost", "list", "--json"]).trim(), "[]");
+}
+
+#[test]
+fn an_ext4_is_known_again_after_a_crash() {
+    only_the_file_system_that_was_served_is_served_again("ext4", End::Crash);
+}
+
+#[test]
+fn an_ext4_is_known_again_after_a_stop() {
+    only_the_file_system_that_was_served_is_served_again("ext4", End::Stop);
+}
+
+#[test]
+fn an_xfs_is_known_again_after_a_crash() {
+    only_the_file_system_that_was_served_is_served_again("xfs", End::Crash);
+}
+
+#[test]
+fn an_xfs_is_known_again_after_a_stop() {
+    only_the_file_system_that_was_served_is_served_again("xfs", End::Stop);
+}
+
+#[test]
+fn a_btrfs_is_known_again_after_a_crash() {
+    only_the_file_system_that_was_served_is_served_again("btrfs", End::Crash);
+}
+
+#[test]
+fn a_btrfs_is_known_again_after_a_stop() {
+    only_the_file_system_that_was_served_is_served_again("btrfs", End::Stop);
+}
+
+#[test]
+fn the_pool_knows_where_the_state_directory_is_lost() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "ext4", SIZE) else { return };
+    let mut server = disk.serve().cached().start();
+    let root = server.connect().root();
+    let file = server.connect().new_file(&root, b"f", 0o644);
+    server.flush();
+    server.connect().write(&file, 0, b"acknowledged", StableHow::FileSync).unwrap();
+    server.kill();
+    std::fs::remove_dir_all(&server.state).unwrap();
+    disk.unmount();
+    let said = server.refusal();
+    assert!(said.contains("nothing is mounted at"), "{said}");
+    assert!(contents(&disk.at).is_empty());
+    disk.mount_here(&disk.image);
+    server.start();
+    server.flush();
+    assert_eq!(std::fs::read(disk.at.join("f")).unwrap(), b"acknowledged");
+}
+
+#[test]
+fn what_the_cache_has_for_a_file_system_that_is_given_up_is_set_aside() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "ext4", SIZE) else { return };
+    let other = home.path().join("other");
+    make("ext4", &other);
+    let mut server = disk.serve().cached().start();
+    let root = server.connect().root();
+    let file = server.connect().new_file(&root, b"f", 0o644);
+    server.flush();
+    server.connect().write(&file, 4096, b"acknowledged", StableHow::FileSync).unwrap();
+    server.connect().new_dir(&root, b"d", 0o755);
+    server.kill();
+    disk.unmount();
+    disk.mount_here(&other);
+    std::fs::write(disk.at.join("private"), "of the other one").unwrap();
+    assert!(server.refusal().contains("forebay adopt"));
+    server.ask(&["adopt", disk.at.to_str().unwrap()]);
+    server.start();
+    let mut c = server.connect();
+    let new_root = c.root();
+    assert_ne!(new_root, root);
+    for old in [&root, &file] {
+        assert_eq!(
+            c.getattr(old).status(),
+            Nfsstat3::Stale,
+            "it must not name anything of another file system"
+        );
+    }
+    assert_eq!(c.lookup(&new_root, b"d").status(), Nfsstat3::Noent);
+    server.flush();
+    let list: serde_json::Value = serde_json::from_str(&server.ask(&["lost", "list", "--json"])).unwrap();
+    let list = list.as_array().unwrap();
+    assert_eq!(list.len(), 2, "a file, and changes of names: {list:?}");
+    let lost = list.iter().find(|lost| lost["why"] != "changes").unwrap();
+    let to = home.path().join("restored");
+    server.ask(&["lost", "restore", lost["id"].as_str().unwrap(), to.to_str().unwrap()]);
+    assert_eq!(&std::fs::read(&to).unwrap()[4096..], b"acknowledged");
+    let changes = list.iter().find(|lost| lost["why"] == "changes").unwrap();
+    let text = home.path().join("changes");
+    server.ask(&["lost", "restore", changes["id"].as_str().unwrap(), text.to_str().unwrap()]);
+    assert!(std::fs::read_to_string(&text).unwrap().contains(" d in "));
+    // That was once: from now on it is the file system that is served.
+    server.kill();
+    server.start();
+    assert_eq!(server.connect().root(), new_root);
+    let list: serde_json::Value = serde_json::from_str(&server.ask(&["lost", "list", "--json"])).unwrap();
+    assert_eq!(list.as_array().unwrap().len(), 2);
+}
+
+/// A file with something that only the cache has.
+fn dirty(server: &Server, name: &[u8]) -> FileHandle {
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, name, 0o644);
+    server.flush();
+    c.write(&file, 0, name, StableHow::FileSync).unwrap();
+    file
+}
+
+fn lost(server: &Server) -> Vec<serde_json::Value> {
+    serde_json::from_str(&server.ask(&["lost", "list", "--json"])).unwrap()
+}
+
+#[test]
+fn what_was_written_to_a_file_that_somebody_else_removed_is_set_aside() {
+    needs_root!();
+    for kind in ["ext4", "xfs"] {
+        let home = tempfile::tempdir().unwrap();
+        let Some(disk) = LoopDisk::new(home.path(), kind, SIZE) else { return };
+        let mut server = disk.serve().cached().start();
+        dirty(&server, b"in service");
+        std::fs::remove_file(disk.at.join("in service")).unwrap();
+        server.flush();
+        dirty(&server, b"after a crash");
+        server.kill();
+        std::fs::remove_file(disk.at.join("after a crash")).unwrap();
+        server.start();
+        server.flush();
+        let lost = lost(&server);
+        assert_eq!(lost.len(), 2, "{lost:?}");
+        for (lost, name) in lost.iter().zip(["in service", "after a crash"]) {
+            let to = home.path().join(name);
+            server.ask(&["lost", "restore", lost["id"].as_str().unwrap(), to.to_str().unwrap()]);
+            assert_eq!(std::fs::read_to_string(&to).unwrap(), name);
+        }
+        assert!(server.ask(&["events", "-n", "100"]).contains("forebay lost show"));
+        assert!(server.ask(&["status"]).contains("2 files is set aside"));
+        for lost in &lost {
+            server.ask(&["lost", "drop", lost["id"].as_str().unwrap()]);
+        }
+        assert!(!server.ask(&["status"]).contains("set aside"));
+    }
+}
+
+#[test]
+fn what_a_client_removed_is_not_set_aside() {
+    needs_root!();
+    for kind in ["ext4", "btrfs"] {
+        let home = tempfile::tempdir().unwrap();
+        let Some(disk) = LoopDisk::new(home.path(), kind, SIZE) else { return };
+        let mut server = disk.serve().cached().start();
+        let mut c = server.connect();
+        let root = c.root();
+        for name in [&b"a"[..], b"b", b"c"] {
+            dirty(&server, name);
+        }
+        c.remove(&root, b"a").unwrap();
+        c.rename((&root, b"b"), (&root, b"c")).unwrap();
+        server.kill();
+        server.start();
+        server.flush();
+        assert_eq!(lost(&server), Vec::<serde_json::Value>::new(), "{kind}");
+        assert_eq!(std::fs::read(disk.at.join("c")).unwrap(), b"b");
+    }
+}

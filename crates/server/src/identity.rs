@@ -1,0 +1,306 @@
+//! The exported directories are the ones that the state directory and the pool know, or nothing is written and nobody is
+//! served (docs/decisions/015-identity.md).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use forebay_config::{Access, Export as Configured, Settings};
+use forebay_engine::pool::{OWNER_MAX, Pool};
+use forebay_vfs::{
+    Adoption, Difference, Export, ExportIdentity, How, KnownExport, KnownExports, Recorded, Stamp, Store,
+    Vfs, compare, decode_owner, encode_owner,
+};
+
+use crate::error::Error;
+
+/// What the exports are, and what they were.
+pub(crate) struct Identities {
+    known: KnownExports,
+    said: Vec<Adoption>,
+    /// Exports that are taken for what is there, by their ids.
+    adopted: BTreeMap<u32, How>,
+    /// What the pool says of each export that it knows.
+    recorded: BTreeMap<u32, Recorded>,
+}
+
+/// An export that is not what it was.
+struct Other<'a> {
+    path: &'a Path,
+    state_dir: &'a Path,
+    expected: &'a ExportIdentity,
+    here: &'a ExportIdentity,
+    difference: Difference,
+}
+
+impl Identities {
+    /// Looks at every exported directory and compares it with what the state directory knows. Writes nothing, and nothing
+    /// may have been written before.
+    ///
+    /// # Errors
+    /// [`Error::OtherDirectory`]; a directory or the state directory cannot be read.
+    pub(crate) fn check(settings: &Settings) -> Result<Self, Error> {
+        let failed = state_error(&settings.state_dir);
+        let known = KnownExports::read(&settings.state_dir).map_err(&failed)?;
+        let said = Adoption::read(&settings.state_dir).map_err(&failed)?;
+        let (adopted, recorded) = Default::default();
+        let mut identities = Identities { known, said, adopted, recorded };
+        for export in &settings.exports {
+            let here = ExportIdentity::at(&export.path)
+                .map_err(|error| Error::Export { path: export.path.clone(), reason: error.to_string() })?;
+            let expected = identities.known.0.get(&export.id).map(|known| known.identity.clone());
+            if let Some(expected) = expected.filter(|expected| !expected.is(&here)) {
+                let difference = match expected.is_filesystem_of(&here) {
+                    true => Difference::Directory,
+                    false => Difference::FileSystem,
+                };
+                let (path, state_dir, expected) = (&export.path, &settings.state_dir, &expected);
+                identities
+                    .accept(export.id, &Other { path, state_dir, expected, here: &here, difference })?;
+            }
+        }
+        Ok(identities)
+    }
+
+    /// Goes on with what is there if an administrator has said so of it, as it is now.
+    fn accept(&mut self, id: u32, other: &Other<'_>) -> Result<(), Error> {
+        let said = self.said.iter().find(|said| said.path == other.path && said.identity.is(other.here));
+        let how = said.map(|said| said.how).ok_or_else(|| Error::OtherDirectory(other.to_string()))?;
+        self.adopted.insert(id, how);
+        Ok(())
+    }
+
+    /// What goes into the handles of exports that were other directories before.
+    pub(crate) fn salts(&mut self, random: impl Fn() -> u64) -> Vec<(u32, u64)> {
+        for (id, known) in &mut self.known.0 {
+            if self.adopted.get(id) == Some(&How::New) {
+                known.salt = random().max(1);
+            }
+        }
+        self.known
+            .0
+            .iter()
+            .filter(|(_, known)| known.salt != 0)
+            .map(|(id, known)| (*id, known.salt))
+            .collect()
+    }
+
+    /// The directories that are served are still the ones that were looked at: they may have been opened since.
+    pub(crate) fn check_opened(&mut self, settings: &Settings, vfs: &Vfs) -> Result<(), Error> {
+        let checked = Self::check(settings)?;
+        let opened = |export: &&std::sync::Arc<Export>| {
+            let known = checked.known.0.get(&export.id).map(|known| &known.identity);
+            known
+                .is_some_and(|known| !known.is(&export.identity) && !checked.adopted.contains_key(&export.id))
+        };
+        match vfs.exports().iter().find(opened) {
+            Some(export) => {
+                let reason = "something was mounted there meanwhile; start again".to_owned();
+                Err(Error::Export { path: export.path.clone(), reason })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Compares with what the pool says. `may_hold`: the pool may hold changes that the directories lack. Writes nothing.
+    ///
+    /// # Errors
+    /// [`Error::OtherDirectory`]; the pool's record is of a later version; the directory does not tell.
+    pub(crate) fn check_pool(
+        &mut self,
+        settings: &Settings,
+        pool: &Pool,
+        vfs: &Vfs,
+        may_hold: bool,
+    ) -> Result<(), Error> {
+        let records = decode_owner(pool.owner()).ok_or_else(|| {
+            Error::Cache(
+                "the pool says what it belongs to in words of a later version of Forebay; use that".into(),
+            )
+        })?;
+        self.recorded = records.into_iter().map(|recorded| (recorded.export, recorded)).collect();
+        for export in vfs.exports() {
+            let Some(recorded) = self.recorded.get(&export.id).cloned() else { continue };
+            if self.adopted.contains_key(&export.id) {
+                continue;
+            }
+            let stamp = export.stamp().map_err(|error| unreadable(export, error))?;
+            let difference = compare(&recorded, &export.identity, stamp, pool.uuid as u64);
+            if let Some(difference) = difference.filter(|it| *it != Difference::Newer || may_hold) {
+                let (path, state_dir) = (&export.path, &settings.state_dir);
+                let (expected, here) = (&recorded.identity, &export.identity);
+                self.accept(export.id, &Other { path, state_dir, expected, here, difference })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The numbers of file systems that the pool has, by the ids of exports.
+    pub(crate) fn numbers(&self) -> Vec<(u32, u32)> {
+        self.recorded.values().map(|recorded| (recorded.export, recorded.number)).collect()
+    }
+
+    /// The exports that are other directories than before.
+    pub(crate) fn renumbered(&self) -> Vec<u32> {
+        self.adopted.iter().filter(|(_, how)| **how == How::New).map(|(id, _)| *id).collect()
+    }
+
+    /// Counts this start in the directories, durably, then has the pool say with its next change that it belongs to them.
+    /// A cut between the two is row I3.
+    pub(crate) fn claim(
+        &self,
+        settings: &Settings,
+        pool: &mut Pool,
+        vfs: &Vfs,
+        store: &Store,
+    ) -> Result<(), Error> {
+        let id = pool.uuid as u64;
+        let mut records = self.recorded.clone();
+        for (export, configured) in vfs.exports().iter().zip(&settings.exports) {
+            let failed = |error| unreadable(export, error);
+            let there = export.stamp().map_err(failed)?;
+            let before = self.recorded.get(&export.id).filter(|_| !self.adopted.contains_key(&export.id));
+            let recorded = before.map_or(0, |recorded| recorded.start);
+            let next = next_start(recorded, there, id);
+            let written = is_writable(configured)
+                && export.set_stamp(Stamp { start: next, pool: id }).map_err(failed)?;
+            let start = if written { next } else { there.map_or(0, |stamp| stamp.start) };
+            let (number, identity) = (vfs.number_of(store, export), export.identity.clone());
+            records.insert(export.id, Recorded { export: export.id, number, start, identity });
+        }
+        // Those that are served now first: what has no room is left out.
+        let served = |record: &Recorded| vfs.exports().iter().any(|export| export.id == record.export);
+        let (mut all, others): (Vec<_>, Vec<_>) = records.into_values().partition(served);
+        all.extend(others);
+        pool.set_owner(encode_owner(&all, OWNER_MAX));
+        Ok(())
+    }
+
+    /// Writes down what is served, durably, before anybody is. What an administrator said is done then.
+    pub(crate) fn keep(mut self, settings: &Settings, vfs: &Vfs) -> Result<(), Error> {
+        let failed = state_error(&settings.state_dir);
+        for export in vfs.exports() {
+            let salt = self.known.0.get(&export.id).map_or(0, |known| known.salt);
+            let identity = export.identity.clone();
+            self.known.0.insert(export.id, KnownExport { salt, identity });
+        }
+        self.known.write(&settings.state_dir).map_err(&failed)?;
+        Adoption::clear(&settings.state_dir).map_err(&failed)
+    }
+}
+
+/// The count to write: the next one of this pool. Where others have counted on, beyond them.
+fn next_start(recorded: u64, there: Option<Stamp>, pool: u64) -> u64 {
+    match there {
+        Some(there) if there.start > recorded && (there.start, there.pool) != (recorded + 1, pool) => {
+            there.start + 1
+        }
+        _ => recorded + 1,
+    }
+}
+
+fn is_writable(export: &Configured) -> bool {
+    export.clients.iter().any(|rule| rule.access == Access::ReadWrite)
+}
+
+fn unreadable(export: &Export, error: forebay_vfs::Error) -> Error {
+    Error::Export { path: export.path.clone(), reason: format!("cannot count starts in it: {error}") }
+}
+
+fn state_error(state_dir: &Path) -> impl Fn(io::Error) -> Error {
+    move |source| Error::StateDir { path: state_dir.to_owned(), source }
+}
+
+/// Has the next start of the server with this state directory serve `path` as it is now, though the export was another
+/// directory before. Returns what is there.
+///
+/// # Errors
+/// The directory or the state directory cannot be used.
+pub fn adopt(state_dir: &Path, path: &Path, same: bool) -> io::Result<String> {
+    let identity = ExportIdentity::at(path).map_err(|error| io::Error::other(error.to_string()))?;
+    let how = if same { How::Same } else { How::New };
+    let described = identity.to_string();
+    Adoption { path: path.to_owned(), identity, how }.write(state_dir)?;
+    Ok(described)
+}
+
+impl std::fmt::Display for Other<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Other { expected, here, difference, .. } = self;
+        let path = self.path.display();
+        match difference {
+            Difference::FileSystem if expected.is_mount() && !here.is_mount() => {
+                write!(
+                    f,
+                    "nothing is mounted at {path}: expected is {expected}, and there is a directory of {here}"
+                )?;
+            }
+            Difference::FileSystem => {
+                write!(f, "another file system is at {path}: expected is {expected}, and there is {here}")?;
+            }
+            Difference::Directory => {
+                write!(
+                    f,
+                    "another directory of the file system is at {path}: expected is that of {expected}"
+                )?;
+            }
+            Difference::Older => {
+                write!(
+                    f,
+                    "an older copy of the file system is at {path}: expected is the newest {expected}"
+                )?;
+            }
+            Difference::Diverged => write!(
+                f,
+                "a copy of the file system is at {path} that was served with another cache: expected is the one of {expected} \
+                 that was served with this one"
+            )?,
+            Difference::Newer => write!(
+                f,
+                "the file system at {path}, {here}, was served without this cache since, which may hold older changes"
+            )?,
+        }
+        match self.mount() {
+            Some(mount) => write!(f, ". Nothing was changed: mount it (`{mount}`), or ")?,
+            None => write!(f, ". Nothing was changed: bring that back, or ")?,
+        }
+        write!(
+            f,
+            "serve what is there now and set aside what the cache holds for the other with `forebay adopt {path} --state-dir {}`",
+            self.state_dir.display()
+        )?;
+        match difference {
+            Difference::FileSystem => Ok(()),
+            _ => write!(f, " (`--same`: it is the right one)"),
+        }
+    }
+}
+
+impl Other<'_> {
+    /// The command that mounts what is expected, as far as it is known.
+    fn mount(&self) -> Option<String> {
+        let at = self.expected.mounted_at().filter(|_| self.difference == Difference::FileSystem)?;
+        let what = match self.expected.uuid() {
+            Some(uuid) => format!("UUID={uuid}"),
+            None => Some(self.expected.source()).filter(|source| !source.is_empty())?.to_owned(),
+        };
+        let part = self.expected.subvolume().map(|id| format!("-o subvolid={id} ")).unwrap_or_default();
+        Some(format!("mount {part}{what} {at}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_counts_on_from_the_pools_own_count_unless_others_have_counted() {
+        let there = |start, pool| Some(Stamp { start, pool });
+        assert_eq!(next_start(0, None, 7), 1);
+        assert_eq!(next_start(0, there(5, 8), 7), 6, "new to this pool");
+        assert_eq!(next_start(5, there(5, 7), 7), 6);
+        assert_eq!(next_start(5, there(6, 7), 7), 6, "after a cut, however often");
+        assert_eq!(next_start(5, there(6, 8), 7), 7, "others count too");
+        assert_eq!(next_start(5, there(9, 7), 7), 10);
+    }
+}

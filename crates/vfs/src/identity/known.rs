@@ -1,0 +1,188 @@
+//! What the state directory knows of the exports, and what an administrator has said that they are to be.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::ExportIdentity;
+
+const FILE: &str = "identities";
+const ADOPT: &str = "adopt";
+
+/// An export as the state directory knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownExport {
+    /// Goes into its handles, so that those of what it was before name nothing; 0: nothing does.
+    pub salt: u64,
+    /// The directory.
+    pub identity: ExportIdentity,
+}
+
+/// All of them, by their ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownExports(pub BTreeMap<u32, KnownExport>);
+
+/// How a directory is taken for an export that was another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// It is another one: what the cache holds of the old one is set aside.
+    New,
+    /// It is the same, as an administrator knows: what the cache holds goes there.
+    Same,
+}
+
+/// An administrator's word that a directory, as it is now, is to be served though it is not the one that was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// The export's directory.
+    pub path: PathBuf,
+    /// What is there.
+    pub identity: ExportIdentity,
+    /// As what.
+    pub how: How,
+}
+
+impl KnownExports {
+    /// Reads the file of the state directory; nothing if there is none.
+    pub fn read(state_dir: &Path) -> io::Result<Self> {
+        let lines = read(&state_dir.join(FILE))?;
+        let known = |line: &String| {
+            let (numbers, identity) = line.split_once(';')?;
+            let (id, salt) = numbers.split_once(' ')?;
+            let identity = parse(identity)?;
+            Some((id.parse().ok()?, KnownExport { salt: salt.parse().ok()?, identity }))
+        };
+        let known: Option<_> = lines.iter().map(known).collect();
+        // What cannot be read may not be taken for nothing.
+        known.map(KnownExports).ok_or_else(|| damaged(state_dir, FILE))
+    }
+
+    /// Writes it, durably.
+    pub fn write(&self, state_dir: &Path) -> io::Result<()> {
+        if Self::read(state_dir).is_ok_and(|before| before == *self) {
+            return Ok(());
+        }
+        crate::state::replace(&state_dir.join(FILE), |file| {
+            self.0
+                .iter()
+                .try_for_each(|(id, known)| writeln!(file, "{id} {};{}", known.salt, line(&known.identity)))
+        })
+    }
+}
+
+impl Adoption {
+    /// What was said since the last start.
+    pub fn read(state_dir: &Path) -> io::Result<Vec<Self>> {
+        let adoption = |line: &String| {
+            let (how, rest) = line.split_once(';')?;
+            let (path, identity) = rest.split_once(';')?;
+            let how = if how == "same" { How::Same } else { How::New };
+            let path = PathBuf::from(std::ffi::OsStr::from_bytes(&unhex(path)?));
+            Some(Adoption { path, identity: parse(identity)?, how })
+        };
+        let all: Option<_> = read(&state_dir.join(ADOPT))?.iter().map(adoption).collect();
+        all.ok_or_else(|| damaged(state_dir, ADOPT))
+    }
+
+    /// Says it for the next start, durably.
+    pub fn write(&self, state_dir: &Path) -> io::Result<()> {
+        let mut all = Self::read(state_dir)?;
+        all.retain(|other| other.path != self.path);
+        all.push(self.clone());
+        crate::state::replace(&state_dir.join(ADOPT), |file| {
+            all.iter().try_for_each(|it| {
+                let how = if it.how == How::Same { "same" } else { "new" };
+                let path: String =
+                    it.path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+                writeln!(file, "{how};{path};{}", line(&it.identity))
+            })
+        })
+    }
+
+    /// It was done: nothing is said any more. Durable.
+    pub fn clear(state_dir: &Path) -> io::Result<()> {
+        match std::fs::remove_file(state_dir.join(ADOPT)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.and_then(|()| std::fs::File::open(state_dir)?.sync_all()),
+        }
+    }
+}
+
+fn damaged(state_dir: &Path, name: &str) -> io::Error {
+    let why = format!("{} cannot be read; restore it, or remove it", state_dir.join(name).display());
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+fn read(path: &Path) -> io::Result<Vec<String>> {
+    match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        text => Ok(text?.lines().map(str::to_owned).collect()),
+    }
+}
+
+fn line(identity: &ExportIdentity) -> String {
+    let ExportIdentity { magic, uuid, part, root, mount_root, source, mounted_at } = identity;
+    let plain = |text: &str| text.replace(|c: char| c.is_control() || c == ';', "?");
+    let (uuid, mounted) = (u128::from_be_bytes(*uuid), u8::from(*mount_root));
+    format!("{magic};{uuid:032x};{part};{root};{mounted};{};{}", plain(source), plain(mounted_at))
+}
+
+fn parse(line: &str) -> Option<ExportIdentity> {
+    let mut fields = line.split(';');
+    let mut next = || fields.next();
+    Some(ExportIdentity {
+        magic: next()?.parse().ok()?,
+        uuid: u128::from_str_radix(next()?, 16).ok()?.to_be_bytes(),
+        part: next()?.parse().ok()?,
+        root: next()?.parse().ok()?,
+        mount_root: next()? == "1",
+        source: next()?.to_owned(),
+        mounted_at: next()?.to_owned(),
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> ExportIdentity {
+        ExportIdentity {
+            magic: 0x9123_683e,
+            uuid: [0xab; 16],
+            part: 256,
+            root: u64::MAX,
+            mount_root: true,
+            source: "/dev/sdb".into(),
+            mounted_at: "/srv/with space".into(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(KnownExports::read(dir.path()).unwrap(), KnownExports::default());
+        let known = KnownExports([(7, KnownExport { salt: u64::MAX, identity: identity() })].into());
+        known.write(dir.path()).unwrap();
+        assert_eq!(KnownExports::read(dir.path()).unwrap(), known);
+        std::fs::write(dir.path().join(FILE), "7 something\n").unwrap();
+        assert!(KnownExports::read(dir.path()).is_err(), "damaged, which is not nothing");
+    }
+
+    #[test]
+    fn an_adoption_is_said_once_for_each_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let adoption = |how| Adoption { path: "/srv/a;b".into(), identity: identity(), how };
+        adoption(How::New).write(dir.path()).unwrap();
+        adoption(How::Same).write(dir.path()).unwrap();
+        assert_eq!(Adoption::read(dir.path()).unwrap(), [adoption(How::Same)]);
+        Adoption::clear(dir.path()).unwrap();
+        Adoption::clear(dir.path()).unwrap();
+        assert_eq!(Adoption::read(dir.path()).unwrap(), []);
+    }
+}
