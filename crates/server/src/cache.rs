@@ -253,7 +253,7 @@ fn start_engine(
     let uuid = pool.uuid;
     // Before anything is written, to the pool or to a directory.
     identities.check_pool(settings, &pool, vfs, in_use.may_hold(uuid)?)?;
-    let numbers = identities.numbers();
+    let numbers = identities.numbers(vfs);
     let store = vfs.store(&settings.state_dir, &numbers, &identities.renumbered()).map_err(failed)?;
     let log = events.clone();
     store.on_lost(move |file| tell_lost(&log, file));

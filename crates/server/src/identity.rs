@@ -46,9 +46,11 @@ impl Identities {
         let (adopted, recorded) = Default::default();
         let mut identities = Identities { known, said, adopted, recorded };
         for export in &settings.exports {
-            let here = ExportIdentity::at(&export.path)
-                .map_err(|error| Error::Export { path: export.path.clone(), reason: error.to_string() })?;
             let expected = identities.known.0.get(&export.id).map(|known| known.identity.clone());
+            let here = ExportIdentity::at(&export.path).map_err(|error| {
+                let reason = missing(error, expected.as_ref());
+                Error::Export { path: export.path.clone(), reason }
+            })?;
             if let Some(expected) = expected.filter(|expected| !expected.is(&here)) {
                 let difference = match expected.is_filesystem_of(&here) {
                     true => Difference::Directory,
@@ -120,7 +122,7 @@ impl Identities {
         })?;
         self.recorded = records.into_iter().map(|recorded| (recorded.export, recorded)).collect();
         for export in vfs.exports() {
-            let Some(recorded) = self.recorded.get(&export.id).cloned() else { continue };
+            let Some(recorded) = self.record_of(export, vfs).cloned() else { continue };
             if self.adopted.contains_key(&export.id) {
                 continue;
             }
@@ -135,9 +137,22 @@ impl Identities {
         Ok(())
     }
 
+    /// What the pool says of an export: under its id, or under that of one which is not served any more and was the same
+    /// directory. An id is made of the path, unless it is configured.
+    fn record_of(&self, export: &Export, vfs: &Vfs) -> Option<&Recorded> {
+        let is_served = |id: u32| vfs.exports().iter().any(|export| export.id == id);
+        let moved = || {
+            let mut others = self.recorded.values().filter(|recorded| !is_served(recorded.export));
+            others.find(|recorded| recorded.identity.is(&export.identity))
+        };
+        self.recorded.get(&export.id).or_else(moved)
+    }
+
     /// The numbers of file systems that the pool has, by the ids of exports.
-    pub(crate) fn numbers(&self) -> Vec<(u32, u32)> {
-        self.recorded.values().map(|recorded| (recorded.export, recorded.number)).collect()
+    pub(crate) fn numbers(&self, vfs: &Vfs) -> Vec<(u32, u32)> {
+        let number = |export: &Export| Some((export.id, self.record_of(export, vfs)?.number));
+        let served = vfs.exports().iter().filter_map(|export| number(export));
+        self.recorded.values().map(|recorded| (recorded.export, recorded.number)).chain(served).collect()
     }
 
     /// The exports that are other directories than before.
@@ -156,10 +171,13 @@ impl Identities {
     ) -> Result<(), Error> {
         let id = pool.uuid as u64;
         let mut records = self.recorded.clone();
+        // Of a directory that was moved: its next record has its new id.
+        let moved = vfs.exports().iter().filter_map(|export| self.record_of(export, vfs));
+        moved.for_each(|recorded| drop(records.remove(&recorded.export)));
         for (export, configured) in vfs.exports().iter().zip(&settings.exports) {
             let failed = |error| unreadable(export, error);
             let there = export.stamp().map_err(failed)?;
-            let before = self.recorded.get(&export.id).filter(|_| !self.adopted.contains_key(&export.id));
+            let before = self.record_of(export, vfs).filter(|_| !self.adopted.contains_key(&export.id));
             let recorded = before.map_or(0, |recorded| recorded.start);
             let next = next_start(recorded, there, id);
             let written = is_writable(configured)
@@ -201,6 +219,12 @@ fn next_start(recorded: u64, there: Option<Stamp>, pool: u64) -> u64 {
 
 fn is_writable(export: &Configured) -> bool {
     export.clients.iter().any(|rule| rule.access == Access::ReadWrite)
+}
+
+/// Why a directory cannot be served that cannot be looked at.
+fn missing(error: forebay_vfs::Error, expected: Option<&ExportIdentity>) -> String {
+    let expected = expected.map(|it| format!(": expected is {it}, which is not mounted perhaps"));
+    format!("{error}{}", expected.unwrap_or_default())
 }
 
 fn unreadable(export: &Export, error: forebay_vfs::Error) -> Error {
@@ -261,8 +285,8 @@ impl std::fmt::Display for Other<'_> {
             )?,
         }
         match self.mount() {
-            Some(mount) => write!(f, ". Nothing was changed: mount it (`{mount}`), or ")?,
-            None => write!(f, ". Nothing was changed: bring that back, or ")?,
+            Some(mount) => write!(f, "; nothing was changed: mount it (`{mount}`), or ")?,
+            None => write!(f, "; nothing was changed: bring that back, or ")?,
         }
         write!(
             f,

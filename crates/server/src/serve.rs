@@ -84,7 +84,8 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
     let drain = settings.limits.drain_timeout;
     let log = events.clone();
     let mounts = MountWatch::start(&vfs, Box::new(move |export, there| tell_elsewhere(&log, export, there)))?;
-    let serving = Serving { nfs: nfs.clone(), vfs: vfs.clone(), cache, events: events.clone(), sandbox, mounts };
+    let serving =
+        Serving { nfs: nfs.clone(), vfs: vfs.clone(), cache, events: events.clone(), sandbox, mounts };
     let control = Arc::new(Control::new(settings, started, listen.clone(), serving, &running));
     let control_server = forebay_control::Server::start(control.state_dir(), control.clone())?;
     let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();

@@ -102,7 +102,6 @@ impl Export {
 
     /// Writes the count of starts, durably. False: the directory can have none.
     pub fn set_stamp(&self, stamp: Stamp) -> Result<bool> {
-        let _own = self.root.begin_change();
         identity::write_stamp(self.root.path(), stamp)
     }
 

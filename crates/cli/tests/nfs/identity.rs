@@ -268,3 +268,23 @@ fn what_a_client_removed_is_not_set_aside() {
         assert_eq!(std::fs::read(disk.at.join("c")).unwrap(), b"b");
     }
 }
+
+#[test]
+fn a_directory_that_was_moved_gets_what_the_cache_has_for_it() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "ext4", SIZE) else { return };
+    let [before, after] = ["before", "after"].map(|name| disk.at.join(name));
+    std::fs::create_dir(&before).unwrap();
+    let mut server = serve_at(&before).cached().start();
+    dirty(&server, b"f");
+    server.kill();
+    std::fs::rename(&before, &after).unwrap();
+    let config = server.home().join("forebay.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace(before.to_str().unwrap(), after.to_str().unwrap())).unwrap();
+    server.start();
+    server.flush();
+    assert_eq!(std::fs::read(after.join("f")).unwrap(), b"f");
+    assert_eq!(lost(&server), Vec::<serde_json::Value>::new());
+}

@@ -85,7 +85,7 @@ fn look(vfs: &Weak<Vfs>, elsewhere: &Mutex<BTreeMap<u32, String>>, tell: &Tell) 
     for export in vfs.exports() {
         let there = match leads_to(export) {
             Ok(there) => there,
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some(format!("nothing that can be opened ({error})")),
         };
         let before = match &there {
             Some(there) => elsewhere.lock().insert(export.id, there.clone()),

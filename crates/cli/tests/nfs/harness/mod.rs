@@ -14,7 +14,7 @@ pub(crate) use array::Array;
 pub(crate) use calls::{Listed, Page, Place, ReadDone, START, call, status_of};
 pub(crate) use client::{Client, User, user};
 pub(crate) use copies::Copies;
-pub(crate) use disk::LoopDisk;
+pub(crate) use disk::{LoopDisk, serve_at};
 pub(crate) use server::{Serve, Server};
 
 pub(crate) use forebay_wire::nfs3::*;
