@@ -131,7 +131,7 @@ fn described(operation: &Operation) -> String {
         )
     };
     let touched = |object: &LoggedObject| {
-        let LoggedObject { identity, attributes, new } = object;
+        let LoggedObject { identity, attributes, new, .. } = object;
         let made = if new.is_some() { "made" } else { "changed" };
         format!("{}: {} {made}: {attributes:?} {new:?}\n", operation.number, identity.to_name())
     };
