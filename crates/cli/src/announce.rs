@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
-use forebay_config::{Access, ClientRule, Export, Settings, Squash, state_base};
+use forebay_config::{Access, ClientRule, Export, PrivilegedPort, Settings, Squash, state_base};
 use forebay_control::HandleMode;
 use forebay_server::Ready;
 
@@ -26,6 +26,7 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
         // Without privilege everyone acts as this process's user, squashed or not.
         if rustix::process::geteuid().is_root() {
             lines.extend(squashed_out(export));
+            lines.extend(unguarded_root(export));
         }
     }
     let addresses: Vec<String> = listen.iter().map(ToString::to_string).collect();
@@ -58,8 +59,29 @@ fn describe_rule(rule: &ClientRule) -> String {
         Squash::None => "root acts as root".to_owned(),
         Squash::All => format!("everyone acts as {anonymous}"),
     };
-    let port = if rule.privileged_port { ", from ports below 1024" } else { "" };
+    let port = match rule.privileged_port {
+        PrivilegedPort::Always => ", from ports below 1024",
+        PrivilegedPort::Remote if rule.is_local() => "",
+        PrivilegedPort::Remote => ", from ports below 1024 on other hosts",
+        PrivilegedPort::Never => "",
+    };
     format!("to {}: {access}, {squash}{port}", networks.join(", "))
+}
+
+/// Says which users of other hosts can act as root here.
+fn unguarded_root(export: &Export) -> Vec<String> {
+    let unguarded = |rule: &&ClientRule| {
+        rule.squash == Squash::None && rule.privileged_port == PrivilegedPort::Never && !rule.is_local()
+    };
+    let warn = |rule: &ClientRule| {
+        let networks: Vec<String> = rule.networks.iter().map(ToString::to_string).collect();
+        format!(
+            "  warning: every user of {} can act as root in {}; set privileged_port = true, or squash = \"root\"",
+            networks.join(", "),
+            export.path.display()
+        )
+    };
+    export.clients.iter().filter(unguarded).map(warn).collect()
 }
 
 /// Says when a client's root will not be able to write, which surprises whoever mounts as root for a first try.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Context;
-use forebay_config::{LIMITS, Problems, Resolved, Settings, resolve};
+use forebay_config::{LIMITS, PrivilegedPort, Problems, Resolved, Settings, resolve};
 
 use crate::serve_args::ServeArgs;
 use crate::{Exit, announce, logging, output};
@@ -77,7 +77,12 @@ fn describe(settings: &Settings) -> String {
             let _ = writeln!(text, "\n[[export.client]]\nnetworks = {networks:?}");
             let _ = writeln!(text, "access = \"{}\"\nsquash = \"{}\"", rule.access, rule.squash);
             let _ = writeln!(text, "anonuid = {}\nanongid = {}", rule.anonuid, rule.anongid);
-            let _ = writeln!(text, "privileged_port = {}", rule.privileged_port);
+            let _ = writeln!(text, "manage_gids = {}", rule.manage_gids);
+            let _ = match rule.privileged_port {
+                PrivilegedPort::Always => writeln!(text, "privileged_port = true"),
+                PrivilegedPort::Never => writeln!(text, "privileged_port = false"),
+                PrivilegedPort::Remote => writeln!(text, "# privileged_port: for clients on other hosts"),
+            };
         }
     }
     text

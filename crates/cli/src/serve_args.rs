@@ -95,9 +95,13 @@ struct AccessArgs {
     #[arg(long, value_name = "GID", help = format!("Anonymous group [default: {}]", ClientRule::NOBODY),
           value_parser = clap::value_parser!(u32).range(..i64::from(u32::MAX)))]
     anongid: Option<u32>,
-    /// Accept only requests from source ports below 1024
+    /// Accept only requests from source ports below 1024, which users of a client cannot use; false accepts all
+    /// [default: for a server that runs as root, those of clients on other hosts]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    privileged_port: Option<bool>,
+    /// Take a user's groups from this host's user database: AUTH_SYS carries sixteen at most
     #[arg(long)]
-    privileged_port: bool,
+    manage_gids: bool,
 }
 
 #[derive(Debug, Args)]
@@ -166,6 +170,7 @@ impl ServeArgs {
             anonuid: self.access.anonuid,
             anongid: self.access.anongid,
             privileged_port: self.access.privileged_port,
+            manage_gids: self.access.manage_gids,
             limits: self.limits.0,
             log_level: self.log.log_level,
             log_format: self.log.log_format,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 
 use crate::cache;
-use crate::export::{ClientRule, Export, loopback};
+use crate::export::{ClientRule, Export, PrivilegedPort, loopback};
 use crate::file::{Draft, DraftClient, DraftExport};
 use crate::hash::{fnv1a, fold32};
 use crate::listen::{default_listen, is_loopback, overlap};
@@ -202,7 +202,8 @@ fn complete_clients(
             squash: draft.squash.unwrap_or(default.squash),
             anonuid: draft.anonuid.unwrap_or(default.anonuid),
             anongid: draft.anongid.unwrap_or(default.anongid),
-            privileged_port: draft.privileged_port,
+            privileged_port: PrivilegedPort::said(draft.privileged_port),
+            manage_gids: draft.manage_gids,
         });
     }
     if rules.is_empty() {

@@ -1,7 +1,7 @@
 //! Exports: which directory is served under which name, and to whom.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -51,13 +51,24 @@ pub struct ClientRule {
     pub anonuid: u32,
     /// Anonymous group id.
     pub anongid: u32,
-    /// Whether requests have to come from a port below 1024.
-    pub privileged_port: bool,
+    /// Whose requests have to come from a port below 1024.
+    pub privileged_port: PrivilegedPort,
+    /// Whether supplementary groups come from the user database of the server's host, not from the request.
+    pub manage_gids: bool,
 }
 
 impl ClientRule {
     /// User and group that stand for nobody: Linux's overflow ids.
     pub const NOBODY: u32 = 65_534;
+}
+
+impl ClientRule {
+    /// Whether it is for clients on this host only.
+    pub fn is_local(&self) -> bool {
+        self.networks
+            .iter()
+            .all(|network| network.network().is_loopback() && network.broadcast().is_loopback())
+    }
 }
 
 impl Default for ClientRule {
@@ -68,7 +79,45 @@ impl Default for ClientRule {
             squash: Squash::Root,
             anonuid: Self::NOBODY,
             anongid: Self::NOBODY,
-            privileged_port: false,
+            privileged_port: PrivilegedPort::Never,
+            manage_gids: false,
+        }
+    }
+}
+
+/// Whose requests have to come from a port below 1024, which only root of the client's host can use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrivilegedPort {
+    /// Those of all clients.
+    Always,
+    /// Those of clients on other hosts.
+    Remote,
+    /// Nobody's.
+    Never,
+}
+
+impl PrivilegedPort {
+    /// What holds where nothing was said: a server that runs as root can act as any user, so it asks clients on other hosts
+    /// for a port that their users cannot have. Any other server acts as one user.
+    pub fn usual() -> Self {
+        if rustix::process::geteuid().is_root() { Self::Remote } else { Self::Never }
+    }
+
+    /// What was said with true or false, if anything.
+    pub fn said(said: Option<bool>) -> Self {
+        match said {
+            Some(true) => Self::Always,
+            Some(false) => Self::Never,
+            None => Self::usual(),
+        }
+    }
+
+    /// Whether a request from here may pass.
+    pub fn admits(self, from: SocketAddr) -> bool {
+        match self {
+            Self::Always => from.port() < 1024,
+            Self::Remote => from.port() < 1024 || from.ip().to_canonical().is_loopback(),
+            Self::Never => true,
         }
     }
 }
@@ -132,4 +181,26 @@ pub fn parse_networks(text: &str) -> Result<Vec<IpNet>, String> {
         return Err(format!("`{text}` has bits right of its prefix; write {}", network.trunc()));
     }
     Ok(vec![network])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_other_hosts_have_to_be_privileged_unless_said_otherwise() {
+        let from = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (low, high) = (from("192.0.2.1:1023"), from("192.0.2.1:1024"));
+        let here = [from("127.0.0.2:40000"), from("[::1]:40000"), from("[::ffff:127.0.0.1]:40000")];
+        assert!(PrivilegedPort::Remote.admits(low) && !PrivilegedPort::Remote.admits(high));
+        assert!(here.iter().all(|from| PrivilegedPort::Remote.admits(*from)));
+        assert!(
+            PrivilegedPort::Always.admits(low)
+                && !here.iter().any(|from| PrivilegedPort::Always.admits(*from))
+        );
+        assert!(PrivilegedPort::Never.admits(high));
+        assert_eq!(PrivilegedPort::said(Some(true)), PrivilegedPort::Always);
+        assert_eq!(PrivilegedPort::said(Some(false)), PrivilegedPort::Never);
+        assert_eq!(PrivilegedPort::said(None), PrivilegedPort::usual());
+    }
 }

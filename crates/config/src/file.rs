@@ -48,7 +48,8 @@ pub(crate) struct DraftClient {
     pub(crate) squash: Option<Squash>,
     pub(crate) anonuid: Option<u32>,
     pub(crate) anongid: Option<u32>,
-    pub(crate) privileged_port: bool,
+    pub(crate) privileged_port: Option<bool>,
+    pub(crate) manage_gids: bool,
 }
 
 /// Reads the text of a configuration file. `None` when it is not TOML: what the parser recovers then may lack keys,
@@ -130,7 +131,8 @@ fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
         squash: table.parsed("squash", problems, str::parse).map(|squash| squash.value),
         anonuid: table.parsed("anonuid", problems, parse_identity).map(|id| id.value),
         anongid: table.parsed("anongid", problems, parse_identity).map(|id| id.value),
-        privileged_port: table.boolean("privileged_port", problems).is_some_and(|flag| flag.value),
+        privileged_port: table.boolean("privileged_port", problems).map(|flag| flag.value),
+        manage_gids: table.boolean("manage_gids", problems).is_some_and(|flag| flag.value),
     };
     table.finish(problems);
     client

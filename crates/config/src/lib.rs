@@ -18,7 +18,7 @@ mod table;
 mod units;
 
 pub use cache::CacheSettings;
-pub use export::{Access, ClientRule, Export, Squash, anyone, loopback, parse_networks};
+pub use export::{Access, ClientRule, Export, PrivilegedPort, Squash, anyone, loopback, parse_networks};
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};
 pub use problem::{Place, Problem, Problems};

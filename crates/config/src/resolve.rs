@@ -50,8 +50,10 @@ pub struct Flags {
     pub anonuid: Option<u32>,
     /// Anonymous group of the export of `dir`.
     pub anongid: Option<u32>,
-    /// The export of `dir` wants source ports below 1024.
-    pub privileged_port: bool,
+    /// The server's host says which groups a user has, for the export of `dir`.
+    pub manage_gids: bool,
+    /// Whether the export of `dir` wants source ports below 1024.
+    pub privileged_port: Option<bool>,
     /// Limits: key (as in [`LIMITS`]) and text.
     pub limits: Vec<(&'static str, String)>,
     /// Log level.
@@ -167,7 +169,8 @@ fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, proble
         ("--squash", flags.squash.is_some()),
         ("--anonuid", flags.anonuid.is_some()),
         ("--anongid", flags.anongid.is_some()),
-        ("--privileged-port", flags.privileged_port),
+        ("--privileged-port", flags.privileged_port.is_some()),
+        ("--manage-gids", flags.manage_gids),
     ];
     let Some(dir) = &flags.dir else {
         for (flag, _) in about_dir.iter().filter(|(_, given)| *given) {
@@ -203,7 +206,8 @@ fn dir_clients(flags: &Flags, problems: &mut Collector<'_>) -> Vec<DraftClient> 
         || flags.squash.is_some()
         || flags.anonuid.is_some()
         || flags.anongid.is_some()
-        || flags.privileged_port;
+        || flags.privileged_port.is_some()
+        || flags.manage_gids;
     if !described && flags.allow.is_empty() {
         return Vec::new();
     }
@@ -215,6 +219,7 @@ fn dir_clients(flags: &Flags, problems: &mut Collector<'_>) -> Vec<DraftClient> 
         anonuid: flags.anonuid,
         anongid: flags.anongid,
         privileged_port: flags.privileged_port,
+        manage_gids: flags.manage_gids,
     }]
 }
 

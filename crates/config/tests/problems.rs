@@ -6,7 +6,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forebay_config::{Access, Flags, Mode, Place, Portmap, Problem, Resolved, Squash, resolve};
+use forebay_config::{
+    Access, Flags, Mode, Place, Portmap, PrivilegedPort, Problem, Resolved, Squash, resolve,
+};
 use tempfile::TempDir;
 
 /// A directory with `data` and `more` to export and a configuration file in which `@` stands for the directory.
@@ -237,7 +239,8 @@ networks = [\"*\"]
     assert_eq!(export.names().collect::<Vec<_>>(), ["/data", "/"]);
     let rule = export.rule_for("::ffff:10.2.3.4".parse().unwrap()).unwrap();
     assert_eq!((rule.access, rule.squash), (Access::ReadOnly, Squash::All));
-    assert_eq!((rule.anonuid, rule.anongid, rule.privileged_port), (1000, 65534, true));
+    assert_eq!((rule.anonuid, rule.anongid), (1000, 65534));
+    assert_eq!(rule.privileged_port, PrivilegedPort::Always);
     let rule = export.rule_for("2001:db8::1".parse().unwrap()).unwrap();
     assert_eq!((rule.access, rule.squash), (Access::ReadWrite, Squash::Root));
 

@@ -3,14 +3,17 @@
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_config::{Access, ClientRule, Squash};
 use forebay_rpc::Peer;
-use forebay_vfs::{Cred, Creds, Identity};
+use forebay_vfs::{Cred, Identity, Wait};
 use forebay_wire::rpc::{Auth, AuthSys, Gids};
 use smallvec::SmallVec;
 
-use crate::clients::{ClientStats, Clients};
+use crate::clients::ClientStats;
+use crate::dispatch::Stop;
+use crate::service::Shared;
 
 /// A caller after the export's rules.
 #[derive(Clone)]
@@ -32,8 +35,11 @@ struct Key {
 /// Connections share slots by their number; a thread serves few connections at a time.
 const SLOTS: usize = 256;
 
+/// A caller, and until when it is this one; `None`: for as long as the connection lasts.
+type Known = (Key, Caller, Option<Instant>);
+
 thread_local! {
-    static RECENT: RefCell<Vec<Option<(Key, Caller)>>> = RefCell::new(vec![None; SLOTS]);
+    static RECENT: RefCell<Vec<Option<Known>>> = RefCell::new(vec![None; SLOTS]);
 }
 
 /// Whether a flavour is accepted at all; others are answered with AUTH_TOOWEAK before any procedure runs.
@@ -41,14 +47,15 @@ pub(crate) fn accepted(auth: &Auth<'_>) -> bool {
     matches!(auth, Auth::None | Auth::Sys(_))
 }
 
-/// Applies the export's rules to a call. `None` where no rule lets the client in.
+/// Applies the export's rules to a call. `None` where no rule lets the client in. Fails where the user database has to be
+/// asked and `wait` does not allow it, or does not answer.
 pub(crate) fn admit(
-    creds: &Creds,
-    clients: &Clients,
+    shared: &Shared,
     export: &forebay_config::Export,
     peer: &Peer,
     auth: &Auth<'_>,
-) -> Option<Caller> {
+    wait: Wait,
+) -> Result<Option<Caller>, Stop> {
     let sys = match auth {
         Auth::Sys(AuthSys { uid, gid, gids, .. }) => Some((*uid, *gid, *gids)),
         _ => None,
@@ -56,26 +63,35 @@ pub(crate) fn admit(
     let key = Key { peer: peer.id, export: export.id, sys };
     let slot = (peer.id as usize ^ export.id as usize) % SLOTS;
     RECENT.with_borrow_mut(|recent| {
-        if let Some((known, caller)) = &recent[slot]
+        if let Some((known, caller, until)) = &recent[slot]
             && *known == key
+            && until.is_none_or(|until| Instant::now() < until)
         {
-            return Some(caller.clone());
+            return Ok(Some(caller.clone()));
         }
-        let rule = rule_for(export, peer)?;
+        let Some(rule) = rule_for(export, peer) else { return Ok(None) };
+        let mut identity = squash(rule, sys);
+        let mut until = None;
+        let itself = sys.is_some_and(|(uid, ..)| uid == identity.uid) && rule.squash != Squash::All;
+        if rule.manage_gids && itself {
+            let (groups, end) = shared.groups.of(identity.uid, wait)?;
+            identity.groups = groups.iter().map(|gid| safe_group(rule, *gid)).collect();
+            until = Some(end);
+        }
         let caller = Caller {
-            cred: creds.intern(&squash(rule, sys)),
+            cred: shared.vfs.creds.intern(&identity),
             read_only: rule.access == Access::ReadOnly,
-            client: clients.get(peer.addr.ip()),
+            client: shared.clients.get(peer.addr.ip()),
         };
-        recent[slot] = Some((key, caller.clone()));
-        Some(caller)
+        recent[slot] = Some((key, caller.clone(), until));
+        Ok(Some(caller))
     })
 }
 
 /// The rule that lets a client use an export, if any.
 pub(crate) fn rule_for<'a>(export: &'a forebay_config::Export, peer: &Peer) -> Option<&'a ClientRule> {
     let rule = export.rule_for(peer.addr.ip())?;
-    (!rule.privileged_port || peer.addr.port() < 1024).then_some(rule)
+    rule.privileged_port.admits(peer.addr).then_some(rule)
 }
 
 /// The networks of the rule by which a client at `address` may use an export, for the EXPORT listing; `None` if it may
@@ -88,13 +104,20 @@ fn squash(rule: &ClientRule, sys: Option<(u32, u32, Gids)>) -> Identity {
     let nobody = || Identity { uid: rule.anonuid, gid: rule.anongid, groups: SmallVec::new() };
     let Some((uid, gid, gids)) = sys else { return nobody() };
     // The largest number is nobody's id: to the system it means "leave it", which would be the server's own.
-    let nobodys = |id: u32| id == u32::MAX || id == 0 && rule.squash == Squash::Root;
-    if rule.squash == Squash::All || nobodys(uid) {
+    if rule.squash == Squash::All || is_nobodys(rule, uid) {
         return nobody();
     }
-    // A member of group 0 must not get through with it either.
-    let safe = |gid: u32| if nobodys(gid) { rule.anongid } else { gid };
-    Identity { uid, gid: safe(gid), groups: gids.as_slice().iter().map(|gid| safe(*gid)).collect() }
+    let groups = gids.as_slice().iter().map(|gid| safe_group(rule, *gid)).collect();
+    Identity { uid, gid: safe_group(rule, gid), groups }
+}
+
+fn is_nobodys(rule: &ClientRule, id: u32) -> bool {
+    id == u32::MAX || id == 0 && rule.squash == Squash::Root
+}
+
+/// A member of group 0 must not get through with it either.
+fn safe_group(rule: &ClientRule, gid: u32) -> u32 {
+    if is_nobodys(rule, gid) { rule.anongid } else { gid }
 }
 
 /// The address a reply cache entry belongs to: the client, whatever connection it uses.

@@ -11,6 +11,7 @@ mod change;
 mod clients;
 mod convert;
 mod dispatch;
+mod groups;
 mod limits;
 mod list;
 mod look;

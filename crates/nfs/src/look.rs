@@ -79,10 +79,11 @@ impl Shared {
         object: &FileHandle,
         answer: impl FnOnce(Caller, &Export, &Known) -> Option<T>,
     ) -> Result<T, Stop> {
-        let answered = self.vfs.known(object.as_bytes(), |export, known| match self.admit(call, export) {
-            Ok(caller) => answer(caller, export, known).map(Ok),
-            Err(stop) => Some(Err(stop)),
-        });
+        let answered =
+            self.vfs.known(object.as_bytes(), |export, known| match self.admit(call, export, Wait::No) {
+                Ok(caller) => answer(caller, export, known).map(Ok),
+                Err(stop) => Some(Err(stop)),
+            });
         answered.unwrap_or(Err(Stop::Later))
     }
 

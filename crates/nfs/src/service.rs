@@ -18,6 +18,7 @@ use crate::answer::Answer;
 use crate::caller::{self, Caller};
 use crate::clients::{ClientStats, Clients};
 use crate::dispatch::{Call, Route, Stop, failure, route, success};
+use crate::groups::Groups;
 use crate::mount::Mounts;
 use crate::read::{Pending, TriedRead};
 use crate::refusals::{Refusal, Refusals, Tell};
@@ -69,6 +70,7 @@ pub(crate) struct Shared {
     pub(crate) mounts: Mounts,
     pub(crate) stats: Stats,
     pub(crate) refusals: Refusals,
+    pub(crate) groups: Groups,
 }
 
 impl Nfs {
@@ -82,6 +84,7 @@ impl Nfs {
             mounts: Mounts::default(),
             stats: Stats::default(),
             refusals: Refusals::new(config.refused),
+            groups: Groups::default(),
         });
         let pool = || {
             let shared = shared.clone();
@@ -357,16 +360,16 @@ impl Shared {
     /// The object `handle` names and the caller, if the export's rules admit it.
     pub(crate) fn at(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
         let target = self.vfs.target(handle.as_bytes(), wait)?;
-        let caller = self.admit(call, &target.export)?;
+        let caller = self.admit(call, &target.export, wait)?;
         Ok(At { target, caller })
     }
 
     /// The caller, if the export's rules admit it.
-    pub(crate) fn admit(&self, call: &Call<'_>, export: &Export) -> Result<Caller, Stop> {
+    pub(crate) fn admit(&self, call: &Call<'_>, export: &Export, wait: Wait) -> Result<Caller, Stop> {
         let export = self.exports.iter().find(|known| known.id == export.id);
         let export = export.ok_or(Stop::Fail(Nfsstat3::Stale))?;
-        caller::admit(&self.vfs.creds, &self.clients, export, call.peer, &call.header.cred)
-            .ok_or_else(|| self.refuse(export, call.peer))
+        let caller = caller::admit(self, export, call.peer, &call.header.cred, wait)?;
+        caller.ok_or_else(|| self.refuse(export, call.peer))
     }
 }
 

@@ -175,6 +175,53 @@ fn privileged_ports_where_they_are_asked_for() {
     assert_eq!(refusals(&server), ["port"]);
 }
 
+/// Users of other hosts are root here if neither their root is squashed nor their port is looked at.
+#[test]
+fn a_server_of_root_asks_other_hosts_for_ports_of_root() {
+    needs_root!();
+    let (asks, warns) = ("from ports below 1024 on other hosts", "can act as root in");
+    for (flags, expected) in [
+        (&["--allow", "192.0.2.0/24"][..], (true, false)),
+        (&["--allow", "192.0.2.0/24", "--squash", "none"], (true, false)),
+        (&["--allow", "192.0.2.0/24", "--squash", "none", "--privileged-port=false"], (false, true)),
+        (&["--allow", "192.0.2.0/24", "--privileged-port=false"], (false, false)),
+        (&["--squash", "none"], (false, false)),
+    ] {
+        let mut server = Serve::new().flags(flags).start();
+        server.signal(rustix::process::Signal::TERM);
+        let said = server.wait().1;
+        assert_eq!((said.contains(asks), said.contains(warns)), expected, "{flags:?}: {said}");
+    }
+}
+
+/// Clients on this host may use any port, unless it is said otherwise.
+#[test]
+fn loopback_may_use_any_port() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    c.attr(&root);
+}
+
+/// The groups are those of this host's user database, however many or few the request has.
+#[test]
+fn groups_of_the_user_database_count_where_they_are_managed() {
+    needs_root!();
+    let server = Serve::unsquashed().flags(&["--manage-gids"]).start_on(|data| {
+        std::fs::write(data.join("f"), "text").unwrap();
+        std::os::unix::fs::chown(data.join("f"), Some(0), Some(4321)).unwrap();
+        std::fs::set_permissions(data.join("f"), PermissionsExt::from_mode(0o640)).unwrap();
+    });
+    // A user that the database does not know says that it is in the file's group.
+    let mut c = server.connect().acting_as(user(3_000_000, 3_000_000, &[4321]));
+    let root = c.root();
+    let file = c.find(&root, b"f");
+    assert_eq!(c.read(&file, 0, 4).status(), Nfsstat3::Acces);
+    // Its primary group is the one that it says.
+    c.user = user(3_000_000, 4321, &[]);
+    assert_eq!(c.read(&file, 0, 4).unwrap().data, b"text");
+}
+
 /// The reasons of the events about clients that were refused.
 fn refusals(server: &Server) -> Vec<String> {
     let events = server.ask(&["events", "--json"]);

@@ -1,0 +1,180 @@
+//! The groups of a user as this host's user database has them, in place of the sixteen that AUTH_SYS can carry
+//! (`manage_gids`, as of rpc.mountd).
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_lock::Mutex;
+use forebay_vfs::Wait;
+use forebay_wire::nfs3::Nfsstat3;
+
+use crate::dispatch::Stop;
+
+/// An answer of the database counts for so long.
+const COUNTS: Duration = Duration::from_secs(300);
+/// Users remembered.
+const MOST: usize = 4096;
+/// Questions under way at once: a database that does not answer keeps no more workers than these.
+const AT_ONCE: usize = 4;
+
+/// Asks the database for a user's groups. A user that it does not know has none.
+type Lookup = fn(u32) -> io::Result<Vec<u32>>;
+
+/// The groups of a user, and until when they count.
+pub(crate) type Found = (Arc<[u32]>, Instant);
+
+/// The users asked for lately.
+pub(crate) struct Groups {
+    lookup: Lookup,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: HashMap<u32, Found>,
+    asking: HashSet<u32>,
+}
+
+impl Default for Groups {
+    fn default() -> Self {
+        Self { lookup, state: Mutex::default() }
+    }
+}
+
+impl Groups {
+    /// The groups of a user. Without leave to wait, [`Stop::Later`] unless they are known. NFS3ERR_JUKEBOX while the
+    /// database fails or is slow: the client asks again.
+    pub(crate) fn of(&self, user: u32, wait: Wait) -> Result<Found, Stop> {
+        let mut state = self.state.lock();
+        if let Some(found) = state.known.get(&user).filter(|(_, until)| Instant::now() < *until) {
+            return Ok(found.clone());
+        }
+        if wait == Wait::No {
+            return Err(Stop::Later);
+        }
+        if state.asking.len() >= AT_ONCE || !state.asking.insert(user) {
+            return Err(Stop::Fail(Nfsstat3::Jukebox));
+        }
+        drop(state);
+        let answer = (self.lookup)(user);
+        let mut state = self.state.lock();
+        state.asking.remove(&user);
+        let groups = answer.map_err(|error| {
+            tracing::warn!(user, %error, "the user database does not tell the groups of a user");
+            Stop::Fail(Nfsstat3::Jukebox)
+        })?;
+        let now = Instant::now();
+        if state.known.len() >= MOST {
+            state.known.retain(|_, (_, until)| now < *until);
+        }
+        if state.known.len() >= MOST {
+            state.known.clear();
+        }
+        let found = (Arc::from(groups), now + COUNTS);
+        state.known.insert(user, Found::clone(&found));
+        Ok(found)
+    }
+}
+
+/// Bytes for the strings of a passwd entry, doubled as needed.
+const ENTRY: usize = 1024;
+/// More bytes than these are no passwd entry.
+const LARGEST_ENTRY: usize = 1 << 20;
+/// Groups asked for at first.
+const SOME: usize = 64;
+
+/// Asks the database (getpwuid_r(3), getgrouplist(3)); may take long.
+fn lookup(user: u32) -> io::Result<Vec<u32>> {
+    let mut strings = vec![0u8; ENTRY];
+    loop {
+        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut found = std::ptr::null_mut();
+        // SAFETY: entry and strings are valid for writes of their lengths, which is what the call is told.
+        let error = unsafe {
+            libc::getpwuid_r(user, entry.as_mut_ptr(), strings.as_mut_ptr().cast(), strings.len(), &mut found)
+        };
+        match error {
+            0 if found.is_null() => return Ok(Vec::new()),
+            0 => {
+                // SAFETY: the call has filled in the entry, whose name lies in `strings`, terminated by NUL.
+                let (name, group) = unsafe {
+                    let entry = entry.assume_init_ref();
+                    (CStr::from_ptr(entry.pw_name), entry.pw_gid)
+                };
+                return Ok(groups_of(name, group));
+            }
+            libc::ERANGE if strings.len() < LARGEST_ENTRY => strings.resize(2 * strings.len(), 0),
+            libc::ENOENT | libc::ESRCH => return Ok(Vec::new()),
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+fn groups_of(name: &CStr, group: u32) -> Vec<u32> {
+    let mut groups = vec![0u32; SOME];
+    loop {
+        let mut count = groups.len() as libc::c_int;
+        // SAFETY: the name is a C string; groups is valid for writes of `count` numbers.
+        let fits = unsafe { libc::getgrouplist(name.as_ptr(), group, groups.as_mut_ptr(), &mut count) } >= 0;
+        let count = count.max(0) as usize;
+        if fits || count <= groups.len() {
+            groups.truncate(count);
+            return groups;
+        }
+        groups.resize(count, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_database_is_asked_once_and_never_on_an_event_loop() {
+        let groups = Groups { lookup: |user| Ok((user..user + 40).collect()), state: Mutex::default() };
+        assert_eq!(groups.of(7, Wait::No).unwrap_err(), Stop::Later);
+        let (found, _) = groups.of(7, Wait::Yes).unwrap();
+        assert_eq!(found.len(), 40, "more than AUTH_SYS carries");
+        assert_eq!(groups.of(7, Wait::No).unwrap().0, found);
+        for user in 0..2 * MOST as u32 {
+            groups.of(user, Wait::Yes).unwrap();
+        }
+        assert!(groups.state.lock().known.len() <= MOST);
+    }
+
+    #[test]
+    fn a_database_that_fails_grants_nothing() {
+        let groups = Groups { lookup: |_| Err(io::ErrorKind::TimedOut.into()), state: Mutex::default() };
+        assert_eq!(groups.of(7, Wait::Yes).unwrap_err(), Stop::Fail(Nfsstat3::Jukebox));
+        groups.state.lock().asking.extend(0..AT_ONCE as u32);
+        let groups = Groups { lookup: |_| Ok(Vec::new()), ..groups };
+        assert_eq!(
+            groups.of(7, Wait::Yes).unwrap_err(),
+            Stop::Fail(Nfsstat3::Jukebox),
+            "too many ask already"
+        );
+    }
+
+    #[test]
+    fn groups_are_those_of_this_host() {
+        for user in [0, 1, 65534] {
+            let output = Command::new("id").args(["-G", &user.to_string()]).output().unwrap();
+            if !output.status.success() {
+                continue;
+            }
+            let text = String::from_utf8(output.stdout).unwrap();
+            let mut told: Vec<u32> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+            let mut found = lookup(user).unwrap();
+            told.sort_unstable();
+            found.sort_unstable();
+            assert_eq!(found, told, "user {user}");
+        }
+        assert_eq!(lookup(4_000_000_000).unwrap(), [0u32; 0], "nobody has this number");
+    }
+}
