@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, ensure};
 
 use crate::{
-    documents,
+    boot, documents,
     process::{command, line, lines, output, root, run, target_dir, within},
     quota, readme,
     server::{Kind, Server},
@@ -100,6 +100,8 @@ pub(crate) fn all() -> Vec<Step> {
     steps.push(step("untar", untar::check));
     // Where this machine's kernel has no quotas, the guest's has.
     steps.push(step("quota", quota::check));
+    // The shipped unit under systemd.
+    steps.push(step("boot", boot::check));
     steps
 }
 

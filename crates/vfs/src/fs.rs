@@ -99,9 +99,9 @@ impl Filesystem {
                 Mode::empty(),
             )
         };
-        let kernel_handles = sys::name_to_handle(root, c"")
-            .and_then(|handle| sys::open_by_handle(root, &handle, libc::O_PATH))
-            .is_ok();
+        let opened = sys::name_to_handle(root, c"")
+            .and_then(|handle| sys::open_by_handle(root, &handle, libc::O_PATH));
+        let kernel_handles = has_handles(opened.map(drop))?;
         let identity = |root: &OwnedFd| match kernel_handles {
             true => Ok(sys::name_to_handle(root, c"")?),
             false => locate::identity(root),
@@ -518,6 +518,25 @@ fn fine_times(root: &OwnedFd) -> bool {
     })
 }
 
+/// Whether the file system has handles that this process may open, by what came of opening one. Clients' handles depend on it, so
+/// an error that says neither yes nor no ends the start.
+fn has_handles(opened: rustix::io::Result<()>) -> Result<bool> {
+    match opened {
+        Ok(()) => Ok(true),
+        // Without CAP_DAC_READ_SEARCH; a file system without handles, or with such as lead nowhere or are too long.
+        Err(
+            Errno::PERM
+            | Errno::ACCESS
+            | Errno::NOSYS
+            | Errno::OPNOTSUPP
+            | Errno::STALE
+            | Errno::OVERFLOW
+            | Errno::INVAL,
+        ) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Opens a directory to be exported.
 pub(crate) fn open_root(path: &std::path::Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -527,4 +546,20 @@ pub(crate) fn open_root(path: &std::path::Path) -> Result<OwnedFd> {
 /// Fails unless `object` is a directory.
 pub(crate) fn require_dir(object: &Object) -> Result<()> {
     if object.kind() == FileType::Directory { Ok(()) } else { Err(Error::Os(Errno::NOTDIR)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_says_nothing_of_handles_is_not_taken_for_none() {
+        assert!(has_handles(Ok(())).unwrap());
+        for errno in [Errno::PERM, Errno::OPNOTSUPP, Errno::STALE] {
+            assert!(!has_handles(Err(errno)).unwrap(), "{errno}");
+        }
+        for errno in [Errno::IO, Errno::NOMEM, Errno::MFILE] {
+            assert!(has_handles(Err(errno)).is_err(), "{errno}");
+        }
+    }
 }

@@ -65,14 +65,32 @@ enum Notice {
 }
 
 impl Watch {
-    /// Watches the file system that `path` is on. `None` where the kernel or the want of CAP_SYS_ADMIN does not allow it.
+    /// Watches the file system that `path` is on. `None` where the kernel, the file system or the want of CAP_SYS_ADMIN does not
+    /// allow it, and after any other error, which is logged.
     pub fn open(path: &Path) -> Option<Self> {
-        let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+        match Self::try_open(path) {
+            Ok(watch) => Some(watch),
+            Err(errno) => {
+                if !is_absent(errno) {
+                    tracing::warn!(
+                        "the kernel does not tell of changes in {} (fanotify: {errno}): fewer answers come from memory; see fanotify(7) \
+                         for its limits",
+                        path.display()
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    fn try_open(path: &Path) -> Result<Self, Errno> {
+        let last = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+        let path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
         let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
         // SAFETY: plain integers.
         let queue = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) };
         if queue < 0 {
-            return None;
+            return Err(last());
         }
         // SAFETY: the call just returned this descriptor and nobody else owns it.
         let queue = unsafe { OwnedFd::from_raw_fd(queue) };
@@ -80,13 +98,11 @@ impl Watch {
         // SAFETY: a live descriptor, plain integers and a C string.
         let marked =
             unsafe { libc::fanotify_mark(queue.as_raw_fd(), mark, EVENTS, libc::AT_FDCWD, path.as_ptr()) };
-        let server = i32::try_from(std::process::id()).ok()?;
-        (marked == 0).then_some(Watch {
-            queue,
-            reading: Mutex::default(),
-            noticed: AtomicU64::new(0),
-            server,
-        })
+        if marked != 0 {
+            return Err(last());
+        }
+        let server = i32::try_from(std::process::id()).map_err(|_| Errno::INVAL)?;
+        Ok(Watch { queue, reading: Mutex::default(), noticed: AtomicU64::new(0), server })
     }
 
     /// How many notifications of what others did were read.
@@ -123,6 +139,14 @@ impl Watch {
         }
         false
     }
+}
+
+/// Whether an error means that there are no such notifications. PERM: no CAP_SYS_ADMIN (a filter that forbids the call is told of
+/// elsewhere). NOSYS and INVAL: the kernel does not know them. OPNOTSUPP, XDEV and NODEV: the file system has no ids.
+fn is_absent(errno: Errno) -> bool {
+    let known =
+        [Errno::PERM, Errno::NOSYS, Errno::INVAL, Errno::OPNOTSUPP, Errno::XDEV, Errno::NODEV, Errno::NOENT];
+    known.contains(&errno)
 }
 
 fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
