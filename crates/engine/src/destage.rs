@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::event::Event;
 use crate::lane::{Lane, Lanes};
 use crate::object::{Object, State};
-use crate::pace::{Load, Pace};
+use crate::pace::{FULL, Load, Pace};
 use crate::segments::LogUse;
 use crate::wait::Gate;
 use crate::{Error, Result};
@@ -66,19 +66,18 @@ struct Mark {
 }
 
 impl Engine {
-    /// How full the log is: 1 is its share of the pool, and there may be a little more.
+    /// How full the log is: 1 is its share of the pool, which overwritten blocks may exceed.
     /// What volumes in trouble keep dirty counts for these only; others share the rest.
     pub(crate) fn log_load(&self, lane: &Lane) -> Load {
         let LogUse { segments, share, dirty, left } = self.segments.log_use();
         let (share, slots) = (share.max(1) as f64, self.slots() as f64);
         let set_apart = if lane.is_troubled() { 0 } else { self.destager.lanes.troubled_blocks() };
         let dirty = dirty.saturating_sub(set_apart) as f64 / (share * slots - set_apart as f64).max(slots);
-        // With what was overwritten it may outgrow its share, by a fifth: half full is the share itself.
-        let space = segments as f64 / share * 2.0 - 1.5;
+        let space = segments as f64 / share;
         // The last unused ones are for what has to be moved, or the tail could never pass.
         let last = self.destager.lanes.any_troubled() && self.segments.unused_everywhere() < RESERVE;
-        let space = if last { f64::max(space, 1.0) } else { space };
-        Load { dirty, space, freed: left * self.slots() as u64 }
+        let space = if last { space.max(FULL) } else { space };
+        Load { dirty, space, share: share * slots, freed: left * slots }
     }
 
     /// Seconds since the oldest dirty data was written.

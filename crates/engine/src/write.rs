@@ -12,6 +12,7 @@ use crate::io::{BackingError, Time};
 use crate::leaf::{Entry, Page};
 use crate::log::{Placed, Whose};
 use crate::object::{Busy, Object, Source, State, blocks};
+use crate::pace::Wanted;
 use crate::service::STREAM;
 use crate::{Error, Result, Seq};
 
@@ -43,8 +44,8 @@ enum Blocked {
     Busy,
     /// Contents of a partly overwritten block are not in memory.
     Load(u64),
-    /// Too much is dirty.
-    Pace,
+    /// Too much is dirty: so many blocks have to wait for their turn.
+    Pace(Wanted),
     /// Not for the log.
     Direct,
 }
@@ -155,7 +156,11 @@ impl Engine {
                         }
                     }
                 }
-                Blocked::Pace => self.destager.pace.wait(self, &object.lane).await,
+                Blocked::Pace(wanted) => {
+                    if self.destager.pace.wait(self, &object.lane, wanted).await {
+                        write.paced = None;
+                    }
+                }
                 Blocked::Room => {
                     let ready = || self.log.has_room(write.data.len().div_ceil(BLOCK) + 1).then_some(());
                     self.log.until(ready).await;
@@ -235,13 +240,14 @@ impl Engine {
             let lane = &object.lane;
             // It need not wait for room that nothing makes.
             let new = if self.is_set_apart(lane) { 0 } else { new };
-            if !self.destager.pace.admits(&lane.room, &self.log_load(lane), new, all) {
+            let wanted = Wanted { new, all };
+            if !self.destager.pace.admits(&lane.room, &self.log_load(lane), wanted, || self.env.clock.now()) {
                 // Where destaging sets the pace, a stream is through sooner without the log.
                 if stream {
                     return Ok(Err(Blocked::Direct));
                 }
                 self.destager.lanes.press();
-                return Ok(Err(Blocked::Pace));
+                return Ok(Err(Blocked::Pace(wanted)));
             }
             write.paced = None;
         }

@@ -18,6 +18,7 @@ mod given_up;
 mod gone;
 mod memory;
 mod notes;
+mod pressure;
 mod removal;
 mod repair;
 mod stop;

@@ -102,6 +102,18 @@ impl Inner {
         }
     }
 
+    /// The part of the log's oldest segment that does not keep it any more: its dirty blocks become fewer.
+    pub(super) fn leaving(&mut self) -> f64 {
+        let Some((id, dirty)) = self.log.front().and_then(|id| Some((*id, self.table.get(id)?.dirty))) else {
+            return 0.0;
+        };
+        if self.oldest.0 != id {
+            self.oldest = (id, dirty);
+        }
+        // Until it is sealed more of it may become dirty.
+        1.0 - f64::from(dirty) / f64::from(self.oldest.1.max(dirty).max(1))
+    }
+
     /// Of these copies the one whose device is being removed or has the fewest unused segments: clean ones are to fill all
     /// devices.
     fn fullest(&self, legs: &[Place]) -> Option<Place> {

@@ -16,7 +16,8 @@ impl Segments {
     pub(crate) fn log_use(&self) -> LogUse {
         let mut inner = self.inner.lock();
         inner.advance();
-        LogUse { segments: inner.log.len(), share: inner.log_share(), dirty: inner.dirty, left: inner.left }
+        let left = inner.left as f64 + inner.leaving();
+        LogUse { segments: inner.log.len(), share: inner.log_share(), dirty: inner.dirty, left }
     }
 
     /// How many segments the log has from this one on.
@@ -25,10 +26,10 @@ impl Segments {
         log.iter().position(|other| *other == id).map_or(0, |at| log.len() - at)
     }
 
-    /// The oldest segment of the log, if the log has nearly outgrown its share and a quarter of it is of no use any more.
-    /// Not earlier: what will soon be destaged need not be written again.
+    /// The oldest segment of the log, if the log has outgrown its share and a sixth of it is not dirty any more. Not
+    /// earlier: the longer the log, the fewer blocks of its oldest segment are still dirty and have to be written again.
     pub(crate) fn worth_compacting(&self, slots: usize) -> Option<(SegmentId, Segment)> {
-        let segment = self.worth_moving(slots, 4, 0)?;
+        let segment = self.worth_moving(23, slots, 6, 0)?;
         Some(segment).filter(|(_, segment)| segment.holds == 0 && segment.dirty > 0)
     }
 
@@ -36,16 +37,23 @@ impl Segments {
     /// of dirty blocks has of other things. And so is that it keeps all clean segments from being evicted, while fewer than
     /// `spare` segments of a device are unused.
     pub(crate) fn worth_passing(&self, slots: usize, spare: usize) -> Option<(SegmentId, Segment)> {
-        self.worth_moving(slots, 16, spare)
+        self.worth_moving(18, slots, 16, spare)
     }
 
-    fn worth_moving(&self, slots: usize, part: usize, spare: usize) -> Option<(SegmentId, Segment)> {
+    /// The oldest segment of a log of `from` twentieths of its share or more, of which one part in `part` is not dirty.
+    fn worth_moving(
+        &self,
+        from: usize,
+        slots: usize,
+        part: usize,
+        spare: usize,
+    ) -> Option<(SegmentId, Segment)> {
         let mut inner = self.inner.lock();
         inner.advance();
         let (used, share) = (inner.log.len(), inner.log_share());
         let dirty = usize::try_from(inner.dirty).unwrap_or(usize::MAX);
         let id = *inner.log.front()?;
-        let outgrown = used * 10 >= share * 9 && dirty <= used * slots / part * (part - 1);
+        let outgrown = used * 20 >= share * from && dirty <= used * slots / part * (part - 1);
         if !outgrown && !inner.is_in_the_way(id, spare) {
             return None;
         }

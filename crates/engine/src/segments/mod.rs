@@ -94,6 +94,8 @@ struct Inner {
     log: VecDeque<SegmentId>,
     /// Segments that have left the log since start.
     left: u64,
+    /// The log's oldest segment, and how many dirty blocks it had when it became that.
+    oldest: (SegmentId, u32),
     fifo: BTreeMap<Order, SegmentId>,
     /// Segments not in use, by device; the last is used first.
     free: Vec<Vec<u32>>,
@@ -134,8 +136,8 @@ pub(crate) struct LogUse {
     pub(crate) share: usize,
     /// Blocks that the backing store does not have yet.
     pub(crate) dirty: u64,
-    /// Segments that have left it since start.
-    pub(crate) left: u64,
+    /// Segments that have left it since start, and the part of the oldest one that keeps it no longer.
+    pub(crate) left: f64,
 }
 
 /// A segment just opened.

@@ -186,11 +186,25 @@ impl Backing for Store {
         state.assert_apart(object, &(offset..offset + data.len() as u64));
         let number = state.number();
         self.executor.note(offset ^ forebay_engine::format::content_hash(&data));
+        let now = self.executor.time();
+        let turn = state.array.as_mut().map(|(each, free)| {
+            *free = now.max(*free) + *each + *each / 100 * (data.len() / BLOCK) as u32;
+            *free - now
+        });
         state.under_way.insert(number, Write { object: object.clone(), offset, data });
         let volume = state.volume(object);
         drop(state);
-        let writing =
-            self.sticky((volume, Stuck::Write), 2, move |store, state| store.write_now(state, number));
+        let write = move |store: &Store| {
+            store.sticky((volume, Stuck::Write), 2, move |store, state| store.write_now(state, number))
+        };
+        let store = self.clone();
+        let writing: Io<_> = match turn {
+            Some(turn) => Box::pin(async move {
+                store.executor.sleep(turn).await;
+                write(&store).await
+            }),
+            None => write(self),
+        };
         // A part of it may be there from now on.
         self.executor.mark();
         writing

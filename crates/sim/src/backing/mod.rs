@@ -83,6 +83,8 @@ struct State {
     disowned: Vec<(Key, Disowned)>,
     /// Whoever asks for anything makes a mistake.
     closed: bool,
+    /// Time for a write of an array that carries out one after another, and when the last write ends.
+    array: Option<(Duration, Duration)>,
 }
 
 struct Write {
@@ -105,6 +107,7 @@ impl Store {
             under_way: BTreeMap::new(),
             disowned: Vec::new(),
             closed: false,
+            array: None,
         };
         Store { executor: executor.clone(), hits: hits.clone(), state: Arc::new(Mutex::new(state)) }
     }
@@ -112,6 +115,11 @@ impl Store {
     /// Makes everything take `factor` times as long, for good.
     pub fn slow_down(&self, factor: u32) {
         self.state.lock().base *= factor;
+    }
+
+    /// Carries out one write after another from now on: each takes `each`, and a hundredth of that for each of its blocks.
+    pub fn set_array(&self, each: Option<Duration>) {
+        self.state.lock().array = each.map(|each| (each, Duration::ZERO));
     }
 
     /// Divides it into volumes, none of which misbehaves.
