@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::fs::{Filesystem, Scheme};
 use crate::lost::{About, Lost, LostFile, Why, path_of};
 use crate::object::Object;
 use crate::sys::KernelHandle;
-use crate::table::Budget;
+use crate::table::{Budget, CountedFd};
 
 /// How often a file is looked for by its names before it is taken for gone: it may be renamed while the tree is walked.
 const WALKS: usize = 3;
@@ -75,6 +76,8 @@ struct Written {
     object: Arc<Object>,
     /// [`Uncommitted::errors`](crate::uncommitted::Uncommitted::errors) from before the first write.
     errors: u64,
+    /// What it is written with, so that it stays open.
+    writer: Option<Arc<CountedFd>>,
 }
 
 impl Store {
@@ -151,7 +154,7 @@ impl Inner {
         }
         let object = found.map_err(|error| self.gone_for_good(fs, key, error))?;
         let errors = object.uncommitted.errors();
-        Ok(Place::File(Written { fs: fs.clone(), object, errors }))
+        Ok(Place::File(Written { fs: fs.clone(), object, errors, writer: None }))
     }
 
     /// Whether a client has removed a name of an object, as far as the server or its log knows.
@@ -169,10 +172,13 @@ impl Inner {
         change: impl FnOnce(&Written) -> Result<()>,
         lost: impl FnOnce() -> std::io::Result<()>,
     ) -> BackingResult<()> {
-        let written = match self.find(key)? {
+        let mut written = match self.find(key)? {
             Place::File(written) => written,
             Place::Lost => return lost().map_err(state_error),
         };
+        if written.writer.is_none() {
+            written.writer = written.object.opened_writer(&self.budget);
+        }
         self.written.lock().entry(key.clone()).or_insert_with(|| written.clone());
         let _own = written.fs.hidden_change(&written.object);
         change(&written).map_err(|error| self.gone_for_good(&written.fs, key, error))
@@ -247,6 +253,15 @@ impl Inner {
                 linked.cache.alive();
             }
         }
+        let objects: Vec<_> = taken
+            .iter()
+            .filter_map(|found| match found {
+                Ok(Place::File(written)) => Some(written.object.clone()),
+                _ => None,
+            })
+            .collect();
+        drop(taken);
+        objects.iter().for_each(|object| object.rest());
         results
     }
 }
@@ -319,7 +334,7 @@ impl Backing for Store {
                 let mut done = 0;
                 while done < data.len() {
                     // Some is written, or there is an error.
-                    done += write_full(fd, &data[done..], offset + done as u64)?.max(1);
+                    done += write_full(fd.as_fd(), &data[done..], offset + done as u64)?.max(1);
                 }
                 Ok(())
             };

@@ -1,5 +1,6 @@
 //! READ, WRITE and changes of size with the cache in between.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use forebay_disk::block_on;
@@ -227,7 +228,8 @@ impl Vfs {
         let fd = target.object.writer(&self.budget, true)?;
         let direct = block_on(engine.begin_direct(cached, write.offset, len)).map_err(from_cache)?;
         let own = target.export.fs.own_change(&target.object);
-        let written = self.act_as(write.cred).and_then(|_acting| write_full(fd, write.data, write.offset));
+        let written =
+            self.act_as(write.cred).and_then(|_acting| write_full(fd.as_fd(), write.data, write.offset));
         drop(own);
         let done = written.as_ref().ok().map(|len| (write.offset, &write.data[..*len]));
         let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);

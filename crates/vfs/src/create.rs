@@ -13,10 +13,10 @@ use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::given;
-use crate::object::Object;
+use crate::object::{GoodFor, Object};
 use crate::oplog::{self, Access, Did, Rights, binding};
 use crate::set_attr::timespec;
-use crate::sys::{KernelHandle, proc_path};
+use crate::sys::{self, KernelHandle, proc_path};
 use crate::under_way::{self, Asked};
 use crate::verdicts::want;
 
@@ -58,21 +58,24 @@ fn verifier_times(verifier: [u8; 8]) -> (Time, Time) {
     (half(0), half(4))
 }
 
-/// Makes a regular file; returns also what of its attributes is still to be set.
-fn open_new(dir: &Object, name: &[u8], how: Create) -> Result<(OwnedFd, SetAttr)> {
+/// Makes a regular file; returns also what of its attributes is still to be set. The descriptor is for reading only if `to_read`
+/// says that this is enough, and the kernel allows it.
+fn open_new(dir: &Object, name: &[u8], how: Create, to_read: bool) -> Result<(OwnedFd, GoodFor, SetAttr)> {
     let set = match how {
         Create::Unchecked(set) | Create::Guarded(set) => set,
         Create::Exclusive(verifier) => {
             let (atime, mtime) = verifier_times(verifier);
             if let Some(file) = open_new_with_times(dir, name, atime, mtime)? {
-                return Ok((file, SetAttr::default()));
+                return Ok((file, GoodFor::ToWrite, SetAttr::default()));
             }
             SetAttr { atime: SetTime::To(atime), mtime: SetTime::To(mtime), ..SetAttr::default() }
         }
     };
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let (access, made) =
+        if to_read { (OFlags::RDONLY, GoodFor::ToRead) } else { (OFlags::RDWR, GoodFor::ToWrite) };
+    let flags = OFlags::CREATE | OFlags::EXCL | access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(set.mode.unwrap_or(0) & 0o7777);
-    Ok((rustix::fs::openat(dir.path(), name, flags, mode)?, set))
+    Ok((rustix::fs::openat(dir.path(), name, flags, mode)?, made, set))
 }
 
 /// Makes a file that has its times before its name: after a crash at any instant, a client that asks again with the same
@@ -149,17 +152,24 @@ impl Vfs {
     }
 
     fn create_new(&self, dir: &Target, name: &[u8], how: Create, cred: &Cred) -> Result<Made> {
-        let (file, set) = {
+        let (mut file, mut made, set) = {
             let _acting = self.act_as(cred)?;
-            open_new(&dir.object, name, how)?
+            open_new(&dir.object, name, how, self.privileged)?
         };
+        // One without a name is made for writing, and a file that is open for writing cannot be executed.
+        if self.privileged
+            && made == GoodFor::ToWrite
+            && let Ok(read) = sys::reopen(&file, OFlags::RDONLY)
+        {
+            (file, made) = (read, GoodFor::ToRead);
+        }
         let fs = &dir.export.fs;
         let take_back = |file: BorrowedFd<'_>| {
             let stat = rustix::fs::fstat(file).ok();
             self.take_back(dir, name, stat.map(|stat| stat.st_ino));
         };
         let identified = fs.identify(&file).inspect_err(|_| take_back(file.as_fd()))?;
-        let (object, attr) = fs.adopt_new(file, identified, &dir.object, name);
+        let (object, attr) = fs.adopt_new((file, made), identified, &dir.object, name);
         // What creation already gave needs no second call.
         let set = SetAttr { mode: None, size: set.size.filter(|size| *size != 0), ..set };
         let target = Target { export: dir.export.clone(), object: object.clone() };
@@ -350,6 +360,7 @@ impl Vfs {
         }
         let change = target.object.begin_change();
         let applied = self.apply(&target, &attr, cred, &set, &mut false);
+        target.object.rest();
         drop(change);
         applied?;
         let attr = target.object.attr()?;

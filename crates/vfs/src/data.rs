@@ -1,7 +1,7 @@
 //! READ, WRITE and COMMIT.
 
 use std::io::IoSliceMut;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -193,7 +193,10 @@ impl Vfs {
             let wcc = change.end();
             return match result {
                 Ok((wrote, intent)) => Changed { result: Ok(wrote), wcc, intent },
-                Err(error) => Changed { result: Err(error), wcc, intent: None },
+                Err(error) => {
+                    target.object.rest();
+                    Changed { result: Err(error), wcc, intent: None }
+                }
             };
         }
     }
@@ -233,7 +236,7 @@ impl Vfs {
         let len = {
             // As the caller, so that quotas, reserved blocks and set-uid bits are treated as its own.
             let _acting = self.act_as(cred)?;
-            write_full(fd, data, offset)?
+            write_full(fd.as_fd(), data, offset)?
         };
         // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
         let stable = stable || !target.object.uncommitted.wrote();

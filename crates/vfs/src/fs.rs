@@ -20,7 +20,7 @@ use crate::journal::{Deliver, Journal};
 use crate::known::Known;
 use crate::locate::{self, Locator};
 use crate::names::Child;
-use crate::object::Object;
+use crate::object::{GoodFor, Object};
 use crate::oplog::making::Making;
 use crate::oplog::slots::Slots;
 use crate::order::order_of;
@@ -188,11 +188,10 @@ impl Filesystem {
         Ok((object, attr))
     }
 
-    /// Takes a file into the table that was just made as `name` in `dir`. The descriptor that made it is for reading and
-    /// writing, so that it need not be opened again.
+    /// Takes a file into the table that was just made as `name` in `dir`, with the descriptor that made it.
     pub(crate) fn adopt_new(
         &self,
-        file: OwnedFd,
+        file: (OwnedFd, GoodFor),
         (kernel, attr): (KernelHandle, Attr),
         dir: &Object,
         name: &[u8],

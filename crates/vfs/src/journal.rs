@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -25,7 +25,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::object::Object;
+use crate::object::{Object, Writer};
 use crate::oplog::{Pending, Removal};
 use crate::sys;
 use crate::table::Budget;
@@ -270,7 +270,7 @@ impl Journal {
             let uncommitted = &file.0.uncommitted;
             let fd = file.0.writer(&self.budget, true)?;
             uncommitted.synced(file.1, || {
-                let result = sys::sync_file_range(fd, 0, 0, true).map_err(Error::from);
+                let result = sys::sync_file_range(&fd, 0, 0, true).map_err(Error::from);
                 // Whoever calls this still has the data; clients with unstable data of the same file may not.
                 if uncommitted.writes() > 0 { self.or_lost(result) } else { result }
             })
@@ -330,7 +330,11 @@ impl Journal {
             self.stats.batches.fetch_add(1, Ordering::Relaxed);
             let mut finished = batch.into_iter().zip(results);
             (self.deliver)(&mut || {
-                finished.by_ref().for_each(|(entry, result)| self.finish(entry.done, result));
+                finished.by_ref().for_each(|(Entry { intent, done }, result)| {
+                    self.finish(done, result);
+                    intent.data.iter().for_each(|data| data.object.rest());
+                    intent.metadata.iter().for_each(|object| object.rest());
+                });
             });
             if !more || handed {
                 return;
@@ -347,7 +351,7 @@ impl Journal {
     }
 
     /// The descriptor that reports what became of the contents. An error says nothing about them: no sync was tried.
-    fn opened<'a>(&self, object: &'a Object) -> std::result::Result<BorrowedFd<'a>, Failed> {
+    fn opened<'a>(&self, object: &'a Object) -> std::result::Result<Writer<'a>, Failed> {
         object.writer(&self.budget, true).map_err(Failed::Untried)
     }
 
@@ -355,7 +359,7 @@ impl Journal {
     fn start_write_back(&self, data: &Data) {
         if let Ok(fd) = self.opened(&data.object) {
             // The error, if any, is reported by the pass that waits.
-            let _ = sys::sync_file_range(fd, data.offset, data.len, false);
+            let _ = sys::sync_file_range(&fd, data.offset, data.len, false);
         }
     }
 
@@ -363,7 +367,7 @@ impl Journal {
     fn written_back(&self, data: &Data) -> Synced {
         let fd = self.opened(&data.object)?;
         let sync =
-            || self.or_lost(sys::sync_file_range(fd, data.offset, data.len, true).map_err(Error::from));
+            || self.or_lost(sys::sync_file_range(&fd, data.offset, data.len, true).map_err(Error::from));
         data.object.uncommitted.synced(data.errors, sync).map_err(Failed::Sync)
     }
 

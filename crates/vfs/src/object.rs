@@ -9,8 +9,8 @@
 
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use forebay_lock::{Mutex, RwLock};
 use rustix::fs::{FileType, OFlags};
@@ -36,10 +36,11 @@ pub struct Object {
     /// The file id: the inode number, unless the object has an alias.
     fileid: u64,
     path: CountedFd,
-    /// Whether `path` is for reading and writing.
-    opened: bool,
+    /// What else `path` is good for.
+    made: GoodFor,
     reader: OnceLock<CountedFd>,
-    writer: OnceLock<CountedFd>,
+    /// Open while somebody writes or something written is not stable: nobody can execute a file that is open for writing.
+    writer: Mutex<Option<Arc<CountedFd>>>,
     pub(crate) changing: RwLock<()>,
     changes: Changes,
     versions: Versions,
@@ -57,6 +58,32 @@ pub struct Object {
     pub(crate) made_by: AtomicU64,
     /// Set on use, cleared by the eviction hand.
     pub(crate) used: AtomicBool,
+}
+
+/// What a descriptor of an object is good for, besides standing for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GoodFor {
+    /// Nothing: it is O_PATH.
+    Elsewhere,
+    /// Reading: it made the file.
+    ToRead,
+    /// Reading and writing. Of a server without privileges, which could not open every file that it has made once more.
+    ToWrite,
+}
+
+/// A descriptor to change a file with, while it is in use.
+pub(crate) enum Writer<'a> {
+    Path(BorrowedFd<'a>),
+    Opened(Arc<CountedFd>),
+}
+
+impl AsFd for Writer<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Writer::Path(fd) => *fd,
+            Writer::Opened(fd) => fd.as_fd(),
+        }
+    }
 }
 
 /// Counts changes begun and ended, to tell whether two overlapped.
@@ -80,9 +107,9 @@ impl Object {
             kind,
             fileid: attr.ino,
             path: budget.count(path),
-            opened: false,
+            made: GoodFor::Elsewhere,
             reader: OnceLock::new(),
-            writer: OnceLock::new(),
+            writer: Mutex::new(None),
             changing: RwLock::new(()),
             changes: Changes::default(),
             versions: versions.clone(),
@@ -98,15 +125,15 @@ impl Object {
         }
     }
 
-    /// A regular file by a descriptor for reading and writing.
+    /// A regular file by the descriptor that made it.
     pub(crate) fn opened(
-        file: OwnedFd,
+        (file, made): (OwnedFd, GoodFor),
         kernel: KernelHandle,
         attr: &Attr,
         budget: &Budget,
         versions: &Versions,
     ) -> Self {
-        Object { opened: true, ..Self::new(file, kernel, attr, budget, versions) }
+        Object { made, ..Self::new(file, kernel, attr, budget, versions) }
     }
 
     /// What kind of object it is; never changes.
@@ -138,7 +165,7 @@ impl Object {
 
     /// The descriptor of a file that was made here, with which more can be done than with O_PATH.
     pub(crate) fn made_with(&self) -> Option<BorrowedFd<'_>> {
-        self.opened.then(|| self.path())
+        (self.made != GoodFor::Elsewhere).then(|| self.path())
     }
 
     /// Opens the object again with `flags`, as the server itself.
@@ -156,37 +183,49 @@ impl Object {
 
     /// A descriptor to read the contents with; opened once. Any open one is returned without waiting.
     pub(crate) fn reader(&self, budget: &Budget, may_open: bool) -> Result<BorrowedFd<'_>> {
-        if let Some(fd) = self.open_writer().or_else(|| Some(self.reader.get()?.as_fd())) {
+        if let Some(fd) = self.made_with().or_else(|| Some(self.reader.get()?.as_fd())) {
             return Ok(fd);
         }
-        self.open_data(&self.reader, OFlags::RDONLY, budget, may_open)
+        let fd = self.open_data(OFlags::RDONLY, may_open)?;
+        Ok(self.reader.get_or_init(|| budget.count(fd)).as_fd())
     }
 
-    /// A descriptor to change the contents with; opened once.
-    pub(crate) fn writer(&self, budget: &Budget, may_open: bool) -> Result<BorrowedFd<'_>> {
-        if let Some(fd) = self.open_writer() {
-            return Ok(fd);
+    /// A descriptor to change the contents with; opened once, until [`Object::rest`].
+    pub(crate) fn writer(&self, budget: &Budget, may_open: bool) -> Result<Writer<'_>> {
+        if self.made == GoodFor::ToWrite {
+            return Ok(Writer::Path(self.path()));
         }
-        self.open_data(&self.writer, OFlags::RDWR, budget, may_open)
+        if let Some(fd) = &*self.writer.lock() {
+            return Ok(Writer::Opened(fd.clone()));
+        }
+        let fd = self.open_data(OFlags::RDWR, may_open)?;
+        // Another thread may have been faster.
+        let opened = self.writer.lock().get_or_insert_with(|| Arc::new(budget.count(fd))).clone();
+        Ok(Writer::Opened(opened))
     }
 
-    fn open_data<'a>(
-        &self,
-        slot: &'a OnceLock<CountedFd>,
-        flags: OFlags,
-        budget: &Budget,
-        may_open: bool,
-    ) -> Result<BorrowedFd<'a>> {
+    /// The same, to be kept open; `None`: it cannot be opened, or is open anyway.
+    pub(crate) fn opened_writer(&self, budget: &Budget) -> Option<Arc<CountedFd>> {
+        match self.writer(budget, true) {
+            Ok(Writer::Opened(fd)) => Some(fd),
+            Ok(Writer::Path(_)) | Err(_) => None,
+        }
+    }
+
+    fn open_data(&self, flags: OFlags, may_open: bool) -> Result<OwnedFd> {
         self.require_file()?;
-        if !may_open {
-            return Err(Error::WouldBlock);
-        }
-        let fd = self.reopen(flags)?;
-        Ok(slot.get_or_init(|| budget.count(fd)).as_fd())
+        if may_open { self.reopen(flags) } else { Err(Error::WouldBlock) }
     }
 
-    fn open_writer(&self) -> Option<BorrowedFd<'_>> {
-        if self.opened { Some(self.path()) } else { Some(self.writer.get()?.as_fd()) }
+    /// A change of the contents has ended, or become stable: the descriptor for changes is closed if nobody else uses it and
+    /// nothing is left to become stable, of which it would tell the errors. What only the cache has is written with another one.
+    pub(crate) fn rest(&self) {
+        if self.uncommitted.writes() != 0 {
+            return;
+        }
+        let unused = self.writer.lock().take_if(|fd| Arc::strong_count(fd) == 1);
+        // Closed without the lock.
+        drop(unused);
     }
 
     /// Whether `cred` may do all of `want`, by an earlier verdict or, if `may_ask`, by asking the kernel.

@@ -34,6 +34,7 @@ impl Vfs {
             Some(ctime) if ctime != attr.ctime => Err(Error::NotSync),
             _ => self.apply(target, &attr, cred, set, &mut changed),
         });
+        target.object.rest();
         let access = self.access_after(target, set, changed);
         let logged = change
             .after()

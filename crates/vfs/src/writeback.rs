@@ -72,6 +72,7 @@ fn run(steps: &Receiver<(Arc<Object>, Range<u64>)>, budget: &Budget) {
             // An error, if any, is told to the COMMIT that waits.
             let _ = sys::sync_file_range(fd, range.start, range.end - range.start, false);
         }
+        object.rest();
     }
 }
 

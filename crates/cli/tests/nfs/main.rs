@@ -22,6 +22,7 @@ mod cut_short;
 mod data;
 mod denied;
 mod durability;
+mod executed;
 mod exports;
 mod faults;
 mod filtered;
