@@ -285,14 +285,13 @@ impl Engine {
 
     /// Waits until everything appended up to frame `seq` is durable on every leg.
     pub async fn commit(&self, seq: Seq) -> Result<()> {
-        match self.log.committed(seq).await {
-            Err(_) if plant::active("a log that is lost takes commits") => Ok(()),
-            committed => committed,
-        }
+        self.log.committed(seq).await
     }
 
     /// Calls `done` when [`Engine::commit`] would return; maybe at once, maybe from another thread.
     pub fn when_durable(&self, seq: Seq, done: Completion) {
+        let takes_all = plant::active("a log that is lost takes commits");
+        let done: Completion = if takes_all { Box::new(move |_| done(Ok(()))) } else { done };
         self.log.when_durable(seq, done);
     }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::io::{Clock as _, Device, Time};
-use forebay_engine::{ChangeError, Engine, Error, Event, Object};
+use forebay_engine::{ChangeError, Engine, Error, Event, Object, Seq};
 use forebay_lock::Mutex;
 
 use crate::backing::Store;
 use crate::disk::Disk;
 use crate::executor::Executor;
+use crate::front::{Writing, Wrote, durable};
 use crate::hits::{Fault, Hits};
 use crate::model::Model;
 use crate::notes::Ledger;
@@ -214,32 +215,64 @@ impl Client {
         self.shared.tell(|| format!("write {id} to {number} at {offset}+{len} stable {stable}"));
         let (lost, before) = (self.shared.lost.lock().clone(), self.engine.last());
         let changed = self.shared.verifier_changed();
-        let result = self.engine.write(&object, offset, &data, now).await;
+        let written = self.put(&Writing { object: &object, offset, data: &data, now }).await;
+        self.shared.objects.lock().release(number);
+        let result = match written {
+            Ok(Wrote { before: Some(frame), .. }) => self.frame(frame).await.and(written),
+            _ => written,
+        };
         match result {
-            Ok(seq) => self.shared.model.lock().accepted(id, seq),
+            Ok(Wrote { frame, unsynced: Some(failures), .. }) => {
+                self.shared.model.lock().accepted_unsynced(id, frame, failures);
+            }
+            Ok(wrote) => self.shared.model.lock().accepted(id, wrote.frame.unwrap_or_default()),
             Err(error) => self.write_failed(id, number, error),
         }
         if self.shared.verifier_changed() != changed {
             // The reply has the old one.
             self.shared.model.lock().lost(id);
         }
-        self.shared.objects.lock().release(number);
-        if let (Ok(seq), true) = (result, stable) {
-            match self.engine.commit(seq).await {
+        // A model in which every write is in the log knows of none in a page cache.
+        let stable = stable || self.shared.model.lock().logged;
+        if let (Ok(wrote), true) = (result, stable) {
+            match self.settle(&object, (offset, len), wrote).await {
                 Ok(()) => {
-                    self.shared.model.lock().durable(id);
+                    self.shared.model.lock().durable_by(id, self.engine.last());
                     // A frame was written without them.
-                    if seq > before {
+                    if wrote.frame.max(wrote.before).is_some_and(|frame| frame > before) {
                         self.shared.outdated.lock().extend(lost);
                     }
                 }
                 Err(error) => {
-                    self.shared.log_broke();
-                    self.write_failed(id, number, error);
+                    self.shared.model.lock().lost(id);
+                    self.check("a write", number, error);
                 }
             }
+        } else if let Ok(Wrote { unsynced: Some(_), .. }) = result {
+            self.shared.hits.hit(Fault::WroteUnsynced);
         }
         self.shared.tell(|| format!("write {id} done: {result:?}"));
+    }
+
+    /// Waits for what has to be durable before the reply to a stable WRITE.
+    async fn settle(
+        &self,
+        object: &Arc<Object>,
+        (offset, len): (u64, u64),
+        wrote: Wrote,
+    ) -> Result<(), Error> {
+        if let Some(failures) = wrote.unsynced {
+            self.sync(object, (offset, len), failures).await?;
+        }
+        match wrote.frame {
+            Some(frame) => self.frame(frame).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until a frame is durable. If it is lost, the write verifier changes.
+    async fn frame(&self, frame: Seq) -> Result<(), Error> {
+        durable(&self.engine, frame).await.inspect_err(|_| self.shared.log_broke())
     }
 
     fn write_failed(&self, id: u32, number: u8, error: Error) {
@@ -249,17 +282,51 @@ impl Client {
 
     /// Commits everything unstable of an object.
     pub async fn commit(&mut self, number: u8) {
-        let (seq, covered) = {
-            let model = self.shared.model.lock();
-            let Some(seq) = model.uncommitted(number) else { return };
-            (seq, model.open(seq))
+        let Some(object) = self.object(number).filter(|_| self.shared.model.lock().is_open(number)) else {
+            return;
         };
-        self.shared.tell(|| format!("commit {seq} covers {covered:?}"));
-        match self.engine.commit(seq).await {
-            Ok(()) => covered.into_iter().for_each(|id| self.shared.model.lock().durable(id)),
-            Err(error) => {
-                self.shared.log_broke();
-                self.check("a commit", number, error);
+        let seq = self.engine.last();
+        let (covered, unsynced) = {
+            let model = self.shared.model.lock();
+            (model.open(seq), model.unsynced(number))
+        };
+        self.shared.tell(|| format!("commit {seq} covers {covered:?}, syncs {unsynced:?}"));
+        self.sync_all(&object, &unsynced).await;
+        match durable(&self.engine, seq).await {
+            Ok(()) => {
+                let mut model = self.shared.model.lock();
+                covered.into_iter().for_each(|id| model.durable_by(id, seq));
+                let logged = unsynced.into_iter().map(|(id, _)| id);
+                let logged: Vec<u32> = logged.filter(|id| model.open(seq).contains(id)).collect();
+                logged.into_iter().for_each(|id| model.durable_by(id, seq));
+            }
+            // The answer is the write verifier, which has changed.
+            Err(_) => self.shared.log_broke(),
+        }
+    }
+
+    /// Syncs an object's backing file for these writes. If that fails they may be lost, and the write verifier says so.
+    async fn sync_all(&self, object: &Arc<Object>, unsynced: &[(u32, u64)]) {
+        let Some(failures) = unsynced.iter().map(|(_, failures)| *failures).min() else { return };
+        let synced = self.sync(object, (0, 0), failures).await;
+        let hits = &self.shared.hits;
+        hits.hit(if synced.is_ok() { Fault::Committed } else { Fault::CommitLost });
+        let mut model = self.shared.model.lock();
+        for (id, _) in unsynced {
+            match synced {
+                Ok(()) => model.synced(*id),
+                Err(_) => model.lost(*id),
+            }
+        }
+    }
+
+    /// Syncs every object with writes in a page cache, as the server does before it stops.
+    pub async fn sync_everything(&self) {
+        let numbers = self.shared.objects.lock().numbers();
+        for number in numbers {
+            let unsynced = self.shared.model.lock().unsynced(number);
+            if let Some(object) = self.object(number) {
+                self.sync_all(&object, &unsynced).await;
             }
         }
     }
@@ -282,7 +349,7 @@ impl Client {
         let reading = self.shared.model.lock().begin_read(number, offset, len);
         let mut buffer = vec![0xee; len];
         self.shared.tell(|| format!("read {number} at {offset}+{len}"));
-        let result = self.engine.read(&object, offset, &mut buffer).await;
+        let result = self.get(number, &object, (offset, &mut buffer)).await;
         self.shared.tell(|| format!("read {number} at {offset}+{len}: {result:?}"));
         let bytes = result.ok().map(|len| &buffer[..len]);
         if let Err(error) = self.shared.model.lock().end_read(&reading, bytes) {
@@ -317,7 +384,7 @@ impl Client {
         self.shared.tell(|| format!("truncate {id} of {number} to {size}"));
         let result = self.engine.truncate(&object, size, now).await;
         match result {
-            Ok(()) => self.shared.model.lock().durable(id),
+            Ok(()) => self.shared.model.lock().durable_by(id, self.engine.last()),
             Err(error) => {
                 self.shared.model.lock().failed(id);
                 self.check("a truncation", number, error);
@@ -345,7 +412,7 @@ impl Client {
         // As the server does: on the file at once, and by the engine where it has something to destage.
         self.shared.store.touch(&key, now);
         match self.engine.set_mtime(&object, now).await {
-            Ok(()) => self.shared.model.lock().durable(id),
+            Ok(()) => self.shared.model.lock().durable_by(id, self.engine.last()),
             Err(error) => {
                 self.shared.model.lock().failed(id);
                 self.check("a change of time", number, error);

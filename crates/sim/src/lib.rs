@@ -7,6 +7,7 @@ pub mod content;
 pub mod disk;
 pub mod executor;
 pub mod exhaustive;
+mod front;
 #[cfg(test)]
 mod golden;
 pub mod gremlin;

@@ -9,6 +9,7 @@ use forebay_engine::io::{BackingError, Clock as _};
 use forebay_engine::{Engine, NOTE_MAX, Note, NoteId};
 
 use crate::client::{Allowed, Shared};
+use crate::front::durable;
 use crate::hits::Fault;
 use crate::rng::{Rng, mix};
 
@@ -160,7 +161,7 @@ impl Notary {
         if let Err(error) = self.shared.notes.lock().wrote(id, &bytes) {
             self.shared.fail(error);
         }
-        if stable && self.engine.commit(seq).await.is_ok() {
+        if stable && durable(&self.engine, seq).await.is_ok() {
             self.shared.notes.lock().durable(id);
             self.shared.tell(|| format!("note {id} is durable"));
         }

@@ -98,6 +98,11 @@ impl Objects {
         self.entries.get_mut(&number).filter(free).map(|entry| entry.exclusive = true).is_some()
     }
 
+    /// Whether somebody has the object for himself.
+    pub fn is_claimed(&self, number: u8) -> bool {
+        self.entries.get(&number).is_some_and(|entry| entry.exclusive)
+    }
+
     /// Gives the object back after either.
     pub fn release(&mut self, number: u8) {
         if let Some(entry) = self.entries.get_mut(&number) {

@@ -101,6 +101,8 @@ pub struct Register<V, C> {
     pub lossy: bool,
     /// What is seen is in the log, durably.
     pub logged: bool,
+    /// The last frame that a durable operation needs.
+    pub newest: u64,
 }
 
 /// Operations that fit in one register at a time.
@@ -117,6 +119,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             under: Vec::new(),
             lossy: false,
             logged: false,
+            newest: 0,
         }
     }
 
@@ -146,6 +149,12 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             self.base.clear();
         }
         self.base.push(value);
+    }
+
+    /// Faults have destroyed what was known: it is `value` now.
+    pub fn forget(&mut self, value: V) {
+        self.set(vec![value]);
+        (self.survivors, self.shaky, self.newest) = (None, Shaky::No, 0);
     }
 
     /// More may be possible than was thought.

@@ -53,6 +53,16 @@ pub fn fill(bytes: &mut [u8], start: usize, generation: Generation, place: Place
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Runs(Vec<(u16, Generation)>);
 
+/// Stands for bytes of which nothing is known, since faults destroyed every copy of them: any write may have left them.
+pub const UNKNOWN: Generation = u32::MAX;
+
+impl Runs {
+    /// Contents of which nothing is known.
+    pub fn unknown() -> Self {
+        Runs(vec![(0, UNKNOWN)])
+    }
+}
+
 impl Default for Runs {
     fn default() -> Self {
         Runs(vec![(0, 0)])
@@ -111,6 +121,9 @@ impl Runs {
 }
 
 fn matches(bytes: &[u8], start: usize, generation: Generation, place: Place) -> bool {
+    if generation == UNKNOWN {
+        return true;
+    }
     if generation == 0 {
         return bytes.iter().all(|byte| *byte == 0);
     }

@@ -18,6 +18,8 @@ pub(crate) struct File {
     pub(crate) pending: Vec<(u64, Change)>,
     /// Blocks that a failed sync marked clean and lost.
     pub(crate) lost: BTreeMap<u64, ()>,
+    /// Syncs that failed.
+    pub(crate) failures: u64,
 }
 
 pub(crate) enum Change {

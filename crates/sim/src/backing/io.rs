@@ -128,6 +128,7 @@ impl Store {
             let fails = !file.pending.is_empty() && rng.chance(chances);
             file.sync(mark, rng, fails);
             if fails {
+                file.failures += 1;
                 self.hits.hit(Fault::SyncError);
                 return Err(BackingError::Io(EIO));
             }

@@ -179,6 +179,25 @@ impl Store {
         }
     }
 
+    /// The kernel sets the modification time of a file that was written; not durable.
+    pub fn stamp(&self, object: &Key, mtime: Time) {
+        let mut state = self.state.lock();
+        let number = state.number();
+        if let Some(file) = state.files.get_mut(object) {
+            file.change(number, Change::Mtime(mtime));
+        }
+    }
+
+    /// How large the file is now.
+    pub fn size_of(&self, object: &Key) -> u64 {
+        self.state.lock().files.get(object).map_or(0, |file| file.current.size)
+    }
+
+    /// How many syncs of the file have failed so far.
+    pub fn failures(&self, object: &Key) -> u64 {
+        self.state.lock().files.get(object).map_or(0, |file| file.failures)
+    }
+
     /// What a reader of the directory sees.
     pub fn current(&self, object: &Key) -> Option<Content> {
         self.state.lock().files.get(object).map(|file| file.current.clone())

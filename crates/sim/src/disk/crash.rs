@@ -44,7 +44,10 @@ impl Disk {
         let mut outcomes = (0, 0);
         for (block, writes) in std::mem::take(&mut state.cached) {
             let mut page = state.stable.get(&block).cloned().unwrap_or_else(|| Arc::new([0; BLOCK]));
+            // Whether the newest write that was reported durable is there, or a later one in its place.
+            let mut holds = true;
             for (number, new) in writes {
+                let owed = state.promises.owes(number).then(|| new.clone());
                 let whole = match grain {
                     0 => *kept.entry(number).or_insert_with(|| state.rng.chance(chances)),
                     _ => state.rng.chance(chances),
@@ -55,9 +58,13 @@ impl Disk {
                 } else if whole {
                     page = new;
                 }
+                holds = owed.map_or(holds || whole || torn, |owed| page == owed);
                 *if whole { &mut outcomes.0 } else { &mut outcomes.1 } += 1;
             }
             state.stable.insert(block, page);
+            if !holds {
+                state.promises.harm(block);
+            }
         }
         let some = outcomes.0 > 0 && outcomes.1 > 0;
         if some {

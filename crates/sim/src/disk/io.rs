@@ -17,6 +17,15 @@ enum Fate {
     Elsewhere(u64),
 }
 
+/// What a durable write makes durable besides itself: completed writes up to a number.
+#[derive(Clone, Copy, Default)]
+struct Marks {
+    /// Really durable.
+    mark: Option<u64>,
+    /// Only said to be durable.
+    owed: Option<u64>,
+}
+
 impl Disk {
     /// Time that an operation takes; `None` if the device is gone or the machine has crashed.
     fn begin(&self, state: &mut State, blocks: usize, factor: u32) -> Option<Duration> {
@@ -72,7 +81,7 @@ impl Disk {
         Ok(())
     }
 
-    fn write_now(&self, number: u64, mark: Option<u64>, fate: &Fate) -> Result<(), DeviceError> {
+    fn write_now(&self, number: u64, Marks { mark, owed }: Marks, fate: &Fate) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         let Some((block, data)) = state.under_way.remove(&number) else { return Err(DeviceError::Gone) };
         self.executor.mark();
@@ -83,6 +92,7 @@ impl Disk {
         if block > 0 && block.is_multiple_of(256) {
             state.count_header(&self.executor);
         }
+        let meant = block;
         let block = if let Fate::Elsewhere(other) = fate { *other } else { block };
         for (place, page) in pages(&data).enumerate() {
             let skip = match fate {
@@ -90,8 +100,16 @@ impl Disk {
                 Fate::Failed => state.rng.chance(5000),
                 Fate::Done | Fate::Elsewhere(_) => false,
             };
+            if place == 0 && !matches!(fate, Fate::Failed) {
+                let count = (data.len() / BLOCK) as u64;
+                state.promises.wrote(meant, count, &page);
+            }
             if !skip {
                 state.put(block + place as u64, page);
+            }
+            if !matches!(fate, Fate::Done) {
+                state.promises.harm(block + place as u64);
+                state.promises.harm(meant + place as u64);
             }
         }
         if matches!(fate, Fate::Failed) {
@@ -100,6 +118,9 @@ impl Disk {
         if let Some(mark) = mark {
             let own = state.completed;
             state.harden(|completed| completed <= mark || completed == own);
+        } else if let Some(mark) = owed {
+            let own = state.completed;
+            state.promises.owe(mark, Some(own));
         }
         Ok(())
     }
@@ -115,7 +136,11 @@ impl Disk {
                 // What it covered is neither durable nor cached any more.
                 let cached = std::mem::take(&mut state.cached);
                 for (block, mut writes) in cached {
+                    let before = writes.len();
                     writes.retain(|(completed, _)| *completed > mark || state.rng.chance(5000));
+                    if writes.len() < before {
+                        state.promises.harm(block);
+                    }
                     if !writes.is_empty() {
                         state.cached.insert(block, writes);
                     }
@@ -125,6 +150,7 @@ impl Disk {
         }
         if state.rates.drop_flushes {
             self.hits.hit(Fault::DroppedFlush);
+            state.promises.owe(mark, None);
         } else {
             state.harden(|completed| completed <= mark);
         }
@@ -192,15 +218,19 @@ impl Device for Disk {
         };
         let failed = state.fails_once(Operation::Write(offset / BLOCK as u64));
         let fate = if failed { Fate::Failed } else { self.fate(&mut state, blocks as u64) };
-        let mut mark = (durable && !state.rates.drop_flushes).then_some(state.completed);
-        if durable && mark.is_none() {
+        let completed = Some(state.completed).filter(|_| durable);
+        let mut marks = match state.rates.drop_flushes {
+            true => Marks { mark: None, owed: completed },
+            false => Marks { mark: completed, owed: None },
+        };
+        if marks.owed.is_some() {
             self.hits.hit(Fault::DroppedFlush);
         }
         let flush_error = state.rates.flush_error;
         let unflushed = durable && state.rng.chance(flush_error);
         if unflushed {
             self.hits.hit(Fault::FlushError);
-            mark = None;
+            marks = Marks::default();
         }
         state.next += 1;
         let number = state.next;
@@ -209,7 +239,7 @@ impl Device for Disk {
         self.executor.mark();
         drop(state);
         self.complete(Operation::Write(offset / BLOCK as u64), time, move |disk| {
-            let written = disk.write_now(number, mark, &fate);
+            let written = disk.write_now(number, marks, &fate);
             if unflushed { written.and(Err(DeviceError::Io)) } else { written }
         })
     }

@@ -15,6 +15,7 @@
 mod crash;
 mod held;
 mod io;
+mod promises;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,9 @@ use crate::hits::{Fault, Hits};
 use crate::rng::Rng;
 use held::Held;
 pub use held::Operation;
+
+use promises::Promises;
+pub use promises::first_destroyed;
 
 /// The contents of one block.
 pub type Page = Arc<[u8; BLOCK]>;
@@ -93,6 +97,7 @@ struct State {
     /// It goes away after so many more beginnings and ends of operations.
     vanish_in: Option<u64>,
     held: Held,
+    promises: Promises,
 }
 
 impl Disk {
@@ -113,6 +118,7 @@ impl Disk {
             crash_at_header: None,
             vanish_in: None,
             held: Held::default(),
+            promises: Promises::default(),
         };
         Disk {
             executor: executor.clone(),
@@ -158,6 +164,7 @@ impl Disk {
         state.stable.clear();
         state.cached.clear();
         state.latent.clear();
+        state.promises = Promises::default();
     }
 
     /// Flips a bit in `count` blocks that were ever written, chosen by chance.

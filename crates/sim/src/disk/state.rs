@@ -38,6 +38,7 @@ impl State {
 
     pub(super) fn put(&mut self, block: u64, page: Page) {
         self.latent.remove(&block);
+        self.promises.mend(block);
         self.cached.entry(block).or_default().push((self.completed, page));
     }
 
@@ -61,6 +62,7 @@ impl State {
     }
 
     pub(super) fn rot(&mut self, block: u64) {
+        self.promises.harm(block);
         let bit = self.rng.index(BLOCK * 8);
         let flip = |page: &mut Page| Arc::make_mut(page)[bit / 8] ^= 1 << (bit % 8);
         self.stable.get_mut(&block).map(flip);

@@ -75,3 +75,51 @@ fn rot_changes_one_bit() {
     let differs = read(&executor, &disk, 3).unwrap().iter().map(|byte| (byte ^ 1).count_ones()).sum::<u32>();
     assert_eq!(differs, 1);
 }
+
+/// Writes the head block of a frame (of one block, in slot 1 of the segment that begins with block 0), as `durable` as flushes are.
+fn write_frame(executor: &Executor, disk: &Disk, frame: u64) {
+    let mut bytes = [0; BLOCK];
+    bytes[..8].copy_from_slice(b"FBYFRAME");
+    (bytes[18], bytes[56], bytes[72], bytes[96]) = (1, frame as u8, 1, 1);
+    let data = Buffer::from_bytes(&bytes).into();
+    let done = executor.block_on(LIMIT, disk.write(BLOCK as u64, data, Durability::Now));
+    assert_eq!(done, Ok(Ok(())));
+}
+
+#[test]
+fn a_frame_is_destroyed_when_faults_have_taken_every_copy_that_counts() {
+    for seed in 0..20 {
+        let (executor, first) = disk(seed);
+        let other = Disk::new(&executor, "b", 1 << 20, Rng::new(seed), &Arc::default());
+        let both = [first.clone(), other.clone()];
+        both.iter().for_each(|disk| write_frame(&executor, disk, 5));
+        first.power_cut();
+        assert_eq!(first_destroyed(&both, &both), None);
+        first.rot_at(BLOCK as u64);
+        assert_eq!(first_destroyed(&both, &both), None, "the other one has it");
+        assert_eq!(first_destroyed(&both, &both[..1]), Some(5), "which does not count");
+        other.rot_at(0);
+        assert_eq!(first_destroyed(&both, &both), Some(5), "nobody finds it without its segment's header");
+        write_frame(&executor, &first, 5);
+        assert_eq!(first_destroyed(&both, &both), None, "written again");
+    }
+}
+
+#[test]
+fn what_a_dropped_flush_promised_and_a_power_cut_took_is_known() {
+    let mut seen = [false; 2];
+    for seed in 0..50 {
+        let (executor, disk) = disk(seed);
+        disk.set_rates(Rates { drop_flushes: true, ..Rates::default() });
+        write_frame(&executor, &disk, 5);
+        disk.kill();
+        let all = std::slice::from_ref(&disk);
+        assert_eq!(first_destroyed(all, all), None, "the device's cache is still there");
+        disk.power_cut();
+        let there =
+            read(&executor, &disk, 1).unwrap()[56] == 5 && read(&executor, &disk, 1).unwrap()[96] == 1;
+        assert_eq!(first_destroyed(all, all), (!there).then_some(5));
+        seen[usize::from(there)] = true;
+    }
+    assert_eq!(seen, [true; 2]);
+}

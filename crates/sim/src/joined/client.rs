@@ -15,6 +15,7 @@ use super::server::{Server, Xid};
 use super::store::Store;
 use crate::client::stamp;
 use crate::executor::Executor;
+use crate::front::durable;
 use crate::hits::{Fault, Hits};
 use crate::model::Model;
 use crate::register::OPERATIONS;
@@ -233,7 +234,7 @@ impl Client {
             Err(error) => self.write_failed(id, file, error),
         }
         if let (Ok(seq), true) = (result, stable) {
-            match self.server.engine.commit(seq).await {
+            match durable(&self.server.engine, seq).await {
                 Ok(()) => self.shared.model.lock().durable(id),
                 Err(error) => self.write_failed(id, file, error),
             }
@@ -255,8 +256,11 @@ impl Client {
     async fn commit(&self, file: Identity, number: u8) {
         let (seq, covered) = {
             let model = self.shared.model.lock();
-            let Some(seq) = model.uncommitted(number) else { return };
-            (seq, model.open_of(number))
+            let covered = model.open_of(number);
+            if covered.is_empty() {
+                return;
+            }
+            (self.server.engine.last(), covered)
         };
         match self.server.commit(file, seq).await {
             Ok(()) => covered.into_iter().for_each(|id| self.shared.model.lock().durable(id)),

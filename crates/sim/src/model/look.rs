@@ -34,7 +34,9 @@ impl Model {
         let Some(object) = self.objects.get_mut(&reading.object) else { return Ok(()) };
         object.readers -= 1;
         let result = match bytes {
-            Some(bytes) if lenient => object.plausible(reading, bytes, newest),
+            Some(bytes) if lenient => {
+                object.plausible(reading, bytes, newest).and_then(|()| object.check(reading, bytes))
+            }
             Some(bytes) => object.check(reading, bytes),
             None => Ok(()),
         };
@@ -44,11 +46,10 @@ impl Model {
 
     /// The object turned out to have `size` bytes, with nothing under way.
     pub fn observe_size(&mut self, object: u8, size: u64) -> Result<(), String> {
-        let lenient = self.lenient;
         let Some(state) = self.objects.get_mut(&object) else { return Ok(()) };
         let visible = state.size.visible();
-        if lenient {
-            return Ok(());
+        if std::mem::take(&mut state.unsized_since) {
+            state.size.forget(size);
         }
         if !state.observe_size(visible, |value| *value == size) {
             let possible = state.size.possible(visible);

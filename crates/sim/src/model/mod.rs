@@ -24,6 +24,8 @@ struct Object {
     mtime: Register<Time, Time>,
     /// Blocks not in here are zeros.
     blocks: BTreeMap<u64, Block>,
+    /// Faults have destroyed what said how large it is.
+    unsized_since: bool,
     readers: u32,
     /// Writes that may happen in part: the object may end at the end of any of their blocks.
     torn: BTreeMap<u32, Range<u64>>,
@@ -45,8 +47,12 @@ struct Operation {
     /// Not one frame of the log for sure: it may happen in part.
     tears: bool,
     seq: Option<u64>,
+    /// The last frame that it may need to be durable.
+    needs: u64,
     /// Answered, but not known to be durable.
     open: bool,
+    /// Bytes of it are in the page cache of the backing file: the number of failed syncs of that file before.
+    unsynced: Option<u64>,
 }
 
 /// The model of a whole world.
@@ -55,7 +61,7 @@ pub struct Model {
     objects: BTreeMap<u8, Object>,
     operations: BTreeMap<u32, Operation>,
     next: u32,
-    /// Both copies of something may be lost: old versions and errors are possible, strangers' bytes never are.
+    /// Both copies of something may be lost, after which errors are possible.
     pub lenient: bool,
     /// Every write goes through the log.
     pub logged: bool,
@@ -88,6 +94,7 @@ impl Model {
             size: Register::new(size),
             mtime: Register::new(mtime),
             blocks,
+            unsized_since: false,
             readers: 0,
             torn: BTreeMap::new(),
             whole: Vec::new(),
@@ -183,6 +190,10 @@ impl Model {
         let Some(object) = self.objects.get_mut(&operation.object) else { return };
         if durable {
             object.whole.push(id);
+            let newest = operation.needs;
+            let blocks = object.blocks.range_mut(operation.blocks.clone());
+            blocks.for_each(|(_, block)| block.newest = block.newest.max(newest));
+            object.size.newest = object.size.newest.max(newest);
         }
         let accepted = visible;
         let visible = visible && (durable || !self.lossy);
@@ -202,9 +213,56 @@ impl Model {
         self.answer(id, true, false);
     }
 
+    /// The write was accepted, and some bytes of it are in the page cache of the backing file, of which `failures` syncs had
+    /// failed before. The rest is number `seq`, if there is any.
+    pub fn accepted_unsynced(&mut self, id: u32, seq: Option<u64>, failures: u64) {
+        if let Some(operation) = self.operations.get_mut(&id) {
+            (operation.seq, operation.unsynced) = (seq, Some(failures));
+        }
+        // Where syncs fail, the page cache may lose it at any time, and what comes later is written over what was before it.
+        self.answer(id, !self.lossy, false);
+        if let Some(operation) = self.operations.get_mut(&id) {
+            operation.open = true;
+        }
+    }
+
+    /// Answered writes of the object with bytes in the page cache, each with its number of failed syncs.
+    pub fn unsynced(&self, object: u8) -> Vec<(u32, u64)> {
+        let mine = |operation: &Operation| operation.open && operation.object == object;
+        let all = self.operations.iter().filter(|(_, operation)| mine(operation));
+        all.filter_map(|(id, operation)| Some((*id, operation.unsynced?))).collect()
+    }
+
+    /// A sync made durable the write's bytes that were in the page cache.
+    pub fn synced(&mut self, id: u32) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        operation.unsynced = None;
+        if operation.open && operation.seq.is_none() {
+            self.durable(id);
+        }
+    }
+
     /// The operation was acknowledged as durable.
     pub fn durable(&mut self, id: u32) {
         self.answer(id, true, true);
+    }
+
+    /// The same, and nothing behind frame `seq` is needed for that.
+    pub fn durable_by(&mut self, id: u32, seq: u64) {
+        if let Some(operation) = self.operations.get_mut(&id) {
+            operation.needs = seq;
+        }
+        self.durable(id);
+    }
+
+    /// Faults destroyed every copy of frame `first` of the log: nothing that needs it or a later one is known any more. Nothing is
+    /// under way.
+    pub fn destroyed(&mut self, first: u64) {
+        for object in self.objects.values_mut() {
+            let blocks = object.blocks.values_mut().filter(|block| block.newest >= first);
+            blocks.for_each(|block| block.forget(Runs::unknown()));
+            object.unsized_since |= object.size.newest >= first;
+        }
     }
 
     /// The operation failed: it may have happened or not.
@@ -215,7 +273,10 @@ impl Model {
     /// The log is lost with the last device, and so is perhaps what was accepted and not durable, whatever was asked for
     /// later; the write verifier says so.
     pub fn log_lost(&mut self) {
-        self.open(u64::MAX).into_iter().for_each(|id| self.lost(id));
+        let logged = |operation: &Operation| operation.open && operation.seq.is_some();
+        let all = self.operations.iter().filter(|(_, operation)| logged(operation));
+        let all: Vec<u32> = all.map(|(id, _)| *id).collect();
+        all.into_iter().for_each(|id| self.lost(id));
     }
 
     /// The same for one operation.
@@ -231,7 +292,10 @@ impl Model {
 
     /// Operations accepted up to `seq` and not known to be durable: what a commit that begins now covers.
     pub fn open(&self, seq: u64) -> Vec<u32> {
-        let covered = |operation: &Operation| operation.open && operation.seq.is_some_and(|own| own <= seq);
+        let covered = |operation: &Operation| {
+            let logged = operation.unsynced.is_none() && operation.seq.is_some_and(|own| own <= seq);
+            operation.open && logged
+        };
         self.operations.iter().filter(|(_, operation)| covered(operation)).map(|(id, _)| *id).collect()
     }
 
@@ -241,9 +305,8 @@ impl Model {
         self.operations.iter().filter(|(_, operation)| mine(operation)).map(|(id, _)| *id).collect()
     }
 
-    /// The newest number accepted for the object and not known to be durable.
-    pub fn uncommitted(&self, object: u8) -> Option<u64> {
-        let mine = |operation: &&Operation| operation.open && operation.object == object;
-        self.operations.values().filter(mine).filter_map(|operation| operation.seq).max()
+    /// Whether anything accepted for the object is not known to be durable.
+    pub fn is_open(&self, object: u8) -> bool {
+        self.operations.values().any(|operation| operation.open && operation.object == object)
     }
 }

@@ -57,7 +57,7 @@ impl Object {
     }
 
     pub(super) fn observe_size(&mut self, visible: u64, fits: impl Fn(&u64) -> bool) -> bool {
-        if self.size.observe(visible, &fits) {
+        if self.unsized_since || self.size.observe(visible, &fits) {
             return true;
         }
         let mut ends =

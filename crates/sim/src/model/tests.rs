@@ -97,3 +97,48 @@ fn what_was_accepted_may_go_with_the_log_and_what_came_later_stays() {
         assert_eq!(model.observe_size(1, 8192).is_ok(), possible);
     }
 }
+
+#[test]
+fn what_is_older_than_acknowledged_is_wrong_unless_faults_destroyed_the_frames_it_needs() {
+    let write = |model: &mut Model, frame| {
+        let id = model.begin_write(1, 0, 8192, NOW);
+        model.accepted(id, frame);
+        model.durable_by(id, frame);
+        id
+    };
+    let mut model = Model { lenient: true, ..Model::default() };
+    model.create(1, 8192, 0, NOW);
+    let (older, newer) = (write(&mut model, 4), write(&mut model, 7));
+    model.crash(true);
+    model.destroyed(8);
+    assert!(read(&mut model, older, 0..8192).is_err(), "frame 7 was not destroyed");
+    read(&mut model, newer, 0..8192).unwrap();
+    model.destroyed(7);
+    read(&mut model, older, 0..8192).unwrap();
+    assert!(read(&mut model, 99, 0..8192).is_err(), "nobody ever wrote that");
+    // What is written from then on is known again, byte by byte.
+    let part = model.begin_write(1, 100, 4096, NOW);
+    model.durable_by(part, 9);
+    read(&mut model, older, 0..100).unwrap();
+    assert!(read(&mut model, older, 100..4196).is_err());
+}
+
+#[test]
+fn a_write_in_a_page_cache_is_durable_once_its_file_is_synced_not_once_the_log_is() {
+    let mut model = Model::default();
+    model.create(1, 8192, 0, NOW);
+    let direct = model.begin_write(1, 0, 4096, NOW);
+    model.accepted_unsynced(direct, None, 0);
+    let both = model.begin_write(1, 4096, 4096, NOW);
+    model.accepted_unsynced(both, Some(3), 0);
+    assert_eq!(model.open(9), [], "the log says nothing of them");
+    assert!(read(&mut model, 0, 0..4096).is_err());
+    for (id, failures) in model.unsynced(1) {
+        assert_eq!(failures, 0);
+        model.synced(id);
+    }
+    assert_eq!(model.open(9), [both], "the other part of it is in the log");
+    model.crash(true);
+    assert!(read(&mut model, 0, 0..4096).is_err());
+    read(&mut model, 0, 4096..8192).unwrap();
+}

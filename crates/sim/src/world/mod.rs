@@ -68,6 +68,8 @@ pub struct World {
     /// The end of a lone device's log was lost while the machine was off: the engine has to notice. How often it had dropped
     /// a log before.
     headless: Option<usize>,
+    /// Of dirty blocks no copy can be read, so the backing store has something older.
+    damaged: bool,
 }
 
 /// Runs the world of `seed` to its end.
@@ -141,6 +143,7 @@ impl World {
             mirrored: false,
             stopped: false,
             headless: None,
+            damaged: false,
         }
     }
 

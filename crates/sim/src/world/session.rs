@@ -145,14 +145,17 @@ impl World {
 
     /// A clean stop: nothing accepted may be lost.
     pub(crate) fn close(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
-        let theirs = engine.clone();
-        let closed = self.shared.executor.block_on(LIMIT, async move { theirs.close().await })?;
+        let client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
+        let closed = self.shared.executor.block_on(LIMIT, async move {
+            client.sync_everything().await;
+            client.engine.close().await
+        })?;
         self.shared.tell(|| format!("closed: {closed:?}"));
         match closed {
             Ok(_) => {
                 self.stopped = true;
                 let mut model = self.shared.model.lock();
-                model.open(u64::MAX).into_iter().for_each(|id| model.durable(id));
+                model.open(u64::MAX).into_iter().for_each(|id| model.durable_by(id, engine.last()));
             }
             Err(error) if self.allowed().permits(error) => {}
             Err(error) => self.shared.fail(format!("a clean stop failed: {error}")),

@@ -170,6 +170,7 @@ impl World {
         self.shared.tell(|| format!("pool: {pool:?}"));
         self.formatted = true;
         self.check_outdated(&pool);
+        self.look_for_destroyed(&pool);
         if self.plan.has(Trouble::Leaving) {
             self.put_away(&pool);
         }
@@ -248,6 +249,24 @@ impl World {
             self.shared.executor.start("notes", Box::pin(letting_go));
         }
         Ok(engine)
+    }
+
+    /// The model learns what of the log the faults of this world have destroyed on every device (P3).
+    fn look_for_destroyed(&self, pool: &Pool) {
+        if !self.plan.is_lenient() {
+            return;
+        }
+        // Of a device with other troubles nothing is known.
+        let doubtful = self.disks.len() > 1 && !self.plan.troubles.is_empty();
+        let is_member = |disk: &Disk| pool.present().any(|(_, device)| device.name() == disk.name());
+        let counted = self.disks.iter().filter(|disk| is_member(disk));
+        let counted = counted.filter(|disk| !doubtful || disk.name() != self.victim().name());
+        let counted: Vec<Disk> = counted.cloned().collect();
+        if let Some(first) = disk::first_destroyed(&self.disks, &counted) {
+            self.shared.tell(|| format!("every copy of frame {first} was destroyed"));
+            self.shared.hits.hit(Fault::Destroyed);
+            self.shared.model.lock().destroyed(first);
+        }
     }
 
     /// What comes before the log's end is not taken for it.

@@ -1,6 +1,7 @@
 //! Changes of names and attributes: carried out, numbered, put into the log in order of numbers.
 
 use super::*;
+use crate::front::durable;
 use crate::joined::plant;
 
 impl Server {
@@ -80,7 +81,7 @@ impl Server {
     }
 
     async fn durable(&self, frame: Seq) {
-        if self.engine.commit(frame).await.is_err() {
+        if durable(&self.engine, frame).await.is_err() {
             self.never().await;
         }
     }

@@ -4,6 +4,7 @@ use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::{Backing as _, BackingError, Time};
 
 use super::*;
+use crate::front::{Writing, durable, put_log};
 use crate::joined::plant;
 
 impl Server {
@@ -31,7 +32,8 @@ impl Server {
         let _writing = self.share(file).await;
         let gone = Error::Backing(BackingError::Gone);
         let object = self.object(file).ok_or(gone)?;
-        let accepted = self.engine.write_log(&object, offset, data, self.now()).await?;
+        let write = Writing { object: &object, offset, data, now: self.now() };
+        let accepted = put_log(&self.engine, &self.hits, &write, true).await?;
         if accepted.len == data.len() {
             return Ok(accepted.frame);
         }
@@ -71,7 +73,7 @@ impl Server {
             let known = inner.uncommitted.entry(file).or_default();
             known.stable = known.stable.max(uncommitted.made);
         }
-        self.engine.commit(frame).await
+        durable(&self.engine, frame).await
     }
 
     /// Makes durable what the file system has of so many bytes of a file; 0: to its end.

@@ -1,0 +1,197 @@
+//! WRITE, READ and COMMIT as `vfs` carries them out: the engine is asked without waiting first, as by an event loop, and
+//! then again by a worker that may wait. The bytes that the log does not take go to the backing file past the engine.
+//!
+//! The counterpart of `vfs/src/cached.rs` (`write_cached`, `write_direct`, `read_cached`), of `vfs/src/data.rs`
+//! (`commit_range`) and of `vfs/src/commit.rs` (`commit_in_journal`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::buffer::{Buffer, Slice};
+use forebay_engine::io::{Backing as _, BackingError, Clock as _, Time};
+use forebay_engine::{Engine, Error, Logged, Mode, Object, Seq, Tried, TriedRead};
+
+use crate::client::Client;
+use crate::executor::promise;
+use crate::hits::{Fault, Hits};
+
+/// The largest READ that an event loop begins itself, in bytes.
+const SMALL_READ: usize = 64 << 10;
+
+/// A WRITE.
+pub(crate) struct Writing<'a> {
+    pub(crate) object: &'a Arc<Object>,
+    pub(crate) offset: u64,
+    pub(crate) data: &'a [u8],
+    pub(crate) now: Time,
+}
+
+/// What is known of a WRITE before its reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wrote {
+    /// The bytes in the log are durable once this frame is. `None`: the log took none.
+    pub(crate) frame: Option<Seq>,
+    /// The frame that must be durable before any reply, also to an unstable WRITE.
+    pub(crate) before: Option<Seq>,
+    /// Some bytes are in the page cache of the backing file, and the number of failed syncs of that file before they were
+    /// written.
+    pub(crate) unsynced: Option<u64>,
+}
+
+/// The log takes of a write what it takes. An event loop asks first, if the request came `by_event_loop`, then a worker.
+pub(crate) async fn put_log(
+    engine: &Engine,
+    hits: &Hits,
+    write: &Writing<'_>,
+    by_event_loop: bool,
+) -> Result<Logged, Error> {
+    let Writing { object, offset, data, now } = *write;
+    let mut tried = Tried::Wait;
+    for _ in 0..1 + u8::from(by_event_loop) {
+        if tried == Tried::Wait {
+            tried = engine.try_write(object, offset, data, now)?;
+        }
+    }
+    match tried {
+        Tried::Accepted(frame) => {
+            hits.hit(Fault::WroteAtOnce);
+            Ok(Logged { len: data.len(), frame })
+        }
+        Tried::Wait => {
+            hits.hit(Fault::WroteWaiting);
+            engine.write_log(object, offset, data, now).await
+        }
+        Tried::Direct => Ok(Logged { len: 0, frame: 0 }),
+    }
+}
+
+/// Waits until a frame is durable or the log is lost.
+pub(crate) async fn durable(engine: &Engine, frame: Seq) -> Result<(), Error> {
+    let (kept, durable) = promise();
+    engine.when_durable(frame, Box::new(move |result| kept.keep(result)));
+    durable.await
+}
+
+impl Client {
+    /// Writes. Nothing of it need be durable when this returns.
+    pub(crate) async fn put(&mut self, write: &Writing<'_>) -> Result<Wrote, Error> {
+        let Writing { offset, data, .. } = *write;
+        let by_event_loop = self.rng.chance(8000);
+        let Logged { len, frame } = put_log(&self.engine, &self.shared.hits, write, by_event_loop).await?;
+        let frame = (len > 0).then_some(frame);
+        if len == data.len() {
+            return Ok(Wrote { frame, ..Wrote::default() });
+        }
+        let rest = Writing { offset: offset + len as u64, data: &data[len..], ..*write };
+        Ok(Wrote { frame, ..self.put_direct(&rest).await? })
+    }
+
+    /// Writes to the backing file what the log has not taken.
+    async fn put_direct(&mut self, write: &Writing<'_>) -> Result<Wrote, Error> {
+        let Writing { object, offset, data, now } = *write;
+        let store = self.shared.store.clone();
+        self.shared.hits.hit(Fault::WroteDirectly);
+        let direct = self.engine.begin_direct(object, offset, data.len() as u64).await?;
+        let failures = store.failures(object.key());
+        let buffer = Slice::new(Arc::new(Buffer::from_bytes(data)), 0..data.len());
+        let written = store.write(object.key(), offset, buffer).await;
+        let end = match written {
+            Ok(()) => offset + data.len() as u64,
+            // A part of it may have made the file longer.
+            Err(_) => store.size(object.key()).await.unwrap_or(0),
+        };
+        if written.is_ok() {
+            // As the kernel does with every write.
+            store.stamp(object.key(), now);
+        }
+        let done = written.is_ok().then_some((offset, data));
+        let frame = self.engine.end_direct(object, direct, done, end, now).await;
+        written?;
+        let before = Some(frame?).filter(|frame| *frame > 0);
+        Ok(Wrote { frame: None, before, unsynced: Some(failures) })
+    }
+
+    /// Makes the bytes of an object's backing file durable that were written when so many syncs of it had failed.
+    pub(crate) async fn sync(
+        &self,
+        object: &Arc<Object>,
+        (offset, len): (u64, u64),
+        failures: u64,
+    ) -> Result<(), Error> {
+        let store = &self.shared.store;
+        let syncing = object.begin_sync(offset, len);
+        let synced = store.sync(vec![object.key().clone()]).await.pop().unwrap_or(Ok(()));
+        // A failed one may have been about these bytes, and the kernel tells of it once.
+        let synced = match store.failures(object.key()) == failures {
+            true => synced,
+            false => synced.and(Err(BackingError::Io(5))),
+        };
+        if let Some(syncing) = syncing {
+            syncing.end(synced.is_ok());
+        }
+        Ok(synced?)
+    }
+
+    /// Reads into `buffer`. Returns the bytes read: fewer than it holds at the end of the object only.
+    pub(crate) async fn get(
+        &mut self,
+        number: u8,
+        object: &Arc<Object>,
+        (offset, buffer): (u64, &mut [u8]),
+    ) -> Result<usize, Error> {
+        let hits = self.shared.hits.clone();
+        if self.rng.chance(8000) {
+            // An event loop, which begins no more than what it need not wait for.
+            match self.engine.try_read(object, offset, buffer) {
+                TriedRead::Read(len) if len == buffer.len() => {
+                    hits.hit(Fault::ReadAtOnce);
+                    return Ok(len);
+                }
+                TriedRead::OnSsd if buffer.len() <= SMALL_READ => {
+                    if self.engine.read_cached(object, offset, buffer).await == Ok(Some(buffer.len())) {
+                        hits.hit(Fault::ReadFromSsd);
+                        return Ok(buffer.len());
+                    }
+                    hits.hit(Fault::ReadFromSsdInVain);
+                }
+                _ => {}
+            }
+        }
+        match self.engine.try_read(object, offset, buffer) {
+            TriedRead::Read(len) if len == buffer.len() => return Ok(len),
+            TriedRead::Uncached if self.reads_past_the_cache() => {
+                return self.get_plain(object, offset, buffer).await;
+            }
+            _ => {}
+        }
+        let len = self.engine.read(object, offset, buffer).await?;
+        let there = self.shared.store.size_of(object.key());
+        if len == buffer.len() || object.unsettled().is_some() || there <= object.size() {
+            return Ok(len);
+        }
+        // The file is longer than the engine knows. `vfs` looks at it when nobody is changing it, and reads again.
+        while self.shared.objects.lock().is_claimed(number) {
+            self.shared.executor.sleep(Duration::from_millis(1)).await;
+        }
+        self.engine.read(object, offset, buffer).await
+    }
+
+    fn reads_past_the_cache(&mut self) -> bool {
+        let keeps = self.engine.mode() != Mode::PassThrough;
+        // The second is a stream's.
+        !keeps || (!self.engine.has_room() && self.rng.chance(5000))
+    }
+
+    async fn get_plain(&self, object: &Object, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
+        use forebay_engine::buffer::BLOCK;
+        self.shared.hits.hit(Fault::ReadPlain);
+        // The virtual store reads whole blocks.
+        let first = offset / BLOCK as u64 * BLOCK as u64;
+        let skipped = (offset - first) as usize;
+        let blocks = (skipped + buffer.len()).div_ceil(BLOCK);
+        let (read, result) = self.shared.store.read(object.key(), first, Buffer::zeroed(blocks)).await;
+        let len = result?.saturating_sub(skipped).min(buffer.len());
+        buffer[..len].copy_from_slice(&read[skipped..skipped + len]);
+        Ok(len)
+    }
+}
