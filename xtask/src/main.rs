@@ -5,6 +5,7 @@ mod array;
 mod boot;
 mod ci;
 mod documents;
+mod mutants;
 mod process;
 mod quota;
 mod readme;
@@ -43,6 +44,9 @@ enum Verb {
         /// Also nfs-ganesha, to compare with
         #[arg(long)]
         peers: bool,
+        /// Also cargo-mutants, for `cargo x mutants`
+        #[arg(long)]
+        mutants: bool,
     },
     /// Compare the README's transcript with a run of its commands (needs the release build)
     Readme {
@@ -56,6 +60,8 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<String>,
     },
+    /// Change the code in small ways, one at a time, and show that tests notice (hours for a hundred)
+    Mutants(mutants::Mutants),
     /// Run a suite against a server, by default a new one on an empty directory
     Suite(SuiteArguments),
     /// A stranger and a hostile client do their worst beside a client that measures; prints how much slower that one gets
@@ -189,9 +195,10 @@ fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Ci { only } => steps(ci::all(), &only),
         Verb::Test => steps(ci::quick(), &[]),
-        Verb::Setup { peers } => setup::setup(peers).map(|()| ExitCode::SUCCESS),
+        Verb::Setup { peers, mutants } => setup::setup(peers, mutants).map(|()| ExitCode::SUCCESS),
         Verb::Sim { arguments } => process::run(&mut ci::sim(&arguments)).map(|()| ExitCode::SUCCESS),
         Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),
+        Verb::Mutants(mutants) => mutants.run(),
         Verb::Suite(arguments) => suite(arguments),
         Verb::Hostile { minutes } => hostile(minutes),
         Verb::Untar(untar) => untar.run().map(|counts| status(&counts)),

@@ -50,14 +50,17 @@ const TOOLS: [Tool; 4] = [
     Tool { name: "pjdfstest", version: "0.2.2", unoptimized: false },
 ];
 
-/// Installs everything that `cargo x ci` needs, and with `peers` the servers to compare with.
-pub(crate) fn setup(peers: bool) -> Result<()> {
+/// What only `cargo x mutants` needs.
+const MUTANTS: Tool = Tool { name: "cargo-mutants", version: "27.1.0", unoptimized: true };
+
+/// Installs everything that `cargo x ci` needs, with `peers` the servers to compare with, and with `mutants` what makes mutants.
+pub(crate) fn setup(peers: bool, mutants: bool) -> Result<()> {
     let mut packages = PACKAGES.to_vec();
     if peers {
         packages.extend(PEERS);
     }
     install_packages(&packages)?;
-    install_tools()?;
+    install_tools(mutants.then_some(MUTANTS))?;
     install_nightly();
     Kernel::ready()?;
     Ok(())
@@ -86,9 +89,9 @@ fn install_packages(wanted: &[&str]) -> Result<()> {
     apt(&[&["install", "--no-install-recommends"], names.as_slice()].concat())
 }
 
-fn install_tools() -> Result<()> {
+fn install_tools(more: Option<Tool>) -> Result<()> {
     let installed = output(&mut command("cargo", ["install", "--list"]))?;
-    for Tool { name, version, unoptimized } in TOOLS {
+    for Tool { name, version, unoptimized } in TOOLS.into_iter().chain(more) {
         if installed.lines().any(|line| line == format!("{name} v{version}:")) {
             continue;
         }

@@ -1,0 +1,195 @@
+//! Mutants: small changes of the code, made by cargo-mutants, each of which some test has to notice. The tests are the unit tests
+//! of the package, the simulator's tests with their scenarios, and some of its worlds (`crates/sim/tests/worlds.rs`).
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+
+use crate::process::{command, output};
+use crate::setup::tool;
+
+/// The mutants that no test can tell from the code.
+const EQUIVALENT: &str = include_str!("../assets/mutants/equivalent.txt");
+
+/// Of 100 mutants so many have to be noticed.
+const WANTED: usize = 95;
+
+/// What is mutated, and the packages whose tests have to notice.
+struct Part {
+    name: &'static str,
+    files: &'static [&'static str],
+    tests: &'static [&'static str],
+}
+
+const PARTS: [Part; 3] = [
+    Part {
+        name: "engine",
+        files: &[
+            "crates/engine/src/log/*.rs",
+            "crates/engine/src/recover/*.rs",
+            "crates/engine/src/segments/*.rs",
+            "crates/engine/src/pool/*.rs",
+            "crates/engine/src/commit.rs",
+            "crates/engine/src/direct.rs",
+            "crates/engine/src/cut.rs",
+            "crates/engine/src/rewrite.rs",
+            "crates/engine/src/legs.rs",
+            "crates/engine/src/members.rs",
+            "crates/engine/src/volatile.rs",
+        ],
+        tests: &["forebay-engine", "forebay-sim"],
+    },
+    Part { name: "oplog", files: &["crates/oplog/src/**/*.rs"], tests: &["forebay-oplog", "forebay-sim"] },
+    Part {
+        name: "vfs",
+        files: &["crates/vfs/src/oplog/recover*.rs", "crates/vfs/src/oplog/recover/**/*.rs"],
+        tests: &["forebay-vfs"],
+    },
+];
+
+/// The arguments of `cargo x mutants`.
+#[derive(Args)]
+pub(crate) struct Mutants {
+    /// Part to mutate
+    #[arg(value_parser = PARTS.map(|part| part.name), default_value = "engine")]
+    part: String,
+    /// Try so many, chosen by chance [default: all, which takes days]
+    #[arg(long, value_name = "N")]
+    sample: Option<usize>,
+    /// Choose by this number
+    #[arg(long, default_value_t = 1, value_name = "S")]
+    seed: u64,
+    /// Worlds of the simulator for each mutant
+    #[arg(long, default_value_t = 300, value_name = "W")]
+    worlds: u64,
+    /// Mutants tried side by side; each takes 2 GiB of disk
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Only list the mutants
+    #[arg(long)]
+    list: bool,
+}
+
+/// A mutant's name without line and column, which change with every edit.
+fn name_of(line: &str) -> Option<String> {
+    let (file, rest) = line.split_once(':')?;
+    let (_, change) = rest.split_once(": ")?;
+    Some(format!("{file}: {}", change.trim()))
+}
+
+/// The mutants that no test can tell from the code, by name, and the reasons.
+fn equivalent(text: &str) -> Result<BTreeMap<String, String>> {
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let split = |line: &str| {
+        let (name, reason) = line.rsplit_once(" = ").with_context(|| format!("no reason in: {line}"))?;
+        Ok((name.to_owned(), reason.to_owned()))
+    };
+    lines.map(split).collect()
+}
+
+/// `count` of `lines`, chosen by `seed`, in the order they had.
+fn sample(mut lines: Vec<String>, count: usize, seed: u64) -> Vec<String> {
+    let mut state = seed;
+    let mut draw = || {
+        // splitmix64
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    };
+    while lines.len() > count {
+        let at = draw() % lines.len() as u64;
+        lines.remove(at as usize);
+    }
+    lines
+}
+
+/// A regular expression for just this text.
+fn exactly(text: &str) -> String {
+    let special = |letter: char| "\\.+*?()|[]{}^$".contains(letter);
+    let escaped = text.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter]));
+    format!("^{}$", escaped.collect::<String>())
+}
+
+/// The mutants of a file that cargo-mutants writes.
+fn listed(name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("target/mutants.out/{name}.txt")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+impl Mutants {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let part = PARTS.iter().find(|part| part.name == self.part).context("no such part")?;
+        tool("cargo-mutants").context("install it with `cargo x setup --mutants`")?;
+        let equivalent = equivalent(EQUIVALENT)?;
+        let mut list = command("cargo", ["mutants", "--list"]);
+        list.args(part.files.iter().flat_map(|file| ["--file", *file]));
+        let is_known = |line: &String| name_of(line).is_some_and(|name| equivalent.contains_key(&name));
+        let all: Vec<String> = output(&mut list)?.lines().map(str::to_owned).collect();
+        let open: Vec<String> = all.into_iter().filter(|line| !is_known(line)).collect();
+        let known = open.len();
+        let chosen = sample(open, self.sample.unwrap_or(known), self.seed);
+        if self.list {
+            chosen.iter().filter_map(|line| name_of(line)).for_each(|name| println!("{name}"));
+            return Ok(ExitCode::SUCCESS);
+        }
+        if chosen.is_empty() {
+            bail!("there is nothing to mutate in {}", self.part);
+        }
+        let mut run = command("cargo", ["mutants", "--output", "target", "--profile", "sim", "--no-shuffle"]);
+        run.args(["--timeout", "1800", "--jobs", &self.jobs.to_string()]);
+        run.args(part.files.iter().flat_map(|file| ["--file", *file]));
+        run.args(part.tests.iter().flat_map(|package| ["--test-package", *package]));
+        run.args(chosen.iter().flat_map(|line| ["--re".to_owned(), exactly(line)]));
+        // It fails where a mutant lives: the files that it leaves say which.
+        let _ = run.env("FOREBAY_WORLDS", self.worlds.to_string()).status()?;
+        report(&self)
+    }
+}
+
+fn report(arguments: &Mutants) -> Result<ExitCode> {
+    let (caught, missed, late) = (listed("caught"), listed("missed"), listed("timeout"));
+    let (dead, all) = (caught.len() + late.len(), caught.len() + late.len() + missed.len());
+    if all == 0 {
+        bail!("no mutant was tested; see target/mutants.out/log");
+    }
+    missed.iter().for_each(|line| println!("LIVES: {}", name_of(line).as_deref().unwrap_or(line)));
+    println!("{dead} of {all} mutants of {} noticed (seed {})", arguments.part, arguments.seed);
+    Ok(if dead * 100 >= all * WANTED { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mutant_keeps_its_name_when_lines_are_added_above_it() {
+        let name = name_of("crates/a/src/b.rs:12:5: replace f -> bool with true").unwrap();
+        assert_eq!(name, "crates/a/src/b.rs: replace f -> bool with true");
+        assert_eq!(name_of("crates/a/src/b.rs:99:1: replace f -> bool with true"), Some(name));
+    }
+
+    #[test]
+    fn a_sample_is_the_same_for_the_same_seed() {
+        let lines = || (0..100).map(|number| number.to_string()).collect::<Vec<_>>();
+        let chosen = sample(lines(), 30, 7);
+        assert_eq!((chosen.len(), &chosen), (30, &sample(lines(), 30, 7)));
+        assert_ne!(chosen, sample(lines(), 30, 8));
+        assert_eq!(sample(lines(), 200, 1), lines());
+    }
+
+    #[test]
+    fn every_line_of_the_list_has_a_reason() {
+        equivalent(EQUIVALENT).unwrap();
+        assert!(equivalent("crates/a/src/b.rs: replace f with ()").is_err());
+        let one = equivalent("# a comment\na.rs: replace = with == = both are never reached\n").unwrap();
+        assert_eq!(one["a.rs: replace = with =="], "both are never reached");
+    }
+
+    #[test]
+    fn names_are_matched_as_they_are() {
+        assert_eq!(exactly("a.rs:1:2: replace + with *"), "^a\\.rs:1:2: replace \\+ with \\*$");
+    }
+}
