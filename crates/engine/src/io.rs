@@ -9,7 +9,8 @@ use std::time::Duration;
 use crate::buffer::{Buffer, Slice};
 
 /// An operation under way. It begins when it is made, not when it is first polled, so that several run side by side;
-/// dropping it does not undo it.
+/// dropping it does not undo it. Where whoever carries it out has no hands left, it may instead be carried out by the
+/// thread that polls it first, which then waits for it.
 pub type Io<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What went wrong with a cache device.

@@ -22,6 +22,7 @@ use crate::disowned::Disowned;
 use crate::error::{Error, Result};
 use crate::export::Wait;
 use crate::fs::{Filesystem, Scheme};
+use crate::hands::Hands;
 use crate::lost::{About, Lost, LostFile, Why, path_of};
 use crate::object::Object;
 use crate::sys::KernelHandle;
@@ -32,7 +33,7 @@ const WALKS: usize = 3;
 
 /// Every served file system, as [`Backing`].
 #[derive(Clone)]
-pub struct Store(Arc<Inner>);
+pub struct Store(Arc<Inner>, Arc<Vec<(u32, Hands)>>);
 
 /// The number of the volume of a file that was never one of ours.
 const NO_VOLUME: u32 = u32::MAX;
@@ -91,7 +92,9 @@ impl Store {
     ) -> Self {
         let (disowned, lost) = (Disowned::new(state_dir), Lost::new(state_dir));
         let (written, logged) = (Mutex::default(), Mutex::default());
-        Store(Arc::new(Inner { filesystems, names, budget, written, disowned, lost, given_up, logged }))
+        let hands = filesystems.iter().map(|(number, _)| (*number, Hands::new())).collect();
+        let inner = Inner { filesystems, names, budget, written, disowned, lost, given_up, logged };
+        Store(Arc::new(inner), Arc::new(hands))
     }
 
     /// `tell` is told of everything that is set aside from now on.
@@ -121,7 +124,23 @@ impl Store {
         &self.0.filesystems
     }
 
-    /// Runs `work` when the result is first polled; it may block the thread.
+    /// Begins `work` on the object's file system, beside whatever else is done there (`hands.rs`).
+    fn begin<T: Send + 'static>(
+        &self,
+        object: Option<&Key>,
+        work: impl FnOnce(&Inner) -> T + Send + 'static,
+    ) -> Io<T> {
+        let volume = object.and_then(parse_key).map_or(NO_VOLUME, |(number, _)| number);
+        match self.1.iter().find(|(number, _)| *number == volume) {
+            Some((_, hands)) => {
+                let inner = self.0.clone();
+                hands.run(move || work(&inner))
+            }
+            None => self.later(work),
+        }
+    }
+
+    /// Runs `work` when the result is first polled; it may block the thread for as long as the state directory takes.
     fn later<T: Send + 'static>(&self, work: impl FnOnce(&Inner) -> T + Send + 'static) -> Io<T> {
         let inner = self.0.clone();
         let future: Box<dyn Future<Output = T> + Send> = Box::new(async move { work(&inner) });
@@ -300,7 +319,7 @@ impl Backing for Store {
 
     fn size(&self, object: &Key) -> Io<BackingResult<u64>> {
         let key = object.clone();
-        self.later(move |inner| {
+        self.begin(Some(object), move |inner| {
             let found = match inner.find(&key)? {
                 Place::File(found) => found,
                 Place::Lost => return inner.lost.size(&key).map_err(state_error),
@@ -312,7 +331,7 @@ impl Backing for Store {
 
     fn read(&self, object: &Key, offset: u64, mut buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)> {
         let key = object.clone();
-        self.later(move |inner| {
+        self.begin(Some(object), move |inner| {
             let read = inner.find(&key).and_then(|place| {
                 let found = match place {
                     Place::File(found) => found,
@@ -328,7 +347,7 @@ impl Backing for Store {
 
     fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>> {
         let key = object.clone();
-        self.later(move |inner| {
+        self.begin(Some(object), move |inner| {
             let write = |found: &Written| {
                 let fd = found.object.writer(&inner.budget, true)?;
                 let mut done = 0;
@@ -344,7 +363,7 @@ impl Backing for Store {
 
     fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>> {
         let key = object.clone();
-        self.later(move |inner| {
+        self.begin(Some(object), move |inner| {
             let cut = |found: &Written| {
                 let fd = found.object.writer(&inner.budget, true)?;
                 Ok(rustix::fs::ftruncate(fd, size)?)
@@ -355,7 +374,7 @@ impl Backing for Store {
 
     fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>> {
         let key = object.clone();
-        self.later(move |inner| {
+        self.begin(Some(object), move |inner| {
             let set = |found: &Written| {
                 let times = Timestamps {
                     last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -369,7 +388,7 @@ impl Backing for Store {
     }
 
     fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
-        self.later(move |inner| inner.sync(&objects))
+        self.begin(objects.first().cloned().as_ref(), move |inner| inner.sync(&objects))
     }
 
     fn free(&self) -> Io<BackingResult<u64>> {

@@ -26,6 +26,7 @@ mod fs;
 mod gate;
 mod given;
 mod handle;
+mod hands;
 mod identity;
 mod inspect;
 mod journal;

@@ -1,0 +1,183 @@
+//! Threads that carry out what the engine asks of a served file system, so that several things are done side by side while
+//! one thread waits for all of them: the writes of a batch of destaging, the reads that one request needs.
+//!
+//! Nothing queues here. If all threads are at work, whoever asks does it when it waits for the result: clients' reads never
+//! stand behind a batch of destaging. Each file system has threads of its own: one that does not answer keeps nobody
+//! else's.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use forebay_engine::io::Io;
+use forebay_lock::{Condvar, Mutex};
+
+/// Threads of a file system.
+const THREADS: usize = 8;
+/// Bytes of a thread's stack: nothing here recurses.
+const STACK: usize = 256 << 10;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads of one file system. They end when this is dropped, each after what it is at.
+pub(crate) struct Hands(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Never more than there are threads to take them.
+    given: VecDeque<Job>,
+    idle: usize,
+    closed: bool,
+}
+
+/// Where a result is left.
+struct Outcome<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+}
+
+impl Hands {
+    /// Starts the threads. Where the system refuses some, the others do.
+    pub(crate) fn new() -> Self {
+        let shared = Arc::new(Shared::default());
+        for _ in 0..THREADS {
+            let theirs = shared.clone();
+            let thread = std::thread::Builder::new().name("forebay-store".into()).stack_size(STACK);
+            if let Err(error) = thread.spawn(move || theirs.work()) {
+                tracing::warn!(
+                    "cannot start a thread for the backing store ({error}): less is done side by side"
+                );
+                break;
+            }
+        }
+        Hands(shared)
+    }
+
+    /// Begins `work` on another thread; if none is idle, it is done when the result is first polled, by who polls it.
+    pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Io<T> {
+        let outcome = Arc::new(Mutex::new(Outcome { value: None, waker: None }));
+        let theirs = outcome.clone();
+        let job = Box::new(move || {
+            let value = work();
+            let waker = {
+                let mut outcome = theirs.lock();
+                outcome.value = Some(value);
+                outcome.waker.take()
+            };
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        });
+        let mut own = self.0.give(job).err();
+        Box::pin(std::future::poll_fn(move |context| {
+            if let Some(job) = own.take() {
+                job();
+            }
+            let mut outcome = outcome.lock();
+            match outcome.value.take() {
+                Some(value) => Poll::Ready(value),
+                None => {
+                    outcome.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        }))
+    }
+}
+
+impl Drop for Hands {
+    fn drop(&mut self) {
+        // Not waited for: the last owner may be a job.
+        self.0.state.lock().closed = true;
+        self.0.work.notify_all();
+    }
+}
+
+impl Shared {
+    /// Gives a job to an idle thread, or back.
+    fn give(&self, job: Job) -> Result<(), Job> {
+        let mut state = self.state.lock();
+        if state.closed || state.given.len() >= state.idle {
+            return Err(job);
+        }
+        state.given.push_back(job);
+        drop(state);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            state.idle += 1;
+            let job = loop {
+                if let Some(job) = state.given.pop_front() {
+                    break job;
+                }
+                if state.closed {
+                    return;
+                }
+                state = self.work.wait(state);
+            };
+            state.idle -= 1;
+            drop(state);
+            job();
+            state = self.state.lock();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    use forebay_disk::block_on;
+
+    use super::*;
+
+    /// Waits for somebody else's word: longer than anything takes but a deadlock.
+    fn hear(word: &Receiver<()>) -> bool {
+        word.recv_timeout(Duration::from_secs(60)).is_ok()
+    }
+
+    fn until_idle(hands: &Hands) {
+        while hands.0.state.lock().idle < THREADS {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_is_asked_at_once_is_done_side_by_side() {
+        let hands = Hands::new();
+        until_idle(&hands);
+        let ((tell_first, first), (tell_second, second)) = (channel(), channel());
+        let one = hands.run(move || tell_second.send(()).is_ok() && hear(&first));
+        let other = hands.run(move || tell_first.send(()).is_ok() && hear(&second));
+        assert!(block_on(one) && block_on(other), "each waits for the other one");
+    }
+
+    #[test]
+    fn what_no_thread_is_idle_for_is_done_by_who_waits_for_it() {
+        let hands = Hands::new();
+        until_idle(&hands);
+        let (ends, busy): (Vec<_>, Vec<_>) = (0..THREADS)
+            .map(|_| {
+                let (end, word) = channel();
+                (end, hands.run(move || hear(&word)))
+            })
+            .unzip();
+        let here = std::thread::current().id();
+        assert!(block_on(hands.run(move || std::thread::current().id() == here)));
+        ends.iter().for_each(|end| end.send(()).unwrap());
+        assert!(busy.into_iter().all(block_on));
+        until_idle(&hands);
+        assert!(!block_on(hands.run(move || std::thread::current().id() == here)));
+    }
+}
