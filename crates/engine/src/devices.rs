@@ -6,6 +6,7 @@ use crate::Error;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::io::Device;
+use crate::late::Watched;
 use crate::plant;
 use crate::pool::{AlsoLost, PoolError, discard};
 use crate::wait::before;
@@ -40,6 +41,7 @@ impl Engine {
             return Err(PoolError::NoMemberLeft.into());
         }
         let name = device.name().to_owned();
+        let device = Watched::new(device, &self.ticks);
         let (added, given_up) = self.members.add(device.clone(), force, &self.log).await;
         let member = match added {
             Ok(member) => member,

@@ -11,7 +11,8 @@ use crate::counters::Totals;
 use crate::destage::Destager;
 use crate::event::Event;
 use crate::ghost::Ghosts;
-use crate::io::{Backing, Clock, Device, Key, Spawn};
+use crate::io::{Backing, Clock, Key, Spawn};
+use crate::late::{Ticks, Watched};
 use crate::log::Log;
 use crate::members::Members;
 use crate::notes::Notes;
@@ -75,6 +76,8 @@ pub struct Settings {
     pub destage_after: Duration,
     /// Every copy on the cache devices is read, and repaired if it is bad, once in so long, and the time that takes.
     pub scrub_every: Duration,
+    /// A cache device that does not answer for so long is lost, while another one answers.
+    pub device_deadline: Duration,
 }
 
 impl Default for Settings {
@@ -84,6 +87,7 @@ impl Default for Settings {
             ram: 256 << 20,
             destage_after: Duration::from_secs(5),
             scrub_every: DAY,
+            device_deadline: Duration::from_secs(10),
         }
     }
 }
@@ -97,7 +101,9 @@ pub struct Engine {
     pub(crate) segment_size: u64,
     pub(crate) members: Members,
     /// The devices by their number in the pool; `None` for those that are gone.
-    pub(crate) devices: RwLock<Vec<Option<Arc<dyn Device>>>>,
+    pub(crate) devices: RwLock<Vec<Option<Arc<Watched>>>>,
+    /// The time of the devices' operations.
+    pub(crate) ticks: Arc<Ticks>,
     pub(crate) segments: Segments,
     pub(crate) log: Log,
     pub(crate) notes: Notes,
@@ -138,12 +144,14 @@ pub(crate) struct Parts {
     pub(crate) objects: Objects,
     pub(crate) notes: Notes,
     pub(crate) next_seq: Seq,
+    pub(crate) devices: Vec<Option<Arc<Watched>>>,
+    pub(crate) ticks: Arc<Ticks>,
     pub(crate) settings: Settings,
 }
 
 impl Engine {
     pub(crate) fn assemble(parts: Parts) -> Arc<Self> {
-        let Parts { env, pool, segments, objects, notes, next_seq, settings } = parts;
+        let Parts { env, pool, segments, objects, notes, next_seq, devices, ticks, settings } = parts;
         let segment_size = u64::from(pool.segment_size);
         let slots = (segment_size / crate::buffer::BLOCK as u64) as usize;
         let pages = (settings.ram / crate::buffer::BLOCK as u64) as usize;
@@ -153,7 +161,8 @@ impl Engine {
             pool_id: pool.uuid,
             segment_size,
             log: Log::new(pool.uuid, pool.epoch, slots, next_seq),
-            devices: RwLock::new(Members::devices(&pool)),
+            devices: RwLock::new(devices),
+            ticks,
             members: Members::new(pool),
             segments,
             objects,
@@ -208,6 +217,7 @@ impl Engine {
         self.start("forebay-evict", Engine::run_evict);
         self.start("forebay-scrub", Engine::run_scrub);
         self.start("forebay-rewrite", Engine::run_rewrite);
+        self.start("forebay-devices", Engine::run_device_watch);
     }
 
     pub(crate) fn closing(&self) -> bool {
@@ -267,7 +277,7 @@ impl Engine {
         self.segments.staying()
     }
 
-    pub(crate) fn device(&self, index: u16) -> Option<Arc<dyn Device>> {
+    pub(crate) fn device(&self, index: u16) -> Option<Arc<Watched>> {
         self.devices.read().get(usize::from(index)).cloned().flatten()
     }
 
@@ -315,6 +325,7 @@ impl Engine {
         self.space.wake();
         self.log.changed.wake();
         self.scrubber.wake();
+        self.wake_device_watch();
         // The clean segment being filled is sealed first, so that what it holds is found again.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
         // It counts once a frame says so.

@@ -14,6 +14,13 @@ pub enum Event {
         /// How many are left.
         left: usize,
     },
+    /// A cache device has not answered for long. It is lost next if another one answers. Told once until it has.
+    DeviceLate {
+        /// Its name.
+        device: String,
+        /// How long.
+        after: Duration,
+    },
     /// A cache device joined the pool.
     DeviceAdded {
         /// Its name.

@@ -1,6 +1,5 @@
 //! Reading and writing slots on the devices, and what happens when one fails.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
@@ -9,7 +8,11 @@ use crate::event::Event;
 use crate::format::Place;
 use crate::io::{Device, DeviceError, Durability};
 use crate::pool::SEGMENTS_START;
+use crate::segments::Segment;
 use crate::wait::all;
+
+/// Neighbouring slots that are read from one device: what is read as one stays together.
+const PART: u16 = 64;
 
 impl Engine {
     /// Where a slot is on its device, in bytes.
@@ -55,6 +58,22 @@ impl Engine {
         !written.is_empty()
     }
 
+    /// The leg of a segment to read from: that on the device with fewer operations under way, so that a device that is slow
+    /// or does not answer is left alone. Of devices that are as busy, each has a part of every segment.
+    pub(crate) fn leg_to_read(&self, segment: &Segment, slot: u16) -> Option<Place> {
+        let [first, second] = segment.legs[..] else { return segment.legs.first().copied() };
+        let devices = self.devices.read();
+        let under_way = |place: Place| {
+            let device = devices.get(usize::from(place.device))?;
+            device.as_ref().map(|device| device.under_way())
+        };
+        let first_is_better = match (under_way(first), under_way(second)) {
+            (Some(one), Some(other)) if one == other => slot / PART % 2 == 0,
+            (one, other) => other.is_none_or(|other| one.is_some_and(|one| one < other)),
+        };
+        Some(if first_is_better { first } else { second })
+    }
+
     /// Reads `blocks` slots of one leg.
     pub(crate) async fn read_leg(
         &self,
@@ -80,7 +99,7 @@ impl Engine {
 
     /// Stops using a device. Nothing may be acknowledged before [`Engine::record_losses`] has returned.
     fn drop_device(&self, index: u16) {
-        let device: Option<Arc<dyn Device>> = {
+        let device = {
             let mut devices = self.devices.write();
             let device = devices.get_mut(usize::from(index)).and_then(Option::take);
             if device.is_some() {

@@ -26,6 +26,7 @@ mod ghost;
 mod gone;
 pub mod io;
 mod lane;
+mod late;
 mod lead;
 mod leaf;
 mod legs;

@@ -22,11 +22,6 @@ impl Members {
         Members { pool: Mutex::new(Some(pool)), back: Gate::default() }
     }
 
-    /// The devices by number.
-    pub(crate) fn devices(pool: &Pool) -> Vec<Option<Arc<dyn Device>>> {
-        pool.members.iter().map(|member| member.device.clone()).collect()
-    }
-
     async fn take(&self) -> Pool {
         self.back.until(|| self.pool.lock().take()).await
     }

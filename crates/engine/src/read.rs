@@ -7,7 +7,7 @@ use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::{Engine, Mode};
 use crate::event::Event;
 use crate::format::{Place, bind, content_hash};
-use crate::io::{BackingError, Durability};
+use crate::io::{BackingError, Device as _, Durability};
 use crate::leaf::{Entry, Page, SegmentId};
 use crate::object::{Busy, Fetch, Object, Source as Origin, State, blocks};
 use crate::wait::all;
@@ -275,8 +275,9 @@ impl Engine {
         let first = run.copies[0];
         let count = run.copies.len();
         let segment = self.segments.get(first.segment);
-        let buffer = match segment.as_ref().and_then(|segment| segment.legs.first()) {
-            Some(place) => self.read_leg(*place, first.slot, count).await.ok(),
+        let leg = segment.as_ref().and_then(|segment| self.leg_to_read(segment, first.slot));
+        let buffer = match leg {
+            Some(place) => self.read_leg(place, first.slot, count).await.ok(),
             None => None,
         };
         let mut pages = Vec::with_capacity(count);

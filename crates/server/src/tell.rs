@@ -24,6 +24,13 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
             );
             (Severity::Error, "device-lost", message)
         }
+        Event::DeviceLate { device, after } => {
+            let message = format!(
+                "cache device {device} has not answered for {} s; it is given up if another one answers. See the kernel's log",
+                after.as_secs()
+            );
+            (Severity::Error, "device-late", message)
+        }
         Event::DeviceAdded { device } => {
             (Severity::Info, "device-added", format!("cache device {device} is in use"))
         }

@@ -16,6 +16,7 @@ use crate::world::{Crash, World};
 mod damaged;
 mod given_up;
 mod gone;
+mod late;
 mod memory;
 mod notes;
 mod pressure;

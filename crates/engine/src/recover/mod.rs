@@ -20,8 +20,9 @@ use crate::buffer::{BLOCK, Slice};
 use crate::engine::{Engine, Env, Parts, Settings};
 use crate::event::Event;
 use crate::format::{Place, SegmentId as Name, SegmentKind};
-use crate::io::{BackingError, BackingResult, Durability};
+use crate::io::{BackingError, BackingResult, Device, Durability};
 use crate::lane::Lanes;
+use crate::late::{Ticks, Watched};
 use crate::notes::Note;
 use crate::object::Object;
 use crate::pool::{Pool, PoolError, State};
@@ -138,7 +139,15 @@ impl Engine {
         let also_lost = pool.open_epoch().await?;
         also_lost.iter().for_each(|index| segments.lose(*index));
         let next_seq = read.next_frame;
-        let engine = Engine::assemble(Parts { env, pool, segments, objects, notes, next_seq, settings });
+        let ticks = Arc::new(Ticks::default());
+        let mut devices = Vec::new();
+        for member in &mut pool.members {
+            let watched = member.device.take().map(|device| Watched::new(device, &ticks));
+            member.device = watched.clone().map(|device| device as Arc<dyn Device>);
+            devices.push(watched);
+        }
+        let parts = Parts { env, pool, segments, objects, notes, next_seq, devices, ticks, settings };
+        let engine = Engine::assemble(parts);
         for device in also_lost.iter().filter_map(|index| names.get(usize::from(*index))?.clone()) {
             engine.event(Event::DeviceLost { device, left: engine.active() });
         }

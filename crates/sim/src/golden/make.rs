@@ -106,8 +106,13 @@ impl Rig {
             deliver: Arc::new(|batch| batch()),
             events: Arc::new(|_| ()),
         };
-        let settings =
-            Settings { mode: Mode::WriteBack, destage_after: LIMIT, ram: 1 << 20, scrub_every: LIMIT };
+        let settings = Settings {
+            mode: Mode::WriteBack,
+            destage_after: LIMIT,
+            ram: 1 << 20,
+            scrub_every: LIMIT,
+            ..Settings::default()
+        };
         self.run(Engine::open(pool.map_err(Refused::Pool)?, env, settings)).map_err(Refused::Engine)
     }
 }

@@ -205,6 +205,7 @@ impl World {
             ram: self.plan.ram,
             destage_after: self.plan.destage_after,
             scrub_every: self.plan.destage_after * 3 + Duration::from_millis(50),
+            ..Settings::default()
         };
         // The engine's owner sees to that before service, after a crash.
         self.shared.store.settle();

@@ -1,0 +1,94 @@
+//! Devices that do not answer.
+
+use forebay_engine::Event;
+use forebay_engine::io::Clock as _;
+
+use super::*;
+use crate::disk::Operation;
+
+fn late(world: &World) -> usize {
+    world.shared.told.lock().iter().filter(|event| matches!(event, Event::DeviceLate { .. })).count()
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_lost_and_what_it_does_later_harms_nobody() {
+    for seed in 0..10 {
+        let mut world = world(seed, 2);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 50);
+        let begun = world.shared.executor.time();
+        world.disks[1].hold(|_| true);
+        write(&world, &engine, 40, 20);
+        let took = world.shared.executor.time() - begun;
+        assert!((Duration::from_secs(10)..Duration::from_secs(20)).contains(&took), "{took:?}");
+        assert_eq!((engine.active(), late(&world), world.disks[1].holds() > 0), (1, 1, true));
+        world.disks[1].release();
+        check(&mut world, &engine);
+        cut(&mut world, engine);
+        let engine = world.start_through(Vec::new()).unwrap();
+        assert_eq!(engine.active(), 1, "it is out of date");
+        check(&mut world, &engine);
+        world.crash(Crash::Kill);
+    }
+}
+
+#[test]
+fn a_read_goes_to_the_other_device_when_one_does_not_answer() {
+    let mut world = world(3, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 300);
+    world.disks[0].hold(|operation| matches!(operation, Operation::Read(_)));
+    let begun = world.shared.executor.time();
+    let mut client = Client::new(&world.shared, &engine, Allowed::default(), world.rng.fork());
+    let first = async move {
+        for block in [0, 40, 80] {
+            client.read(1, block * 4096, 4096).await;
+        }
+    };
+    world.shared.executor.start("reader", Box::pin(first));
+    let disk = world.disks[0].clone();
+    assert_eq!(until(&world, move || disk.holds() == 1), Stop::Done);
+    // That one waits; nobody else does.
+    with_client(&world, &engine, Allowed::default(), |mut client| async move {
+        for block in 100..200 {
+            client.read(1, block * 4096, 4096).await;
+        }
+    });
+    assert_eq!((world.disks[0].holds(), engine.active()), (1, 2));
+    assert!(world.shared.executor.time() - begun < Duration::from_secs(5));
+    world.disks[0].release();
+    check(&mut world, &engine);
+}
+
+#[test]
+fn devices_that_are_all_silent_are_waited_for() {
+    let mut world = world(4, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 50);
+    world.disks.iter().for_each(|disk| disk.hold(|_| true));
+    let mut client = Client::new(&world.shared, &engine, Allowed::default(), world.rng.fork());
+    let writing = async move { client.write(1, 0, 4096, true).await };
+    world.shared.executor.start("client", Box::pin(writing));
+    let executor = world.shared.executor.clone();
+    let a_while = async move { executor.sleep(Duration::from_secs(60)).await };
+    assert_eq!(world.shared.executor.block_on(LIMIT, a_while), Ok(()));
+    assert_eq!((engine.active(), late(&world)), (2, 2));
+    world.disks.iter().for_each(|disk| disk.release());
+    write(&world, &engine, 10, 10);
+    assert_eq!(engine.active(), 2);
+    check(&mut world, &engine);
+}
+
+#[test]
+fn a_clock_that_jumps_makes_nobody_late() {
+    let world = &mut world(5, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    for jump in 0..20 {
+        let mut client = Client::new(&world.shared, &engine, Allowed::default(), world.rng.fork());
+        let writing = async move { client.write(1, jump * 4096, 4096, true).await };
+        world.shared.executor.start("client", Box::pin(writing));
+        world.shared.executor.jump(Duration::from_secs(3600));
+        write(world, &engine, 100 + jump, 1);
+    }
+    assert_eq!((engine.active(), late(world)), (2, 0));
+}
