@@ -68,7 +68,7 @@ impl Engine {
             device.as_ref().map(|device| device.under_way())
         };
         let first_is_better = match (under_way(first), under_way(second)) {
-            (Some(one), Some(other)) if one == other => slot / PART % 2 == 0,
+            (Some(one), Some(other)) if one == other => (slot / PART).is_multiple_of(2),
             (one, other) => other.is_none_or(|other| one.is_some_and(|one| one < other)),
         };
         Some(if first_is_better { first } else { second })
