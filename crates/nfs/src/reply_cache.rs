@@ -57,6 +57,18 @@ pub(crate) struct RequestKey {
     pub(crate) hash: u64,
 }
 
+/// Bytes of the arguments that are hashed: all of them but for large writes, where hashing a MiB would cost a tenth of it.
+const HASHED: usize = 64 << 10;
+
+/// Returns the hash of a call's arguments: of longer ones that of the first half of [`HASHED`] bytes and of the last.
+fn hash(args: &[u8], seed: u64) -> u64 {
+    if args.len() <= HASHED {
+        return xxh3_64_with_seed(args, seed);
+    }
+    let first = xxh3_64_with_seed(&args[..HASHED / 2], seed ^ args.len() as u64);
+    xxh3_64_with_seed(&args[args.len() - HASHED / 2..], first)
+}
+
 impl RequestKey {
     pub(crate) fn of(call: &Call<'_>) -> Self {
         // Not the stamp of AUTH_SYS: a client may set another one when it sends a request again.
@@ -68,7 +80,7 @@ impl RequestKey {
             _ => (None, 0),
         };
         // It is in the cache's log: a version that computes another one does not find the replies of this one.
-        let hash = xxh3_64_with_seed(call.args.rest(), seed);
+        let hash = hash(call.args.rest(), seed);
         RequestKey { xid: call.xid(), procedure: call.header.proc, user, hash }
     }
 }
@@ -271,6 +283,27 @@ mod tests {
         fn has(&self, client: IpAddr, xid: u32, now: Instant) -> bool {
             self.queue_of(&mut self.inner.lock(), client, now).states.contains_key(&key(xid))
         }
+    }
+
+    #[test]
+    fn every_byte_of_a_call_counts_and_of_a_large_write_its_ends_and_its_length() {
+        for len in [1, 600, HASHED] {
+            let args = vec![7; len];
+            let differs = |at: usize| {
+                let mut other = args.clone();
+                other[at] ^= 1;
+                hash(&other, 1) != hash(&args, 1)
+            };
+            assert!([0, len / 2, len - 1].into_iter().all(differs), "{len}");
+            assert_ne!(hash(&args, 1), hash(&args, 2));
+        }
+        let large = vec![7; HASHED * 4];
+        for at in [0, HASHED / 2 - 1, HASHED * 4 - HASHED / 2, HASHED * 4 - 1] {
+            let mut other = large.clone();
+            other[at] ^= 1;
+            assert_ne!(hash(&other, 1), hash(&large, 1), "{at}");
+        }
+        assert_ne!(hash(&large[1..], 1), hash(&large, 1));
     }
 
     #[test]
