@@ -185,6 +185,10 @@ fn launch(
                 arguments.extend(["--cache".into(), ssd.join(leg).into_os_string()]);
             }
             arguments.extend(["--cache-size", "256MiB"].map(OsString::from));
+            // One was deleted between two starts.
+            if ssd.join("state").exists() && LEGS.iter().any(|leg| !ssd.join(leg).exists()) {
+                arguments.push("--make-missing".into());
+            }
             arguments
         }
         Kind::Ganesha => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use forebay_config::{format_size, state_base};
-use forebay_control::{Client, FlushProgress, PoolRequest, PoolStatus, ScrubStatus, Status};
+use forebay_control::{Client, FlushProgress, PoolDevice, PoolRequest, PoolStatus, ScrubStatus, Status};
 use serde_json::json;
 
 use crate::args::{FlushArgs, ModeArgs, PoolCommand, Target};
@@ -161,10 +161,23 @@ fn show_pool(pool: &PoolStatus) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut text = device_table(pool).render(0);
+    pool.devices.iter().filter_map(identity).for_each(|line| text.push_str(&line));
     for (name, line) in pool_lines(pool) {
         text.push_str(&format!("{name:<12} {line}\n"));
     }
     Ok(output::result(&text)?)
+}
+
+/// How to find a device again, whatever it is called: a line, if anything is known.
+fn identity(device: &PoolDevice) -> Option<String> {
+    let named = |name: &str, value: &Option<String>| {
+        value.as_ref().map(|value| format!("{name}{}", printable(value)))
+    };
+    let known =
+        [named("", &device.stable_path), named("serial ", &device.serial), named("UUID ", &device.uuid)];
+    let known: Vec<_> = known.into_iter().flatten().collect();
+    (!known.is_empty())
+        .then(|| format!("{}: {}\n", printable(&device.path.to_string_lossy()), known.join(", ")))
 }
 
 /// The cache devices with what they say about their wear.
@@ -217,7 +230,8 @@ pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
         }
         scrub => format!("the last one: {}", describe_scrub(scrub)),
     };
-    vec![
+    let notes = pool.notes.iter().map(|note| ("cache note", printable(note)));
+    let mut lines = vec![
         (
             "cache",
             format!(
@@ -258,7 +272,9 @@ pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
             ),
         ),
         ("cache scrub", scrub),
-    ]
+    ];
+    lines.extend(notes);
+    lines
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `forebay serve`: from the command line to a running server.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use forebay_config::{LIMITS, PrivilegedPort, Problems, Resolved, Settings, resolve};
@@ -22,9 +23,20 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     logging::start(&settings.log);
-    make_directories(&settings)?;
+    let mut made = make_directories(&settings)?;
     let shown = settings.clone();
-    forebay_server::run(settings, move |ready| announce::ready(&shown, &ready))?;
+    let (send, served) = std::sync::mpsc::channel();
+    let ended = forebay_server::run(settings, move |ready| {
+        announce::ready(&shown, &ready);
+        // It is read after the end.
+        let _ = send.send(());
+    });
+    if served.try_recv().is_ok() {
+        made.clear();
+    }
+    // A failed start leaves nothing; a directory that holds something stays.
+    made.iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
+    ended?;
     Ok(Exit::Done)
 }
 
@@ -34,15 +46,17 @@ pub(crate) fn refuse(problems: &Problems) -> Exit {
     Exit::Usage
 }
 
-/// Makes the served directory if only its last component is missing, and says so.
-fn make_directories(settings: &Settings) -> anyhow::Result<()> {
+/// Makes the served directory if only its last component is missing, and says so. Returns those made.
+fn make_directories(settings: &Settings) -> anyhow::Result<Vec<PathBuf>> {
+    let mut made = Vec::new();
     for export in settings.exports.iter().filter(|export| !export.path.exists()) {
         let shown = export.path.display();
         std::fs::create_dir(&export.path)
             .with_context(|| format!("cannot make the directory {shown} to serve"))?;
         output::note(&format!("Made the directory {shown}: it did not exist."));
+        made.push(export.path.clone());
     }
-    Ok(())
+    Ok(made)
 }
 
 /// The settings that result, one per line, named as in the file.

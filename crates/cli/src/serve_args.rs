@@ -60,6 +60,12 @@ pub(crate) struct ServeArgs {
     /// Make a new cache of the devices, WHATEVER IS ON THEM: also data that no other place has
     #[arg(long)]
     format_cache: bool,
+    /// Make cache files anew that are missing from their pool, and fill them; else the cache goes on without them
+    #[arg(long)]
+    make_missing: bool,
+    /// Accept cache files in memory (tmpfs): a power cut loses what was acknowledged
+    #[arg(long)]
+    cache_in_memory: bool,
     /// What answers clients that ask port 111 where NFS is: off, register with the running rpcbind, or answer from the
     /// server itself; `--portmap` alone means answer [default: off]
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "answer",
@@ -162,6 +168,8 @@ impl ServeArgs {
             cache_size: self.cache_size,
             ram: self.ram,
             format_cache: self.format_cache,
+            make_missing: self.make_missing,
+            cache_in_memory: self.cache_in_memory,
             portmap: self.portmap,
             sandbox: self.sandbox,
             allow: self.access.allow,

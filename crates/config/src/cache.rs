@@ -20,8 +20,14 @@ pub struct CacheSettings {
     pub size: u64,
     /// Bytes of memory for cached blocks.
     pub ram: u64,
+    /// The size was asked for.
+    pub size_given: bool,
     /// Make a new pool of the devices, whatever is on them.
     pub format: bool,
+    /// Make cache files anew that are missing from their pool.
+    pub make_missing: bool,
+    /// Accept cache files on file systems in memory.
+    pub in_memory: bool,
 }
 
 /// Sizes of cache devices: 64 MiB to 16 TiB.
@@ -37,6 +43,8 @@ pub(crate) struct CacheDraft {
     pub(crate) size: Option<Located<u64>>,
     pub(crate) ram: Option<Located<u64>>,
     pub(crate) format: bool,
+    pub(crate) make_missing: bool,
+    pub(crate) in_memory: bool,
 }
 
 /// A size of a cache device.
@@ -74,7 +82,7 @@ pub(crate) fn complete(
     problems: &mut Collector<'_>,
 ) -> (Mode, CacheSettings) {
     let mode = draft.mode.as_ref().map_or(Mode::WriteBack, |mode| mode.value);
-    let CacheDraft { devices, size, ram, format } = std::mem::take(&mut draft.cache);
+    let CacheDraft { devices, size, ram, format, make_missing, in_memory } = std::mem::take(&mut draft.cache);
     for (index, device) in devices.iter().enumerate() {
         check_device(device, &devices[..index], exports, problems);
     }
@@ -88,11 +96,31 @@ pub(crate) fn complete(
     }
     let cache = CacheSettings {
         devices: devices.into_iter().map(|device| device.value).collect(),
+        size_given: size.is_some(),
         size: size.map_or(DEFAULT_SIZE, |size| size.value),
         ram: ram.map_or_else(eighth_of_memory, |ram| ram.value),
         format,
+        make_missing,
+        in_memory,
     };
     (mode, cache)
+}
+
+/// The path without symbolic links; of a path where nothing is, the directory's.
+fn real(path: &Path) -> PathBuf {
+    match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Ok(real), ..) => real,
+        (_, Some(parent), Some(name)) => {
+            parent.canonicalize().map_or(path.to_owned(), |real| real.join(name))
+        }
+        _ => path.to_owned(),
+    }
+}
+
+/// The export whose directory `path` lies in, whether something is there or not.
+pub fn inside_export<'a>(path: &Path, exports: &'a [Export]) -> Option<&'a Export> {
+    let path = real(path);
+    exports.iter().find(|export| path.starts_with(&export.path))
 }
 
 fn check_device(
@@ -101,18 +129,11 @@ fn check_device(
     exports: &[Export],
     problems: &mut Collector<'_>,
 ) {
-    let real = |path: &Path| match (path.canonicalize(), path.parent(), path.file_name()) {
-        (Ok(real), ..) => real,
-        (_, Some(parent), Some(name)) => {
-            parent.canonicalize().map_or(path.to_owned(), |real| real.join(name))
-        }
-        _ => path.to_owned(),
-    };
     let (shown, path) = (device.value.display(), real(&device.value));
     if earlier.iter().any(|other| real(&other.value) == path) {
         problems.add(&device.origin, format!("{shown} is named twice; name each cache device once"));
     }
-    if let Some(export) = exports.iter().find(|export| path.starts_with(&export.path)) {
+    if let Some(export) = inside_export(&device.value, exports) {
         let message = format!(
             "the cache device {shown} lies inside the exported {}; name one outside, clients must not reach it",
             export.path.display()

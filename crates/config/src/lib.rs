@@ -17,7 +17,7 @@ mod state;
 mod table;
 mod units;
 
-pub use cache::CacheSettings;
+pub use cache::{CacheSettings, inside_export};
 pub use export::{Access, ClientRule, Export, PrivilegedPort, Squash, anyone, loopback, parse_networks};
 pub use limits::{LIMITS, Limit};
 pub use listen::{DEFAULT_PORT, default_listen, is_loopback, parse_listen};

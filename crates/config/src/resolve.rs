@@ -36,6 +36,10 @@ pub struct Flags {
     pub ram: Option<u64>,
     /// Make a new pool of the cache devices, whatever is on them.
     pub format_cache: bool,
+    /// Make cache files anew that are missing from their pool.
+    pub make_missing: bool,
+    /// Accept cache files on file systems in memory.
+    pub cache_in_memory: bool,
     /// Portmapper.
     pub portmap: Option<Portmap>,
     /// Filter of system calls.
@@ -158,6 +162,8 @@ fn apply_cache(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) {
     draft.cache.size = sized("--cache-size", flags.cache_size, device_size).or(draft.cache.size.take());
     draft.cache.ram = sized("--ram", flags.ram, ram_size).or(draft.cache.ram.take());
     draft.cache.format = flags.format_cache;
+    draft.cache.make_missing = flags.make_missing;
+    draft.cache.in_memory = flags.cache_in_memory;
 }
 
 /// `DIR` and the flags that describe its export.

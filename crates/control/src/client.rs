@@ -126,7 +126,7 @@ impl Client {
     /// See [`ClientError`].
     pub fn pool(&self, request: PoolRequest) -> Result<PoolStatus, ClientError> {
         match self.last_answer(Request::Pool(request), |_| ControlFlow::Continue(()))? {
-            Response::Pool(pool) => Ok(pool),
+            Response::Pool(pool) => Ok(*pool),
             other => Err(unexpected(&other)),
         }
     }

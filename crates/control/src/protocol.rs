@@ -114,7 +114,7 @@ pub enum Response {
         effective_mode: Option<Mode>,
     },
     /// The pool, after the change if one was asked for.
-    Pool(PoolStatus),
+    Pool(Box<PoolStatus>),
     /// What is, or was, cached of some files.
     Cached(CachedFiles),
     /// Nothing more follows.
@@ -184,6 +184,9 @@ pub struct PoolStatus {
     pub configured: bool,
     /// Devices of the pool.
     pub devices: Vec<PoolDevice>,
+    /// What to know about the devices that is no failure, such as two on one disk; one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Bytes of clean data.
     pub clean_bytes: u64,
     /// Bytes of dirty data, counted once.
@@ -245,11 +248,20 @@ pub struct ScrubStatus {
 /// A device of the pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolDevice {
-    /// Block device or file.
+    /// Block device or file, as it was named.
     pub path: PathBuf,
-    /// Size in bytes.
+    /// A block device's name in /dev/disk/by-id, the same after every start of the system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stable_path: Option<String>,
+    /// Serial number of the disk that it is on, where there is one and it tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// The device's UUID in the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Size in bytes; 0 if it is not there.
     pub size_bytes: u64,
-    /// State in a word: `healthy` or `lost`.
+    /// State in a word: `healthy`; `lost`, if it failed or is out of date; `missing`, if it was not there at the start.
     pub state: String,
     /// What the SSD says about its health, where it does and the server may ask.
     #[serde(default, skip_serializing_if = "Option::is_none")]

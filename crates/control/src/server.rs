@@ -262,7 +262,8 @@ fn answer(stream: &UnixStream, request: Request, handler: &dyn Handler, clients:
             handler.flush(&mut progress).map_or_else(|message| Response::Error { message }, Response::Flushed)
         }
         Request::Pool(request) => {
-            handler.pool(request).map_or_else(|message| Response::Error { message }, Response::Pool)
+            let pool = handler.pool(request).map(Box::new);
+            pool.map_or_else(|message| Response::Error { message }, Response::Pool)
         }
         Request::Cached { path, drop } => {
             let cached = handler.cached(&path, drop);

@@ -67,6 +67,11 @@ impl FileDevice {
         Ok(FileDevice { name, shared: Arc::new(shared), direct, discarder })
     }
 
+    /// Whether it is a regular file, not a block device.
+    pub fn is_file(&self) -> bool {
+        self.shared.is_file
+    }
+
     /// Whether reads and writes go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct

@@ -25,10 +25,12 @@ mod signal;
 pub mod tasks;
 mod threads;
 mod wear;
+mod whereabouts;
 
 pub use clock::SystemClock;
 pub use device::FileDevice;
 pub use executor::block_on;
 pub use open::{MIN_SIZE, OpenError};
-pub use threads::Threads;
+pub use threads::{Threads, unblock};
 pub use wear::{Health, ask as ask_health};
+pub use whereabouts::{Whereabouts, whereabouts};

@@ -1,10 +1,12 @@
 //! Background tasks in production: one thread each.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use forebay_engine::io::{Io, Spawn};
 use forebay_lock::Mutex;
 
+use crate::completion::{Completion, Slot};
 use crate::executor::block_on;
 use crate::tasks;
 
@@ -28,6 +30,27 @@ impl Threads {
             let _ = thread.join();
         }
     }
+}
+
+/// Runs `work`, which may wait for a disk, on a thread of its own, or on this one if the system refuses a thread. It begins at
+/// once; the result ends with what it returns.
+pub fn unblock<T: Send + Unpin + 'static>(
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Io<T> {
+    let (slot, work) = (Slot::new(), Arc::new(Mutex::new(Some(work))));
+    let run = {
+        let (slot, work) = (slot.clone(), work.clone());
+        move || {
+            let work = work.lock().take();
+            work.into_iter().for_each(|work| slot.complete(work()));
+        }
+    };
+    if std::thread::Builder::new().name(name.to_owned()).spawn(run).is_err() {
+        let work = work.lock().take();
+        work.into_iter().for_each(|work| slot.complete(work()));
+    }
+    Box::pin(Completion::Waiting(slot))
 }
 
 impl Spawn for Threads {

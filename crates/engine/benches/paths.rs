@@ -144,6 +144,7 @@ fn engine() -> (Arc<Engine>, Arc<Object>) {
         clock: Arc::new(SystemClock::default()),
         spawn: Arc::new(Threads::default()),
         backing: Arc::new(Zeros),
+        witness: None,
         deliver: Arc::new(|batch| batch()),
         events: Arc::new(|_| {}),
     };

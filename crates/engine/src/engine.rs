@@ -11,7 +11,7 @@ use crate::counters::Totals;
 use crate::destage::Destager;
 use crate::event::Event;
 use crate::ghost::Ghosts;
-use crate::io::{Backing, Clock, Key, Spawn};
+use crate::io::{Backing, Clock, Key, Spawn, Witness};
 use crate::late::{Ticks, Watched};
 use crate::log::Log;
 use crate::members::Members;
@@ -59,6 +59,8 @@ pub struct Env {
     pub spawn: Arc<dyn Spawn>,
     /// The slow store below.
     pub backing: Arc<dyn Backing>,
+    /// Knows which epoch of the pool is in use. Without one, a device that dropped out is believed when it is alone.
+    pub witness: Option<Arc<dyn Witness>>,
     /// Runs a batch of completions: whoever sends replies may gather them.
     pub deliver: Deliver,
     /// Told what an administrator should know.

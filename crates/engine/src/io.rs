@@ -155,6 +155,30 @@ pub trait Backing: Send + Sync + 'static {
     fn forget_disowned(&self, pool: u128) -> Io<BackingResult<()>>;
 }
 
+/// Why the epoch of a pool cannot be noted or read: a sentence of whoever keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct WitnessError(pub String);
+
+/// A member of a pool as a [`Witness`] is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// The device's UUID.
+    pub uuid: u128,
+    /// The device's name: its path.
+    pub name: String,
+}
+
+/// Knows, outside of a pool's devices, which epoch of the pool is in use. A device that was left out of the last epochs
+/// cannot know that by itself when it is there alone.
+pub trait Witness: Send + Sync + 'static {
+    /// Notes that `epoch` of the pool is in use and has these members. Durable when the result is `Ok`; until then nothing
+    /// is acknowledged in that epoch.
+    fn note(&self, pool: u128, epoch: u64, members: Vec<Leg>) -> Io<Result<(), WitnessError>>;
+    /// Returns the highest epoch noted of the pool; 0 if none is.
+    fn noted(&self, pool: u128) -> Io<Result<u64, WitnessError>>;
+}
+
 /// Time as the engine sees it.
 pub trait Clock: Send + Sync + 'static {
     /// Since some fixed instant; never goes back.

@@ -106,9 +106,9 @@ impl Members {
 }
 
 /// The members that carry no epoch which is in use, after a change that came out so. Where it could be made durable on
-/// nobody, that is all of them, those too that are there and answer.
+/// nobody, or the witness did not note it, that is all of them, those too that are there and answer.
 fn given_up<T>(pool: &Pool, changed: &Result<T, PoolError>) -> AlsoLost {
-    let none = matches!(changed, Err(PoolError::NoMemberLeft));
+    let none = matches!(changed, Err(PoolError::NoMemberLeft | PoolError::Unnoted(_)));
     let is_out = |member: &&Member| {
         none || member.state == State::Lost || (member.state == State::Active && member.device.is_none())
     };

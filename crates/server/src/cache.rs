@@ -1,6 +1,5 @@
 //! The cache: its devices, its pool, its engine, from the settings to service and back.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,25 +9,25 @@ use std::time::{Duration, Instant};
 
 use forebay_config::{Mode, Settings, format_size};
 use forebay_control::{EventLog, Severity};
-use forebay_disk::{FileDevice, OpenError as DeviceError, SystemClock, Threads, block_on};
+use forebay_disk::{FileDevice, SystemClock, Threads, block_on};
 use forebay_engine::buffer::BLOCK;
-use forebay_engine::io::Device;
+use forebay_engine::io::{Device, Witness};
 use forebay_engine::pool::{Pool, PoolError, Uuid};
 use forebay_engine::{ChangeError, Engine, Env, Recovered, Usage};
 use forebay_lock::Mutex;
 use forebay_nfs::Nfs;
 use forebay_vfs::Vfs;
 
+use crate::devices::{self, Missing, Start, is_missing, shared_disks};
 use crate::error::Error;
 use crate::health::{Asker, Known, Monitor};
 use crate::identity::Identities;
 use crate::in_use::InUse;
+use crate::linger::Linger;
+use crate::placement::Rules;
+use crate::roster::Roster;
 use crate::tell::{tell, tell_checkpoint, tell_lost};
 
-/// Names of the cache files made where none are named.
-const DEFAULT_FILES: [&str; 2] = ["cache-a", "cache-b"];
-/// How long the devices of a killed process may stay in use.
-const LINGER: Duration = Duration::from_secs(3);
 /// Recovery that takes longer says so, again and again.
 const SAY_SO: Duration = Duration::from_secs(2);
 /// A look at everything that is cached is not repeated for so long.
@@ -38,6 +37,7 @@ const SCAN: Duration = Duration::from_secs(10);
 pub(crate) struct Cache {
     pub(crate) engine: Arc<Engine>,
     pub(crate) watch: Arc<Watch>,
+    rules: Rules,
     /// Bytes of memory for cached blocks, at most.
     pub(crate) ram: u64,
     threads: Arc<Threads>,
@@ -52,9 +52,12 @@ pub(crate) struct Cache {
 }
 
 /// What the engine's events tell about the devices and the backing store.
-#[derive(Default)]
 pub(crate) struct Watch {
     devices: Mutex<Vec<Arc<FileDevice>>>,
+    /// What each device is called, and which epoch is in use.
+    pub(crate) roster: Roster,
+    /// Devices that were not there at the start.
+    missing: Mutex<Vec<Missing>>,
     /// What the disks of the devices say of their health.
     pub(crate) health: Known,
     /// Devices that failed, by name.
@@ -64,15 +67,43 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    fn add(&self, device: Arc<FileDevice>) {
-        let mut lost = self.lost.lock();
-        // It takes its own place again, or that of the one that was lost first.
-        let place = lost.iter().position(|name| name == device.name()).unwrap_or(0);
-        if place < lost.len() {
-            lost.remove(place);
+    pub(crate) fn new(roster: Roster) -> Self {
+        Watch {
+            devices: Mutex::default(),
+            roster,
+            missing: Mutex::default(),
+            health: Known::default(),
+            lost: Mutex::default(),
+            damaged: AtomicU64::default(),
         }
-        drop(lost);
+    }
+
+    fn add(&self, device: Arc<FileDevice>) {
+        self.replace(device.name());
         self.devices.lock().push(device);
+    }
+
+    /// A device that is added takes its own place again, or that of the one that was lost or missed first.
+    fn replace(&self, name: &str) {
+        let (mut lost, mut missing) = (self.lost.lock(), self.missing.lock());
+        if let Some(at) = lost.iter().position(|lost| lost == name) {
+            lost.remove(at);
+        } else if let Some(at) = missing.iter().position(|missing| missing.name == name) {
+            missing.remove(at);
+        } else if !lost.is_empty() {
+            lost.remove(0);
+        } else if !missing.is_empty() {
+            missing.remove(0);
+        }
+    }
+
+    /// The devices that were not there at the start and were not replaced since.
+    pub(crate) fn missing(&self) -> Vec<Missing> {
+        self.missing.lock().clone()
+    }
+
+    fn miss(&self, missing: Missing) {
+        self.missing.lock().push(missing);
     }
 
     /// The devices in use.
@@ -106,132 +137,63 @@ pub(crate) fn open(
     identities: &mut Identities,
     events: &Arc<EventLog>,
     asker: Option<Asker>,
+    linger: Linger,
 ) -> Result<Option<(Cache, CacheReady)>, Error> {
     let in_use = InUse::new(&settings.state_dir);
-    let Some((paths, mut notices)) = paths(settings) else {
+    let Some((paths, mut notices)) = devices::paths(settings) else {
         in_use.require_none()?;
         in_use.set_none()?;
         return Ok(None);
     };
-    let size = settings.cache.size;
-    let (opened, unusable) = devices_there(&paths, size)?;
-    let (pool, opened, missing, fresh) = open_pool(settings, &paths, (opened, &unusable), &in_use)?;
-    notices.extend(unusable.iter().map(ToString::to_string));
-    notices.extend(pool.notices.iter().map(ToString::to_string));
-    in_use.require(pool.uuid, settings.cache.format)?;
-    let watch = Arc::new(Watch::default());
+    let (roster, rules) = (Roster::open(&settings.state_dir)?, Rules::of(settings));
+    let start = Start { settings, in_use: &in_use, roster: &roster, rules: &rules };
+    let opened = start.open(&paths, linger)?;
+    notices.extend(opened.notices);
+    let (uuid, fresh, pool) = (opened.pool.uuid, opened.fresh, opened.pool);
+    in_use.require(uuid, settings.cache.format)?;
+    let watch = Arc::new(Watch::new(roster.clone()));
+    notices.extend(opened.missing.iter().map(Missing::reason));
     let is_used = |device: &Arc<FileDevice>| pool.present().any(|(_, member)| member.name() == device.name());
-    let (used, unused): (Vec<_>, Vec<_>) = opened.into_iter().partition(is_used);
+    let new = fresh && opened.made.are_all(&opened.devices);
+    let (used, unused): (Vec<_>, Vec<_>) = opened.devices.into_iter().partition(is_used);
     used.into_iter().for_each(|device| watch.add(device));
     // They are named, but not used: see the notices.
     unused.iter().for_each(|device| watch.lose(device.name()));
+    opened.missing.into_iter().for_each(|missing| watch.miss(missing));
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-    let (engine, threads) =
-        start_engine(settings, (vfs, nfs), (events, identities), &watch, (pool, fresh), (&in_use, &names))?;
+    let started =
+        start_engine(settings, (vfs, nfs), (events, identities), &watch, (pool, fresh), (&in_use, &names));
+    let (engine, threads) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            if new {
+                // The files go, and nobody is to look for them.
+                roster.forget(uuid);
+                let _ = in_use.clear();
+            } else {
+                opened.made.keep();
+            }
+            return Err(error);
+        }
+    };
+    opened.made.keep();
     let (scan, removing) = (Mutex::new(None), Mutex::default());
-    let ram = settings.cache.ram;
+    let (size, ram) = (settings.cache.size, settings.cache.ram);
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
-    let cache = Cache { engine, watch, ram, threads, in_use, size, scan, removing, monitor };
-    for path in missing {
-        notices.push(format!("{} was not there: made anew and added to the cache", path.display()));
-        cache.add(&path, false).map_err(Error::Cache)?;
+    let cache = Cache { engine, watch, rules, ram, threads, in_use, size, scan, removing, monitor };
+    for path in opened.to_make {
+        notices.push(match cache.add(&path, false) {
+            Ok(()) => format!("{} was not there: made anew and added to the cache", path.display()),
+            Err(error) => error,
+        });
     }
-    notices.extend(cache.placement(settings.mode));
+    notices.extend(cache.notes());
     for notice in &notices {
         // The person who starts it reads them with what else there is to say.
         events.keep(Severity::Warning, "cache", notice.clone(), &[]);
     }
     let devices = cache.devices().iter().map(|device| device.name().to_owned()).collect();
     Ok(Some((cache, CacheReady { devices, notices })))
-}
-
-/// The devices to use, and what to say about that; `None` for no cache.
-fn paths(settings: &Settings) -> Option<(Vec<PathBuf>, Vec<String>)> {
-    if !settings.cache.devices.is_empty() {
-        return Some((settings.cache.devices.clone(), Vec::new()));
-    }
-    let files = DEFAULT_FILES.map(|name| settings.state_dir.join(name));
-    if settings.mode == Mode::PassThrough {
-        // They may hold what no other place does.
-        let used = files.iter().any(|path| path.exists());
-        let notice = "the cache files of earlier runs are in use; remove them after `forebay flush --wait` and a stop \
-                      to serve without a cache";
-        return used.then(|| (files.to_vec(), vec![notice.to_owned()]));
-    }
-    let notice = format!(
-        "no --cache is given: two files of {} in {} are the cache; name devices on two SSDs for speed and safety",
-        format_size(settings.cache.size),
-        settings.state_dir.display()
-    );
-    Some((files.to_vec(), vec![notice]))
-}
-
-/// Opens a device. One that is in use may be so by a process that was killed: the kernel ends its I/O a little later.
-fn device(path: &Path, size: u64) -> Result<Arc<FileDevice>, DeviceError> {
-    let begun = Instant::now();
-    loop {
-        match FileDevice::open_or_create(path, size) {
-            Err(DeviceError::InUse { .. }) if begun.elapsed() < LINGER => std::thread::sleep(LINGER / 100),
-            opened => return opened.map(Arc::new),
-        }
-    }
-}
-
-/// Opens what there is of the devices; what cannot be used may be spared if the others are a pool.
-fn devices_there(paths: &[PathBuf], size: u64) -> Result<(Vec<Arc<FileDevice>>, Vec<DeviceError>), Error> {
-    let (mut opened, mut unusable) = (Vec::new(), Vec::new());
-    for path in paths.iter().filter(|path| path.exists()) {
-        match device(path, size) {
-            Ok(device) => opened.push(device),
-            Err(error @ DeviceError::InUse { .. }) => return Err(Error::Cache(error.to_string())),
-            Err(error) => unusable.push(error),
-        }
-    }
-    Ok((opened, unusable))
-}
-
-type Opened = (Pool, Vec<Arc<FileDevice>>, Vec<PathBuf>, bool);
-
-/// Opens the pool on the devices that are there, or makes one of all. Returns what is still missing, to be added, and
-/// whether the pool was made.
-fn open_pool(
-    settings: &Settings,
-    paths: &[PathBuf],
-    (mut opened, unusable): (Vec<Arc<FileDevice>>, &[DeviceError]),
-    in_use: &InUse,
-) -> Result<Opened, Error> {
-    let refused = |error: PoolError| {
-        Error::Cache(match error {
-            PoolError::InUse { device, what } => format!(
-                "{device} holds {what}; name another device, or overwrite everything on all of them with --format-cache"
-            ),
-            error => error.to_string(),
-        })
-    };
-    let dynamic = |opened: &[Arc<FileDevice>]| -> Vec<Arc<dyn Device>> {
-        opened.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
-    };
-    let missing: Vec<_> = paths.iter().filter(|path| !path.exists()).cloned().collect();
-    if !settings.cache.format && !opened.is_empty() {
-        match block_on(Pool::open(dynamic(&opened))) {
-            Ok(pool) => return Ok((pool, opened, missing, false)),
-            Err(PoolError::NoPool | PoolError::Unfinished(_)) => {}
-            Err(error) => return Err(refused(error)),
-        }
-    }
-    if let Some(error) = unusable.first() {
-        return Err(Error::Cache(error.to_string()));
-    }
-    if !settings.cache.format {
-        in_use.require_none()?;
-    }
-    for path in &missing {
-        let made = device(path, settings.cache.size);
-        opened.push(made.map_err(|error| Error::Cache(error.to_string()))?);
-    }
-    let force = settings.cache.format;
-    let pool = block_on(Pool::format(dynamic(&opened), &mut random, force)).map_err(refused)?;
-    Ok((pool, opened, Vec::new(), true))
 }
 
 pub(crate) fn random() -> u128 {
@@ -265,6 +227,7 @@ fn start_engine(
         clock: Arc::new(SystemClock::new()),
         spawn: threads.clone(),
         backing: Arc::new(store.clone()),
+        witness: Some(Arc::new(watch.roster.clone()) as Arc<dyn Witness>),
         deliver: Arc::new(|run: &mut dyn FnMut()| forebay_rpc::batch(run)),
         events: Arc::new(move |event| tell(&log, &watch, &weak, &event)),
     };
@@ -348,15 +311,28 @@ impl Cache {
         }
     }
 
-    /// Adds a device, which is made if it is not there.
+    /// Adds a device, which is made if it is not there. After an error no file is left that was made.
     pub(crate) fn add(&self, path: &Path, force: bool) -> Result<(), String> {
-        let device = device(path, self.size).map_err(|error| error.to_string())?;
+        let others: Vec<_> = self.devices().iter().map(|device| PathBuf::from(device.name())).collect();
+        if others.iter().any(|other| other == path) {
+            return Err(format!("{} is a cache device already", path.display()));
+        }
+        let before = self.watch.roster.member(path);
+        self.rules.check(path, &others, before.as_ref()).map_err(|error| error.to_string())?;
+        let make = is_missing(path);
+        let device = devices::device(path, self.size, Linger::new()).map_err(|error| error.to_string())?;
         let added = block_on(self.engine.add_device(device.clone(), force));
-        added.map_err(|error| match error {
-            ChangeError::Pool(PoolError::InUse { device, what }) => {
-                format!("{device} holds {what}; name another device, or overwrite this one with --force")
+        added.map_err(|error| {
+            if make && !matches!(error, ChangeError::Pool(PoolError::Unnoted(_))) {
+                // In vain: it is said that it is not used.
+                let _ = std::fs::remove_file(path);
             }
-            error => error.to_string(),
+            match error {
+                ChangeError::Pool(PoolError::InUse { device, what }) => {
+                    format!("{device} holds {what}; name another device, or overwrite this one with --force")
+                }
+                error => error.to_string(),
+            }
         })?;
         self.watch.add(device);
         self.monitor.iter().for_each(Monitor::look);
@@ -391,30 +367,19 @@ impl Cache {
         Ok(())
     }
 
-    /// What to know about where the devices are.
-    fn placement(&self, mode: Mode) -> Vec<String> {
+    /// What to know about how many devices there are, and where; nothing that is wrong.
+    pub(crate) fn notes(&self) -> Vec<String> {
         let devices = self.devices();
-        let mut notices = Vec::new();
-        if devices.len() < 2 && mode == Mode::WriteBack {
-            notices.push(
+        let mut notes = shared_disks(&devices);
+        if devices.len() < 2 && self.engine.mode() == forebay_engine::Mode::WriteBack {
+            notes.insert(
+                0,
                 "there is one cache device only: the mode in force is write-through, because write-back keeps every \
                  change on two devices; name a second one with --cache, or add it with `forebay pool add`"
                     .to_owned(),
             );
         }
-        let place = |device: &Arc<FileDevice>| {
-            let meta = std::fs::metadata(device.name()).ok()?;
-            Some(if meta.rdev() == 0 { meta.dev() } else { meta.rdev() })
-        };
-        let places: Vec<_> = devices.iter().filter_map(place).collect();
-        if (1..places.len()).any(|at| places[..at].contains(&places[at])) {
-            notices.push(
-                "cache files share a device: they survive the loss of one file, not of the device, and each write \
-                 goes to it twice"
-                    .to_owned(),
-            );
-        }
-        notices
+        notes
     }
 
     /// After the engine was closed: waits for its threads, and notes what stays on the devices.

@@ -80,6 +80,30 @@ pub enum Error {
          --format-cache, or name other devices with --cache"
     )]
     CacheOutdated(String),
+    /// The cache went on without the devices that are there.
+    #[error(
+        "the cache device {devices} is out of date: since {since} the cache went on without it, on {expected}; connect that and \
+         name it with --cache, or give up what only it holds with --format-cache"
+    )]
+    CacheOutOfDate {
+        /// Those that are there.
+        devices: String,
+        /// Those that were in use last.
+        expected: String,
+        /// Since when.
+        since: String,
+    },
+    /// No member of the pool is there, and nothing is made in its place by itself.
+    #[error(
+        "the cache device {device} is missing, and no other device of its pool is there (it was in use last at {seen}); mount \
+         or connect it, or make it anew with --make-missing"
+    )]
+    CacheMissing {
+        /// The device.
+        device: String,
+        /// When it was in use last.
+        seen: String,
+    },
     /// The cache could not be stopped well.
     #[error("the cache did not stop well: {0}; what was acknowledged as stable is on its devices")]
     CacheStop(forebay_engine::Error),

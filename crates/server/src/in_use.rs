@@ -78,11 +78,11 @@ impl InUse {
     }
 }
 
-fn failed(path: &Path, source: io::Error) -> Error {
+pub(crate) fn failed(path: &Path, source: io::Error) -> Error {
     Error::StateDir { path: path.to_owned(), source }
 }
 
-fn read(path: &Path) -> Result<Option<String>, Error> {
+pub(crate) fn read(path: &Path) -> Result<Option<String>, Error> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -90,7 +90,7 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-fn replace(path: &Path, text: &str) -> Result<(), Error> {
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Error> {
     let write = || {
         let temporary = path.with_extension("new");
         std::fs::write(&temporary, text)?;

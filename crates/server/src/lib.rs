@@ -5,13 +5,18 @@
 
 mod cache;
 mod control;
+mod devices;
+mod epochs;
 mod error;
 mod health;
 mod identity;
 mod in_use;
+mod linger;
+mod placement;
 mod pool;
 mod portmap;
 mod privileges;
+mod roster;
 mod sandbox;
 mod serve;
 mod state_dir;

@@ -1,5 +1,6 @@
 //! The cache as its control verbs show it.
 
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -11,7 +12,9 @@ use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Device;
 
 use crate::cache::Cache;
+use crate::devices::Missing;
 use crate::health::prediction;
+use crate::roster::Roster;
 
 /// Between two reports of a flush.
 const REPORT: Duration = Duration::from_millis(200);
@@ -21,8 +24,8 @@ pub(crate) fn pool_status(cache: &Cache) -> PoolStatus {
     let usage = cache.engine.usage();
     let index = cache.index();
     let bytes = |blocks: u64| blocks * BLOCK as u64;
+    let roster = &cache.watch.roster;
     let present = cache.devices().into_iter().map(|device| PoolDevice {
-        path: device.name().into(),
         size_bytes: device.size(),
         state: "healthy".into(),
         wear: cache.watch.health.lock().get(device.name()).map(|health| DeviceWear {
@@ -31,16 +34,24 @@ pub(crate) fn pool_status(cache: &Cache) -> PoolStatus {
             media_errors: health.media_errors,
             warnings: health.warnings,
         }),
+        ..pool_device(roster, device.name())
     });
-    let lost = cache.watch.lost.lock().clone().into_iter().map(|name| PoolDevice {
-        path: name.into(),
-        size_bytes: 0,
-        state: "lost".into(),
-        wear: None,
-    });
+    let lost = cache
+        .watch
+        .lost
+        .lock()
+        .clone()
+        .into_iter()
+        .map(|name| PoolDevice { state: "lost".into(), ..pool_device(roster, &name) });
+    let missing = cache
+        .watch
+        .missing()
+        .into_iter()
+        .map(|missing| PoolDevice { state: "missing".into(), ..pool_device(roster, &missing.name) });
     PoolStatus {
         configured: true,
-        devices: present.chain(lost).collect(),
+        devices: present.chain(lost).chain(missing).collect(),
+        notes: cache.notes(),
         clean_bytes: bytes(usage.ssd_blocks - usage.dirty_blocks.min(usage.ssd_blocks)),
         dirty_bytes: bytes(usage.dirty_blocks),
         loaded_percent: cache.engine.warming().map_or(100, |warming| {
@@ -55,6 +66,21 @@ pub(crate) fn pool_status(cache: &Cache) -> PoolStatus {
         index_bytes_per_block: index.index_bytes as f64 / index.ssd_blocks.max(1) as f64,
         scrub: scrub(cache),
         counters: counters(cache),
+    }
+}
+
+/// What a device is called.
+fn pool_device(roster: &Roster, name: &str) -> PoolDevice {
+    let known = roster.member(Path::new(name)).unwrap_or_default();
+    let some = |text: String| Some(text).filter(|text| !text.is_empty());
+    PoolDevice {
+        path: name.into(),
+        stable_path: some(known.stable),
+        serial: some(known.serial),
+        uuid: some(known.uuid),
+        size_bytes: 0,
+        state: String::new(),
+        wear: None,
     }
 }
 
@@ -111,11 +137,14 @@ pub(crate) fn health(cache: &Cache) -> Vec<String> {
              backing store until it is on two; nothing needs to be done"
                 .to_owned(),
         );
-    } else if !cache.watch.lost.lock().is_empty() {
-        reasons.push(
-            "a cache device was lost; replace it and add the new one with `forebay pool add PATH`".to_owned(),
-        );
     }
+    for lost in cache.watch.lost.lock().iter() {
+        let lost = cache.watch.roster.describe(lost);
+        reasons.push(format!(
+            "cache device {lost} was lost; replace it and add the new one with `forebay pool add PATH`"
+        ));
+    }
+    reasons.extend(cache.watch.missing().iter().map(Missing::reason));
     let health = cache.watch.health.lock();
     reasons.extend(health.iter().filter_map(|(name, health)| prediction(name, health)));
     drop(health);

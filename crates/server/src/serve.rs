@@ -18,6 +18,7 @@ use crate::control::{Control, Serving};
 use crate::error::Error;
 use crate::health::Asker;
 use crate::identity::Identities;
+use crate::linger::Linger;
 use crate::tell::tell_elsewhere;
 use crate::{portmap, privileges, sandbox, state_dir};
 
@@ -47,18 +48,29 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
         settings.exports.iter().map(|export| Watch::open(&export.path).map(Arc::new)).collect();
     let refused = sandbox::refused();
     privileges::drop_capabilities();
-    let _state = state_dir::take(&settings.state_dir)?;
+    let linger = Linger::new();
+    let mut state = linger.take(
+        "the state directory",
+        |error| matches!(error, Error::StateDirInUse(_)),
+        || state_dir::take(&settings.state_dir),
+    )?;
     // Before anything is opened in the directories, or written.
     let mut identities = Identities::check(&settings)?;
-    let _owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, _>>()?;
+    let _owned = settings.exports.iter().map(|export| own(export, linger)).collect::<Result<Vec<_>, _>>()?;
     let events = Arc::new(EventLog::default());
     sandbox::tell_refused(&refused, &events);
     let sandbox = sandbox::enter(settings.sandbox, &events);
     let vfs = Arc::new(open_vfs(&settings, &mut identities, open_files, watches)?);
     identities.check_opened(&settings, &vfs)?;
     let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings, &events))?);
-    let server =
-        Server::bind(&settings.listen, transport_config(&settings), nfs.clone()).map_err(start_error)?;
+    let server = linger.take(
+        "the port",
+        |error| matches!(error, Error::PortInUse(_)),
+        || {
+            let bound = Server::bind(&settings.listen, transport_config(&settings), nfs.clone());
+            bound.map_err(start_error)
+        },
+    )?;
     let listen = server.local_addrs().to_vec();
     let ports = Ports { port: listen.first().map_or(0, SocketAddr::port) };
     let answering = match settings.portmap {
@@ -74,12 +86,14 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
         events.add(Severity::Error, "backing", message, &[("export", &export.name)]);
     }
     // Whatever can fail for other reasons has not: from here on there is something to stop well.
-    let (cache, said) = cache::open(&settings, (&vfs, &nfs), &mut identities, &events, asker)?.unzip();
+    let (cache, said) =
+        cache::open(&settings, (&vfs, &nfs), &mut identities, &events, asker, linger)?.unzip();
     identities.keep(&settings, &vfs)?;
     // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     // Registered before anything is said: a signal from here on stops the server cleanly.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
+    state.keep();
     let running = server.spawn().map_err(start_error)?;
     let drain = settings.limits.drain_timeout;
     let log = events.clone();
@@ -129,18 +143,19 @@ fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error
     if stopped.unstable == 0 { Ok(()) } else { Err(Error::Unstable(stopped.unstable)) }
 }
 
-fn own(export: &Export) -> Result<Ownership, Error> {
+fn own(export: &Export, linger: Linger) -> Result<Ownership, Error> {
     let path = &export.path;
-    match Ownership::take(path) {
-        Ok(Some(owned)) => {
-            if export.clients.iter().any(|rule| rule.access == Access::ReadWrite) {
-                require_writable(path)?;
-            }
-            Ok(owned)
-        }
+    let take = || match Ownership::take(path) {
+        Ok(Some(owned)) => Ok(owned),
         Ok(None) => Err(Error::ExportInUse(path.clone())),
         Err(error) => Err(Error::Export { path: path.clone(), reason: error.to_string() }),
+    };
+    let busy = |error: &Error| matches!(error, Error::ExportInUse(_));
+    let owned = linger.take(&path.display().to_string(), busy, take)?;
+    if export.clients.iter().any(|rule| rule.access == Access::ReadWrite) {
+        require_writable(path)?;
     }
+    Ok(owned)
 }
 
 fn require_writable(path: &Path) -> Result<(), Error> {

@@ -3,22 +3,53 @@
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::Error;
 
-/// Makes and locks the directory; the lock lasts as long as the returned file, and no longer than the process.
-pub(crate) fn take(path: &Path) -> Result<File, Error> {
+/// The directory, owned as long as the value and the process live. Unless it is [kept](StateDir::keep) it goes with the value,
+/// if it was made for it.
+pub(crate) struct StateDir {
+    _lock: File,
+    path: PathBuf,
+    /// The directories that were not there, the innermost first.
+    made: Vec<PathBuf>,
+}
+
+impl StateDir {
+    /// What is in it is needed from now on.
+    pub(crate) fn keep(&mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for StateDir {
+    fn drop(&mut self) {
+        if self.made.is_empty() {
+            return;
+        }
+        // Only files of this start are in it.
+        let files = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        files.for_each(|file| drop(std::fs::remove_file(file.path())));
+        // One that holds anything else stays.
+        self.made.iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
+    }
+}
+
+/// Makes and locks the directory.
+pub(crate) fn take(path: &Path) -> Result<StateDir, Error> {
     let failed = |source: io::Error| Error::StateDir { path: path.into(), source };
+    let is_missing = |above: &&Path| !above.as_os_str().is_empty() && matches!(above.try_exists(), Ok(false));
+    let made = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
     std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(failed)?;
     let lock =
         OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path.join("lock"));
     let lock = lock.map_err(failed)?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
+        Ok(()) => Ok(StateDir { _lock: lock, path: path.into(), made }),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::StateDirInUse(path.into())),
         Err(errno) => Err(failed(errno.into())),
     }

@@ -19,6 +19,7 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
             if let (0, Some(vfs)) = (left, vfs.upgrade()) {
                 vfs.log_broke();
             }
+            let device = watch.roster.describe(device);
             let message = format!(
                 "cache device {device} failed and is not used any more; {left} left. Replace it, then run `forebay pool add`"
             );
@@ -32,11 +33,14 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
             (Severity::Error, "device-late", message)
         }
         Event::DeviceAdded { device } => {
+            let device = watch.roster.describe(device);
             (Severity::Info, "device-added", format!("cache device {device} is in use"))
         }
         Event::DeviceRemoved { device } => {
             watch.remove(device);
-            (Severity::Info, "device-removed", format!("cache device {device} is not used any more"))
+            let name = watch.roster.describe(device);
+            watch.roster.removed(device);
+            (Severity::Info, "device-removed", format!("cache device {name} is not used any more"))
         }
         Event::DeviceKept { device } => {
             let message =
@@ -44,11 +48,13 @@ pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event
             (Severity::Warning, "device-kept", message)
         }
         Event::Repaired { device } => {
+            let device = watch.roster.describe(device);
             let message =
                 format!("a damaged block on cache device {device} was rewritten from its other copy");
             (Severity::Warning, "repaired", message)
         }
         Event::Dropped { device } => {
+            let device = watch.roster.describe(device);
             let message = format!(
                 "a damaged block on cache device {device} was dropped; the backing store has its contents"
             );

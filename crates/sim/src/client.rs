@@ -9,6 +9,7 @@ use forebay_lock::Mutex;
 
 use crate::backing::Store;
 use crate::disk::Disk;
+use crate::epochs::Epochs;
 use crate::executor::Executor;
 use crate::front::{Writing, Wrote, durable};
 use crate::hits::{Fault, Hits};
@@ -49,6 +50,8 @@ impl Allowed {
 pub struct Shared {
     /// Virtual time.
     pub executor: Executor,
+    /// The epochs of pools, as the state directory knows them.
+    pub epochs: Epochs,
     /// The backing store.
     pub store: Store,
     /// The model.

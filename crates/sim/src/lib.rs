@@ -5,6 +5,7 @@ pub mod backing;
 pub mod client;
 pub mod content;
 pub mod disk;
+pub mod epochs;
 pub mod executor;
 pub mod exhaustive;
 mod front;

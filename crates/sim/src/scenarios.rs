@@ -22,6 +22,7 @@ mod notes;
 mod pressure;
 mod removal;
 mod repair;
+mod stale;
 mod stop;
 mod unsynced;
 mod volumes;

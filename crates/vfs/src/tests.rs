@@ -59,6 +59,7 @@ fn start<T>(
         clock: Arc::new(SystemClock::new()),
         spawn: Arc::new(Threads::new()),
         backing: Arc::new(store.clone()),
+        witness: None,
         deliver: Arc::new(|run: &mut dyn FnMut()| run()),
         events: Arc::new(|_| {}),
     };

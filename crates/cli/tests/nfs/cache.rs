@@ -151,7 +151,7 @@ fn every_verb_shows_the_cache() {
 #[test]
 fn a_crash_and_the_loss_of_one_cache_file_lose_nothing() {
     for lost in 0..2 {
-        let mut server = cached();
+        let mut server = Serve::unsquashed().cached().flags(&["--make-missing"]).start();
         let mut copies = Copies::new(lost);
         copies.change(&mut server.connect(), 200);
         server.kill();

@@ -255,7 +255,7 @@ fn what_holds_something_else_is_not_overwritten() {
 
 #[test]
 fn a_device_that_missed_something_is_not_used() {
-    let mut server = cached();
+    let mut server = Serve::unsquashed().cached().flags(&["--make-missing"]).start();
     let mut copies = Copies::new(6);
     copies.change(&mut server.connect(), 60);
     server.flush();

@@ -39,6 +39,7 @@ mod listing;
 mod listing_changes;
 mod log_faults;
 mod logged;
+mod members;
 mod mounting;
 mod names;
 mod numbers;

@@ -295,7 +295,7 @@ fn over_a_crash_a_retransmission_gets_the_first_reply_and_changes_nothing() {
 /// What was found after the first crash is found after the second one, too.
 #[test]
 fn also_over_several_crashes_and_a_lost_cache_device() {
-    let mut server = Serve::new().cached().start();
+    let mut server = Serve::new().cached().flags(&["--make-missing"]).start();
     crash_and_send_again(&mut server, |server| {
         for n in 0..3 {
             server.kill();

@@ -34,8 +34,11 @@ impl Pool {
     /// there as lost or removed, and will not be used if it comes back. Members that could not be written on the way
     /// are lost, too: they are returned. The pool can go on with one member.
     ///
+    /// The witness has noted the new epoch, too.
+    ///
     /// # Errors
-    /// [`PoolError::NoMemberLeft`].
+    /// [`PoolError::NoMemberLeft`]. [`PoolError::Unnoted`] comes with every change: the devices carry it, the witness does not,
+    /// and nothing may be acknowledged any more.
     pub async fn open_epoch(&mut self) -> Result<AlsoLost, PoolError> {
         self.change().await
     }
@@ -247,6 +250,7 @@ impl Pool {
                 failed = self.write_in_turn(&[&old, &new]).await;
             }
             if failed.is_empty() {
+                self.tell_witness().await?;
                 return Ok(also_lost);
             }
             failed.into_iter().for_each(|(at, _)| self.members[at].device = None);

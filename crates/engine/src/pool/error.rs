@@ -1,7 +1,7 @@
 //! Why a pool cannot be made, opened or changed; and what is worth saying when it can. One sentence each: what is the
 //! matter, with which device, what to do.
 
-use crate::io::DeviceError;
+use crate::io::{DeviceError, WitnessError};
 
 /// A UUID as people write it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -165,6 +165,26 @@ pub enum PoolError {
     /// What was written to two of them alone would be missed without notice.
     #[error("{} members of the pool are missing ({}), but at most one may be; name the others too", .0.len(), list(.0))]
     TooManyMissing(Vec<Uuid>),
+    /// The pool was used without these devices since.
+    #[error(
+        "{devices}: out of date, since the cache went on without (to epoch {noted}, and here is epoch {found}); connect the \
+         devices that were in use last"
+    )]
+    OutOfDate {
+        /// The devices that are there, by name.
+        devices: String,
+        /// The epoch in use that they know.
+        found: u64,
+        /// The epoch in use that is noted.
+        noted: u64,
+    },
+    /// The witness does not say which epoch is in use.
+    #[error("which devices of the cache were in use last cannot be read: {0}")]
+    Unknown(WitnessError),
+    /// The witness did not take the new epoch, which the devices have. Nothing may be acknowledged any more until the pool is
+    /// opened again.
+    #[error("which devices of the cache are in use cannot be noted: {0}")]
+    Unnoted(WitnessError),
     /// No member is left that could be written. What was to be changed is not durable: the pool must not be used any
     /// more until it is opened again.
     #[error("no cache device is left that can be written; check the devices and start again")]

@@ -65,6 +65,7 @@ impl Pool {
             newest: 0,
             durable: 0,
             owner: Vec::new(),
+            watched: Default::default(),
         };
         let all: Vec<_> = (0..devices.len()).collect();
         if let Some((at, error)) = pool.write(&all).await.pop() {

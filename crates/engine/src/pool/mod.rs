@@ -10,8 +10,12 @@
 //! - a member that carries less is out of date and is not used;
 //! - a member that was declared lost can not come back by itself, since all that went on without it know.
 //!
-//! What two devices cannot know: if each is opened once without the other, each is right by itself. This is noticed
-//! when both are there again, and refused.
+//! A device that fell back does not know it when it is there alone. The epoch in use is therefore noted outside of the
+//! devices as well, by a [`Witness`](crate::io::Witness), before anything is acknowledged in it (`watched.rs`). A pool whose
+//! epoch in use is lower than the noted one is not opened.
+//!
+//! What two devices cannot know without a witness: if each is opened once without the other, each is right by itself. This is
+//! noticed when both are there again, and refused.
 
 mod change;
 mod error;
@@ -21,6 +25,7 @@ mod make;
 mod open;
 mod signature;
 mod superblock;
+mod watched;
 
 #[cfg(test)]
 mod tests;
@@ -41,6 +46,7 @@ use crate::segments::Reach;
 use geometry::Copy;
 use identify::look;
 use open::{Decision, Seen, decide};
+use watched::Watched;
 
 /// A pool whose members are known.
 #[derive(Debug)]
@@ -62,6 +68,7 @@ pub struct Pool {
     newest: u64,
     durable: u64,
     owner: Vec<u8>,
+    watched: Watched,
 }
 
 /// A member of a pool.
@@ -141,7 +148,13 @@ impl Pool {
             newest: superblock.newest,
             durable: superblock.durable,
             owner: superblock.owner,
+            watched: Watched::default(),
         })
+    }
+
+    /// The newest epoch that all active members are known to carry; 0 for a pool that was never opened.
+    pub fn in_use(&self) -> u64 {
+        self.in_use
     }
 
     /// 4 KiB blocks of a segment.

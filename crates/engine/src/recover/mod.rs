@@ -126,6 +126,9 @@ impl Engine {
     /// # Errors
     /// See [`OpenError`]. Nothing that was on the devices is lost by that.
     pub async fn begin(mut pool: Pool, env: Env, settings: Settings) -> Result<Opening, OpenError> {
+        if let Some(witness) = &env.witness {
+            pool.watch(witness.clone()).await?;
+        }
         let (found, unread) = headers::scan(&pool).await;
         let doubtful = doubtful_before(&pool, unread.is_empty());
         let mut read = frames::read_log(&pool, &found).await?;

@@ -103,6 +103,7 @@ impl Rig {
             clock: Arc::new(self.executor.clone()),
             spawn: Arc::new(self.executor.clone()),
             backing: Arc::new(self.store.clone()),
+            witness: None,
             deliver: Arc::new(|batch| batch()),
             events: Arc::new(|_| ()),
         };

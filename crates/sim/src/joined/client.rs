@@ -14,6 +14,7 @@ use super::calls::{CHANGES, Calls};
 use super::server::{Server, Xid};
 use super::store::Store;
 use crate::client::stamp;
+use crate::epochs::Epochs;
 use crate::executor::Executor;
 use crate::front::durable;
 use crate::hits::{Fault, Hits};
@@ -51,6 +52,8 @@ pub(super) struct Habits {
 pub(super) struct Shared {
     /// Virtual time.
     pub(super) executor: Executor,
+    /// The epochs of pools, as the state directory knows them.
+    pub(super) epochs: Epochs,
     /// The file system.
     pub(super) store: Store,
     /// Counts of faults.

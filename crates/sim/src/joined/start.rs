@@ -116,6 +116,7 @@ impl World {
             clock: executor.clone(),
             spawn: executor,
             backing: Arc::new(shared.store.clone()),
+            witness: Some(Arc::new(shared.epochs.clone())),
             deliver: Arc::new(|batch| batch()),
             events: Arc::new(move |event| shared.tell(|| format!("event {event:?}"))),
         };

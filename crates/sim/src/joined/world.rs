@@ -14,6 +14,7 @@ use super::client::{Client, Files, Habits, Shared};
 use super::server::Server;
 use super::store::Store;
 use crate::disk::Disk;
+use crate::epochs::Epochs;
 use crate::executor::{Executor, Stop};
 use crate::hits::{Fault, Hits};
 use crate::model::Model;
@@ -133,6 +134,7 @@ impl World {
         (model.logged, model.lossy) = (plan.logged(), plan.fails > 0);
         let initial = store.lock().volume.clone();
         let shared = Shared {
+            epochs: Epochs::new(&executor),
             executor,
             store,
             hits,

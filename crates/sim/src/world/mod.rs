@@ -15,6 +15,7 @@ use forebay_lock::Mutex;
 use crate::backing::Store;
 use crate::client::{Allowed, Shared};
 use crate::disk::Disk;
+use crate::epochs::Epochs;
 use crate::executor::{Executor, Stop};
 use crate::gremlin::PLENTY;
 use crate::hits::Hits;
@@ -115,6 +116,7 @@ impl World {
         let kept = if plan.has(Trouble::Leaving) { 0 } else { 2 };
         let removable = disks.iter().skip(kept).cloned().collect();
         let shared = Shared {
+            epochs: Epochs::new(&executor),
             executor,
             store,
             model: Mutex::new(model),

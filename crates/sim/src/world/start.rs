@@ -169,12 +169,13 @@ impl World {
         let pool = pool.map_err(Refused::Stopped)?.map_err(Refused::Pool)?;
         self.shared.tell(|| format!("pool: {pool:?}"));
         self.formatted = true;
-        self.check_outdated(&pool);
+        self.shared.lost.lock().clear();
         self.look_for_destroyed(&pool);
         if self.plan.has(Trouble::Leaving) {
             self.put_away(&pool);
         }
-        *self.shared.members.lock() = pool.present().map(|(_, device)| device.name().to_owned()).collect();
+        let members: Vec<_> = pool.present().map(|(_, device)| device.name().to_owned()).collect();
+        *self.shared.members.lock() = members.clone();
         let gone_for_good = self.plan.has(Trouble::Leaving);
         let shared = self.shared.clone();
         let executor = Arc::new(shared.executor.clone());
@@ -182,6 +183,7 @@ impl World {
             clock: executor.clone(),
             spawn: executor,
             backing: Arc::new(shared.store.clone()),
+            witness: Some(Arc::new(shared.epochs.clone())),
             deliver: Arc::new(|batch| batch()),
             events: Arc::new(move |event| {
                 shared.tell(|| format!("event {event:?}"));
@@ -237,6 +239,7 @@ impl World {
             }
             error => Refused::Engine(error.to_string()),
         })?;
+        self.check_outdated(&members);
         self.shared.tell(|| {
             let brief = Recovered { notes: Vec::new(), ..recovered.clone() };
             format!("the engine is open, with {} notes: {brief:?}", recovered.notes.len())
@@ -282,17 +285,13 @@ impl World {
     }
 
     /// The loss of a leg is durable before the next acknowledgement (P11).
-    fn check_outdated(&self, pool: &Pool) {
-        self.shared.lost.lock().clear();
+    fn check_outdated(&self, members: &[String]) {
         // Where every device forgets what it flushed, the record of a loss goes the same way.
         if self.plan.is_lenient() {
             return;
         }
         let outdated = self.shared.outdated.lock();
-        for (_, device) in
-            pool.present().filter(|(_, device)| outdated.iter().any(|name| name == device.name()))
-        {
-            let name = device.name();
+        for name in members.iter().filter(|name| outdated.contains(name)) {
             self.shared
                 .fail(format!("{name} is used again, though writes were acknowledged without it (P11)"));
         }

@@ -125,6 +125,11 @@ impl Serve {
     }
 }
 
+fn is_in_memory(path: &Path) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    rustix::fs::statfs(path).unwrap().f_type == TMPFS
+}
+
 struct Running {
     child: Child,
     address: SocketAddr,
@@ -162,6 +167,10 @@ impl Server {
         // A system call that is not on the server's list ends it, and the test fails.
         command.args(["--sandbox", "strict"]).args(&self.flags);
         self.add_mode(&mut command);
+        // Some run with TMPDIR on tmpfs.
+        if is_in_memory(self.home.path()) {
+            command.arg("--cache-in-memory");
+        }
         if let Some(uid) = self.uid {
             command.uid(uid).gid(uid);
         }

@@ -1,0 +1,305 @@
+//! The cache devices at a start: which are there, which are missed, and which may be made.
+//!
+//! A file is made only for a new pool, or where the administrator asks for it (`--make-missing`, `pool add`): a path where
+//! nothing is may be an SSD that is not mounted, or a device that has another name today.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_config::{Mode, Settings, format_size};
+use forebay_disk::{FileDevice, OpenError as DeviceError, block_on};
+use forebay_engine::io::Device;
+use forebay_engine::pool::{Notice, Pool, PoolError};
+
+use crate::cache::random;
+use crate::error::Error;
+use crate::in_use::InUse;
+use crate::linger::Linger;
+use crate::placement::Rules;
+use crate::roster::{Record, Roster, refused};
+
+/// Names of the cache files made where none are named.
+const DEFAULT_FILES: [&str; 2] = ["cache-a", "cache-b"];
+
+/// A pool that may be put into service.
+pub(crate) struct Opened {
+    pub(crate) pool: Pool,
+    /// All devices that were opened, also those that the pool does not use.
+    pub(crate) devices: Vec<Arc<FileDevice>>,
+    /// Paths where nothing is, to be made and added.
+    pub(crate) to_make: Vec<PathBuf>,
+    /// Devices that are missed.
+    pub(crate) missing: Vec<Missing>,
+    /// Whether the pool was made now.
+    pub(crate) fresh: bool,
+    /// The files made for it.
+    pub(crate) made: Made,
+    /// What to know, one sentence each.
+    pub(crate) notices: Vec<String>,
+}
+
+/// A device that should be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// What the administrator calls it.
+    pub(crate) name: String,
+    /// With its lasting name, serial number and UUID, as far as they are known.
+    pub(crate) described: String,
+    /// When it was in use last, if that is known.
+    pub(crate) seen: Option<String>,
+}
+
+impl Missing {
+    fn new(path: &Path, record: Option<Record>) -> Self {
+        let name = path.display().to_string();
+        match record {
+            Some(record) => Missing { name, described: record.describe(), seen: Some(record.seen()) },
+            None => Missing { described: name.clone(), name, seen: None },
+        }
+    }
+
+    /// What is missed, and what to do.
+    pub(crate) fn reason(&self) -> String {
+        let seen = self.seen.as_ref().map_or_else(String::new, |seen| format!(", in use last at {seen}"));
+        format!(
+            "cache device {} is missing{seen}; connect it, then run `forebay pool add {}` (a cache file is made anew by that)",
+            self.described, self.name
+        )
+    }
+}
+
+/// Files that a start has made: they go with the value, unless they are kept.
+#[derive(Debug, Default)]
+pub(crate) struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// They are in use from now on.
+    pub(crate) fn keep(mut self) {
+        self.0.clear();
+    }
+
+    /// Whether these are the files made, and no others.
+    pub(crate) fn are_all(&self, devices: &[Arc<FileDevice>]) -> bool {
+        self.0.len() == devices.len()
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            if let Err(error) = std::fs::remove_file(path) {
+                tracing::warn!(
+                    "{} was made by a start that failed, and cannot be removed: {error}",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+/// What a start knows before it looks at the devices.
+pub(crate) struct Start<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) in_use: &'a InUse,
+    pub(crate) roster: &'a Roster,
+    pub(crate) rules: &'a Rules,
+}
+
+/// The devices to use, and what to say about that; `None` for no cache.
+pub(crate) fn paths(settings: &Settings) -> Option<(Vec<PathBuf>, Vec<String>)> {
+    if !settings.cache.devices.is_empty() {
+        return Some((settings.cache.devices.clone(), Vec::new()));
+    }
+    let files = DEFAULT_FILES.map(|name| settings.state_dir.join(name));
+    if settings.mode == Mode::PassThrough {
+        // They may hold what no other place does.
+        let used = files.iter().any(|path| path.exists());
+        let notice = "the cache files of earlier runs are in use; remove them after `forebay flush --wait` and a stop \
+                      to serve without a cache";
+        return used.then(|| (files.to_vec(), vec![notice.to_owned()]));
+    }
+    let notice = format!(
+        "no --cache is given: two files of {} in {} are the cache; name devices on two SSDs for speed and safety",
+        format_size(settings.cache.size),
+        settings.state_dir.display()
+    );
+    Some((files.to_vec(), vec![notice]))
+}
+
+/// Opens a device. One that is in use may be so by a process that was killed.
+pub(crate) fn device(path: &Path, size: u64, linger: Linger) -> Result<Arc<FileDevice>, DeviceError> {
+    let busy = |error: &DeviceError| matches!(error, DeviceError::InUse { .. });
+    let open = || FileDevice::open_or_create(path, size).map(Arc::new);
+    linger.take(&path.display().to_string(), busy, open)
+}
+
+fn dynamic(devices: &[Arc<FileDevice>]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
+}
+
+impl Start<'_> {
+    /// Opens the pool on the devices that are there, or makes one of all.
+    ///
+    /// # Errors
+    /// One sentence. Nothing that was on the devices has changed, and no file is left that was made.
+    pub(crate) fn open(&self, paths: &[PathBuf], linger: Linger) -> Result<Opened, Error> {
+        for (at, path) in paths.iter().enumerate().filter(|(_, path)| !is_missing(path)) {
+            self.check(path, &paths[..at])?;
+        }
+        let (opened, unusable) = self.devices_there(paths, linger)?;
+        let missing: Vec<_> = paths.iter().filter(|path| is_missing(path)).cloned().collect();
+        let format = self.settings.cache.format;
+        if !format && !opened.is_empty() {
+            match block_on(Pool::open(dynamic(&opened))) {
+                Ok(pool) => return self.old(pool, opened, &missing, &unusable),
+                Err(PoolError::NoPool | PoolError::Unfinished(_)) => {}
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        if let Some(error) = unusable.first() {
+            return Err(Error::Cache(error.to_string()));
+        }
+        if !format {
+            self.in_use.require_none()?;
+        }
+        self.new_pool(opened, &missing, linger)
+    }
+
+    fn check(&self, path: &Path, others: &[PathBuf]) -> Result<(), Error> {
+        let before = self.roster.member(path);
+        self.rules.check(path, others, before.as_ref()).map_err(|error| Error::Cache(error.to_string()))
+    }
+
+    /// Opens what there is of the devices; what cannot be used may be spared if the others are a pool.
+    fn devices_there(
+        &self,
+        paths: &[PathBuf],
+        linger: Linger,
+    ) -> Result<(Vec<Arc<FileDevice>>, Vec<DeviceError>), Error> {
+        let (mut opened, mut unusable) = (Vec::new(), Vec::new());
+        for path in paths.iter().filter(|path| !is_missing(path)) {
+            match device(path, self.settings.cache.size, linger) {
+                Ok(device) => opened.push(device),
+                Err(error @ DeviceError::InUse { .. }) => return Err(Error::Cache(error.to_string())),
+                Err(error) => unusable.push(error),
+            }
+        }
+        Ok((opened, unusable))
+    }
+
+    /// A pool that was in use before.
+    fn old(
+        &self,
+        pool: Pool,
+        devices: Vec<Arc<FileDevice>>,
+        missing: &[PathBuf],
+        unusable: &[DeviceError],
+    ) -> Result<Opened, Error> {
+        self.roster.require(&pool)?;
+        let mut notices: Vec<_> = unusable.iter().map(ToString::to_string).collect();
+        notices.extend(devices.iter().filter_map(|device| self.other_size(device)));
+        let mut missed: Vec<_> = Vec::new();
+        let mut to_make = Vec::new();
+        for path in missing {
+            if !self.settings.cache.make_missing {
+                missed.push(Missing::new(path, self.roster.member(path)));
+                continue;
+            }
+            match self.check(path, &[]) {
+                Ok(()) => to_make.push(path.clone()),
+                Err(error) => {
+                    notices.push(error.to_string());
+                    missed.push(Missing::new(path, self.roster.member(path)));
+                }
+            }
+        }
+        for notice in &pool.notices {
+            match notice {
+                // A path where nothing is stands for it, or its record does.
+                Notice::Missing { uuid, .. } => {
+                    let record = self.roster.known(uuid.0);
+                    let is_named = |path: &PathBuf| {
+                        record.as_ref().is_some_and(|record| record.path == path.display().to_string())
+                    };
+                    if !missing.iter().any(is_named) {
+                        let name = record
+                            .as_ref()
+                            .map_or_else(|| format!("UUID {uuid}"), |known| known.path.clone());
+                        missed.push(Missing::new(Path::new(&name), record));
+                    }
+                }
+                notice => notices.push(notice.to_string()),
+            }
+        }
+        Ok(Opened { pool, devices, to_make, missing: missed, fresh: false, made: Made::default(), notices })
+    }
+
+    /// A size that was asked for, and that an existing file does not have.
+    fn other_size(&self, device: &FileDevice) -> Option<String> {
+        let cache = &self.settings.cache;
+        let other = cache.size_given && device.is_file() && device.size() != cache.size;
+        other.then(|| {
+            format!(
+                "{} has {}, and stays so: a cache size ({}) is for files that are made; for another size add a new file with \
+                 `forebay pool add`, then remove this one",
+                device.name(),
+                format_size(device.size()),
+                format_size(cache.size)
+            )
+        })
+    }
+
+    /// Makes the files that are missing, and a pool of all devices.
+    fn new_pool(
+        &self,
+        mut devices: Vec<Arc<FileDevice>>,
+        missing: &[PathBuf],
+        linger: Linger,
+    ) -> Result<Opened, Error> {
+        let cache = &self.settings.cache;
+        let mut others: Vec<_> = devices.iter().map(|device| PathBuf::from(device.name())).collect();
+        for path in missing {
+            self.check(path, &others)?;
+            let member = self.roster.member(path).filter(|_| !cache.make_missing && !cache.format);
+            if let Some(member) = member {
+                return Err(Error::CacheMissing { device: member.describe(), seen: member.seen() });
+            }
+            others.push(path.clone());
+        }
+        let notices = devices.iter().filter_map(|device| self.other_size(device)).collect();
+        let mut made = Made::default();
+        for path in missing {
+            let device = device(path, cache.size, linger).map_err(|error| Error::Cache(error.to_string()))?;
+            made.0.push(path.clone());
+            devices.push(device);
+        }
+        let pool = block_on(Pool::format(dynamic(&devices), &mut random, cache.format)).map_err(refused)?;
+        let (to_make, missing) = Default::default();
+        Ok(Opened { pool, devices, to_make, missing, fresh: true, made, notices })
+    }
+}
+
+/// Whether nothing is there; a path that cannot be looked at is an error when it is opened.
+pub(crate) fn is_missing(path: &Path) -> bool {
+    matches!(path.try_exists(), Ok(false))
+}
+
+/// The devices that share a disk, one sentence for each pair of neighbours.
+pub(crate) fn shared_disks(devices: &[Arc<FileDevice>]) -> Vec<String> {
+    let places: Vec<_> = devices
+        .iter()
+        .filter_map(|device| {
+            Some((device.name(), forebay_disk::whereabouts(Path::new(device.name())).ok()?.disks))
+        })
+        .collect();
+    let shares = |at: &usize| places[..*at].iter().find(|(_, disks)| !disks.is_disjoint(&places[*at].1));
+    let pairs = (1..places.len()).filter_map(|at| Some((shares(&at)?.0, places[at].0)));
+    pairs
+        .map(|(first, second)| {
+            format!(
+                "the cache devices {first} and {second} are on the same disk: they survive the loss of one of them, not of \
+                 the disk, and each write goes to it twice"
+            )
+        })
+        .collect()
+}

@@ -1,0 +1,180 @@
+//! The epochs in use of pools, in a file of the state directory. The file has two slots of one size, each a text with a
+//! checksum, and is written in place: that needs no room, so a full state directory does not stop it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes of a slot.
+const SLOT: usize = 4096;
+/// Pools that are kept, those used last: their lines fit a slot.
+const POOLS: usize = 60;
+const MAGIC: &str = "forebay-epochs";
+
+/// The file and what is in it.
+#[derive(Debug)]
+pub(crate) struct Epochs {
+    path: PathBuf,
+    /// `None` until the first note.
+    file: Option<File>,
+    generation: u64,
+    /// UUIDs of pools with the epoch in use, the one used last at the end.
+    pools: Vec<(String, u64)>,
+}
+
+impl Epochs {
+    /// Reads the file, if it is there.
+    ///
+    /// # Errors
+    /// It cannot be read, or neither slot is whole: which epochs are in use is not known then.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let file = match OpenOptions::new().read(true).write(true).open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Epochs { path: path.to_owned(), file: None, generation: 0, pools: Vec::new() });
+            }
+            Err(error) => return Err(error),
+        };
+        let slot = |number: u64| {
+            let mut bytes = [0; SLOT];
+            file.read_exact_at(&mut bytes, number * SLOT as u64).ok()?;
+            decode(&bytes)
+        };
+        let newest = [slot(0), slot(1)].into_iter().flatten().max_by_key(|(generation, _)| *generation);
+        let damaged = || {
+            io::Error::other(format!(
+                "{} is damaged; if all devices of the cache are there, remove it",
+                path.display()
+            ))
+        };
+        let (generation, pools) = newest.ok_or_else(damaged)?;
+        Ok(Epochs { path: path.to_owned(), file: Some(file), generation, pools })
+    }
+
+    /// The epoch noted of a pool; 0 if none is.
+    pub(crate) fn of(&self, pool: &str) -> u64 {
+        self.pools.iter().find(|(known, _)| known == pool).map_or(0, |(_, epoch)| *epoch)
+    }
+
+    /// Notes the epoch of a pool, which never gets lower. Durable in both slots.
+    ///
+    /// # Errors
+    /// The system's. Either epoch may be found later.
+    pub(crate) fn set(&mut self, pool: &str, epoch: u64) -> io::Result<()> {
+        let epoch = epoch.max(self.of(pool));
+        self.pools.retain(|(known, _)| known != pool);
+        self.pools.push((pool.to_owned(), epoch));
+        let surplus = self.pools.len().saturating_sub(POOLS);
+        self.pools.drain(..surplus);
+        self.write()
+    }
+
+    /// Forgets a pool that never held anything.
+    pub(crate) fn forget(&mut self, pool: &str) -> io::Result<()> {
+        self.pools.retain(|(known, _)| known != pool);
+        self.write()
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        self.generation += 1;
+        let bytes = encode(self.generation, &self.pools)?;
+        let Some(file) = &self.file else {
+            self.file = Some(make(&self.path, &bytes)?);
+            return Ok(());
+        };
+        // One after the other: one of the two is always whole.
+        for slot in 0..2 {
+            file.write_all_at(&bytes, slot * SLOT as u64)?;
+            file.sync_data()?;
+        }
+        Ok(())
+    }
+}
+
+fn encode(generation: u64, pools: &[(String, u64)]) -> io::Result<Vec<u8>> {
+    let lines: String = pools.iter().map(|(pool, epoch)| format!("{pool} {epoch}\n")).collect();
+    let body = format!("{generation}\n{lines}");
+    let mut bytes = format!("{MAGIC} {:016x}\n{body}", xxh3_64(body.as_bytes())).into_bytes();
+    if bytes.len() > SLOT {
+        return Err(io::Error::other("the epochs of the pools do not fit their file"));
+    }
+    bytes.resize(SLOT, 0);
+    Ok(bytes)
+}
+
+fn decode(bytes: &[u8]) -> Option<(u64, Vec<(String, u64)>)> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let (head, body) = std::str::from_utf8(&bytes[..end]).ok()?.split_once('\n')?;
+    let sum = u64::from_str_radix(head.strip_prefix(MAGIC)?.trim(), 16).ok()?;
+    if sum != xxh3_64(body.as_bytes()) {
+        return None;
+    }
+    let mut lines = body.lines();
+    let generation = lines.next()?.parse().ok()?;
+    let pool =
+        |line: &str| line.split_once(' ').and_then(|(pool, epoch)| Some((pool.into(), epoch.parse().ok()?)));
+    Some((generation, lines.map(pool).collect::<Option<_>>()?))
+}
+
+/// Makes the file whole under another name, then names it.
+fn make(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    let temporary = path.with_extension("new");
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(&[bytes, bytes].concat())?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_found_again_also_with_a_slot_torn() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("cache-epochs");
+        let mut epochs = Epochs::open(&path).unwrap();
+        assert_eq!(epochs.of("a"), 0);
+        epochs.set("a", 3).unwrap();
+        epochs.set("b", 7).unwrap();
+        epochs.set("a", 2).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        assert_eq!(whole.len(), 2 * SLOT, "it is written in place");
+        for torn in [0, SLOT] {
+            let mut bytes = whole.clone();
+            bytes[torn + 34] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            let epochs = Epochs::open(&path).unwrap();
+            assert_eq!((epochs.of("a"), epochs.of("b"), epochs.of("c")), (3, 7, 0));
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_whole_slot_is_an_error() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("cache-epochs");
+        Epochs::open(&path).unwrap().set("a", 3).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        (bytes[34], bytes[SLOT + 34]) = (b'x', b'x');
+        std::fs::write(&path, bytes).unwrap();
+        assert!(Epochs::open(&path).unwrap_err().to_string().contains("damaged"));
+    }
+
+    #[test]
+    fn the_pools_used_last_are_kept() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("cache-epochs");
+        let mut epochs = Epochs::open(&path).unwrap();
+        let name = |number: u64| format!("{number:036}");
+        (0..100).for_each(|number| epochs.set(&name(number), u64::MAX - number).unwrap());
+        let epochs = Epochs::open(&path).unwrap();
+        assert_eq!((epochs.of(&name(99)), epochs.of(&name(40))), (u64::MAX - 99, u64::MAX - 40));
+        assert_eq!(epochs.of(&name(39)), 0);
+    }
+}

@@ -1,0 +1,60 @@
+//! The epochs of pools as they are known outside of the devices: in the file of the state directory, which power cuts spare.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use forebay_engine::io::{Io, Leg, Witness, WitnessError};
+use forebay_lock::Mutex;
+
+use crate::executor::Executor;
+
+/// How long a note takes.
+const TAKES: Duration = Duration::from_micros(300);
+
+/// A virtual [`Witness`]; clones are the same one.
+#[derive(Clone)]
+pub struct Epochs {
+    executor: Executor,
+    noted: Arc<Mutex<BTreeMap<u128, u64>>>,
+    failing: Arc<AtomicBool>,
+}
+
+impl Epochs {
+    /// Knows of no pool yet.
+    pub fn new(executor: &Executor) -> Self {
+        Epochs { executor: executor.clone(), noted: Arc::default(), failing: Arc::default() }
+    }
+
+    /// From now on notes fail, or not.
+    pub fn set_failing(&self, failing: bool) {
+        self.failing.store(failing, Ordering::Relaxed);
+    }
+}
+
+impl Witness for Epochs {
+    fn note(&self, pool: u128, epoch: u64, _: Vec<Leg>) -> Io<Result<(), WitnessError>> {
+        if !self.executor.step() {
+            return self.executor.never();
+        }
+        let epochs = self.clone();
+        self.executor.after(TAKES, move || {
+            epochs.executor.step().then(|| {
+                if epochs.failing.load(Ordering::Relaxed) {
+                    return Err(WitnessError("no room".to_owned()));
+                }
+                epochs.executor.mark();
+                let mut all = epochs.noted.lock();
+                let noted = all.entry(pool).or_default();
+                *noted = epoch.max(*noted);
+                Ok(())
+            })
+        })
+    }
+
+    fn noted(&self, pool: u128) -> Io<Result<u64, WitnessError>> {
+        let noted = self.noted.lock().get(&pool).copied().unwrap_or(0);
+        Box::pin(std::future::ready(Ok(noted)))
+    }
+}

@@ -1,0 +1,52 @@
+//! A device that dropped out is there alone at a later start.
+
+use forebay_engine::Mode;
+
+use super::{LIMIT, check, cut, read, with_client, world, write};
+use crate::client::{Allowed, Client};
+
+/// The first device drops out, the other one goes on and dies, and the host starts with the first one alone. Its dirty blocks
+/// are older than what the backing store has.
+#[test]
+fn a_device_that_missed_something_is_refused_when_it_is_alone() {
+    for seed in 0..8 {
+        let mut world = world(seed, 2);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 100);
+        world.disks[0].vanish();
+        write(&world, &engine, 0, 50);
+        assert_eq!(engine.effective_mode(), Mode::WriteThrough);
+        with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
+        cut(&mut world, engine);
+        world.disks[0].appear();
+        world.disks[1].vanish();
+        let Err(refused) = world.start_through(Vec::new()) else { panic!("stale blocks are served") };
+        assert!(refused.contains("out of date"), "{refused}");
+        // The sentence says to connect the other one.
+        world.disks[1].appear();
+        let engine = world.start_through(Vec::new()).unwrap();
+        read(&world, &engine, 1, 100 * 4096);
+        check(&mut world, &engine);
+    }
+}
+
+/// A device that is alone because the other one was lost first is not out of date, whenever the machine stops meanwhile.
+#[test]
+fn the_last_device_in_use_opens_alone_however_the_loss_of_the_other_one_was_cut_short() {
+    let mut finished = false;
+    for step in 1..40 {
+        let mut world = world(step, 2);
+        let engine = world.start_through(Vec::new()).unwrap();
+        write(&world, &engine, 0, 20);
+        world.disks[0].vanish();
+        world.shared.executor.crash_in(Some(step));
+        let mut client = Client::new(&world.shared, &engine, Allowed::default(), world.rng.clone());
+        let writing = async move { client.write(1, 0, 4096, true).await };
+        finished |= world.shared.executor.block_on(LIMIT, writing).is_ok();
+        world.shared.executor.crash_in(None);
+        cut(&mut world, engine);
+        let engine = world.start_through(Vec::new()).unwrap();
+        check(&mut world, &engine);
+    }
+    assert!(finished, "every write was interrupted");
+}
