@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_engine::io::Device as _;
+use forebay_engine::io::{Device as _, Time};
 use forebay_engine::{Engine, Mode};
 
 use crate::client::{Allowed, Client, Shared};
@@ -180,8 +180,15 @@ fn who_is_to_write_a_frame_may_wait_for_it_first() {
     let executor = world.shared.executor.clone();
     executor.keep_callers_busy();
     let begun = executor.time();
+    let object = world.shared.objects.lock().object(1).unwrap();
     for number in 0..10 {
-        write(&world, &engine, number, 1);
+        let (engine, object) = (engine.clone(), object.clone());
+        // Whoever waits with `commit`, as recovery does, is not called back like who asks with `when_durable`.
+        let write = async move {
+            let frame = engine.write(&object, number * 4096, &[1; 4096], Time::default()).await?;
+            engine.commit(frame).await
+        };
+        assert_eq!(executor.block_on(LIMIT, write), Ok(Ok(())));
     }
     assert!(executor.time() - begun < crate::executor::BUSY, "a frame waited for its caller");
 }
