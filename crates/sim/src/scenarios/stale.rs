@@ -5,6 +5,9 @@ use forebay_engine::Mode;
 use super::{LIMIT, check, cut, read, with_client, world, write};
 use crate::client::{Allowed, Client};
 
+/// What clients may be told once the log takes nothing more.
+const STOPPED: Allowed = Allowed { backing: false, damage: true, no_device: true, late: false };
+
 /// The first device drops out, the other one goes on and dies, and the host starts with the first one alone. Its dirty blocks
 /// are older than what the backing store has.
 #[test]
@@ -49,4 +52,26 @@ fn the_last_device_in_use_opens_alone_however_the_loss_of_the_other_one_was_cut_
         check(&mut world, &engine);
     }
     assert!(finished, "every write was interrupted");
+}
+
+/// The loss of a device that cannot be noted stops the log: what it acknowledged then would be contradicted by a device that
+/// missed it.
+#[test]
+fn a_loss_that_cannot_be_noted_stops_the_log() {
+    let mut world = world(3, 2);
+    world.shared.model.lock().logged = false;
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 100);
+    world.shared.epochs.set_failing(true);
+    world.disks[0].vanish();
+    with_client(&world, &engine, STOPPED, |mut client| async move {
+        for _ in 0..2 {
+            client.write(1, 0, 4096, true).await;
+        }
+    });
+    assert_eq!(engine.active(), 0, "a log goes on that nobody knows of");
+    cut(&mut world, engine);
+    world.shared.epochs.set_failing(false);
+    let engine = world.start_through(Vec::new()).unwrap();
+    check(&mut world, &engine);
 }
