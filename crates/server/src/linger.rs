@@ -27,7 +27,9 @@ impl Linger {
             match take() {
                 Err(error) if busy(&error) && Instant::now() < self.0 => {
                     if !std::mem::replace(&mut said, true) {
-                        tracing::info!("{what} is in use: waiting, as it may be by a server that was killed");
+                        tracing::debug!(
+                            "{what} is in use: waiting, as it may be by a server that was killed"
+                        );
                     }
                     std::thread::sleep(LINGER / 100);
                 }
