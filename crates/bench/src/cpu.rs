@@ -17,6 +17,21 @@ pub(crate) fn own_time() -> Option<Duration> {
     process_time(std::process::id())
 }
 
+/// CPU time that everything on this machine has used, the kernel's own work included; `None` if the system does not tell.
+pub(crate) fn machine_time() -> Option<Duration> {
+    machine_ticks(&fs::read_to_string("/proc/stat").ok()?)
+        .map(|ticks| Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+}
+
+/// The busy ticks in the first line of /proc/stat (proc(5)): all but idle, waiting for a disk, and the guests, which
+/// count as user time already.
+fn machine_ticks(stat: &str) -> Option<u64> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+    let busy = [0, 1, 2, 5, 6];
+    busy.iter().map(|place| ticks.get(*place)).sum()
+}
+
 /// The process that listens on a local TCP port, as far as this user may see.
 pub(crate) fn listener_of(port: u16) -> Option<u32> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
@@ -49,6 +64,14 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn what_is_idle_waits_or_is_stolen_is_not_busy() {
+        let stat = "cpu  100 20 30 4000 500 6 7 800 90 10\ncpu0 1 2 3\n";
+        assert_eq!(machine_ticks(stat), Some(163));
+        assert_eq!(machine_ticks("intr 1 2"), None);
+        assert!(machine_time() > own_time());
+    }
 
     #[test]
     fn the_owner_of_a_port_is_found() {

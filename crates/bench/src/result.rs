@@ -159,6 +159,9 @@ pub struct Run {
     pub client_cpu: Option<f64>,
     /// CPU seconds that the server used, where it is on this machine.
     pub server_cpu: Option<f64>,
+    /// CPU seconds that all else on this machine used, where clients are on no other and the server's are known.
+    #[serde(default)]
+    pub other_cpu: Option<f64>,
 }
 
 /// A distribution of latencies, in microseconds.
@@ -225,7 +228,7 @@ impl Latency {
 
 impl Run {
     pub(crate) fn new(measured: &Measured) -> Self {
-        let Measured { stats, began, seconds, client_cpu, server_cpu } = measured;
+        let Measured { stats, began, seconds, client_cpu, server_cpu, other_cpu } = measured;
         let (seconds, client_cpu, server_cpu) = (*seconds, *client_cpu, *server_cpu);
         let operations = stats.operations.0.len();
         let procedures = stats.procedures.iter().enumerate().filter_map(|(number, latencies)| {
@@ -253,6 +256,7 @@ impl Run {
             series: series.collect(),
             client_cpu,
             server_cpu,
+            other_cpu: *other_cpu,
         }
     }
 }

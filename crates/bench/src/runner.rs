@@ -281,6 +281,7 @@ impl<'g> Runner<'g> {
         self.gate.wait(&name)?;
         let cpu = |pid: Option<u32>| pid.and_then(cpu::process_time);
         let (own_before, server_before) = (cpu::own_time(), cpu(self.server_pid));
+        let machine_before = cpu::machine_time();
         let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let (stats, seconds, connections) = self.drive(phase, connections, limit, rate)?;
         let used = |before: Option<Duration>, after: Option<Duration>| {
@@ -288,7 +289,12 @@ impl<'g> Runner<'g> {
         };
         let client_cpu = used(own_before, cpu::own_time());
         let server_cpu = used(server_before, cpu(self.server_pid));
-        let measured = Measured { stats, began, seconds, client_cpu, server_cpu };
+        // A server on this machine whose process is not seen counts for others.
+        let seen = server_cpu.is_some() || !self.setup.session.address.ip().is_loopback();
+        let machine = used(machine_before, cpu::machine_time()).filter(|_| seen);
+        let known = client_cpu.unwrap_or_default() + server_cpu.unwrap_or_default();
+        let other_cpu = machine.map(|machine| (machine - known).max(0.0));
+        let measured = Measured { stats, began, seconds, client_cpu, server_cpu, other_cpu };
         self.gate.hand_in(step, &name, &measured)?;
         Ok((measured, connections))
     }

@@ -149,6 +149,9 @@ pub(crate) struct Measured {
     pub(crate) client_cpu: Option<f64>,
     /// CPU seconds of the server, where it is seen from here.
     pub(crate) server_cpu: Option<f64>,
+    /// CPU seconds of all else on this machine, where clients are on no other and the server is seen.
+    #[serde(default)]
+    pub(crate) other_cpu: Option<f64>,
 }
 
 impl Measured {
@@ -160,6 +163,8 @@ impl Measured {
         self.client_cpu = self.client_cpu.zip(other.client_cpu).map(|(mine, theirs)| mine + theirs);
         // Whoever sees the server sees the same one.
         self.server_cpu = self.server_cpu.or(other.server_cpu);
+        // Agents on one machine are each other's strangers.
+        self.other_cpu = None;
     }
 }
 

@@ -6,6 +6,7 @@ use super::system::System;
 use super::{Outcome, compared, figures, generator, trace};
 use crate::options::Size;
 use crate::report::document::{Document, Part, Section, Span, text};
+use crate::report::doubts;
 use crate::report::measured::{machines, time};
 use crate::report::topic::topics;
 use crate::result::median;
@@ -37,7 +38,14 @@ pub(super) fn document(outcome: &Outcome) -> Document {
     sections.extend(compared::parallel(&topics));
     sections.extend(outcome.generator.as_ref().map(generator::section));
     sections.push(method(outcome));
-    Document { title: "The published figures, on this machine".to_owned(), lead, listed: false, sections }
+    let warnings = doubts::loaded(outcome.cells.iter().map(|cell| &cell.report)).into_iter().collect();
+    Document {
+        title: "The published figures, on this machine".to_owned(),
+        lead,
+        warnings,
+        listed: false,
+        sections,
+    }
 }
 
 fn repeats(count: u32) -> String {

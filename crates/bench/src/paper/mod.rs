@@ -12,7 +12,7 @@ mod rig;
 mod storage;
 mod system;
 mod trace;
-mod verdict;
+pub(crate) mod verdict;
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use crate::report::document::{Span, Text, text};
 use crate::report::topic::Topic;
 
 /// Closer than this to the baseline counts as even: with repeats, and without.
-const EVEN: (f64, f64) = (0.05, 0.1);
+pub(crate) const EVEN: (f64, f64) = (0.05, 0.1);
 
 /// A mode of Forebay against the baseline.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,9 +74,9 @@ impl Verdict {
     /// For a table.
     pub(crate) fn show(&self) -> Span {
         match self {
-            Self::Win(..) => Span::Win("win".into()),
+            Self::Win(..) => Span::Win("ahead".into()),
             Self::Even(..) => Span::Even("even".into()),
-            Self::Lose(..) => Span::Lose("lose".into()),
+            Self::Lose(..) => Span::Lose("behind".into()),
             Self::Unknown => Span::from("-"),
         }
     }

@@ -89,6 +89,8 @@ impl Section {
 pub(crate) struct Document {
     pub(crate) title: String,
     pub(crate) lead: Vec<Text>,
+    /// Reasons to doubt the figures.
+    pub(crate) warnings: Vec<Text>,
     /// Whether the sections are listed at the top.
     pub(crate) listed: bool,
     pub(crate) sections: Vec<Section>,

@@ -10,6 +10,9 @@ pub(crate) fn markdown(document: &Document) -> String {
     for text in &document.lead {
         let _ = write!(out, "\n{}\n", line(text));
     }
+    for text in &document.warnings {
+        let _ = write!(out, "\n**Warning:** {}\n", line(text));
+    }
     for section in &document.sections {
         let _ = write!(out, "\n## {}\n", escaped(&section.title));
         section.parts.iter().for_each(|part| append(&mut out, part));
@@ -90,10 +93,11 @@ mod tests {
         let document = Document {
             title: "T".into(),
             lead: vec![text!["1\u{202f}726 a lead"]],
+            warnings: vec![text!["loaded"]],
             listed: true,
             sections: vec![Section::new("S", parts)],
         };
-        let expected = "# T\n\n1,726 a lead\n\n## S\n\nsee [there](#x)\n\n- \\<b\\>\n- `a|b`\n\n|  | rate |\n|---|---|\n| a\\|b | **1** |\n";
+        let expected = "# T\n\n1,726 a lead\n\n**Warning:** loaded\n\n## S\n\nsee [there](#x)\n\n- \\<b\\>\n- `a|b`\n\n|  | rate |\n|---|---|\n| a\\|b | **1** |\n";
         assert_eq!(markdown(&document), expected);
     }
 }

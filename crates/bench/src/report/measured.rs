@@ -4,7 +4,9 @@ use jiff::Timestamp;
 
 use super::charts::{self, latency};
 use super::document::{Document, Part, Section, Span, Table, text};
-use super::topic::{Labelled, Topic, Unit, topics};
+use super::doubts;
+use super::topic::{Labelled, Series, Topic, Unit, topics};
+use crate::paper::verdict::{EVEN, shown};
 use crate::result::{Latency, Machine, Report, Run};
 
 /// The whole report.
@@ -22,17 +24,27 @@ pub(crate) fn document(reports: &[Labelled]) -> Document {
         })
         .collect();
     sections.push(method(reports));
-    Document { title: "Benchmark of NFS storage".to_owned(), lead: vec![lead], listed: true, sections }
+    let warnings = doubts::loaded(reports.iter().map(|one| &one.report)).into_iter().collect();
+    Document {
+        title: "Benchmark of NFS storage".to_owned(),
+        lead: vec![lead],
+        warnings,
+        listed: true,
+        sections,
+    }
 }
 
 /// All numbers of a topic.
 pub(crate) fn numbers(topic: &Topic<'_>) -> Table {
     let unit = topic.unit();
+    let compared = topic.series.len() > 1;
+    let against = topic.series.first().map(|first| format!("against {}", first.label)).unwrap_or_default();
     let head = [
         "",
         "clients",
         "depth",
         unit.name(),
+        &against,
         "lowest",
         "highest",
         "p50",
@@ -43,6 +55,7 @@ pub(crate) fn numbers(topic: &Topic<'_>) -> Table {
         "max",
         "CPU clients",
         "CPU server",
+        "CPU others",
     ];
     let rows = topic.cells().map(|(series, cell)| {
         let (middle, low, high) = cell.spread(|run| unit.rate(run));
@@ -60,6 +73,7 @@ pub(crate) fn numbers(topic: &Topic<'_>) -> Table {
             Span::from(cell.clients.to_string()),
             Span::from(cell.depth().to_string()),
             Span::Strong(grouped(middle)),
+            if compared { beside(topic, series, cell.clients, middle) } else { Span::from("-") },
             Span::from(grouped(low)),
             Span::from(grouped(high)),
             at(|latency| latency.p50),
@@ -70,9 +84,27 @@ pub(crate) fn numbers(topic: &Topic<'_>) -> Table {
             at(|latency| latency.max),
             cpu(|run| run.client_cpu),
             cpu(|run| run.server_cpu),
+            cpu(|run| run.other_cpu),
         ]
     });
     Table::new(&head, rows.collect())
+}
+
+/// A rate beside that of the first thing measured, with as many clients: red, and "behind", where it is lower.
+fn beside(topic: &Topic<'_>, series: &Series<'_>, clients: u32, rate: f64) -> Span {
+    let unit = topic.unit();
+    let first = topic.series.first().filter(|first| first.label != series.label);
+    let cell = first.and_then(|first| first.cells.iter().find(|cell| cell.clients == clients));
+    let of_first = cell.map(|cell| cell.spread(|run| unit.rate(run)).0).filter(|rate| *rate > 0.0);
+    let Some(of_first) = of_first else { return Span::from("-") };
+    let repeated = topic.cells().all(|(_, cell)| cell.phase.runs.len() > 1);
+    let (ratio, even) = (rate / of_first, if repeated { EVEN.0 } else { EVEN.1 });
+    let shown = shown(ratio);
+    match ratio {
+        ahead if ahead > 1.0 + even => Span::Win(format!("ahead {shown}")),
+        behind if behind < 1.0 - even => Span::Lose(format!("behind {shown}")),
+        _ => Span::Even(format!("even {shown}")),
+    }
 }
 
 /// A rate with its unit, in a table of several units.
@@ -118,7 +150,8 @@ fn method(reports: &[Labelled]) -> Section {
         "The load generator speaks NFSv3 over TCP from user space, without a mount. A client is a connection with an \
          identity of its own that keeps the given number of requests in flight (depth). A sequential write ends with \
          COMMIT, which is timed. Latencies are from the first request of an operation to its last reply, in an HDR \
-         histogram of three digits. CPU is in processors: 1.00 is one of them fully used."
+         histogram of three digits. CPU is in processors: 1.00 is one of them fully used; \
+         others are all processes of the machine but clients and server, where clients are on one machine and the server's process is known."
     ];
     let parts = vec![
         Part::Text(said),

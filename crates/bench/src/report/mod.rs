@@ -10,6 +10,7 @@ use crate::result::Report;
 
 pub(crate) mod charts;
 pub(crate) mod document;
+pub(crate) mod doubts;
 pub(crate) mod markdown;
 pub(crate) mod measured;
 pub(crate) mod page;

@@ -14,7 +14,7 @@ const STYLE: &str = include_str!("page.css");
 /// # Errors
 /// Where a plot cannot be drawn.
 pub(crate) fn page(document: &Document) -> Result<String> {
-    let Document { title, lead, listed, sections } = document;
+    let Document { title, lead, warnings, listed, sections } = document;
     let shown: Result<Vec<Markup>> = sections.iter().map(section).collect();
     let shown = shown?;
     let page = html! {
@@ -31,6 +31,7 @@ pub(crate) fn page(document: &Document) -> Result<String> {
                 header {
                     h1 { (title) }
                     @for text in lead { p { (line(text)) } }
+                    @for text in warnings { p.warning { span.lose { "Warning: " } (line(text)) } }
                     @if *listed {
                         nav { @for one in sections { a href={ "#" (one.anchor) } { (one.title) } " " } }
                     }
