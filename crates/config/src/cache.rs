@@ -54,7 +54,7 @@ pub(crate) fn parse_device_size(text: &str) -> Result<u64, String> {
 
 /// A size of memory.
 pub(crate) fn parse_ram(text: &str) -> Result<u64, String> {
-    within(parse_size(text)?, RAM_SIZES)
+    ram_size(parse_size(text)?)
 }
 
 pub(crate) fn within(size: u64, range: RangeInclusive<u64>) -> Result<u64, String> {
@@ -72,7 +72,16 @@ pub(crate) fn device_size(size: u64) -> Result<u64, String> {
 
 /// The size of memory given as a flag.
 pub(crate) fn ram_size(size: u64) -> Result<u64, String> {
-    within(size, RAM_SIZES)
+    let size = within(size, RAM_SIZES)?;
+    let memory = memory().unwrap_or(u64::MAX);
+    if size > memory {
+        return Err(format!(
+            "{} is more than the {} of memory that this host has; leave some of it to the kernel and the index of the cache",
+            format_size(size),
+            format_size(memory)
+        ));
+    }
+    Ok(size)
 }
 
 /// The mode and the cache that result.
@@ -144,8 +153,12 @@ fn check_device(
 
 /// An eighth of the memory, from 64 MiB to 16 GiB: the kernel's own cache needs some, too.
 pub(crate) fn eighth_of_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-    let total: u64 = total.and_then(|kib| kib.trim().parse().ok()).unwrap_or(0);
-    (total * 1024 / 8).clamp(64 << 20, 16 << 30)
+    (memory().unwrap_or(0) / 8).clamp(64 << 20, 16 << 30)
+}
+
+/// The host's memory in bytes; `None` if the system does not tell.
+fn memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"))?;
+    Some(total.trim().parse::<u64>().ok()? * 1024)
 }

@@ -13,6 +13,7 @@ use crate::listen::parse_listen;
 use crate::problem::{Collector, Origin};
 use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
 use crate::table::{Located, TableReader};
+use crate::users::{parse_group, parse_user};
 
 /// What was said about the settings so far; what was not said is absent.
 #[derive(Default)]
@@ -129,8 +130,8 @@ fn read_client(table: Located<TableReader<'_, '_>>, problems: &mut Collector<'_>
         networks: networks.map_or(Vec::new(), |list| list.value),
         access: table.parsed("access", problems, str::parse).map(|access| access.value),
         squash: table.parsed("squash", problems, str::parse).map(|squash| squash.value),
-        anonuid: table.parsed("anonuid", problems, parse_identity).map(|id| id.value),
-        anongid: table.parsed("anongid", problems, parse_identity).map(|id| id.value),
+        anonuid: table.parsed("anonuid", problems, parse_user).map(|id| id.value),
+        anongid: table.parsed("anongid", problems, parse_group).map(|id| id.value),
         privileged_port: table.boolean("privileged_port", problems).map(|flag| flag.value),
         manage_gids: table.boolean("manage_gids", problems).is_some_and(|flag| flag.value),
     };
@@ -164,10 +165,4 @@ pub(crate) fn check_name(text: &str) -> Result<String, String> {
 fn parse_id(text: &str) -> Result<u32, String> {
     let id = text.parse().ok().filter(|id| *id != 0);
     id.ok_or_else(|| format!("`{text}` is not an export id; write a whole number from 1 to {}", u32::MAX))
-}
-
-/// Reads a user or group id. The largest number means "no change" to the system and is nobody's.
-pub(crate) fn parse_identity(text: &str) -> Result<u32, String> {
-    let id = text.parse().ok().filter(|id| *id != u32::MAX);
-    id.ok_or_else(|| format!("`{text}` is not an id; write a whole number from 0 to {}", u32::MAX - 1))
 }

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use crate::hash::{fnv1a, fold32};
 
+/// The directory that holds the state directories of all instances of root.
+pub const STATE_BASE_OF_ROOT: &str = "/var/lib/forebay";
+
 /// The directory that holds the state directories of all instances of this user: `/var/lib/forebay` for root,
 /// otherwise `$XDG_STATE_HOME/forebay` or `~/.local/state/forebay`. `None` when neither variable is an absolute path.
 pub fn state_base() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
-        return Some(PathBuf::from("/var/lib/forebay"));
+        return Some(PathBuf::from(STATE_BASE_OF_ROOT));
     }
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;

@@ -143,7 +143,7 @@ fn mistakes_of_clients() {
     one("networks = [\"*\"]\naccess = \"yes\"", 6, 10, &["ro, rw"]);
     one("networks = [\"*\"]\nsquash = \"some\"", 6, 10, &["root, none, all"]);
     one("networks = [\"*\"]\nanonuid = 4294967295", 6, 11, &["0 to 4294967294"]);
-    one("networks = [\"*\"]\nanongid = \"staff\"", 6, 11, &["`staff` is not an id"]);
+    one("networks = [\"*\"]\nanongid = \"no such group\"", 6, 11, &["`no such group` is no group"]);
     one("networks = [\"*\"]\nprivileged_port = \"yes\"", 6, 19, &["write true or false"]);
     one("networks = [\"*\"]\nsquish = 1", 6, 1, &["did you mean `squash`?"]);
     let shadowed = "networks = [\"10.0.0.0/8\"]\n[[export.client]]\nnetworks = [\"10.1.0.0/16\"]";

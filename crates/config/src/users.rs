@@ -1,0 +1,75 @@
+//! Users and groups: by number, or by name as this host knows it.
+
+use std::ffi::CString;
+
+/// Reads a user: a number, or a name that this host knows.
+///
+/// # Errors
+/// One sentence. The largest number means "no change" to the system and is nobody's.
+pub fn parse_user(text: &str) -> Result<u32, String> {
+    parse(text, "user", user_called)
+}
+
+/// Reads a group: a number, or a name that this host knows.
+///
+/// # Errors
+/// One sentence, as for [`parse_user`].
+pub fn parse_group(text: &str) -> Result<u32, String> {
+    parse(text, "group", group_called)
+}
+
+fn parse(text: &str, what: &str, called: fn(&CString) -> Option<u32>) -> Result<u32, String> {
+    let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let found = match number {
+        true => text.parse().ok(),
+        false => CString::new(text).ok().and_then(|name| called(&name)),
+    };
+    found.filter(|id| *id != u32::MAX).ok_or_else(|| {
+        format!(
+            "`{text}` is no {what}; write the name of a {what} that this host knows, or a number from 0 to {}",
+            u32::MAX - 1
+        )
+    })
+}
+
+/// Room for an entry of the host's data base; there are none as large.
+const ENTRY: usize = 64 << 10;
+
+fn user_called(name: &CString) -> Option<u32> {
+    let mut buffer = vec![0; ENTRY];
+    let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the name ends with a zero byte, and entry, buffer (of the length given) and result live over the call.
+    let failed = unsafe {
+        libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found)
+    };
+    // SAFETY: without an error, a result that is not null points to the entry, which is filled then.
+    (failed == 0 && !found.is_null()).then(|| unsafe { (*found).pw_uid })
+}
+
+fn group_called(name: &CString) -> Option<u32> {
+    let mut buffer = vec![0; ENTRY];
+    let mut entry = std::mem::MaybeUninit::<libc::group>::uninit();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the name ends with a zero byte, and entry, buffer (of the length given) and result live over the call.
+    let failed = unsafe {
+        libc::getgrnam_r(name.as_ptr(), entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found)
+    };
+    // SAFETY: without an error, a result that is not null points to the entry, which is filled then.
+    (failed == 0 && !found.is_null()).then(|| unsafe { (*found).gr_gid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_are_numbers_or_names() {
+        assert_eq!((parse_user("root"), parse_group("root")), (Ok(0), Ok(0)));
+        assert_eq!((parse_user("65534"), parse_group("0")), (Ok(65_534), Ok(0)));
+        for text in ["", "4294967295", "4294967296", "-1", "no such user", "a\0b"] {
+            assert!(parse_user(text).unwrap_err().contains("is no user; write the name"), "{text}");
+            assert!(parse_group(text).unwrap_err().contains("is no group"), "{text}");
+        }
+    }
+}
