@@ -95,15 +95,39 @@ impl Engine {
         removed
     }
 
+    /// Whether [`Engine::remove_device`] would begin with this device now.
+    ///
+    /// # Errors
+    /// Why it would not.
+    pub fn may_remove(&self, name: &str) -> Result<(), ChangeError> {
+        if !self.devices.read().iter().flatten().any(|device| device.name() == name) {
+            return Err(ChangeError::Unknown(name.to_owned()));
+        }
+        if self.active() < 2 {
+            return Err(PoolError::LastMember(name.to_owned()).into());
+        }
+        match self.leaving() {
+            Some(other) => Err(ChangeError::Busy(other)),
+            None => Ok(()),
+        }
+    }
+
+    /// The name of the device that is being removed.
+    pub fn leaving(&self) -> Option<String> {
+        self.segments.retiring().map(|index| self.name_of(index))
+    }
+
+    fn name_of(&self, index: u16) -> String {
+        self.device(index).map_or_else(|| "another device".to_owned(), |device| device.name().to_owned())
+    }
+
     /// Nothing more is put on a device that can be put elsewhere, while the result lives.
     fn retire(&self, index: u16, name: &str) -> Result<Retiring<'_>, ChangeError> {
         if self.active() < 2 {
             return Err(PoolError::LastMember(name.to_owned()).into());
         }
         if let Some(other) = self.segments.retire(index) {
-            let other =
-                self.device(other).map_or_else(|| "another device".to_owned(), |d| d.name().to_owned());
-            return Err(ChangeError::Busy(other));
+            return Err(ChangeError::Busy(self.name_of(other)));
         }
         self.look_at_mirror();
         Ok(Retiring(self))

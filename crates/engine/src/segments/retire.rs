@@ -56,6 +56,11 @@ impl Inner {
 }
 
 impl Segments {
+    /// The device that is being taken out of use.
+    pub(crate) fn retiring(&self) -> Option<u16> {
+        self.inner.lock().retiring.map(|retiring| retiring.device)
+    }
+
     /// Begins to take a device out of use. Returns another one, or the same, that is being taken out already.
     pub(crate) fn retire(&self, device: u16) -> Option<u16> {
         let mut inner = self.inner.lock();
