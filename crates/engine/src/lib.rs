@@ -66,7 +66,7 @@ pub use notes::{NOTE_MAX, Note, NoteId};
 pub use object::Object;
 pub use outside::Version;
 pub use read::TriedRead;
-pub use recover::{OpenError, Opening, Recovered};
+pub use recover::{OpenError, Opening, Recovered, RecoveryProgress};
 pub use scrub::Scrub;
 pub use volatile::Syncing;
 pub use warm::Warming;

@@ -21,7 +21,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use super::headers::Found;
-use super::{OpenError, is_log, name};
+use super::{OpenError, RecoveryProgress, is_log, name};
 use crate::Seq;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame, key_hash};
@@ -92,8 +92,14 @@ struct Leg {
 }
 
 /// Reads the log from its end back to its tail.
-pub(super) async fn read_log(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
-    let read = read_back(pool, found).await;
+pub(super) async fn read_log(
+    pool: &Pool,
+    found: &[Found],
+    progress: &RecoveryProgress,
+) -> Result<Read, OpenError> {
+    let tail = pool.reach().tail;
+    progress.begin(found.iter().filter(|found| is_log(found) && found.seq >= tail).count());
+    let read = read_back(pool, found, progress).await;
     if !matches!(read, Err(OpenError::Hole { .. })) {
         return read;
     }
@@ -106,7 +112,7 @@ pub(super) async fn read_log(pool: &Pool, found: &[Found]) -> Result<Read, OpenE
     if pool.members.len() == 1 { Ok(Read::nothing(pool, found)) } else { read }
 }
 
-async fn read_back(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
+async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) -> Result<Read, OpenError> {
     let mut read = Read::new(pool.reach(), 1);
     // The segment after the one looked at: frames from its first one on do not count before it.
     let mut next: Option<&Found> = None;
@@ -135,6 +141,7 @@ async fn read_back(pool: &Pool, found: &[Found]) -> Result<Read, OpenError> {
             }
         };
         read.contents.insert(segment.seq, contents);
+        progress.advance();
         next = Some(segment);
     }
     let tail = read.reach.tail;

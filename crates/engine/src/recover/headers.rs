@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+use super::RecoveryProgress;
 use super::frames::Read;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Place, SegmentHeader, SegmentKind};
@@ -35,7 +36,8 @@ impl Found {
 
 /// Reads the headers of all segments on all present devices. In order of `seq`; and those that could not be
 /// read.
-pub(super) async fn scan(pool: &Pool) -> (Vec<Found>, Vec<Place>) {
+pub(super) async fn scan(pool: &Pool, progress: &RecoveryProgress) -> (Vec<Found>, Vec<Place>) {
+    progress.begin(pool.present().map(|(member, _)| member.segments as usize).sum());
     let mut found = BTreeMap::<u64, Found>::new();
     let mut unread = Vec::new();
     for (member, device) in pool.present() {
@@ -43,6 +45,7 @@ pub(super) async fn scan(pool: &Pool) -> (Vec<Found>, Vec<Place>) {
         for chunk in numbers.chunks(DEPTH) {
             let reads = chunk.iter().map(|n| device.read(pool.offset(*n), Buffer::zeroed(1)));
             for (segment, (block, result)) in chunk.iter().zip(all(reads.collect()).await) {
+                progress.advance();
                 let here = Place { device: member.index, segment: *segment };
                 let (block, result) = match result {
                     Err(DeviceError::Io) => device.read(pool.offset(*segment), block).await,

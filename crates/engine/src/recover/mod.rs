@@ -13,6 +13,7 @@
 mod apply;
 mod frames;
 mod headers;
+mod progress;
 
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ use crate::{Error, Seq};
 
 use apply::Applied;
 use headers::Found;
+pub use progress::RecoveryProgress;
 
 /// Why a pool cannot be put into service.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +77,7 @@ pub struct Opening {
     unsure: Vec<Arc<Object>>,
     cold: Cold,
     recovered: Recovered,
+    progress: Arc<RecoveryProgress>,
 }
 
 impl Opening {
@@ -93,9 +96,9 @@ impl Opening {
     /// # Errors
     /// See [`OpenError`]. Nothing that was on the devices is lost by that.
     pub async fn finish(self) -> Result<(Arc<Engine>, Recovered), OpenError> {
-        let Opening { engine, unsure, cold, recovered } = self;
+        let Opening { engine, unsure, cold, recovered, progress } = self;
         let noted = engine.recall_disowned().await?;
-        engine.settle(unsure).await?;
+        engine.settle(unsure, &progress).await?;
         engine.start_tasks();
         engine.log.started().await.map_err(OpenError::Engine)?;
         engine.finish_cuts().await?;
@@ -125,13 +128,27 @@ impl Engine {
     ///
     /// # Errors
     /// See [`OpenError`]. Nothing that was on the devices is lost by that.
-    pub async fn begin(mut pool: Pool, env: Env, settings: Settings) -> Result<Opening, OpenError> {
+    pub async fn begin(pool: Pool, env: Env, settings: Settings) -> Result<Opening, OpenError> {
+        Engine::begin_reporting(pool, env, settings, Arc::default()).await
+    }
+
+    /// Recovers what is on a pool, as [`Engine::begin`], and counts in `progress` how far it has come: headers of segments,
+    /// segments of the log, then, while [`Opening::finish`] runs, files with changes.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Nothing that was on the devices is lost by that.
+    pub async fn begin_reporting(
+        mut pool: Pool,
+        env: Env,
+        settings: Settings,
+        progress: Arc<RecoveryProgress>,
+    ) -> Result<Opening, OpenError> {
         if let Some(witness) = &env.witness {
             pool.watch(witness.clone()).await?;
         }
-        let (found, unread) = headers::scan(&pool).await;
+        let (found, unread) = headers::scan(&pool, &progress).await;
         let doubtful = doubtful_before(&pool, unread.is_empty());
-        let mut read = frames::read_log(&pool, &found).await?;
+        let mut read = frames::read_log(&pool, &found, &progress).await?;
         let live = headers::live(found.clone(), &read, doubtful);
         let kept: Vec<u64> = live.iter().map(|found| found.seq).collect();
         let lanes = Arc::new(Lanes::new(env.backing.clone()));
@@ -162,7 +179,8 @@ impl Engine {
         for (id, footer) in unsealed {
             engine.write_footer(id, &footer).await;
         }
-        Ok(Opening { engine, unsure, cold, recovered })
+        progress.reset();
+        Ok(Opening { engine, unsure, cold, recovered, progress })
     }
 
     /// Makes it durable that segments do not count, where the reach does not say so.
@@ -183,9 +201,11 @@ impl Engine {
     }
 
     /// Objects with something the backing store may not know: how large they are, and whether they still exist.
-    async fn settle(&self, unsure: Vec<Arc<Object>>) -> Result<(), OpenError> {
+    async fn settle(&self, unsure: Vec<Arc<Object>>, progress: &RecoveryProgress) -> Result<(), OpenError> {
         let mut failures = 0;
+        progress.begin(unsure.len());
         for object in unsure {
+            progress.advance();
             loop {
                 match self.settle_size(&object).await {
                     Ok(()) => {
