@@ -8,6 +8,7 @@ use std::time::Instant;
 use forebay_config::{Access, ClientRule, Squash};
 use forebay_rpc::Peer;
 use forebay_vfs::{Cred, Identity, Wait};
+use forebay_wire::nfs3::Nfsstat3;
 use forebay_wire::rpc::{Auth, AuthSys, Gids};
 use smallvec::SmallVec;
 
@@ -28,6 +29,8 @@ pub(crate) struct Caller {
 struct Key {
     peer: u64,
     export: u32,
+    /// Of the rules.
+    generation: u64,
     /// uid, gid and groups of AUTH_SYS; none for AUTH_NONE.
     sys: Option<(u32, u32, Gids)>,
 }
@@ -51,7 +54,7 @@ pub(crate) fn accepted(auth: &Auth<'_>) -> bool {
 /// asked and `wait` does not allow it, or does not answer.
 pub(crate) fn admit(
     shared: &Shared,
-    export: &forebay_config::Export,
+    export: u32,
     peer: &Peer,
     auth: &Auth<'_>,
     wait: Wait,
@@ -60,8 +63,8 @@ pub(crate) fn admit(
         Auth::Sys(AuthSys { uid, gid, gids, .. }) => Some((*uid, *gid, *gids)),
         _ => None,
     };
-    let key = Key { peer: peer.id, export: export.id, sys };
-    let slot = (peer.id as usize ^ export.id as usize) % SLOTS;
+    let key = Key { peer: peer.id, export, generation: shared.rules.generation(), sys };
+    let slot = (peer.id as usize ^ export as usize) % SLOTS;
     RECENT.with_borrow_mut(|recent| {
         if let Some((known, caller, until)) = &recent[slot]
             && *known == key
@@ -69,6 +72,8 @@ pub(crate) fn admit(
         {
             return Ok(Some(caller.clone()));
         }
+        let exports = shared.rules.now();
+        let export = exports.iter().find(|known| known.id == export).ok_or(Stop::Fail(Nfsstat3::Stale))?;
         let Some(rule) = rule_for(export, peer) else { return Ok(None) };
         let mut identity = squash(rule, sys);
         let mut until = None;

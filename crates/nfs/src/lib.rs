@@ -20,6 +20,7 @@ mod portmap;
 mod read;
 mod refusals;
 mod reply_cache;
+mod rules;
 mod service;
 mod stats;
 

@@ -93,8 +93,9 @@ impl Shared {
 
     /// The exports that a client may use, with the networks by which it may.
     fn export_list(&self, client: IpAddr, out: &mut Vec<u8>) {
+        let exports = self.rules.now();
         let open = |export| Some((export, groups(export, client)?));
-        let open: Vec<_> = self.exports.iter().filter_map(open).collect();
+        let open: Vec<_> = exports.iter().filter_map(open).collect();
         let mut entries = Vec::new();
         for (export, groups) in &open {
             for name in export.names() {
@@ -112,9 +113,10 @@ impl Shared {
         if path.len() > MAX_PATH {
             return Err(Mountstat3::Nametoolong);
         }
-        let (export, below) = self.find_export(path).ok_or(Mountstat3::Noent)?;
+        let exports = self.rules.now();
+        let (export, below) = find_export(&exports, path).ok_or(Mountstat3::Noent)?;
         if rule_for(export, call.peer).is_none() {
-            self.count_refusal(export, call.peer);
+            self.count_refusal(export.id, call.peer);
             return Err(Mountstat3::Acces);
         }
         let served = self.vfs.exports().iter().find(|served| served.id == export.id);
@@ -133,22 +135,25 @@ impl Shared {
         let target = self.vfs.target(found.handle.as_slice(), Wait::Yes).map_err(mount_status)?;
         if target.object.kind() == FileType::Directory { Ok(target) } else { Err(Mountstat3::Notdir) }
     }
+}
 
-    /// The export with the longest name that is `path` or above it, and what of `path` is below that.
-    fn find_export<'a>(&self, path: &'a [u8]) -> Option<(&forebay_config::Export, &'a [u8])> {
-        let mut best: Option<(&forebay_config::Export, &[u8], usize)> = None;
-        for export in &self.exports {
-            for name in export.names() {
-                let name = name.trim_end_matches('/').as_bytes();
-                let Some(below) = path.strip_prefix(name) else { continue };
-                let whole = below.is_empty() || below[0] == b'/';
-                if whole && best.is_none_or(|(_, _, len)| name.len() > len) {
-                    best = Some((export, below, name.len()));
-                }
+/// The export with the longest name that is `path` or above it, and what of `path` is below that.
+fn find_export<'a, 'e>(
+    exports: &'e [forebay_config::Export],
+    path: &'a [u8],
+) -> Option<(&'e forebay_config::Export, &'a [u8])> {
+    let mut best: Option<(&forebay_config::Export, &[u8], usize)> = None;
+    for export in exports {
+        for name in export.names() {
+            let name = name.trim_end_matches('/').as_bytes();
+            let Some(below) = path.strip_prefix(name) else { continue };
+            let whole = below.is_empty() || below[0] == b'/';
+            if whole && best.is_none_or(|(_, _, len)| name.len() > len) {
+                best = Some((export, below, name.len()));
             }
         }
-        best.map(|(export, below, _)| (export, below))
     }
+    best.map(|(export, below, _)| (export, below))
 }
 
 fn mount_status(error: Error) -> Mountstat3 {

@@ -23,6 +23,7 @@ use crate::mount::Mounts;
 use crate::read::{Pending, TriedRead};
 use crate::refusals::{Refusal, Refusals, Tell};
 use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
+use crate::rules::Rules;
 use crate::stats::Stats;
 
 /// What the service needs besides the file system.
@@ -64,7 +65,7 @@ pub struct Nfs {
 /// What event loops and workers share.
 pub(crate) struct Shared {
     pub(crate) vfs: Arc<Vfs>,
-    pub(crate) exports: Vec<forebay_config::Export>,
+    pub(crate) rules: Rules,
     pub(crate) cache: ReplyCache,
     pub(crate) clients: Clients,
     pub(crate) mounts: Mounts,
@@ -78,7 +79,7 @@ impl Nfs {
     pub fn new(vfs: Arc<Vfs>, config: NfsConfig) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             vfs,
-            exports: config.exports,
+            rules: Rules::new(config.exports),
             cache: ReplyCache::new(config.reply_cache),
             clients: Clients::default(),
             mounts: Mounts::default(),
@@ -105,6 +106,11 @@ impl Nfs {
         for answer in answers.iter().filter_map(|bytes| Answer::decode(bytes)) {
             self.shared.cache.end(answer.client, answer.key, answer.reply, now);
         }
+    }
+
+    /// Replaces the rules of the exports, which are the same as before. From the return on requests are admitted by these.
+    pub fn set_rules(&self, exports: Vec<forebay_config::Export>) {
+        self.shared.rules.replace(exports);
     }
 
     /// Counters since start.
@@ -167,7 +173,7 @@ impl Service for Nfs {
     }
 
     fn admits(&self, address: IpAddr) -> bool {
-        self.shared.exports.iter().any(|export| export.rule_for(address).is_some())
+        self.shared.rules.now().iter().any(|export| export.rule_for(address).is_some())
     }
 
     fn refused(&self, from: SocketAddr, reason: CloseReason) {
@@ -366,23 +372,23 @@ impl Shared {
 
     /// The caller, if the export's rules admit it.
     pub(crate) fn admit(&self, call: &Call<'_>, export: &Export, wait: Wait) -> Result<Caller, Stop> {
-        let export = self.exports.iter().find(|known| known.id == export.id);
-        let export = export.ok_or(Stop::Fail(Nfsstat3::Stale))?;
-        let caller = caller::admit(self, export, call.peer, &call.header.cred, wait)?;
-        caller.ok_or_else(|| self.refuse(export, call.peer))
+        let caller = caller::admit(self, export.id, call.peer, &call.header.cred, wait)?;
+        caller.ok_or_else(|| self.refuse(export.id, call.peer))
     }
 }
 
 impl Shared {
     /// No rule of the export lets a client in.
-    fn refuse(&self, export: &forebay_config::Export, peer: &Peer) -> Stop {
+    fn refuse(&self, export: u32, peer: &Peer) -> Stop {
         self.count_refusal(export, peer);
         Stop::Fail(Nfsstat3::Acces)
     }
 
     /// Counts a client that no rule of the export lets in.
-    pub(crate) fn count_refusal(&self, export: &forebay_config::Export, peer: &Peer) {
-        let port = export.rule_for(peer.addr.ip()).is_some();
+    pub(crate) fn count_refusal(&self, export: u32, peer: &Peer) {
+        let exports = self.rules.now();
+        let export = exports.iter().find(|known| known.id == export);
+        let port = export.is_some_and(|export| export.rule_for(peer.addr.ip()).is_some());
         self.refusals.add(peer.addr.ip(), if port { Refusal::Port } else { Refusal::Export });
     }
 }
