@@ -1,15 +1,13 @@
 //! What `serve` says when it is ready: what is served to whom, and how to mount it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
 use forebay_config::{Access, ClientRule, Export, PrivilegedPort, Settings, Squash, state_base};
 use forebay_control::HandleMode;
 use forebay_server::Ready;
 
-use crate::output;
+use crate::{output, service_manager};
 
 /// Tells the person on stderr, and systemd if it waits for it.
 pub(crate) fn ready(settings: &Settings, ready: &Ready) {
@@ -44,7 +42,7 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
     }
     lines.extend(limits_of_privilege(handles));
     output::note(&lines.join("\n"));
-    tell_service_manager();
+    service_manager::ready();
 }
 
 fn describe_rule(rule: &ClientRule) -> String {
@@ -157,21 +155,6 @@ fn limits_of_privilege(handles: HandleMode) -> Vec<String> {
         );
     }
     lines
-}
-
-/// Sends `READY=1` to the service manager that started this process, as sd_notify(3) describes.
-fn tell_service_manager() {
-    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let send = || {
-        let address = match socket.as_encoded_bytes() {
-            [b'@', name @ ..] => UnixAddr::from_abstract_name(name)?,
-            _ => UnixAddr::from_pathname(&socket)?,
-        };
-        UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address)
-    };
-    if let Err(error) = send() {
-        tracing::warn!("cannot tell the service manager that the server is ready: {error}");
-    }
 }
 
 #[cfg(test)]

@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Mode(ModeArgs),
     /// Make everything written so far durable on the backing store
     Flush(FlushArgs),
+    /// Read the configuration anew: rules for clients, log level and mode change in service
+    Reload(ReloadArgs),
     /// Show what is cached of a file, or of all files below a directory
     Cached(PathArgs),
     /// Drop what is cached of a file, or of all files below a directory, once the directory has everything
@@ -109,17 +111,23 @@ pub(crate) enum PoolCommand {
         force: bool,
         #[command(flatten)]
         target: Target,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Take a device away in service, after what only it holds has been copied
     Remove {
         /// Block device or file, as `pool status` shows it
         #[arg(value_hint = ValueHint::AnyPath)]
         path: PathBuf,
-        /// Wait until the device may be pulled
+        /// Wait until the device may be pulled; without it, `pool status` shows when that is
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
         target: Target,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Read every copy of every cached block, and repair or drop what is bad
     Scrub {
@@ -159,6 +167,22 @@ pub(crate) struct FlushArgs {
     /// Wait for the end and show how far it has come; else it goes on in the background and ends with an event
     #[arg(long)]
     pub(crate) wait: bool,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A configuration with mistakes changes nothing: each mistake is said, and the exit code is 2. Whatever else differs takes \
+effect at the next start, and is named. SIGHUP does the same; how it ends is an event.
+
+Examples:
+  forebay reload
+  forebay reload --state-dir /var/lib/forebay/main --json")]
+pub(crate) struct ReloadArgs {
     #[command(flatten)]
     pub(crate) target: Target,
     /// Print JSON
@@ -297,7 +321,8 @@ pub(crate) struct StatusArgs {
 #[command(after_help = "\
 The first line is the mean since the server started, each further one is about its interval. Latencies are means in \
 milliseconds; LOOK is everything that only looks (GETATTR, LOOKUP, READDIR ...), CHANGE what changes names or \
-attributes. With a cache: RAM% and SSD% of what was read through it; DIRTY is what only the cache has; DSTG is destaged \
+attributes. Columns that do not fit the terminal (100 characters without one) are left out; --wide shows all. A server that \
+is started anew is waited for. With a cache: RAM% and SSD% of what was read through it; DIRTY is what only the cache has; DSTG is destaged \
 and SPARED spared the backing store (what was read and written in the cache less what that cost), in MiB/s; AMPL bytes \
 written to the SSDs for each to be cached.
 
@@ -312,6 +337,9 @@ pub(crate) struct StatArgs {
     /// Lines in total
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
+    /// Show all columns, however wide the terminal is
+    #[arg(long, short)]
+    pub(crate) wide: bool,
     #[command(flatten)]
     pub(crate) target: Target,
     /// Print one JSON object per line
@@ -336,6 +364,8 @@ pub(crate) struct TopArgs {
 #[command(after_help = "\
 Examples:
   forebay events -n 20
+  forebay events --since '2 hours ago'
+  forebay events --since 2026-03-01T08:00
   forebay events --follow
   forebay events --json -n 100")]
 pub(crate) struct EventsArgs {
@@ -345,6 +375,9 @@ pub(crate) struct EventsArgs {
     /// Show at most so many of the past events
     #[arg(short = 'n', long = "last", value_name = "N")]
     pub(crate) last: Option<usize>,
+    /// Show events of this moment and later: a date, a date and time, a time of today, or a span such as `90 min ago`
+    #[arg(long, value_name = "TIME", value_parser = crate::moment::parse)]
+    pub(crate) since: Option<crate::moment::Moment>,
     #[command(flatten)]
     pub(crate) target: Target,
     /// Print one JSON object per line

@@ -1,15 +1,17 @@
 //! The verbs that ask a running server one thing, and how that server is found.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use forebay_config::{format_size, state_base};
-use forebay_control::{Client, FlushProgress, PoolDevice, PoolRequest, PoolStatus, ScrubStatus, Status};
+use forebay_config::{STATE_BASE_OF_ROOT, format_size, state_base};
+use forebay_control::{
+    Client, ClientError, FlushProgress, PoolDevice, PoolRequest, PoolStatus, ScrubStatus, Status,
+};
 use serde_json::json;
 
-use crate::args::{FlushArgs, ModeArgs, PoolCommand, Target};
+use crate::args::{FlushArgs, ModeArgs, PoolCommand, ReloadArgs, Target};
 use crate::output::{self, Align, Table};
 use crate::{Exit, output::printable};
 
@@ -20,14 +22,24 @@ pub(crate) fn find(target: &Target) -> anyhow::Result<Client> {
     }
     let base =
         state_base().context("neither HOME nor XDG_STATE_HOME is set; name the server with --state-dir")?;
-    let mut running = running(&base);
+    let Found { mut running, silent } = look(&base)?;
     running.sort_by_key(|(_, status)| status.started_ns);
     let Some((client, status)) = running.pop() else {
+        // There may be a server: why it does not answer is worth more than that nothing was found.
+        if let Some(error) = silent.into_iter().next() {
+            return Err(error.into());
+        }
+        let roots = Path::new(STATE_BASE_OF_ROOT);
+        let hint = match base != roots && roots.exists() {
+            true => "; for a server of root, ask as root",
+            false => "",
+        };
         bail!(
-            "no server of this user runs under {}; start one with `forebay serve`, or name one with --state-dir",
+            "no server of this user runs under {}; start one with `forebay serve`, or name one with --state-dir{hint}",
             base.display()
         );
     };
+    silent.iter().for_each(|error| output::note(&format!("Note: {error}.")));
     if !running.is_empty() {
         let served: Vec<String> =
             status.exports.iter().map(|export| export.path.display().to_string()).collect();
@@ -43,11 +55,56 @@ pub(crate) fn find(target: &Target) -> anyhow::Result<Client> {
     Ok(client)
 }
 
-/// The servers that answer in the state directories below `base`.
-pub(crate) fn running(base: &Path) -> Vec<(Client, Status)> {
-    let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
-    let clients = entries.map(|entry| Client::new(&entry.path()));
-    clients.filter_map(|client| client.status().ok().map(|status| (client, status))).collect()
+/// The servers below a directory.
+pub(crate) struct Found {
+    /// Those that answer.
+    pub(crate) running: Vec<(Client, Status)>,
+    /// Why there may be more: permissions, or no answer in time.
+    pub(crate) silent: Vec<ClientError>,
+}
+
+/// Asks the servers of the state directories below `base`.
+///
+/// # Errors
+/// `base` may not be looked into.
+pub(crate) fn look(base: &Path) -> anyhow::Result<Found> {
+    let entries = match std::fs::read_dir(base) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!("permission denied: this user may not look into {}; ask as root", base.display())
+        }
+        entries => entries.into_iter().flatten().flatten(),
+    };
+    let mut found = Found { running: Vec::new(), silent: Vec::new() };
+    for entry in entries {
+        let client = Client::new(&entry.path());
+        match client.status() {
+            Ok(status) => found.running.push((client, status)),
+            Err(ClientError::NotRunning(_)) => {}
+            Err(error) => found.silent.push(error),
+        }
+    }
+    Ok(found)
+}
+
+/// `forebay reload`.
+pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<Exit> {
+    let report = find(&args.target)?.reload()?;
+    if args.json {
+        output::json(&report)?;
+    }
+    if !report.mistakes.is_empty() {
+        report.mistakes.iter().for_each(|mistake| output::error(mistake));
+        output::note("Nothing has changed.");
+        return Ok(Exit::Usage);
+    }
+    if !args.json {
+        report.changed.iter().for_each(|change| output::note(&format!("In force now: {change}.")));
+        report.at_next_start.iter().for_each(|change| output::note(&format!("At the next start: {change}.")));
+        if report.changed.is_empty() && report.at_next_start.is_empty() {
+            output::note("The configuration is the same as before.");
+        }
+    }
+    Ok(Exit::Done)
 }
 
 /// `forebay mode`.
@@ -141,15 +198,33 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<Exit> {
                 output::note("The scrub has begun; `forebay pool status` shows how far it is.");
             }
         }
-        PoolCommand::Add { path, force, target } => {
+        PoolCommand::Add { path, force, target, json } => {
             let path = std::path::absolute(path)?;
+            let shown = path.display().to_string();
             let pool = find(&target)?.pool(PoolRequest::Add { path, force })?;
-            show_pool(&pool)?;
+            if json {
+                output::json(&pool)?;
+            } else {
+                output::note(&format!("{shown} is in use."));
+                show_pool(&pool)?;
+            }
         }
-        PoolCommand::Remove { path, wait, target } => {
+        PoolCommand::Remove { path, wait, target, json } => {
             let path = std::path::absolute(path)?;
+            let shown = path.display().to_string();
             let pool = find(&target)?.pool(PoolRequest::Remove { path, wait })?;
-            show_pool(&pool)?;
+            if json {
+                output::json(&pool)?;
+            } else {
+                output::note(&match wait {
+                    true => format!("{shown} is not used any more and may be pulled."),
+                    false => format!(
+                        "The removal of {shown} has begun: it may be pulled once `forebay pool status` does not list it; how the \
+                         removal ends is an event."
+                    ),
+                });
+                show_pool(&pool)?;
+            }
         }
     }
     Ok(Exit::Done)
@@ -244,12 +319,15 @@ pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
         ),
         (
             "cache hits",
-            format!(
-                "memory {:.1} %, SSD {:.1} %, backing store {:.1} % of what was read through the cache",
-                ram * 100.0,
-                ssd * 100.0,
-                (1.0 - ram - ssd).max(0.0) * 100.0
-            ),
+            match counters.blocks_read() {
+                0 => "- (nothing was read through the cache)".to_owned(),
+                _ => format!(
+                    "memory {:.1} %, SSD {:.1} %, backing store {:.1} % of what was read through the cache",
+                    ram * 100.0,
+                    ssd * 100.0,
+                    (1.0 - ram - ssd).max(0.0) * 100.0
+                ),
+            },
         ),
         (
             "cache writes",

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use forebay_control::{Event, Severity};
+use forebay_control::{Event, Past, Severity};
 
 use crate::args::EventsArgs;
 use crate::output::{self, BAD, GOOD, WARN};
@@ -13,7 +13,8 @@ pub(crate) fn events(args: &EventsArgs) -> anyhow::Result<Exit> {
     let client = control::find(&args.target)?;
     let mut outcome = Ok(());
     let mut shown = false;
-    client.events(args.last, args.follow, |event| {
+    let past = Past { last: args.last, since_ns: args.since.map(|moment| moment.0) };
+    client.events(past, args.follow, |event| {
         shown = true;
         outcome = if args.json { output::json_line(&event) } else { show(&event) };
         if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

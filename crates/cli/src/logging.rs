@@ -1,25 +1,204 @@
 //! Where the log goes: stderr, as text for people or as JSON.
+//!
+//! Logging never harms service. A thread that logs puts its line into a queue and goes on; a thread of its own writes the
+//! queue to stderr. Lines are lost, and counted, while the queue is full (the reader of stderr stands still) and while
+//! stderr cannot be written (its reader is gone, its partition is full).
 
-use std::io::IsTerminal;
+use std::backtrace::Backtrace;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use forebay_config::{Log, LogFormat, LogLevel};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, reload};
 
-/// Starts logging for the rest of the process. Called once.
+/// Lines that wait for stderr at most; a line is below 8 KiB as a rule.
+const QUEUE: usize = 1024;
+/// How long the end of the process waits for lines that are not written yet.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+static LINES: OnceLock<Lines> = OnceLock::new();
+static SET_LEVEL: OnceLock<Box<dyn Fn(LevelFilter) + Send + Sync>> = OnceLock::new();
+
+/// The queue in front of stderr.
+struct Lines {
+    send: SyncSender<Line>,
+    /// `None` once the writing thread has it.
+    unwritten: Mutex<Option<Receiver<Line>>>,
+    lost: AtomicU64,
+    colours: bool,
+}
+
+enum Line {
+    Text(Vec<u8>),
+    /// Answered when all lines before it are written or lost.
+    Barrier(SyncSender<()>),
+}
+
+/// Starts logging for the rest of the process. Called once. Lines are queued until [`start_thread`] or [`finish`].
 pub(crate) fn start(log: &Log) {
-    let level = match log.level {
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let (send, receive) = sync_channel(QUEUE);
+    let unwritten = Mutex::new(Some(receive));
+    let _ = LINES.set(Lines { send, unwritten, lost: AtomicU64::new(0), colours });
+    let (level, handle) = reload::Layer::new(filter(log.level));
+    let _ = SET_LEVEL.set(Box::new(move |level| drop(handle.reload(level))));
+    let logged = tracing_subscriber::registry().with(level);
+    // A complaint of the library would go to stderr itself, and end the process where that fails.
+    let form = fmt::layer().with_writer(|| Queued).log_internal_errors(false);
+    match log.format {
+        LogFormat::Text => logged.with(form.with_ansi(colours).with_target(false)).init(),
+        LogFormat::Json => logged.with(form.json()).init(),
+    }
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        write(&format!("thread `{name}` {panic}\n{}\n", Backtrace::force_capture()));
+        finish();
+    }));
+}
+
+fn filter(level: LogLevel) -> LevelFilter {
+    match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
-    };
-    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
-    match log.format {
-        LogFormat::Text => {
-            let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            builder.with_ansi(colours).with_target(false).init();
+    }
+}
+
+/// Changes the least severe level that is logged.
+pub(crate) fn set_level(level: LogLevel) {
+    if let Some(set) = SET_LEVEL.get() {
+        set(filter(level));
+    }
+}
+
+/// Starts the thread that writes to stderr. A thread keeps the privileges it is started with, so they are dropped before.
+pub(crate) fn start_thread() {
+    let Some(lines) = LINES.get() else { return };
+    let Some(unwritten) = taken(lines) else { return };
+    let started =
+        std::thread::Builder::new().name("forebay-log".into()).spawn(move || lines.write_all(&unwritten));
+    if started.is_err() {
+        // The receiver is gone with the closure: every line is counted as lost.
+        lines.lost.fetch_add(1, Relaxed);
+    }
+}
+
+/// Queues a text for people, once logging has started; false if it has not.
+pub(crate) fn write(text: &str) -> bool {
+    let Some(lines) = LINES.get() else { return false };
+    let text = if lines.colours { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
+    lines.add(text.into_bytes());
+    true
+}
+
+/// Lines that were lost since the start.
+pub(crate) fn lines_lost() -> u64 {
+    LINES.get().map_or(0, |lines| lines.lost.load(Relaxed))
+}
+
+/// Waits until what was logged is written, for a second at most.
+pub(crate) fn finish() {
+    let Some(lines) = LINES.get() else { return };
+    if let Some(unwritten) = taken(lines) {
+        // There is no thread yet.
+        unwritten.try_iter().for_each(|line| lines.put(line));
+        *unwritten_of(lines) = Some(unwritten);
+        return;
+    }
+    let until = Instant::now() + LAST_WORDS;
+    let (written, wait) = sync_channel(1);
+    while lines.send.try_send(Line::Barrier(written.clone())).is_err() {
+        if Instant::now() >= until {
+            return;
         }
-        LogFormat::Json => builder.json().init(),
+        std::thread::sleep(LAST_WORDS / 100);
+    }
+    let _ = wait.recv_timeout(until.saturating_duration_since(Instant::now()));
+}
+
+fn taken(lines: &Lines) -> Option<Receiver<Line>> {
+    unwritten_of(lines).take()
+}
+
+fn unwritten_of(lines: &Lines) -> MutexGuard<'_, Option<Receiver<Line>>> {
+    lines.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lines {
+    fn add(&self, text: Vec<u8>) {
+        if self.send.try_send(Line::Text(text)).is_err() {
+            self.lost.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn write_all(&self, unwritten: &Receiver<Line>) {
+        let mut told = 0;
+        for line in unwritten {
+            let was_lost = self.lost.load(Relaxed);
+            self.put(line);
+            let lost = self.lost.load(Relaxed);
+            // Only once a line has got through.
+            if lost > told && lost == was_lost {
+                tracing::warn!(
+                    "{} lines of the log were lost: stderr took them not at all or too slowly",
+                    lost - told
+                );
+                told = lost;
+            }
+        }
+    }
+
+    fn put(&self, line: Line) {
+        match line {
+            Line::Text(text) => {
+                if put(&text).is_err() {
+                    self.lost.fetch_add(1, Relaxed);
+                }
+            }
+            Line::Barrier(written) => drop(written.try_send(())),
+        }
+    }
+}
+
+/// Writes a line to stderr, whatever its file descriptor makes of that.
+fn put(mut text: &[u8]) -> Result<(), Errno> {
+    let stderr = io::stderr();
+    while !text.is_empty() {
+        match rustix::io::write(stderr.as_fd(), text) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(len) => text = text.get(len..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None)?),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// What the log is written to: each line goes into the queue.
+struct Queued;
+
+impl Write for Queued {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if let Some(lines) = LINES.get() {
+            lines.add(line.to_vec());
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -11,11 +11,13 @@ mod events;
 mod generate;
 mod logging;
 mod lost;
+mod moment;
 mod output;
 mod prometheus;
 mod rates;
 mod serve;
 mod serve_args;
+mod service_manager;
 mod stat;
 mod status;
 mod top;
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         output::error(&format!("{error:#}"));
         Exit::Failed
     });
+    logging::finish();
     ExitCode::from(exit as u8)
 }
 
@@ -63,6 +66,7 @@ fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Pool(args) => control::pool(args.command),
         Command::Mode(args) => control::mode(&args),
         Command::Flush(args) => control::flush(&args),
+        Command::Reload(args) => control::reload(&args),
         Command::Cached(args) => cached::cached(&args),
         Command::Invalidate(args) => cached::invalidate(&args),
         Command::Lost(args) => lost::lost(args.command),

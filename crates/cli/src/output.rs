@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
+use crate::logging;
+
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -24,12 +26,19 @@ pub(crate) fn paint(style: Style, text: &str) -> String {
 
 /// Says on stderr what failed.
 pub(crate) fn error(message: &str) {
-    let _ = writeln!(anstream::stderr(), "{} {message}", paint(BAD, "error:"));
+    say(&format!("{} {message}\n", paint(BAD, "error:")));
 }
 
 /// Says on stderr what a person may want to know.
 pub(crate) fn note(message: &str) {
-    let _ = writeln!(anstream::stderr(), "{message}");
+    say(&format!("{message}\n"));
+}
+
+/// Where a log is kept, a text for people takes its way: in order, and without waiting for stderr.
+fn say(text: &str) {
+    if !logging::write(text) {
+        let _ = anstream::stderr().write_all(text.as_bytes());
+    }
 }
 
 /// Writes a result to stdout.

@@ -48,7 +48,7 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
         &looks,
     );
     if let Some(pool) = &status.pool {
-        let healthy = pool.devices.iter().filter(|device| device.state == "healthy").count();
+        let healthy = pool.devices.iter().filter(|device| device.state != "lost").count();
         text.metric("cache_devices", "gauge", "Cache devices in use.", &[("", &healthy)]);
         text.metric(
             "cache_clean_bytes",

@@ -40,6 +40,8 @@ pub(crate) struct Rates {
 /// What the cache did in an interval. Bytes are per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct CacheRates {
+    /// Blocks read through the cache, per second; without any, the percentages are 0.
+    pub(crate) reads: f64,
     /// Percent of what was read through the cache that came from memory.
     pub(crate) ram_percent: f64,
     /// The same for the cache devices.
@@ -60,6 +62,7 @@ impl CacheRates {
         let served = counters.blocks_read_ram + counters.blocks_read_ssd + counters.blocks_read_backing;
         let cost = counters.blocks_read_backing + counters.blocks_destaged;
         Self {
+            reads: served as f64 / seconds,
             ram_percent: ram * 100.0,
             ssd_percent: ssd * 100.0,
             dirty_bytes,
@@ -101,7 +104,7 @@ impl Rates {
     /// The rates between two samples; since the start of the server when there is no earlier one. A server that was
     /// started anew in between counts from its start.
     pub(crate) fn between(earlier: Option<&StatSample>, now: &StatSample) -> Self {
-        let earlier = earlier.filter(|earlier| earlier.uptime_ns <= now.uptime_ns);
+        let earlier = earlier.filter(|earlier| earlier.started_ns == now.started_ns);
         let sample = earlier.map_or_else(|| now.clone(), |earlier| now.since(earlier));
         // At least a microsecond, so that no rate is infinite.
         let seconds = (sample.uptime_ns as f64 / 1e9).max(1e-6);
@@ -193,7 +196,8 @@ mod tests {
         assert_eq!((rates.read.mean_ns, rates.cpu_percent, rates.syncs), (1_000_000, 50.0, 1.0));
         let whole = Rates::between(None, &second);
         assert_eq!((whole.seconds, whole.read.operations), (12.0, 5.0 / 12.0));
-        let restarted = Rates::between(Some(&second), &first);
-        assert_eq!(restarted.seconds, 10.0, "an earlier uptime is another server");
+        let longer = StatSample { started_ns: 7, ..second.clone() };
+        let restarted = Rates::between(Some(&first), &longer);
+        assert_eq!(restarted.seconds, 12.0, "another start is another server, however long it runs");
     }
 }

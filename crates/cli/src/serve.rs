@@ -2,17 +2,24 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
-use forebay_config::{LIMITS, PrivilegedPort, Problems, Resolved, Settings, resolve};
+use forebay_config::{
+    Access, ClientRule, Export, Flags, LIMITS, LogLevel, PrivilegedPort, Problems, Resolved, Settings,
+    Squash, resolve,
+};
+use forebay_server::{Host, Ready};
 
 use crate::serve_args::ServeArgs;
-use crate::{Exit, announce, logging, output};
+use crate::{Exit, announce, logging, output, service_manager};
 
 /// Serves until the process is told to stop.
 pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
     let check_only = args.check_config;
-    let Resolved { settings, notices } = match resolve(&args.into_flags()) {
+    let flags = args.into_flags();
+    let Resolved { settings, notices } = match resolve(&flags) {
         Ok(resolved) => resolved,
         Err(problems) => return Ok(refuse(&problems)),
     };
@@ -23,21 +30,59 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     logging::start(&settings.log);
-    let mut made = make_directories(&settings)?;
-    let shown = settings.clone();
-    let (send, served) = std::sync::mpsc::channel();
-    let ended = forebay_server::run(settings, move |ready| {
-        announce::ready(&shown, &ready);
-        // It is read after the end.
-        let _ = send.send(());
-    });
-    if served.try_recv().is_ok() {
-        made.clear();
+    let made = make_directories(&settings)?;
+    let served = AtomicBool::new(false);
+    let host = Arc::new(Process { settings: settings.clone(), flags, served });
+    let ended = forebay_server::run(settings, host.clone());
+    if !host.served.load(Ordering::Relaxed) {
+        // A failed start leaves nothing; a directory that holds something stays.
+        made.iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
     }
-    // A failed start leaves nothing; a directory that holds something stays.
-    made.iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
     ended?;
     Ok(Exit::Done)
+}
+
+/// This process, as the server asks it and tells it.
+struct Process {
+    /// As at the start.
+    settings: Settings,
+    flags: Flags,
+    /// Whether clients were accepted.
+    served: AtomicBool,
+}
+
+impl Host for Process {
+    fn privileges_dropped(&self) {
+        logging::start_thread();
+    }
+
+    fn under_way(&self, progress: &str) {
+        service_manager::under_way(progress);
+    }
+
+    fn ready(&self, ready: &Ready) {
+        announce::ready(&self.settings, ready);
+        self.served.store(true, Ordering::Relaxed);
+    }
+
+    fn stopping(&self) {
+        service_manager::stopping();
+    }
+
+    fn settings(&self) -> Result<Settings, Vec<String>> {
+        let resolved = resolve(&self.flags);
+        resolved
+            .map(|resolved| resolved.settings)
+            .map_err(|problems| problems.0.iter().map(ToString::to_string).collect())
+    }
+
+    fn set_log_level(&self, level: LogLevel) {
+        logging::set_level(level);
+    }
+
+    fn log_lines_lost(&self) -> u64 {
+        logging::lines_lost()
+    }
 }
 
 /// Says every mistake.
@@ -53,10 +98,23 @@ fn make_directories(settings: &Settings) -> anyhow::Result<Vec<PathBuf>> {
         let shown = export.path.display();
         std::fs::create_dir(&export.path)
             .with_context(|| format!("cannot make the directory {shown} to serve"))?;
-        output::note(&format!("Made the directory {shown}: it did not exist."));
+        let owner = own(export).inspect_err(|_| drop(std::fs::remove_dir(&export.path)))?.unwrap_or_default();
+        output::note(&format!("Made the directory {shown}: it did not exist.{owner}"));
         made.push(export.path.clone());
     }
     Ok(made)
+}
+
+/// A directory that root makes belongs to the user whom clients' root acts as, where there is one: nobody else could write
+/// there. Returns the sentence that says so.
+fn own(export: &Export) -> anyhow::Result<Option<String>> {
+    let squashed = |rule: &&ClientRule| rule.access == Access::ReadWrite && rule.squash != Squash::None;
+    let rule = export.clients.iter().find(squashed).filter(|_| rustix::process::geteuid().is_root());
+    let Some(rule) = rule else { return Ok(None) };
+    let (user, group) = (rule.anonuid, rule.anongid);
+    std::os::unix::fs::chown(&export.path, Some(user), Some(group))
+        .with_context(|| format!("cannot give {} to user {user}", export.path.display()))?;
+    Ok(Some(format!(" It belongs to {user}:{group}, whom clients' root acts as.")))
 }
 
 /// The settings that result, one per line, named as in the file.

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use forebay_config::{
-    ClientRule, Flags, LIMITS, Limits, LogFormat, LogLevel, Mode, Portmap, Sandbox, Squash, parse_size,
+    ClientRule, Flags, LIMITS, Limits, LogFormat, LogLevel, Mode, Portmap, Sandbox, Squash, parse_group,
+    parse_size, parse_user,
 };
 
 use crate::args::one_of;
@@ -95,11 +96,11 @@ struct AccessArgs {
     /// Whose identity is replaced by the anonymous one [default: root]
     #[arg(long, value_name = "WHO", value_parser = one_of(Squash::ALL))]
     squash: Option<Squash>,
-    #[arg(long, value_name = "UID", help = format!("Anonymous user [default: {}]", ClientRule::NOBODY),
-          value_parser = clap::value_parser!(u32).range(..i64::from(u32::MAX)))]
+    #[arg(long, value_name = "USER", help = format!("Anonymous user: a number or a name [default: {}]", ClientRule::NOBODY),
+          value_parser = parse_user)]
     anonuid: Option<u32>,
-    #[arg(long, value_name = "GID", help = format!("Anonymous group [default: {}]", ClientRule::NOBODY),
-          value_parser = clap::value_parser!(u32).range(..i64::from(u32::MAX)))]
+    #[arg(long, value_name = "GROUP", help = format!("Anonymous group: a number or a name [default: {}]", ClientRule::NOBODY),
+          value_parser = parse_group)]
     anongid: Option<u32>,
     /// Accept only requests from source ports below 1024, which users of a client cannot use; false accepts all
     /// [default: for a server that runs as root, those of clients on other hosts]

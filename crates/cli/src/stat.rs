@@ -13,44 +13,71 @@ use crate::{Exit, control};
 /// Lines between two headers where the height of the terminal is unknown.
 const LINES_PER_HEADER: u64 = 20;
 
-/// A column: head, width, and what it shows.
-type Column = (&'static str, usize, fn(&Rates) -> String);
+/// Columns of characters where stdout is no terminal.
+const WIDTH: usize = 100;
+/// Characters of the first column.
+const TIME: usize = 8;
 
-/// The same for what the cache did.
-type CacheColumn = (&'static str, usize, fn(&CacheRates) -> String);
+/// A column.
+struct Column {
+    head: &'static str,
+    /// In characters.
+    width: usize,
+    /// Columns of low ranks are shown first where there is not room for all.
+    rank: u8,
+    show: Show,
+}
+
+/// What a column shows.
+enum Show {
+    Always(fn(&Rates) -> String),
+    /// Only of a server with a cache.
+    Cache(fn(&CacheRates) -> String),
+}
+
+const fn column(head: &'static str, width: usize, rank: u8, show: fn(&Rates) -> String) -> Column {
+    Column { head, width, rank, show: Show::Always(show) }
+}
+
+const fn of_cache(head: &'static str, width: usize, rank: u8, show: fn(&CacheRates) -> String) -> Column {
+    Column { head, width, rank, show: Show::Cache(show) }
+}
 
 const COLUMNS: &[Column] = &[
-    ("READ/s", 8, |r| rate(r.read.operations)),
-    ("MiB/s", 7, |r| mebibytes(r.read.bytes)),
-    ("ms", 7, |r| milliseconds(r.read.mean_ns)),
-    ("WRITE/s", 8, |r| rate(r.write.operations)),
-    ("MiB/s", 7, |r| mebibytes(r.write.bytes)),
-    ("ms", 7, |r| milliseconds(r.write.mean_ns)),
-    ("LOOK/s", 8, |r| rate(r.lookup.operations)),
-    ("ms", 7, |r| milliseconds(r.lookup.mean_ns)),
-    ("CHANGE/s", 8, |r| rate(r.change.operations)),
-    ("ms", 7, |r| milliseconds(r.change.mean_ns)),
-    ("SYNC/s", 7, |r| rate(r.syncs)),
-    ("OPS/SYNC", 8, |r| format!("{:.1}", r.operations_per_sync)),
-    ("FLIGHT", 6, |r| r.inflight.to_string()),
-    ("WAIT", 5, |r| r.workers_queued.to_string()),
-    ("CONN", 5, |r| r.connections.to_string()),
-    ("ERR/s", 6, |r| rate(r.errors())),
-    ("CPU%", 5, |r| format!("{:.0}", r.cpu_percent)),
+    column("READ/s", 8, 1, |r| rate(r.read.operations)),
+    column("MiB/s", 7, 1, |r| mebibytes(r.read.bytes)),
+    column("ms", 7, 3, |r| milliseconds(r.read.mean_ns)),
+    column("WRITE/s", 8, 1, |r| rate(r.write.operations)),
+    column("MiB/s", 7, 1, |r| mebibytes(r.write.bytes)),
+    column("ms", 7, 3, |r| milliseconds(r.write.mean_ns)),
+    column("LOOK/s", 8, 4, |r| rate(r.lookup.operations)),
+    column("ms", 7, 7, |r| milliseconds(r.lookup.mean_ns)),
+    column("CHANGE/s", 8, 4, |r| rate(r.change.operations)),
+    column("ms", 7, 7, |r| milliseconds(r.change.mean_ns)),
+    column("SYNC/s", 7, 6, |r| rate(r.syncs)),
+    column("OPS/SYNC", 8, 9, |r| format!("{:.1}", r.operations_per_sync)),
+    column("FLIGHT", 6, 8, |r| r.inflight.to_string()),
+    column("WAIT", 5, 9, |r| r.workers_queued.to_string()),
+    column("CONN", 5, 9, |r| r.connections.to_string()),
+    column("ERR/s", 6, 8, |r| rate(r.errors())),
+    column("CPU%", 5, 6, |r| format!("{:.0}", r.cpu_percent)),
+    of_cache("RAM%", 5, 5, |c| percent(c, c.ram_percent)),
+    of_cache("SSD%", 5, 5, |c| percent(c, c.ssd_percent)),
+    of_cache("DIRTY", 8, 2, |c| format_size(c.dirty_bytes).replace(' ', "")),
+    of_cache("DSTG", 7, 5, |c| mebibytes(c.destaged)),
+    of_cache("SPARED", 7, 8, spared),
+    of_cache("AMPL", 5, 9, |c| format!("{:.2}", c.write_amplification)),
 ];
 
-/// What a server with a cache has besides.
-const CACHE_COLUMNS: &[CacheColumn] =
-    &[
-        ("RAM%", 5, |c| format!("{:.1}", c.ram_percent)),
-        ("SSD%", 5, |c| format!("{:.1}", c.ssd_percent)),
-        ("DIRTY", 8, |c| format_size(c.dirty_bytes).replace(' ', "")),
-        ("DSTG", 7, |c| mebibytes(c.destaged)),
-        ("SPARED", 7, |c| {
-            if c.spared < 0.0 { format!("-{}", mebibytes(-c.spared)) } else { mebibytes(c.spared) }
-        }),
-        ("AMPL", 5, |c| format!("{:.2}", c.write_amplification)),
-    ];
+/// A part of what was read; `-` where nothing was.
+pub(crate) fn percent(cache: &CacheRates, percent: f64) -> String {
+    if cache.reads > 0.0 { format!("{percent:.1}") } else { "-".to_owned() }
+}
+
+/// What the cache spares the backing store, in MiB per second.
+pub(crate) fn spared(cache: &CacheRates) -> String {
+    if cache.spared < 0.0 { format!("-{}", mebibytes(-cache.spared)) } else { mebibytes(cache.spared) }
+}
 
 /// Shows lines until there are enough.
 pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {
@@ -58,24 +85,69 @@ pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {
     // As with iostat: without an interval one line, with an interval and no count lines without end.
     let count = args.count.unwrap_or(if args.interval.is_some() { u64::MAX } else { 1 });
     let interval = Duration::from_secs_f64(args.interval.unwrap_or(0.0));
-    let per_header = lines_per_header();
+    let (width, per_header) = (width(args.wide), lines_per_header());
     let started = Instant::now();
     let mut earlier = None;
+    let mut is_silent = false;
     for line in 0..count {
         let due = interval.checked_mul(u32::try_from(line).unwrap_or(u32::MAX)).unwrap_or(Duration::MAX);
         // Waiting for a moment, not for a time, so that delays do not add up.
         std::thread::sleep(due.saturating_sub(started.elapsed()));
-        let sample = client.sample()?;
+        let sample = match client.sample() {
+            Ok(sample) => sample,
+            // A server that is started anew is waited for.
+            Err(error) if earlier.is_some() => {
+                if !std::mem::replace(&mut is_silent, true) {
+                    output::note(&format!("{error}. Waiting for it."));
+                }
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        is_silent = false;
         let rates = Rates::between(earlier.as_ref(), &sample);
         if args.json {
             output::json_line(&rates)?;
         } else {
-            let header = if line % per_header == 0 { header(&rates) } else { String::new() };
-            output::result(&(header + &row(&rates)))?;
+            let columns = chosen(&rates, width);
+            let header = if line % per_header == 0 { header(&columns) } else { String::new() };
+            output::result(&(header + &row(&columns, &rates)))?;
         }
         earlier = Some(sample);
     }
-    Ok(Exit::Done)
+    // Lines that were to come did not.
+    if is_silent { Err(anyhow::anyhow!("the server has not come back")) } else { Ok(Exit::Done) }
+}
+
+/// Characters that a line may have.
+fn width(wide: bool) -> usize {
+    if wide {
+        return usize::MAX;
+    }
+    if !std::io::stdout().is_terminal() {
+        return WIDTH;
+    }
+    match crossterm::terminal::size() {
+        Ok((width @ 1.., _)) => usize::from(width),
+        // A terminal that does not know its size, as on a serial line.
+        _ => 80,
+    }
+}
+
+/// The columns that there is room for, the more important ones first, in their usual order.
+fn chosen(rates: &Rates, width: usize) -> Vec<&'static Column> {
+    let there = |column: &&Column| matches!(column.show, Show::Always(_)) || rates.cache.is_some();
+    let mut ranked: Vec<(usize, &Column)> =
+        COLUMNS.iter().enumerate().filter(|(_, column)| there(column)).collect();
+    ranked.sort_by_key(|(place, column)| (column.rank, *place));
+    let mut used = TIME;
+    ranked.retain(|(_, column)| {
+        let fits = used + 1 + column.width <= width;
+        used += if fits { 1 + column.width } else { 0 };
+        fits
+    });
+    ranked.sort_by_key(|(place, _)| *place);
+    ranked.into_iter().map(|(_, column)| column).collect()
 }
 
 /// How many lines come before the header is repeated: a screenful.
@@ -87,21 +159,21 @@ fn lines_per_header() -> u64 {
     if height > 4 { height - 2 } else { LINES_PER_HEADER }
 }
 
-fn header(rates: &Rates) -> String {
-    let mut heads: Vec<String> = COLUMNS.iter().map(|(head, width, _)| format!("{head:>width$}")).collect();
-    if rates.cache.is_some() {
-        heads.extend(CACHE_COLUMNS.iter().map(|(head, width, _)| format!("{head:>width$}")));
-    }
-    output::paint(HEAD, &format!("{:<8} {}", "TIME", heads.join(" "))) + "\n"
+fn header(columns: &[&Column]) -> String {
+    let heads = columns.iter().map(|Column { head, width, .. }| format!(" {head:>width$}"));
+    output::paint(HEAD, &format!("{:<TIME$}{}", "TIME", heads.collect::<String>())) + "\n"
 }
 
-fn row(rates: &Rates) -> String {
-    let mut cells: Vec<String> =
-        COLUMNS.iter().map(|(_, width, show)| format!("{:>width$}", show(rates))).collect();
-    if let Some(cache) = &rates.cache {
-        cells.extend(CACHE_COLUMNS.iter().map(|(_, width, show)| format!("{:>width$}", show(cache))));
-    }
-    format!("{:<8} {}\n", output::time_of_day(rates.time_ns), cells.join(" "))
+fn row(columns: &[&Column], rates: &Rates) -> String {
+    let cells = columns.iter().map(|column| {
+        let shown = match (&column.show, &rates.cache) {
+            (Show::Always(show), _) => show(rates),
+            (Show::Cache(show), Some(cache)) => show(cache),
+            (Show::Cache(_), None) => String::new(),
+        };
+        format!(" {shown:>width$}", width = column.width)
+    });
+    format!("{:<TIME$}{}\n", output::time_of_day(rates.time_ns), cells.collect::<String>())
 }
 
 /// A rate: decimals only where they say something.
@@ -134,7 +206,9 @@ mod tests {
     fn header_and_rows_are_aligned() {
         let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
         let sample = StatSample { cache: Some(CacheCounters::default()), ..StatSample::default() };
-        let idle = row(&Rates::between(None, &sample));
+        let columns = chosen(&Rates::between(None, &sample), usize::MAX);
+        assert_eq!(columns.len(), COLUMNS.len());
+        let idle = row(&columns, &Rates::between(None, &sample));
         let mut busy = Rates::between(None, &sample);
         busy.read.operations = 709_123.4;
         busy.read.bytes = 5.7e9;
@@ -146,7 +220,26 @@ mod tests {
             // The first column, the time, is aligned to the left.
             ends.map(|(at, _)| at).skip(1).collect::<Vec<_>>()
         };
-        assert_eq!(ends(&plain(&header(&busy))), ends(&idle));
-        assert_eq!(ends(&plain(&header(&busy))), ends(&row(&busy)));
+        assert_eq!(ends(&plain(&header(&columns))), ends(&idle));
+        assert_eq!(ends(&plain(&header(&columns))), ends(&row(&columns, &busy)));
+    }
+
+    #[test]
+    fn lines_fit_the_terminal_and_keep_what_matters() {
+        let sample = StatSample { cache: Some(CacheCounters::default()), ..StatSample::default() };
+        let with_cache = Rates::between(None, &sample);
+        let without = Rates::between(None, &StatSample::default());
+        for rates in [&with_cache, &without] {
+            for width in [80, 100, 132] {
+                let columns = chosen(rates, width);
+                let line = row(&columns, rates);
+                assert!(line.trim_end().len() <= width, "{width}: {line}");
+                let heads: Vec<_> = columns.iter().map(|column| column.head).collect();
+                assert!(heads.contains(&"READ/s") && heads.contains(&"WRITE/s"), "{heads:?}");
+            }
+        }
+        let heads: Vec<_> = chosen(&with_cache, 80).iter().map(|column| column.head).collect();
+        assert!(heads.contains(&"DIRTY"), "{heads:?}");
+        assert!(row(&chosen(&with_cache, usize::MAX), &with_cache).contains(" - "), "nothing was read");
     }
 }

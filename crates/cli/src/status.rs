@@ -6,7 +6,7 @@ use forebay_config::format_size;
 use forebay_control::{HandleMode, Health, Status};
 
 use crate::args::StatusArgs;
-use crate::output::{self, Align, BAD, GOOD, HEAD, Table, count, latency, paint, printable, span};
+use crate::output::{self, Align, BAD, GOOD, HEAD, Table, WARN, count, latency, paint, printable, span};
 use crate::{Exit, control, prometheus};
 
 /// Clients listed; `--json` has more.
@@ -50,6 +50,7 @@ fn describe(status: &Status) -> String {
 pub(crate) fn head(status: &Status) -> String {
     let up = span(Duration::from_nanos(status.uptime_ns));
     let health = match &status.health {
+        _ if status.starting.is_some() => paint(WARN, "STARTING"),
         Health::Ok => paint(GOOD, "OK"),
         Health::Degraded { .. } => paint(BAD, "DEGRADED"),
     };
@@ -98,7 +99,11 @@ fn exports(status: &Status) -> Table {
             printable(&export.path.to_string_lossy()),
             printable(&export.fs_type),
             format_size(export.total_bytes),
-            format_size(export.free_bytes),
+            match export.total_bytes {
+                // The file system has not answered yet.
+                0 => "-".to_owned(),
+                _ => format_size(export.free_bytes),
+            },
             inodes,
         ]);
     }

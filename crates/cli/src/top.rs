@@ -12,9 +12,9 @@ use forebay_config::format_size;
 use forebay_control::{Client, StatSample, Status};
 
 use crate::args::TopArgs;
-use crate::output::{Align, Table, latency};
-use crate::rates::Rates;
-use crate::stat::{mebibytes, rate};
+use crate::output::{self, Align, Table, latency};
+use crate::rates::{CacheRates, Rates};
+use crate::stat::{mebibytes, percent, rate, spared};
 use crate::{Exit, control, status};
 
 /// Intervals kept for the curves.
@@ -45,7 +45,8 @@ fn show(client: &Client, view: &mut View, interval: Duration) -> anyhow::Result<
             }
         }
         due += interval;
-        view.update(client)?;
+        // A server that is started anew is waited for.
+        view.silent = view.update(client).err().map(|error| error.to_string());
     }
 }
 
@@ -82,6 +83,8 @@ struct View {
     /// Whether the only rates are those of the server's whole life.
     holds_life: bool,
     client_rates: Vec<ClientRates>,
+    /// Why the server did not answer the last time.
+    silent: Option<String>,
 }
 
 struct ClientRates {
@@ -131,6 +134,10 @@ impl View {
     fn render(&self, width: usize) -> String {
         let (Some(status), Some(now)) = (&self.status, self.rates.back()) else { return String::new() };
         let mut text = status::head(status);
+        if let Some(error) = &self.silent {
+            let told = output::printable(&format!("{error}. Waiting for it; these are its last figures."));
+            text.push_str(&format!("{}\n", output::paint(output::BAD, &told)));
+        }
         text.push('\n');
         let curve = |name: &str, value: String, of: fn(&Rates) -> f64| {
             let points: Vec<f64> = self.rates.iter().map(of).collect();
@@ -140,6 +147,12 @@ impl View {
         text.push_str(&curve("read MiB/s", mebibytes(now.read.bytes), |r| r.read.bytes));
         text.push_str(&curve("wrt MiB/s", mebibytes(now.write.bytes), |r| r.write.bytes));
         text.push_str(&curve("syncs/s", rate(now.syncs), |r| r.syncs));
+        if let Some(cache) = &now.cache {
+            let dirty = |r: &Rates| r.cache.map_or(0.0, |cache| cache.dirty_bytes as f64);
+            text.push_str(&curve("dirty", format_size(cache.dirty_bytes).replace(' ', ""), dirty));
+            let destaged = |r: &Rates| r.cache.map_or(0.0, |cache| cache.destaged);
+            text.push_str(&curve("dstg MiB/s", mebibytes(cache.destaged), destaged));
+        }
         text.push('\n');
         text.push_str(&operations(now).render(0));
         text.push_str(&format!(
@@ -153,6 +166,9 @@ impl View {
             now.cpu_percent,
             format_size(status.memory.used_bytes)
         ));
+        if let Some(cache) = &now.cache {
+            text.push_str(&cache_lines(cache));
+        }
         let clients = self.clients();
         if !clients.is_empty() {
             text.push('\n');
@@ -176,6 +192,19 @@ impl View {
         }
         table
     }
+}
+
+/// What the cache does, in one line.
+fn cache_lines(cache: &CacheRates) -> String {
+    format!(
+        "cache: memory {} %  SSD {} % of reads  dirty {}  destaged {} MiB/s  spared {} MiB/s  {:.2} bytes to the SSDs for each\n",
+        percent(cache, cache.ram_percent),
+        percent(cache, cache.ssd_percent),
+        format_size(cache.dirty_bytes),
+        mebibytes(cache.destaged),
+        spared(cache),
+        cache.write_amplification
+    )
 }
 
 fn operations(now: &Rates) -> Table {

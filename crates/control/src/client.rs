@@ -10,8 +10,8 @@ use forebay_config::Mode;
 
 use crate::event::Event;
 use crate::protocol::{
-    CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, Request,
-    Response,
+    CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, ReloadReport,
+    Request, Response,
 };
 use crate::sample::StatSample;
 use crate::socket::short_path;
@@ -42,6 +42,15 @@ pub enum ClientError {
     /// The server said no.
     #[error("{0}")]
     Refused(String),
+}
+
+/// Which past events are wanted; by default all that are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Past {
+    /// At most so many of the newest ones.
+    pub last: Option<usize>,
+    /// Only those of this moment, in nanoseconds since 1970, and later ones.
+    pub since_ns: Option<u64>,
 }
 
 /// Asks the server of one state directory.
@@ -131,6 +140,17 @@ impl Client {
         }
     }
 
+    /// Has it read its configuration anew.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn reload(&self) -> Result<ReloadReport, ClientError> {
+        match self.last_answer(Request::Reload, |_| ControlFlow::Continue(()))? {
+            Response::Reloaded(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// What is cached of the files at or below `path`, which is absolute and without symbolic links. With `drop` they
     /// are destaged and dropped, and the answer says what there was.
     ///
@@ -144,20 +164,22 @@ impl Client {
         }
     }
 
-    /// Hands out events, oldest first: the newest `last` past ones (all that are kept for `None`), and with `follow`
-    /// new ones until the server stops. Ends early when `each` breaks.
+    /// Hands out events, oldest first: past ones, and with `follow` new ones until the server stops. Ends early when `each`
+    /// breaks.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub fn events(
         &self,
-        last: Option<usize>,
+        past: Past,
         follow: bool,
         mut each: impl FnMut(Event) -> ControlFlow<()>,
     ) -> Result<(), ClientError> {
-        self.last_answer(Request::Events { last, follow }, |response| match response {
-            Response::Event(event) => each(event),
-            _ => ControlFlow::Continue(()),
+        self.last_answer(Request::Events { last: past.last, since_ns: past.since_ns, follow }, |response| {
+            match response {
+                Response::Event(event) => each(event),
+                _ => ControlFlow::Continue(()),
+            }
         })?;
         Ok(())
     }

@@ -7,23 +7,25 @@
 
 mod client;
 mod event;
+mod history;
 mod protocol;
 mod sample;
 mod server;
 mod socket;
 mod status;
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
 pub use forebay_metrics::{LatencySummary, Recorder, Snapshot};
+pub use history::EventWriter;
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,
-    PoolStatus, Request, Response, ScrubStatus,
+    PoolStatus, ReloadReport, Request, Response, ScrubStatus,
 };
 pub use sample::{CacheCounters, OperationSample, StatSample};
 pub use server::{Handler, Server, ServerError};
 pub use socket::{SOCKET_NAME, socket_path};
 pub use status::{
     ClientStatus, DurabilityStatus, ExportStatus, HandleMode, Health, MemoryStatus, MetadataStatus,
-    ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Status, WorkerStatus,
+    ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Starting, Status, WorkerStatus,
 };

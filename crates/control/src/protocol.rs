@@ -35,6 +35,9 @@ pub enum Request {
         /// At most so many of the newest past events; absent means all that are kept.
         #[serde(default)]
         last: Option<usize>,
+        /// Only those of this moment, in nanoseconds since 1970, and later ones.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since_ns: Option<u64>,
         /// Go on with new events until the client hangs up or the server stops.
         #[serde(default)]
         follow: bool,
@@ -54,6 +57,8 @@ pub enum Request {
     },
     /// Show or change the pool: [`Response::Pool`].
     Pool(PoolRequest),
+    /// Read the configuration anew and put into force what can change in service: one [`Response::Reloaded`].
+    Reload,
     /// What is cached of a file, or of all files below a directory: one [`Response::Cached`].
     Cached {
         /// Absolute, without symbolic links.
@@ -115,6 +120,8 @@ pub enum Response {
     },
     /// The pool, after the change if one was asked for.
     Pool(Box<PoolStatus>),
+    /// What came of reading the configuration anew.
+    Reloaded(ReloadReport),
     /// What is, or was, cached of some files.
     Cached(CachedFiles),
     /// Nothing more follows.
@@ -131,6 +138,18 @@ impl Response {
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Event(_) | Self::Progress(_))
     }
+}
+
+/// What came of reading the configuration anew. With mistakes nothing has changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadReport {
+    /// Mistakes in the configuration, a sentence each.
+    #[serde(default)]
+    pub mistakes: Vec<String>,
+    /// What is in force now and was not before, a sentence each.
+    pub changed: Vec<String>,
+    /// Settings that differ and take effect at the next start, a sentence each.
+    pub at_next_start: Vec<String>,
 }
 
 /// How far a flush has come.
@@ -261,7 +280,8 @@ pub struct PoolDevice {
     pub uuid: Option<String>,
     /// Size in bytes; 0 if it is not there.
     pub size_bytes: u64,
-    /// State in a word: `healthy`; `lost`, if it failed or is out of date; `missing`, if it was not there at the start.
+    /// State in a word: `healthy`; `leaving`, while it is being removed; `lost`, if it failed or is out of date; `missing`, if
+    /// it was not there at the start.
     pub state: String,
     /// What the SSD says about its health, where it does and the server may ask.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -9,6 +9,9 @@ use forebay_metrics::Snapshot;
 pub struct StatSample {
     /// When it was taken, in nanoseconds since 1970.
     pub time_ns: u64,
+    /// When the server started, in nanoseconds since 1970: samples of two starts are not subtracted.
+    #[serde(default)]
+    pub started_ns: u64,
     /// How long the server has been running, in nanoseconds of its monotonic clock; rates divide by its difference.
     pub uptime_ns: u64,
     /// READ.
@@ -114,9 +117,14 @@ impl CacheCounters {
         if asked == 0 { 0.0 } else { self.ssd_bytes_written as f64 / asked as f64 }
     }
 
+    /// Blocks read through the cache, wherever they came from.
+    pub fn blocks_read(&self) -> u64 {
+        self.blocks_read_ram + self.blocks_read_ssd + self.blocks_read_backing
+    }
+
     /// Parts of all blocks read that came from memory, and from the cache devices; 0 to 1.
     pub fn hit_rates(&self) -> (f64, f64) {
-        let all = (self.blocks_read_ram + self.blocks_read_ssd + self.blocks_read_backing).max(1) as f64;
+        let all = self.blocks_read().max(1) as f64;
         (self.blocks_read_ram as f64 / all, self.blocks_read_ssd as f64 / all)
     }
 }

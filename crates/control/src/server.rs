@@ -12,10 +12,11 @@ use std::time::Duration;
 use forebay_config::Mode;
 use forebay_lock::{Condvar, Mutex};
 
+use crate::client::Past;
 use crate::event::{EventLog, Severity};
 use crate::protocol::{
-    CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, Request,
-    Response,
+    CachedFiles, Call, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolRequest, PoolStatus, ReloadReport,
+    Request, Response,
 };
 use crate::sample::StatSample;
 use crate::socket::{short_path, socket_path};
@@ -40,6 +41,11 @@ pub trait Handler: Send + Sync + 'static {
     fn sample(&self) -> StatSample;
     /// Its events.
     fn events(&self) -> &EventLog;
+    /// Whether clients are served: before that the server may be looked at, and nothing may be changed.
+    ///
+    /// # Errors
+    /// How far the start has come.
+    fn serving(&self) -> Result<(), String>;
     /// Its mode.
     fn mode(&self) -> Mode;
     /// The mode in force, where devices are missing for the other.
@@ -59,6 +65,11 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// Why it cannot be changed so.
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String>;
+    /// Reads the configuration anew and puts into force what can change in service.
+    ///
+    /// # Errors
+    /// Why the configuration cannot be looked at now; mistakes in it are in the report.
+    fn reload(&self) -> Result<ReloadReport, String>;
     /// What is cached of the files at or below `path`; with `drop`, what was, before it was destaged and dropped.
     ///
     /// # Errors
@@ -234,6 +245,17 @@ fn read_call(stream: &UnixStream) -> io::Result<Result<Request, String>> {
 }
 
 fn answer(stream: &UnixStream, request: Request, handler: &dyn Handler, clients: &Clients) -> io::Result<()> {
+    let only_looks = matches!(
+        request,
+        Request::Status
+            | Request::Sample
+            | Request::Mode
+            | Request::Events { .. }
+            | Request::Pool(PoolRequest::Status)
+    );
+    if let (false, Err(message)) = (only_looks, handler.serving()) {
+        return send(stream, &Response::Error { message });
+    }
     let response = match request {
         Request::Status => Response::Status(Box::new(handler.status())),
         Request::Sample => Response::Sample(Box::new(handler.sample())),
@@ -265,12 +287,15 @@ fn answer(stream: &UnixStream, request: Request, handler: &dyn Handler, clients:
             let pool = handler.pool(request).map(Box::new);
             pool.map_or_else(|message| Response::Error { message }, Response::Pool)
         }
+        Request::Reload => {
+            handler.reload().map_or_else(|message| Response::Error { message }, Response::Reloaded)
+        }
         Request::Cached { path, drop } => {
             let cached = handler.cached(&path, drop);
             cached.map_or_else(|message| Response::Error { message }, Response::Cached)
         }
-        Request::Events { last, follow } => {
-            send_events(stream, handler.events(), last, follow, clients)?;
+        Request::Events { last, since_ns, follow } => {
+            send_events(stream, handler.events(), Past { last, since_ns }, follow, clients)?;
             Response::Done
         }
     };
@@ -285,11 +310,11 @@ fn mode_of(handler: &dyn Handler) -> Response {
 fn send_events(
     stream: &UnixStream,
     events: &EventLog,
-    last: Option<usize>,
+    past: Past,
     follow: bool,
     clients: &Clients,
 ) -> io::Result<()> {
-    let past = events.last(last.unwrap_or(usize::MAX));
+    let past = events.past(past);
     // With `last` 0 nothing is sent, and following starts behind what is there.
     let mut sequence = past.last().map_or_else(|| events.newest(), |event| event.sequence);
     for event in past {

@@ -25,6 +25,9 @@ pub struct Status {
     /// The mode in force: write-back needs two cache devices.
     #[serde(default = "pass_through")]
     pub effective_mode: Mode,
+    /// How far the start has come; absent once clients are served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starting: Option<Starting>,
     /// Whether all is well.
     pub health: Health,
     /// The write verifier (RFC 1813 section 3.3.7) as 16 hexadecimal digits.
@@ -68,6 +71,9 @@ pub struct Status {
     /// Names and attributes kept in memory.
     #[serde(default)]
     pub metadata: MetadataStatus,
+    /// Lines of the log that were lost since the start, because stderr took them not at all or too slowly.
+    #[serde(default)]
+    pub log_lines_lost: u64,
     /// The cache pool; absent when no cache is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolStatus>,
@@ -75,6 +81,28 @@ pub struct Status {
 
 fn pass_through() -> Mode {
     Mode::PassThrough
+}
+
+/// A start that is under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Starting {
+    /// What is being done, such as `recovering the cache`.
+    pub step: String,
+    /// Parts of this step that are done.
+    pub done: u64,
+    /// Parts that it has; 0 where they are not counted.
+    pub total: u64,
+    /// How long the start has taken so far, in nanoseconds.
+    pub elapsed_ns: u64,
+}
+
+impl std::fmt::Display for Starting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.total {
+            0 => write!(f, "{}", self.step),
+            total => write!(f, "{}: {} of {total}", self.step, self.done),
+        }
+    }
 }
 
 /// Whether all is well.
@@ -131,12 +159,15 @@ pub struct ExportStatus {
     pub ordered: bool,
     /// Size of the file system.
     pub total_bytes: u64,
-    /// Free space, with what is reserved for root.
+    /// Free space that users other than root may fill, without what is promised to dirty data.
     pub free_bytes: u64,
     /// Inodes in total; 0 where the file system makes them as needed.
     pub total_inodes: u64,
     /// Free inodes.
     pub free_inodes: u64,
+    /// How long the file system has not answered, in nanoseconds; 0 if it does. Its figures are older than that.
+    #[serde(default)]
+    pub silent_ns: u64,
 }
 
 /// One client.

@@ -14,9 +14,9 @@ use std::time::Duration;
 use forebay_config::Mode;
 use forebay_control::{
     CachedFiles, Client, ClientError, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
-    FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, OperationSample, PoolRequest,
-    PoolStatus, ProcedureStatus, Recorder, RefusedStatus, ReplyCacheStatus, SandboxStatus, Server,
-    ServerError, Severity, StatSample, Status, WorkerStatus, socket_path,
+    FlushReport, HandleMode, Handler, Health, MemoryStatus, MetadataStatus, OperationSample, Past,
+    PoolRequest, PoolStatus, ProcedureStatus, Recorder, RefusedStatus, ReloadReport, ReplyCacheStatus,
+    SandboxStatus, Server, ServerError, Severity, StatSample, Status, WorkerStatus, socket_path,
 };
 use forebay_lock::Mutex;
 use tempfile::TempDir;
@@ -50,6 +50,14 @@ impl Handler for Plain {
 
     fn events(&self) -> &EventLog {
         &self.events
+    }
+
+    fn serving(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn reload(&self) -> Result<ReloadReport, String> {
+        Ok(ReloadReport { changed: vec!["the log level".into()], ..ReloadReport::default() })
     }
 
     fn mode(&self) -> Mode {
@@ -110,6 +118,7 @@ fn status() -> Status {
         free_bytes: 5,
         total_inodes: 100,
         free_inodes: 50,
+        silent_ns: 0,
     };
     Status {
         version: "1".into(),
@@ -118,6 +127,8 @@ fn status() -> Status {
         uptime_ns: 4,
         mode: Mode::PassThrough,
         effective_mode: Mode::PassThrough,
+        starting: None,
+        log_lines_lost: 0,
         health: Health::Degraded { reasons: vec!["a sync failed".into()] },
         write_verifier: "0123456789abcdef".into(),
         listen: vec!["127.0.0.1:2049".parse().unwrap()],
@@ -253,14 +264,14 @@ fn events_are_kept_bounded_and_followed() {
         seen.push(event.sequence);
         ControlFlow::Continue(())
     };
-    site.client().events(None, false, &mut collect).unwrap();
-    site.client().events(Some(2), false, &mut collect).unwrap();
-    site.client().events(Some(0), false, &mut collect).unwrap();
+    site.client().events(Past::default(), false, &mut collect).unwrap();
+    site.client().events(Past { last: Some(2), ..Past::default() }, false, &mut collect).unwrap();
+    site.client().events(Past { last: Some(0), ..Past::default() }, false, &mut collect).unwrap();
     assert_eq!(seen, [3, 4, 5, 6, 5, 6], "four are kept");
 
     let mut followed = Vec::new();
     site.client()
-        .events(Some(1), true, |event| {
+        .events(Past { last: Some(1), ..Past::default() }, true, |event| {
             if followed.is_empty() {
                 events.add(Severity::Error, "test", "new", &[]);
             }
@@ -278,7 +289,7 @@ fn a_stop_ends_followers() {
     let client = Client::new(dir.path());
     let (began, begin) = std::sync::mpsc::channel();
     let follower = std::thread::spawn(move || {
-        client.events(None, true, |_| {
+        client.events(Past::default(), true, |_| {
             began.send(()).unwrap();
             ControlFlow::Continue(())
         })

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use forebay_disk::{FileDevice, SystemClock, Threads, block_on};
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::{Device, Witness};
 use forebay_engine::pool::{Pool, PoolError, Uuid};
-use forebay_engine::{ChangeError, Engine, Env, Recovered, Usage};
+use forebay_engine::{ChangeError, Engine, Env, Recovered};
 use forebay_lock::Mutex;
 use forebay_nfs::Nfs;
 use forebay_vfs::Vfs;
@@ -27,11 +26,7 @@ use crate::linger::Linger;
 use crate::placement::Rules;
 use crate::roster::Roster;
 use crate::tell::{tell, tell_checkpoint, tell_lost};
-
-/// Recovery that takes longer says so, again and again.
-const SAY_SO: Duration = Duration::from_secs(2);
-/// A look at everything that is cached is not repeated for so long.
-const SCAN: Duration = Duration::from_secs(10);
+use crate::under_way::UnderWay;
 
 /// The cache of a running server.
 pub(crate) struct Cache {
@@ -43,8 +38,6 @@ pub(crate) struct Cache {
     threads: Arc<Threads>,
     in_use: InUse,
     size: u64,
-    /// The last look at everything, which takes a while.
-    scan: Mutex<Option<(Instant, Usage)>>,
     /// Devices being removed in the background.
     removing: Mutex<Vec<JoinHandle<()>>>,
     /// Looks after the health of the devices, where it may.
@@ -138,6 +131,7 @@ pub(crate) fn open(
     events: &Arc<EventLog>,
     asker: Option<Asker>,
     linger: Linger,
+    under_way: &UnderWay,
 ) -> Result<Option<(Cache, CacheReady)>, Error> {
     let in_use = InUse::new(&settings.state_dir);
     let Some((paths, mut notices)) = devices::paths(settings) else {
@@ -161,8 +155,8 @@ pub(crate) fn open(
     unused.iter().for_each(|device| watch.lose(device.name()));
     opened.missing.into_iter().for_each(|missing| watch.miss(missing));
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-    let started =
-        start_engine(settings, (vfs, nfs), (events, identities), &watch, (pool, fresh), (&in_use, &names));
+    let start = (events, under_way, identities);
+    let started = start_engine(settings, (vfs, nfs), start, &watch, (pool, fresh), (&in_use, &names));
     let (engine, threads) = match started {
         Ok(started) => started,
         Err(error) => {
@@ -177,10 +171,10 @@ pub(crate) fn open(
         }
     };
     opened.made.keep();
-    let (scan, removing) = (Mutex::new(None), Mutex::default());
+    let removing = Mutex::default();
     let (size, ram) = (settings.cache.size, settings.cache.ram);
     let monitor = asker.map(|asker| Monitor::start(asker, watch.clone(), events.clone())).transpose()?;
-    let cache = Cache { engine, watch, rules, ram, threads, in_use, size, scan, removing, monitor };
+    let cache = Cache { engine, watch, rules, ram, threads, in_use, size, removing, monitor };
     for path in opened.to_make {
         notices.push(match cache.add(&path, false) {
             Ok(()) => format!("{} was not there: made anew and added to the cache", path.display()),
@@ -206,7 +200,7 @@ pub(crate) fn random() -> u128 {
 fn start_engine(
     settings: &Settings,
     (vfs, nfs): (&Arc<Vfs>, &Nfs),
-    (events, identities): (&Arc<EventLog>, &mut Identities),
+    (events, under_way, identities): (&Arc<EventLog>, &UnderWay, &mut Identities),
     watch: &Arc<Watch>,
     (mut pool, fresh): (Pool, bool),
     (in_use, names): (&InUse, &[String]),
@@ -238,26 +232,22 @@ fn start_engine(
     };
     let log_identity = uuid as u64;
     let begun = Instant::now();
-    let (done, waiting) = channel::<()>();
-    let watching = std::thread::Builder::new().name("forebay-recovery".into()).spawn(move || {
-        while waiting.recv_timeout(SAY_SO) == Err(RecvTimeoutError::Timeout) {
-            tracing::info!("recovering the cache: {} s so far", begun.elapsed().as_secs());
-        }
-    })?;
+    under_way.step("recovering the cache");
     let unusable = |error: forebay_engine::OpenError| Error::Cache(error.to_string());
-    let opened = block_on(Engine::begin(pool, env, chosen)).map_err(unusable).and_then(|opening| {
+    let opened = block_on(Engine::begin_reporting(pool, env, chosen, under_way.recovery.clone()));
+    let opened = opened.map_err(unusable).and_then(|opening| {
         if opening.holds_changes() && in_use.is_outdated(uuid)? {
             return Err(Error::CacheOutdated(names.join(" and ")));
         }
         in_use.set(uuid, names)?;
+        under_way.step("recovering names and attributes");
         // The engine takes a file that is not there for removed.
         let recovery = vfs
             .recover(&store, &settings.state_dir, log_identity, opening.notes())
             .map_err(|error| Error::Cache(error.to_string()))?;
+        under_way.step("recovering files with data that only the cache has");
         Ok((block_on(opening.finish()).map_err(unusable)?, recovery))
     });
-    drop(done);
-    let _ = watching.join();
     let ((engine, recovered), recovery) = opened?;
     tell_recovered(events, &recovered, begun.elapsed());
     for aside in &recovery.set_aside {
@@ -302,15 +292,6 @@ impl Cache {
         self.watch.devices()
     }
 
-    /// A full look at what is cached, at most some seconds old.
-    pub(crate) fn index(&self) -> Usage {
-        let mut scan = self.scan.lock();
-        match &*scan {
-            Some((at, usage)) if at.elapsed() < SCAN => *usage,
-            _ => scan.insert((Instant::now(), self.engine.scan())).1,
-        }
-    }
-
     /// Adds a device, which is made if it is not there. After an error no file is left that was made.
     pub(crate) fn add(&self, path: &Path, force: bool) -> Result<(), String> {
         let others: Vec<_> = self.devices().iter().map(|device| PathBuf::from(device.name())).collect();
@@ -345,8 +326,9 @@ impl Cache {
         block_on(self.engine.remove_device(&name)).map_err(|error| error.to_string())
     }
 
-    /// The same in the background; how it ends is an event.
+    /// Begins to take a device out of use; how that ends is an event.
     pub(crate) fn start_remove(&self, path: PathBuf, events: &Arc<EventLog>) -> Result<(), String> {
+        self.engine.may_remove(&path.display().to_string()).map_err(|error| error.to_string())?;
         let (engine, events) = (self.engine.clone(), events.clone());
         let thread = std::thread::Builder::new().name("forebay-remove".into()).spawn(move || {
             if let Err(error) = block_on(engine.remove_device(&path.display().to_string())) {

@@ -2,74 +2,108 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_config::{Mode, Portmap, Settings};
 use forebay_control::{
     CachedFiles, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport,
     HandleMode, Handler, Health, MemoryStatus, MetadataStatus, OperationSample, PoolRequest, PoolStatus,
-    ProcedureStatus, RefusedStatus, ReplyCacheStatus, SandboxStatus, Severity, Snapshot, StatSample, Status,
-    WorkerStatus,
+    ProcedureStatus, RefusedStatus, ReloadReport, ReplyCacheStatus, SandboxStatus, Severity, Snapshot,
+    Starting, StatSample, Status, WorkerStatus,
 };
+use forebay_engine::Usage;
+use forebay_lock::Mutex;
 use forebay_nfs::Nfs;
-use forebay_rpc::{Counters, Running};
-use forebay_vfs::{Export, Holdings, MountWatch, NAME_COST, Vfs, lost_files};
+use forebay_rpc::{Counters, Running, Stats as TransportStats};
+use forebay_vfs::{Export, Holdings, MountWatch, NAME_COST, Space, Vfs, lost_files};
 use forebay_wire::nfs3::Procedure;
 
+use crate::asked::Asked;
 use crate::cache::{Cache, config_mode, engine_mode};
+use crate::host::Host;
 use crate::pool::{counters, destage, health, pool_status};
+use crate::reload::{Differences, described};
+use crate::space::{export_troubles, free_space, state_trouble};
 use crate::tell::{elsewhere, stuck_exports};
+use crate::under_way::UnderWay;
 
-/// The server as its control socket sees it.
+/// The server as its control socket sees it, from its start on.
 pub(crate) struct Control {
+    /// As at the start.
     settings: Settings,
+    /// With what has changed since, but for the mode.
+    now: Mutex<Settings>,
     started: Instant,
+    /// When it started, in nanoseconds since 1970; looked at once, so that no two answers differ.
+    started_ns: u64,
     listen: Vec<SocketAddr>,
-    nfs: Arc<Nfs>,
-    vfs: Arc<Vfs>,
-    cache: Option<Cache>,
-    transport: Counters,
-    events: Arc<EventLog>,
-    sandbox: SandboxStatus,
-    mounts: MountWatch,
+    parts: Parts,
+    /// Set when clients are served.
+    serving: OnceLock<Serving>,
+    spaces: Vec<Arc<Asked<Option<Space>>>>,
+    state_space: Arc<Asked<Option<(u64, u64)>>>,
+    index: Arc<Asked<Usage>>,
 }
 
 /// What the control socket watches over.
-pub(crate) struct Serving {
+pub(crate) struct Parts {
     pub(crate) nfs: Arc<Nfs>,
     pub(crate) vfs: Arc<Vfs>,
-    pub(crate) cache: Option<Cache>,
     pub(crate) events: Arc<EventLog>,
     pub(crate) sandbox: SandboxStatus,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) under_way: Arc<UnderWay>,
+}
+
+/// What there is besides once clients are served.
+struct Serving {
+    cache: Option<Cache>,
+    transport: Counters,
     /// Tells where the exports' paths lead.
-    pub(crate) mounts: MountWatch,
+    mounts: MountWatch,
 }
 
 /// Most clients in a status.
 const MAX_CLIENTS: usize = 1000;
+/// A look at everything that is cached is not repeated for so long.
+const SCAN: Duration = Duration::from_secs(10);
 
 impl Control {
-    pub(crate) fn new(
-        settings: Settings,
-        started: Instant,
-        listen: Vec<SocketAddr>,
-        serving: Serving,
-        running: &Running,
-    ) -> Self {
-        let Serving { nfs, vfs, cache, events, sandbox, mounts } = serving;
-        let transport = running.counters().clone();
-        Control { settings, started, listen, nfs, vfs, cache, transport, events, sandbox, mounts }
+    pub(crate) fn new(settings: Settings, started: Instant, listen: Vec<SocketAddr>, parts: Parts) -> Self {
+        let spaces = settings.exports.iter().map(|_| Arc::default()).collect();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started_ns = now.saturating_sub(started.elapsed()).as_nanos() as u64;
+        Control {
+            now: Mutex::new(settings.clone()),
+            settings,
+            started,
+            started_ns,
+            listen,
+            parts,
+            serving: OnceLock::new(),
+            spaces,
+            state_space: Arc::default(),
+            index: Arc::default(),
+        }
+    }
+
+    /// Clients are served from now on.
+    pub(crate) fn serve(&self, cache: Option<Cache>, mounts: MountWatch, running: &Running) {
+        let _ = self.serving.set(Serving { cache, transport: running.counters().clone(), mounts });
     }
 
     pub(crate) fn cache(&self) -> Option<&Cache> {
-        self.cache.as_ref()
+        self.serving.get()?.cache.as_ref()
     }
 
     /// The mode in force: write-back needs two devices.
     pub(crate) fn effective_mode(&self) -> Mode {
-        self.cache.as_ref().map_or(Mode::PassThrough, |cache| config_mode(cache.engine.effective_mode()))
+        match self.cache() {
+            Some(cache) => config_mode(cache.engine.effective_mode()),
+            None => self.mode(),
+        }
     }
 
     pub(crate) fn state_dir(&self) -> &Path {
@@ -80,12 +114,16 @@ impl Control {
         self.settings.portmap == Portmap::Register
     }
 
+    fn transport(&self) -> TransportStats {
+        self.serving.get().map(|serving| serving.transport.read()).unwrap_or_default()
+    }
+
     /// Sums a counter over the backing file systems; exports of one file system share theirs.
     fn durability(&self) -> DurabilityStatus {
         let mut total = DurabilityStatus::default();
         let mut latency = Snapshot::default();
         let mut seen: Vec<*const forebay_vfs::Journal> = Vec::new();
-        for export in self.vfs.exports() {
+        for export in self.parts.vfs.exports() {
             let journal = Arc::as_ptr(export.journal());
             if seen.contains(&journal) {
                 continue;
@@ -102,12 +140,12 @@ impl Control {
     }
 
     fn refused(&self) -> RefusedStatus {
-        let [strangers, crowded, full, exports, ports, auth] = self.nfs.refusals().counts();
+        let [strangers, crowded, full, exports, ports, auth] = self.parts.nfs.refusals().counts();
         RefusedStatus { strangers, crowded, full, exports, ports, auth }
     }
 
     fn metadata(&self) -> MetadataStatus {
-        let budget = &self.vfs.budget;
+        let budget = &self.parts.vfs.budget;
         let (listings, known, names) = (budget.listings(), budget.known(), budget.names());
         MetadataStatus {
             listed: listings.entries() as u64,
@@ -123,11 +161,14 @@ impl Control {
     }
 
     fn exports(&self) -> Vec<ExportStatus> {
-        let settings = &self.settings.exports;
-        let pairs = self.vfs.exports().iter().zip(settings);
-        pairs
-            .map(|(export, configured)| {
-                let space = self.vfs.space(export).ok();
+        let served = self.parts.vfs.exports().iter().zip(&self.spaces);
+        served
+            .zip(&self.settings.exports)
+            .map(|((export, space), configured)| {
+                let (vfs, asked) = (self.parts.vfs.clone(), export.clone());
+                // A file system whose disks do not answer keeps nobody waiting.
+                let known = space.ask(Duration::ZERO, move || vfs.space(&asked).ok());
+                let space = known.answer.flatten();
                 let (bytes, files) = space.map_or(((0, 0, 0), (0, 0, 0)), |space| (space.bytes, space.files));
                 ExportStatus {
                     name: export.name.clone(),
@@ -137,9 +178,10 @@ impl Control {
                     fs_type: export.fs_type().into(),
                     ordered: export.ordered(),
                     total_bytes: bytes.0,
-                    free_bytes: bytes.1,
+                    free_bytes: bytes.2,
                     total_inodes: files.0,
-                    free_inodes: files.1,
+                    free_inodes: files.2,
+                    silent_ns: known.late.as_nanos() as u64,
                 }
             })
             .collect()
@@ -147,6 +189,7 @@ impl Control {
 
     fn clients(&self) -> Vec<ClientStatus> {
         let mut clients: Vec<_> = self
+            .parts
             .nfs
             .clients()
             .into_iter()
@@ -164,15 +207,15 @@ impl Control {
         clients
     }
 
-    fn health(&self, durability: &DurabilityStatus) -> Health {
-        let mut reasons = self.cache.as_ref().map(health).unwrap_or_default();
+    fn health(&self, durability: &DurabilityStatus, exports: &[ExportStatus]) -> Health {
+        let mut reasons = self.cache().map(health).unwrap_or_default();
         if durability.failures > 0 {
             reasons.push(format!(
                 "{} requests failed to become durable on the backing file system; see the kernel's log",
                 durability.failures
             ));
         }
-        let stuck = |late| stuck_exports(&self.vfs, late).join(", ");
+        let stuck = |late| stuck_exports(&self.parts.vfs, late).join(", ");
         let (failing, late) = (stuck(false), stuck(true));
         if !failing.is_empty() {
             reasons.push(format!("the journal fails, nothing can be changed: {failing}"));
@@ -180,22 +223,81 @@ impl Control {
         if !late.is_empty() {
             reasons.push(format!("the journal does not answer, changes wait: {late}"));
         }
-        let leads = |export: &Arc<Export>| Some(elsewhere(export, &self.mounts.elsewhere(export)?));
-        reasons.extend(self.vfs.exports().iter().filter_map(leads));
+        let mounts = self.serving.get().map(|serving| &serving.mounts);
+        let leads = |export: &Arc<Export>| Some(elsewhere(export, &mounts?.elsewhere(export)?));
+        reasons.extend(self.parts.vfs.exports().iter().filter_map(leads));
         let lost = lost_files(&self.settings.state_dir).map_or(0, |files| files.len());
         if lost > 0 {
             reasons.push(format!(
                 "what only the cache had of {lost} files is set aside: look at `forebay lost list`, restore it or drop it"
             ));
         }
+        reasons.extend(exports.iter().flat_map(export_troubles));
+        let path = self.settings.state_dir.clone();
+        let state = self.state_space.ask(Duration::ZERO, move || free_space(&path));
+        let state = state.answer.flatten();
+        reasons.extend(state_trouble(&self.settings.state_dir, state, self.parts.events.trouble()));
+        if let Some(starting) = self.starting() {
+            reasons.push(format!("the server is still starting ({starting}): clients wait"));
+        }
         if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
+    }
+
+    /// How far the start has come; `None` once clients are served.
+    fn starting(&self) -> Option<Starting> {
+        self.serving.get().is_none().then(|| self.parts.under_way.shown())
+    }
+
+    fn pool_status(&self, cache: &Cache) -> PoolStatus {
+        let engine = cache.engine.clone();
+        // It looks at everything, which takes a while.
+        let index = self.index.ask(SCAN, move || engine.scan()).answer;
+        pool_status(cache, index.unwrap_or_default())
+    }
+
+    /// Reads the configuration anew; what comes of it is an event as well.
+    pub(crate) fn reload(&self) -> ReloadReport {
+        let report = match self.parts.host.settings() {
+            Ok(new) => self.put_in_force(&new),
+            Err(mistakes) => ReloadReport { mistakes, ..ReloadReport::default() },
+        };
+        let severity = if report.mistakes.is_empty() { Severity::Info } else { Severity::Error };
+        self.parts.events.add(severity, "reload", described(&report), &[]);
+        report
+    }
+
+    fn put_in_force(&self, new: &Settings) -> ReloadReport {
+        // One at a time.
+        let mut now = self.now.lock();
+        let found = Differences::between(&now, new);
+        let mut applied = Differences::apply(&now, new);
+        let mut report = ReloadReport { at_next_start: found.at_next_start, ..ReloadReport::default() };
+        if !found.rules.is_empty() {
+            self.parts.nfs.set_rules(applied.exports.clone());
+            report.changed.push(format!("the rules for clients of {}", found.rules.join(", ")));
+        }
+        if found.log_level {
+            self.parts.host.set_log_level(new.log.level);
+            report.changed.push(format!("the log level {}", new.log.level));
+        }
+        if found.mode {
+            match self.set_mode(new.mode) {
+                Ok(()) => report.changed.push(format!("the mode {}", new.mode)),
+                Err(_) => {
+                    applied.mode = now.mode;
+                    report.at_next_start.push(format!("the mode is {}", new.mode));
+                }
+            }
+        }
+        *now = applied;
+        report
     }
 
     /// Counters of a group of procedures.
     fn group(&self, procedures: &[Procedure], bytes: u64) -> OperationSample {
         let mut sample = OperationSample { bytes, ..OperationSample::default() };
         for procedure in procedures {
-            let stats = self.nfs.stats().procedure(*procedure);
+            let stats = self.parts.nfs.stats().procedure(*procedure);
             sample.errors += stats.errors.load(Relaxed);
             sample.latency.merge(&stats.latency.snapshot());
         }
@@ -230,29 +332,31 @@ const CHANGES: [Procedure; 9] = [
 
 impl Handler for Control {
     fn status(&self) -> Status {
-        let transport = self.transport.read();
-        let (stats, cache, limits) = (self.nfs.stats(), self.nfs.reply_cache(), &self.settings.limits);
+        let transport = self.transport();
+        let (stats, cache, limits) =
+            (self.parts.nfs.stats(), self.parts.nfs.reply_cache(), &self.settings.limits);
         let durability = self.durability();
         let uptime = self.started.elapsed();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let kernel_handles = self.vfs.exports().iter().all(|export| export.kernel_handles());
-        let verifier = self.vfs.verifier.get();
+        let exports = self.exports();
+        let kernel_handles = self.parts.vfs.exports().iter().all(|export| export.kernel_handles());
+        let verifier = self.parts.vfs.verifier.get();
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            started_ns: now.saturating_sub(uptime).as_nanos() as u64,
+            started_ns: self.started_ns,
             uptime_ns: uptime.as_nanos() as u64,
             mode: self.mode(),
             effective_mode: self.effective_mode(),
-            health: self.health(&durability),
+            starting: self.starting(),
+            health: self.health(&durability, &exports),
             write_verifier: format!("{:016x}", u64::from_be_bytes(verifier)),
             listen: self.listen.clone(),
             state_dir: self.settings.state_dir.clone(),
             handles: if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback },
-            sandbox: self.sandbox,
-            exports: self.exports(),
+            sandbox: self.parts.sandbox,
+            exports,
             clients: self.clients(),
-            procedures: procedures(&self.nfs),
+            procedures: procedures(&self.parts.nfs),
             bytes_read: stats.bytes_read.load(Relaxed),
             bytes_written: stats.bytes_written.load(Relaxed),
             connections: transport.connections,
@@ -266,7 +370,7 @@ impl Handler for Control {
             workers: WorkerStatus {
                 threads: 3 * limits.workers as u64,
                 busy: stats.busy.load(Relaxed),
-                queued: self.nfs.queued() as u64,
+                queued: self.parts.nfs.queued() as u64,
                 queue_limit: 3 * limits.worker_queue as u64,
                 rejected: stats.rejected.load(Relaxed),
             },
@@ -279,16 +383,18 @@ impl Handler for Control {
             },
             refused: self.refused(),
             metadata: self.metadata(),
-            pool: self.cache.as_ref().map(pool_status),
+            log_lines_lost: self.parts.host.log_lines_lost(),
+            pool: self.cache().map(|cache| self.pool_status(cache)),
         }
     }
 
     fn sample(&self) -> StatSample {
-        let stats = self.nfs.stats();
+        let stats = self.parts.nfs.stats();
         let durability = self.durability();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         StatSample {
             time_ns: now.as_nanos() as u64,
+            started_ns: self.started_ns,
             uptime_ns: self.started.elapsed().as_nanos() as u64,
             read: self.group(&[Procedure::Read], stats.bytes_read.load(Relaxed)),
             write: self.group(&[Procedure::Write], stats.bytes_written.load(Relaxed)),
@@ -298,23 +404,37 @@ impl Handler for Control {
             sync_batches: durability.batches,
             sync_operations: durability.operations,
             sync_failures: durability.failures,
-            reply_cache_hits: self.nfs.reply_cache().hits.load(Relaxed),
+            reply_cache_hits: self.parts.nfs.reply_cache().hits.load(Relaxed),
             inflight: stats.deferred.load(Relaxed),
-            connections: self.transport.read().connections,
+            connections: self.transport().connections,
             workers_busy: stats.busy.load(Relaxed),
-            workers_queued: self.nfs.queued() as u64,
+            workers_queued: self.parts.nfs.queued() as u64,
             cpu_ns: cpu_ns(),
-            cache: self.cache.as_ref().map(counters),
-            dirty_bytes: self.cache.as_ref().map_or(0, |cache| cache.engine.dirty_bytes()),
+            cache: self.cache().map(counters),
+            dirty_bytes: self.cache().map_or(0, |cache| cache.engine.dirty_bytes()),
         }
     }
 
     fn events(&self) -> &EventLog {
-        &self.events
+        &self.parts.events
+    }
+
+    fn serving(&self) -> Result<(), String> {
+        self.starting().map_or(Ok(()), |starting| {
+            Err(format!("the server is still starting ({starting}); `forebay status` shows when it serves"))
+        })
+    }
+
+    fn reload(&self) -> Result<ReloadReport, String> {
+        Ok(self.reload())
     }
 
     fn mode(&self) -> Mode {
-        self.cache.as_ref().map_or(Mode::PassThrough, |cache| config_mode(cache.engine.mode()))
+        match (self.cache(), self.serving.get()) {
+            (Some(cache), _) => config_mode(cache.engine.mode()),
+            (None, Some(_)) => Mode::PassThrough,
+            (None, None) => self.settings.mode,
+        }
     }
 
     fn effective_mode(&self) -> Mode {
@@ -322,13 +442,13 @@ impl Handler for Control {
     }
 
     fn set_mode(&self, mode: Mode) -> Result<(), String> {
-        match &self.cache {
+        match self.cache() {
             Some(cache) => {
                 let before = self.mode();
                 cache.engine.set_mode(engine_mode(mode));
                 if before != mode {
                     let message = format!("the mode is {mode} now, before it was {before}");
-                    self.events.add(Severity::Info, "mode", message, &[("mode", &mode)]);
+                    self.parts.events.add(Severity::Info, "mode", message, &[("mode", &mode)]);
                 }
                 Ok(())
             }
@@ -339,22 +459,23 @@ impl Handler for Control {
 
     fn flush(&self, progress: &mut dyn FnMut(FlushProgress)) -> Result<FlushReport, String> {
         let begun = Instant::now();
-        let destaged_bytes = self.cache.as_ref().map_or(Ok(0), |cache| destage(cache, progress))?;
-        let total = self.vfs.exports().len() as u64;
-        for (done, export) in self.vfs.exports().iter().enumerate() {
+        let destaged_bytes = self.cache().map_or(Ok(0), |cache| destage(cache, progress))?;
+        let total = self.parts.vfs.exports().len() as u64;
+        for (done, export) in self.parts.vfs.exports().iter().enumerate() {
             progress(FlushProgress { done: done as u64, total, bytes: false });
-            self.vfs
+            self.parts
+                .vfs
                 .flush(export)
                 .map_err(|error| format!("{} could not be made durable: {error}", export.path.display()))?;
         }
         progress(FlushProgress { done: total, total, bytes: false });
         let elapsed_ns = begun.elapsed().as_nanos() as u64;
-        let dirty_bytes = self.cache.as_ref().map_or(0, |cache| cache.engine.dirty_bytes());
+        let dirty_bytes = self.cache().map_or(0, |cache| cache.engine.dirty_bytes());
         Ok(FlushReport { filesystems: total, destaged_bytes, dirty_bytes, elapsed_ns })
     }
 
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String> {
-        let Some(cache) = &self.cache else {
+        let Some(cache) = self.cache() else {
             return match request {
                 PoolRequest::Status => Ok(PoolStatus::default()),
                 PoolRequest::Add { .. } | PoolRequest::Remove { .. } | PoolRequest::Scrub { .. } => {
@@ -367,15 +488,15 @@ impl Handler for Control {
             PoolRequest::Add { path, force } => cache.add(&path, force)?,
             PoolRequest::Remove { path, wait: true } => cache.remove(&path)?,
             PoolRequest::Scrub { wait } => cache.scrub(wait)?,
-            PoolRequest::Remove { path, wait: false } => cache.start_remove(path, &self.events)?,
+            PoolRequest::Remove { path, wait: false } => cache.start_remove(path, &self.parts.events)?,
         }
-        Ok(pool_status(cache))
+        Ok(self.pool_status(cache))
     }
 
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {
         let found = match drop {
-            true => self.vfs.drop_cached(path),
-            false => self.vfs.holdings(path),
+            true => self.parts.vfs.drop_cached(path),
+            false => self.parts.vfs.holdings(path),
         };
         found.map(cached_files).map_err(|error| error.to_string())
     }

@@ -3,12 +3,14 @@
 //! [`run`] does it all in the order that makes each failure harmless: nothing is served before everything is ready,
 //! and what a stop leaves behind is written before the process ends.
 
+mod asked;
 mod cache;
 mod control;
 mod devices;
 mod epochs;
 mod error;
 mod health;
+mod host;
 mod identity;
 mod in_use;
 mod linger;
@@ -16,15 +18,19 @@ mod placement;
 mod pool;
 mod portmap;
 mod privileges;
+mod reload;
 mod roster;
 mod sandbox;
 mod serve;
+mod space;
 mod state_dir;
 mod tell;
+mod under_way;
 
 pub use cache::CacheReady;
 pub use error::Error;
 pub use forebay_vfs::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
 pub use health::{HEALTH_VERB, answer_health};
+pub use host::Host;
 pub use identity::adopt;
 pub use serve::{Ready, run};

@@ -8,6 +8,7 @@ use std::time::Duration;
 use forebay_config::format_size;
 use forebay_control::{CacheCounters, DeviceWear, FlushProgress, PoolDevice, PoolStatus, ScrubStatus};
 use forebay_disk::block_on;
+use forebay_engine::Usage;
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Device;
 
@@ -19,15 +20,15 @@ use crate::roster::Roster;
 /// Between two reports of a flush.
 const REPORT: Duration = Duration::from_millis(200);
 
-/// Devices, contents and counters.
-pub(crate) fn pool_status(cache: &Cache) -> PoolStatus {
+/// Returns devices, contents and counters; `index` is what a full look has found, some seconds ago.
+pub(crate) fn pool_status(cache: &Cache, index: Usage) -> PoolStatus {
     let usage = cache.engine.usage();
-    let index = cache.index();
+    let leaving = cache.engine.leaving();
     let bytes = |blocks: u64| blocks * BLOCK as u64;
     let roster = &cache.watch.roster;
     let present = cache.devices().into_iter().map(|device| PoolDevice {
         size_bytes: device.size(),
-        state: "healthy".into(),
+        state: if leaving.as_deref() == Some(device.name()) { "leaving" } else { "healthy" }.into(),
         wear: cache.watch.health.lock().get(device.name()).map(|health| DeviceWear {
             life_used_percent: health.life_used,
             spare_percent: health.spare,

@@ -11,15 +11,17 @@ use forebay_control::{EventLog, HandleMode, Severity};
 use forebay_nfs::{CacheLimits, Nfs, NfsConfig, Ports};
 use forebay_rpc::{Config, Server, StartError};
 use forebay_vfs::{Budget, ExportSpec, HandleKey, MountWatch, Ownership, Verifier, Vfs, Watch};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::cache::{self, Cache, CacheReady};
-use crate::control::{Control, Serving};
+use crate::control::{Control, Parts};
 use crate::error::Error;
 use crate::health::Asker;
+use crate::host::Host;
 use crate::identity::Identities;
 use crate::linger::Linger;
 use crate::tell::tell_elsewhere;
+use crate::under_way::{Reports, UnderWay};
 use crate::{portmap, privileges, sandbox, state_dir};
 
 /// What there is to say once clients are accepted.
@@ -35,12 +37,14 @@ pub struct Ready {
     pub mode: Mode,
 }
 
-/// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted.
+/// Serves until SIGTERM or SIGINT; SIGHUP has the configuration read anew.
 ///
 /// # Errors
 /// [`Error`]: nothing was served, unless it is [`Error::Unstable`].
-pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Result<(), Error> {
+pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     let started = Instant::now();
+    // Until there is something to read anew, a terminal that is closed means nothing.
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP])?;
     let open_files = privileges::raise_open_files();
     let asker = Asker::start();
     // Only who has all privileges is told.
@@ -57,9 +61,13 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
     // Before anything is opened in the directories, or written.
     let mut identities = Identities::check(&settings)?;
     let _owned = settings.exports.iter().map(|export| own(export, linger)).collect::<Result<Vec<_>, _>>()?;
-    let events = Arc::new(EventLog::default());
+    let events = Arc::new(EventLog::kept_in(&settings.state_dir));
     sandbox::tell_refused(&refused, &events);
     let sandbox = sandbox::enter(settings.sandbox, &events);
+    host.privileges_dropped();
+    let under_way = Arc::new(UnderWay::default());
+    let reports = Reports::start(&under_way, &host)?;
+    let _writer = events.write_behind()?;
     let vfs = Arc::new(open_vfs(&settings, &mut identities, open_files, watches)?);
     identities.check_opened(&settings, &vfs)?;
     let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings, &events))?);
@@ -73,11 +81,22 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
     )?;
     let listen = server.local_addrs().to_vec();
     let ports = Ports { port: listen.first().map_or(0, SocketAddr::port) };
+    let parts = Parts {
+        nfs: nfs.clone(),
+        vfs: vfs.clone(),
+        events: events.clone(),
+        host: host.clone(),
+        under_way: under_way.clone(),
+        sandbox,
+    };
+    let control = Arc::new(Control::new(settings.clone(), started, listen.clone(), parts));
+    let control_server = forebay_control::Server::start(control.state_dir(), control.clone())?;
     let answering = match settings.portmap {
         Portmap::Answer => Some(portmap::answer(&listen, ports)?),
         Portmap::Register => portmap::register(ports).map(|()| None)?,
         Portmap::Off => None,
     };
+    under_way.step("syncing what the last server left in memory");
     for (export, error) in vfs.settle_after_crash() {
         let message = format!(
             "what the last server left in memory of {} may be lost in a power cut: syncfs fails: {error}",
@@ -86,32 +105,37 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
         events.add(Severity::Error, "backing", message, &[("export", &export.name)]);
     }
     // Whatever can fail for other reasons has not: from here on there is something to stop well.
-    let (cache, said) =
-        cache::open(&settings, (&vfs, &nfs), &mut identities, &events, asker, linger)?.unzip();
+    under_way.step("opening the cache");
+    let opened = cache::open(&settings, (&vfs, &nfs), &mut identities, &events, asker, linger, &under_way)?;
+    let (cache, said) = opened.unzip();
     identities.keep(&settings, &vfs)?;
     // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
-    // Registered before anything is said: a signal from here on stops the server cleanly.
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
+    // Added before anything is said: a signal from here on stops the server cleanly.
+    signals.add_signal(SIGTERM)?;
+    signals.add_signal(SIGINT)?;
     state.keep();
     let running = server.spawn().map_err(start_error)?;
-    let drain = settings.limits.drain_timeout;
     let log = events.clone();
     let mounts = MountWatch::start(&vfs, Box::new(move |export, there| tell_elsewhere(&log, export, there)))?;
-    let serving =
-        Serving { nfs: nfs.clone(), vfs: vfs.clone(), cache, events: events.clone(), sandbox, mounts };
-    let control = Arc::new(Control::new(settings, started, listen.clone(), serving, &running));
-    let control_server = forebay_control::Server::start(control.state_dir(), control.clone())?;
+    drop(reports);
+    control.serve(cache, mounts, &running);
     let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();
     events.add(Severity::Info, "started", format!("serving {}", names.join(", ")), &[]);
     let kernel_handles = vfs.exports().iter().all(|export| export.kernel_handles());
-    ready(Ready {
+    host.ready(&Ready {
         listen,
         handles: if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback },
         cache: said.unwrap_or_default(),
         mode: control.effective_mode(),
     });
-    signals.forever().next();
+    while signals.forever().next() == Some(SIGHUP) {
+        // How it ends is an event.
+        let _ = control.reload();
+    }
+    host.stopping();
+    under_way.step("stopping");
+    let _reports = Reports::start(&under_way, &host)?;
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
     if let Some(answering) = answering {
         answering.stop();
@@ -119,7 +143,7 @@ pub fn run(settings: Settings, ready: impl FnOnce(Ready) + Send + 'static) -> Re
     if control.registered() {
         portmap::unregister(ports);
     }
-    running.shutdown(drain);
+    running.shutdown(settings.limits.drain_timeout);
     nfs.stop();
     // Nobody may ask for a flush or a device any more.
     drop(control_server);

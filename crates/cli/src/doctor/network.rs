@@ -36,7 +36,7 @@ fn port(address: &SocketAddr) -> Check {
 
 /// Process id of the server of this user that listens on the address.
 fn forebay_on(address: &SocketAddr) -> Option<u32> {
-    let running = control::running(&state_base()?);
+    let running = control::look(&state_base()?).ok()?.running;
     let serves = |own: &SocketAddr| own.port() == address.port();
     running.into_iter().find(|(_, status)| status.listen.iter().any(serves)).map(|(_, status)| status.pid)
 }

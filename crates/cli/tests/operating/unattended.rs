@@ -1,0 +1,103 @@
+//! A server of which nobody reads what it says: tests ask its control socket.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::common::{forebay, text};
+
+/// A running server with its directories; killed when dropped.
+pub(crate) struct Unattended {
+    child: Child,
+    dir: TempDir,
+}
+
+impl Unattended {
+    /// Starts `serve data` with these flags and this stderr, and waits until its control socket answers.
+    pub(crate) fn start(flags: &[&str], stderr: impl Into<Stdio>) -> Self {
+        Self::start_in(TempDir::new().unwrap(), flags, stderr)
+    }
+
+    /// The same with directories that are there.
+    pub(crate) fn start_in(dir: TempDir, flags: &[&str], stderr: impl Into<Stdio>) -> Self {
+        let data = dir.path().join("data");
+        Self::start_serving(dir, Some(data), flags, stderr.into())
+    }
+
+    /// The same with exports that a configuration file names.
+    pub(crate) fn start_configured(dir: TempDir, flags: &[&str]) -> Self {
+        Self::start_serving(dir, None, flags, Stdio::null())
+    }
+
+    fn start_serving(dir: TempDir, data: Option<PathBuf>, flags: &[&str], stderr: Stdio) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.arg("serve").args(data).args(["--listen", "127.0.0.1:0", "--state-dir"]);
+        command.arg(dir.path().join("state")).args(flags).stdout(Stdio::null()).stderr(stderr);
+        let mut server = Self { child: command.spawn().unwrap(), dir };
+        let begun = std::time::Instant::now();
+        while !server.is_serving() {
+            assert_eq!(server.child.try_wait().unwrap(), None, "the server ended");
+            assert!(begun.elapsed().as_secs() < 60, "the server does not answer");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        server
+    }
+
+    fn is_serving(&self) -> bool {
+        let output = self.ask(&["status", "--json"]);
+        output.status.success()
+            && serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["starting"].is_null()
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// Asks it with a verb.
+    pub(crate) fn ask(&self, args: &[&str]) -> Output {
+        forebay(&[args, &["--state-dir", self.state().to_str().unwrap()]].concat())
+    }
+
+    /// The same, as JSON.
+    pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
+        let output = self.ask(&[args, &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Asks until `so`, which a working server makes true within seconds.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, so: impl Fn(&Self) -> bool) {
+        let begun = std::time::Instant::now();
+        while !so(self) {
+            assert!(begun.elapsed().as_secs() < 60, "it did not come to pass");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops it with SIGTERM; returns its directories. It has to end well.
+    #[track_caller]
+    pub(crate) fn stop(mut self) -> TempDir {
+        self.signal(Signal::TERM);
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "{status:?}");
+        std::mem::replace(&mut self.dir, TempDir::new().unwrap())
+    }
+}
+
+impl Drop for Unattended {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
