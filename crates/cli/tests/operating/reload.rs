@@ -1,5 +1,7 @@
 //! The configuration is read anew in service: by `forebay reload` and by SIGHUP.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -56,5 +58,37 @@ fn what_cannot_change_in_service_is_named() {
     let later = report["at_next_start"].to_string();
     // The flag of this server overrides the addresses of the file.
     assert!(later.contains("`connections`") && !later.contains("`listen`"), "{report}");
+    server.stop();
+}
+
+/// The status of a MOUNT of `/` on this connection; an error if the server closes it.
+fn mount(connection: &mut TcpStream) -> std::io::Result<u32> {
+    // One record of 48 bytes: xid, call, RPC version, MOUNT version 3, MNT; AUTH_NONE twice; the path.
+    let call = [1 << 31 | 48, 7, 0, 2, 100_005, 3, 1, 0, 0, 0, 0, 1, u32::from_be_bytes(*b"/\0\0\0")];
+    connection.write_all(&call.map(u32::to_be_bytes).concat())?;
+    // The length of the record comes first.
+    let mut length = [0; 4];
+    connection.read_exact(&mut length)?;
+    let mut reply = vec![0; (u32::from_be_bytes(length) & !(1 << 31)) as usize];
+    connection.read_exact(&mut reply)?;
+    // Behind xid, reply, accepted, the verifier of two words, and success.
+    Ok(u32::from_be_bytes(reply[24..28].try_into().unwrap()))
+}
+
+#[test]
+fn rules_read_anew_hold_for_new_connections_and_those_there_are() {
+    let server = configured(TempDir::new().unwrap(), "");
+    let address = server.json(&["status"])["listen"][0].as_str().unwrap().to_owned();
+    let mut connection = TcpStream::connect(&address).unwrap();
+    assert_eq!(mount(&mut connection).unwrap(), 0);
+
+    let data = server.dir().join("data");
+    let rule = "[[export.client]]\nnetworks = [\"192.0.2.0/24\"]\n";
+    let text = format!("[[export]]\npath = {data:?}\nname = \"/\"\n{rule}");
+    std::fs::write(server.dir().join("forebay.toml"), text).unwrap();
+    assert_eq!(server.json(&["reload"])["changed"].as_array().map(Vec::len), Some(1));
+    // MNT3ERR_ACCES; an address without any rule is closed when it is accepted.
+    assert_eq!(mount(&mut connection).unwrap(), 13);
+    assert!(mount(&mut TcpStream::connect(&address).unwrap()).is_err());
     server.stop();
 }
