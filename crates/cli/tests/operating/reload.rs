@@ -61,18 +61,30 @@ fn what_cannot_change_in_service_is_named() {
     server.stop();
 }
 
-/// The status of a MOUNT of `/` on this connection; an error if the server closes it.
-fn mount(connection: &mut TcpStream) -> std::io::Result<u32> {
-    // One record of 48 bytes: xid, call, RPC version, MOUNT version 3, MNT; AUTH_NONE twice; the path.
-    let call = [1 << 31 | 48, 7, 0, 2, 100_005, 3, 1, 0, 0, 0, 0, 1, u32::from_be_bytes(*b"/\0\0\0")];
-    connection.write_all(&call.map(u32::to_be_bytes).concat())?;
+/// Calls a procedure of version 3 of a program with AUTH_NONE; returns its results, or an error if the server closes the
+/// connection.
+fn call(
+    connection: &mut TcpStream,
+    (program, procedure): (u32, u32),
+    args: &[u8],
+) -> std::io::Result<Vec<u8>> {
+    let record = 1 << 31 | (40 + args.len() as u32);
+    let head = [record, 7, 0, 2, program, 3, procedure, 0, 0, 0, 0].map(u32::to_be_bytes);
+    connection.write_all(&[head.as_flattened(), args].concat())?;
     // The length of the record comes first.
     let mut length = [0; 4];
     connection.read_exact(&mut length)?;
     let mut reply = vec![0; (u32::from_be_bytes(length) & !(1 << 31)) as usize];
     connection.read_exact(&mut reply)?;
     // Behind xid, reply, accepted, the verifier of two words, and success.
-    Ok(u32::from_be_bytes(reply[24..28].try_into().unwrap()))
+    Ok(reply.split_off(24))
+}
+
+/// MNT of `/`: its status and the handle with its length.
+fn mount(connection: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
+    let results = call(connection, (100_005, 1), b"\0\0\0\x01/\0\0\0")?;
+    let handle = results.get(4..8).map_or(0, |length| 4 + length[3].next_multiple_of(4) as usize);
+    Ok((results[3], results[4..4 + handle].to_vec()))
 }
 
 #[test]
@@ -80,15 +92,17 @@ fn rules_read_anew_hold_for_new_connections_and_those_there_are() {
     let server = configured(TempDir::new().unwrap(), "");
     let address = server.json(&["status"])["listen"][0].as_str().unwrap().to_owned();
     let mut connection = TcpStream::connect(&address).unwrap();
-    assert_eq!(mount(&mut connection).unwrap(), 0);
+    let (mounted, handle) = mount(&mut connection).unwrap();
+    let getattr = |connection: &mut TcpStream| call(connection, (100_003, 1), &handle).unwrap()[3];
+    assert_eq!((mounted, getattr(&mut connection)), (0, 0));
 
     let data = server.dir().join("data");
     let rule = "[[export.client]]\nnetworks = [\"192.0.2.0/24\"]\n";
     let text = format!("[[export]]\npath = {data:?}\nname = \"/\"\n{rule}");
     std::fs::write(server.dir().join("forebay.toml"), text).unwrap();
     assert_eq!(server.json(&["reload"])["changed"].as_array().map(Vec::len), Some(1));
-    // MNT3ERR_ACCES; an address without any rule is closed when it is accepted.
-    assert_eq!(mount(&mut connection).unwrap(), 13);
+    // MNT3ERR_ACCES and NFS3ERR_ACCES; a connection from an address without any rule is closed when it is accepted.
+    assert_eq!((mount(&mut connection).unwrap().0, getattr(&mut connection)), (13, 13));
     assert!(mount(&mut TcpStream::connect(&address).unwrap()).is_err());
     server.stop();
 }
