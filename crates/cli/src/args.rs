@@ -364,7 +364,7 @@ pub(crate) struct TopArgs {
 #[command(after_help = "\
 Examples:
   forebay events -n 20
-  forebay events --since '2 hours ago'
+  forebay events --since 2h
   forebay events --since 2026-03-01T08:00
   forebay events --follow
   forebay events --json -n 100")]

@@ -27,11 +27,17 @@ fn parse_at(text: &str, now: &Zoned) -> Result<Moment, String> {
         .or_else(|| text.parse::<Timestamp>().ok())
         .or_else(|| text.parse::<DateTime>().ok().and_then(local))
         .or_else(|| text.parse::<Date>().ok().and_then(|date| local(date.at(0, 0, 0, 0))))
-        .or_else(|| text.parse::<Time>().ok().and_then(|time| local(now.date().to_datetime(time))))
+        // An hour alone could be a span as well.
+        .or_else(|| {
+            text.contains(':')
+                .then(|| text.parse::<Time>().ok())
+                .flatten()
+                .and_then(|time| local(now.date().to_datetime(time)))
+        })
         .or_else(before_now);
     let nanos = found.and_then(|moment| u64::try_from(moment.as_nanosecond()).ok());
     nanos.map(Moment).ok_or_else(|| {
-        "write a date (2026-03-01), a date and time (2026-03-01T08:00), a time of today (08:00), or a span (`90 min ago`)"
+        "write a date (2026-03-01), a date and time (2026-03-01T08:00), a time of today (08:00), or a span (2h)"
             .to_owned()
     })
 }

@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn modules_come_after_what_they_need() {
         let depends = "a/virtio.ko:\na/virtio_ring.ko: a/virtio.ko\na/virtio_pci.ko: a/virtio_ring.ko a/virtio.ko\n\
-            a/virtio_console.ko: a/virtio_ring.ko a/virtio.ko\na/virtio_net.ko:\na/virtio-rng.ko:\n\
+            a/virtio_console.ko: a/virtio_ring.ko a/virtio.ko\na/virtio_net.ko:\na/virtio_blk.ko:\na/virtio-rng.ko:\n\
             a/9pnet_virtio.ko:\na/9p.ko:\na/overlay.ko:\na/nfs.ko:\na/nfsv3.ko: a/nfs.ko\na/nfsv4.ko: a/nfs.ko\n\
             a/loop.ko:\na/crc32c_generic.ko:\na/ext4.ko: a/jbd2.ko\na/jbd2.ko:\na/xfs.ko:\na/quota_v2.ko:\n";
         let order = load_order(depends).unwrap();

@@ -133,7 +133,7 @@ fn every_verb_shows_the_cache() {
     assert!(server.ask(&["pool", "status"]).contains("bytes for each block"));
     let line: serde_json::Value = serde_json::from_str(&server.ask(&["stat", "--json"])).unwrap();
     assert!(line["cache"]["spared"].as_f64().unwrap() > 0.0, "{line}");
-    assert!(server.ask(&["stat"]).contains("SPARED"));
+    assert!(server.ask(&["stat", "--wide"]).contains("SPARED"));
     let metrics = server.ask(&["status", "--prometheus"]);
     let dirty = metrics.lines().find_map(|line| line.strip_prefix("forebay_cache_dirty_bytes ")).unwrap();
     assert_eq!(dirty.parse::<u64>().unwrap() % 4096, 0);
