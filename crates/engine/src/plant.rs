@@ -11,7 +11,6 @@ forebay_plant::plants![
     "the tail does not wait for dirty blocks",
     "only the sync is tried again",
     "destage does not sync",
-    "a failed sync counts for its caller only",
     "the last frame is taken as it is",
     "the last frame is not counted",
     "cuts are not replayed",
