@@ -57,7 +57,7 @@ pub(crate) fn find(target: &Target) -> anyhow::Result<Client> {
 
 /// The servers below a directory.
 pub(crate) struct Found {
-    /// Those that answer.
+    /// The servers that answer.
     pub(crate) running: Vec<(Client, Status)>,
     /// Why there may be more: permissions, or no answer in time.
     pub(crate) silent: Vec<ClientError>,

@@ -187,7 +187,7 @@ fn put(mut text: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What the log is written to: each line goes into the queue.
+/// The log's writer: each line goes into the queue.
 struct Queued;
 
 impl Write for Queued {

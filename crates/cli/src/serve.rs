@@ -47,7 +47,7 @@ struct Process {
     /// As at the start.
     settings: Settings,
     flags: Flags,
-    /// Whether clients were accepted.
+    /// Set once the server accepts clients.
     served: AtomicBool,
 }
 

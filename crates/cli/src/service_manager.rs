@@ -1,4 +1,4 @@
-//! What systemd is told, as sd_notify(3) describes; nothing where no service manager started this process.
+//! Notifications to systemd, as sd_notify(3) describes. A process that no service manager started sends none.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;

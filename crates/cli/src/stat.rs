@@ -28,7 +28,7 @@ struct Column {
     show: Show,
 }
 
-/// What a column shows.
+/// The figures of one column.
 enum Show {
     Always(fn(&Rates) -> String),
     /// Only of a server with a cache.
@@ -74,7 +74,7 @@ pub(crate) fn percent(cache: &CacheRates, percent: f64) -> String {
     if cache.reads > 0.0 { format!("{percent:.1}") } else { "-".to_owned() }
 }
 
-/// What the cache spares the backing store, in MiB per second.
+/// Returns the traffic that the cache keeps from the backing store, in MiB per second.
 pub(crate) fn spared(cache: &CacheRates) -> String {
     if cache.spared < 0.0 { format!("-{}", mebibytes(-cache.spared)) } else { mebibytes(cache.spared) }
 }

@@ -194,7 +194,7 @@ impl View {
     }
 }
 
-/// What the cache does, in one line.
+/// Returns one line about the activity of the cache.
 fn cache_lines(cache: &CacheRates) -> String {
     format!(
         "cache: memory {} %  SSD {} % of reads  dirty {}  destaged {} MiB/s  spared {} MiB/s  {:.2} bytes to the SSDs for each\n",

@@ -1,4 +1,4 @@
-//! What makes a reader doubt figures: a machine that had something else to do.
+//! Reasons to doubt figures: the machine was busy with other work.
 
 use super::document::{Text, text};
 use crate::result::{Report, Run};
