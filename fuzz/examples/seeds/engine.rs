@@ -20,7 +20,7 @@ pub fn superblocks() -> Vec<Vec<u8>> {
     let entry = |uuid, state| Entry { uuid, segments: 63, state, since_epoch: 1 };
     let one = vec![entry(1, State::Active)];
     let three = vec![entry(1, State::Active), entry(2, State::Lost), entry(3, State::Removed)];
-    let superblock = |members| Superblock {
+    let superblock = |(members, owner): (_, &[u8])| Superblock {
         pool: POOL,
         device: 1,
         index: 0,
@@ -32,9 +32,10 @@ pub fn superblocks() -> Vec<Vec<u8>> {
         reach: Default::default(),
         newest: 7,
         durable: 9,
+        owner: owner.to_vec(),
         members,
     };
-    [one, three].map(|members| trimmed(superblock(members).encode().to_vec())).into()
+    [(one, &[][..]), (three, b"an owner")].map(|pool| trimmed(superblock(pool).encode().to_vec())).into()
 }
 
 pub fn segment_headers() -> Vec<Vec<u8>> {
