@@ -76,6 +76,8 @@ pub(crate) fn all() -> Vec<Step> {
         }),
         step("sim: joined", || one(&mut sim(&["--joined", "--seeds", "1000"]))),
         step("sim: bugs", || {
+            let scenarios = ["test", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features"];
+            one(command("cargo", scenarios).args(["plant", "--lib", "planted"]))?;
             let features =
                 ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
             one(command("cargo", features).args(["--", "--plants", "--seeds", "800"]))?;

@@ -26,6 +26,20 @@ pub struct Direct {
     asked: Asked,
     /// The backing store has it durably.
     synced: bool,
+    /// How many syncs of the file had failed before it was written.
+    failed: u64,
+}
+
+/// A direct write that nothing stands in the way of.
+struct Entered {
+    /// The mark of its range; see [`State::begin_own`].
+    fetch: u64,
+    /// Copies of what it writes were dropped from the SSDs' index.
+    copies: bool,
+    /// Blocks of which no copy can be read, and which it overwrites whole.
+    mended: Vec<u64>,
+    /// How many syncs of the file have failed so far.
+    failed: u64,
 }
 
 impl Engine {
@@ -34,7 +48,8 @@ impl Engine {
     pub async fn begin_direct(&self, object: &Arc<Object>, offset: u64, len: u64) -> Result<Direct> {
         let range = blocks(offset, len);
         loop {
-            if let Some((fetch, copies, mended)) = self.enter_direct(object, &range, offset..offset + len)? {
+            if let Some(entered) = self.enter_direct(object, &range, offset..offset + len)? {
+                let Entered { fetch, copies, mended, failed } = entered;
                 let frame = if copies { self.void_around(object, &range, &mended).await } else { Ok(0) };
                 let frame = match frame {
                     Ok(frame) => self.disown_copies(object, &mended).await.map(|()| frame),
@@ -42,7 +57,7 @@ impl Engine {
                 };
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
                 let asked = self.ask(&object.lane);
-                return Ok(Direct { range, frame, fetch, mended, asked, synced: false });
+                return Ok(Direct { range, frame, fetch, mended, asked, synced: false, failed });
             }
             self.hurry(object);
             let ready = || {
@@ -53,14 +68,13 @@ impl Engine {
         }
     }
 
-    /// Enters a direct write of `bytes` if nothing stands in the way; returns its mark, whether copies of what it writes
-    /// were dropped from the SSDs' index, and the damaged blocks that it mends.
+    /// Enters a direct write of `bytes` if nothing stands in the way.
     fn enter_direct(
         &self,
         object: &Object,
         range: &Range<u64>,
         bytes: Range<u64>,
-    ) -> Result<Option<(u64, bool, Vec<u64>)>> {
+    ) -> Result<Option<Entered>> {
         let mut state = object.lock();
         if state.gone {
             return Err(Error::Backing(BackingError::Gone));
@@ -86,7 +100,7 @@ impl Engine {
         let copies = copies && !crate::plant::active("direct writes void nothing");
         // What others write directly at the same time makes this one's contents doubtful.
         let fetch = state.begin_own(range.clone());
-        Ok(Some((fetch, copies, mended)))
+        Ok(Some(Entered { fetch, copies, mended, failed: state.syncs.failed() }))
     }
 
     /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached;
@@ -95,7 +109,8 @@ impl Engine {
     /// Returns the frame that has to be durable before the write is acknowledged.
     ///
     /// # Errors
-    /// No cache device is left.
+    /// No cache device is left; or the write went over blocks of which no copy can be read, and it is not sure that the backing
+    /// store has the new contents.
     pub async fn end_direct(
         &self,
         object: &Arc<Object>,
@@ -104,13 +119,13 @@ impl Engine {
         size: u64,
         now: Time,
     ) -> Result<Seq> {
-        let Direct { range, mut frame, fetch, mended, asked, synced } = direct;
+        let Direct { range, mut frame, fetch, mended, asked, synced, failed } = direct;
         self.answered(&object.lane, asked);
         if !synced {
             object.lock().volatile.wrote(range.clone());
         }
         if written.is_some() && !mended.is_empty() {
-            match self.mend(object, mended).await {
+            match self.mend(object, mended, failed).await {
                 Ok(mended) => frame = frame.max(mended),
                 Err(error) => {
                     self.leave(object, fetch);
@@ -132,9 +147,9 @@ impl Engine {
     }
 
     /// The backing store was given whole blocks of which no copy can be read: once it has them durably, those copies do
-    /// not count. Returns the frame that says so.
-    async fn mend(&self, object: &Arc<Object>, mended: Vec<u64>) -> Result<Seq> {
-        let failed = object.lock().syncs.failed();
+    /// not count. `failed`: how many syncs of the file had failed before that. A sync that failed since may have dropped the
+    /// new contents, and the next one says nothing of it. Returns the frame that says so.
+    async fn mend(&self, object: &Arc<Object>, mended: Vec<u64>, failed: u64) -> Result<Seq> {
         self.sync_file(Unsynced { object, failed }).await?;
         let record = |object, block, count| Record::Invalidate { object, block, count };
         let mut last = 0;
@@ -298,7 +313,7 @@ impl Engine {
         let mut direct = self.begin_direct(object, offset, data.len() as u64).await?;
         let buffer = Arc::new(Buffer::from_bytes(data));
         let backing = &self.env.backing;
-        let failed = object.lock().syncs.failed();
+        let failed = direct.failed;
         let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
         if result.is_ok() {
             result = self.sync_file(Unsynced { object, failed }).await;

@@ -30,4 +30,6 @@ forebay_plant::plants![
     "lone legs are taken for mirrored",
     "a device leaves with what only it and another have",
     "two write frames at once",
+    ; in scenarios:
+    "a failed sync counts for its caller only",
 ];

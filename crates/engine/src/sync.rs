@@ -81,6 +81,9 @@ impl Engine {
     /// One that began before this one ended may have failed before it, and have dropped what this one was to make durable.
     async fn none_failed(&self, file: &Unsynced<'_>, last: u64) -> BackingResult<()> {
         let Unsynced { object, failed } = file;
+        if plant::active("a failed sync counts for its caller only") {
+            return Ok(());
+        }
         let ended = || object.lock().syncs.under_way.iter().all(|other| *other > last);
         object.changed.until(|| ended().then_some(())).await;
         if object.lock().syncs.failed == *failed { Ok(()) } else { Err(BackingError::Io(5)) }

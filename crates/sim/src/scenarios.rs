@@ -19,11 +19,14 @@ mod gone;
 mod late;
 mod memory;
 mod notes;
+#[cfg(feature = "plant")]
+mod planted;
 mod pressure;
 mod removal;
 mod repair;
 mod stale;
 mod stop;
+mod syncs;
 mod unsynced;
 mod volumes;
 mod waiting;

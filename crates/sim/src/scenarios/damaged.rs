@@ -12,7 +12,7 @@ use crate::disk::Disk;
 use crate::world::World;
 
 /// Every copy of a block of file 1 rots.
-fn lose_block(world: &World, engine: &Arc<Engine>, block: u64) {
+pub(super) fn lose_block(world: &World, engine: &Arc<Engine>, block: u64) {
     let mut contents = vec![0; 4096];
     let object = world.shared.objects.lock().object(1).unwrap();
     let theirs = engine.clone();

@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    pub(super) fn check_backing(&self) -> Result<(), String> {
+    pub(crate) fn check_backing(&self) -> Result<(), String> {
         if !self.damaged {
             self.check_objects(|shared, key| shared.store.durable(key));
         }
