@@ -8,16 +8,17 @@
 //! Entries are found by address, transaction, user and a checksum of the whole call, whatever the connection: a client
 //! retransmits on a new one. Programs of one host, and hosts behind one address, may give different requests the same
 //! transaction number. The checksum tells their requests apart: one of them must not get the other's reply in place of
-//! its own change. Two requests that are the same to the byte cannot be told apart; so replies also expire ([`LIFETIME`]).
+//! its own change. Two requests that are equal to the byte cannot be told apart. So a reply goes when the last connection
+//! that asked for it is closed by a client that has received it ([`ReplyCache::gone`]), and expires otherwise ([`LIFETIME`]).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_lock::Mutex;
-use forebay_rpc::Ticket;
+use forebay_rpc::{Replies, Ticket};
 use forebay_wire::rpc::{Auth, AuthSys};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -90,6 +91,47 @@ pub(crate) type Waiting = SmallVec<[Ticket; 1]>;
 /// More connections than this asking for the same reply: the rest get none.
 const MAX_WAITING: usize = 4;
 
+/// More connections than this having asked for one reply: it is kept until it expires.
+const MAX_ASKERS: usize = 4;
+
+/// The connections that asked for a reply and are still there, by [`Peer::id`](forebay_rpc::Peer::id).
+#[derive(Default)]
+struct Askers {
+    open: SmallVec<[u64; 2]>,
+    /// There were too many to name.
+    more: bool,
+}
+
+impl Askers {
+    fn one(connection: u64) -> Self {
+        Askers { open: SmallVec::from_slice(&[connection]), more: false }
+    }
+
+    fn add(&mut self, connection: u64) {
+        if self.open.contains(&connection) {
+            return;
+        }
+        if self.open.len() < MAX_ASKERS {
+            self.open.push(connection);
+        } else {
+            self.more = true;
+        }
+    }
+
+    /// Takes a connection out; returns whether it was the last one.
+    fn remove(&mut self, connection: u64) -> bool {
+        let Some(at) = self.open.iter().position(|open| *open == connection) else { return false };
+        self.open.swap_remove(at);
+        self.open.is_empty() && !self.more
+    }
+}
+
+/// One request.
+struct Entry {
+    askers: Askers,
+    state: State,
+}
+
 enum State {
     /// Being worked on.
     Running(Waiting),
@@ -106,11 +148,29 @@ struct Kept {
 
 #[derive(Default)]
 struct ClientQueue {
-    states: HashMap<RequestKey, State, foldhash::fast::RandomState>,
+    entries: HashMap<RequestKey, Entry, foldhash::fast::RandomState>,
+    /// Every connection that is among the askers of an entry, and some that were.
+    askers: HashSet<u64, foldhash::fast::RandomState>,
+    /// The connection that asked last: its next request need not look it up.
+    last_asker: Option<u64>,
     /// Answered requests, oldest first.
     order: VecDeque<Kept>,
     bytes: usize,
     last_use: u64,
+}
+
+impl ClientQueue {
+    /// Notes that a connection asks.
+    fn note(&mut self, asker: u64) {
+        if self.last_asker.replace(asker) == Some(asker) {
+            return;
+        }
+        // A worker may get to the request of a connection that is gone; nobody takes that one out.
+        if self.askers.len() > 2 * self.entries.len() + 16 {
+            self.askers = self.entries.values().flat_map(|entry| entry.askers.open.iter().copied()).collect();
+        }
+        self.askers.insert(asker);
+    }
 }
 
 #[derive(Default)]
@@ -160,19 +220,23 @@ impl ReplyCache {
         let clock = inner.clock;
         let queue = self.queue_of(&mut inner, client, now);
         queue.last_use = clock;
-        match queue.states.get_mut(&key) {
-            None => {
-                queue.states.insert(key, State::Running(SmallVec::new()));
-                Begin::Execute(ticket)
-            }
-            Some(State::Running(waiting)) => {
+        let asker = ticket.peer().id;
+        queue.note(asker);
+        let Some(Entry { askers, state }) = queue.entries.get_mut(&key) else {
+            let (askers, state) = (Askers::one(asker), State::Running(SmallVec::new()));
+            queue.entries.insert(key, Entry { askers, state });
+            return Begin::Execute(ticket);
+        };
+        askers.add(asker);
+        match state {
+            State::Running(waiting) => {
                 self.usage.in_progress.fetch_add(1, Ordering::Relaxed);
                 if waiting.len() < MAX_WAITING {
                     waiting.push(ticket);
                 }
                 Begin::Joined
             }
-            Some(State::Answered(reply)) => {
+            State::Answered(reply) => {
                 self.usage.hits.fetch_add(1, Ordering::Relaxed);
                 Begin::Again(ticket, reply.clone())
             }
@@ -184,7 +248,11 @@ impl ReplyCache {
         let kept: Arc<[u8]> = reply.into();
         let mut inner = self.inner.lock();
         let queue = self.queue_of(&mut inner, client, now);
-        let before = queue.states.insert(key, State::Answered(kept));
+        let entry = queue.entries.entry(key).or_insert_with(|| {
+            let (askers, state) = (Askers::default(), State::Running(SmallVec::new()));
+            Entry { askers, state }
+        });
+        let before = std::mem::replace(&mut entry.state, State::Answered(kept));
         queue.order.push_back(Kept { key, since: now });
         queue.bytes += reply.len();
         self.usage.entries.fetch_add(1, Ordering::Relaxed);
@@ -200,8 +268,39 @@ impl ReplyCache {
             }
         }
         match before {
-            Some(State::Running(waiting)) => waiting,
-            _ => SmallVec::new(),
+            State::Running(waiting) => waiting,
+            State::Answered(_) => SmallVec::new(),
+        }
+    }
+
+    /// A connection of `client` is gone. With [`Replies::Received`] it takes along each reply that no other connection
+    /// asked for: a client that has its replies does not ask for them again.
+    pub(crate) fn gone(&self, client: IpAddr, connection: u64, replies: Replies) {
+        let mut inner = self.inner.lock();
+        let Some(queue) = inner.clients.get_mut(&client) else { return };
+        // Most connections change nothing, and there may be thousands of entries to look at.
+        if !queue.askers.remove(&connection) {
+            return;
+        }
+        queue.last_asker = queue.last_asker.filter(|last| *last != connection);
+        let ClientQueue { entries, order, bytes, .. } = queue;
+        let (mut dropped, mut freed) = (0, 0);
+        entries.retain(|_, entry| {
+            let last = entry.askers.remove(connection);
+            match &entry.state {
+                State::Answered(reply) if last && replies == Replies::Received => {
+                    dropped += 1;
+                    freed += reply.len();
+                    false
+                }
+                _ => true,
+            }
+        });
+        if dropped > 0 {
+            order.retain(|kept| entries.contains_key(&kept.key));
+            *bytes -= freed;
+            self.usage.entries.fetch_sub(dropped, Ordering::Relaxed);
+            self.usage.bytes.fetch_sub(freed, Ordering::Relaxed);
         }
     }
 
@@ -209,8 +308,8 @@ impl ReplyCache {
     /// that wait for its reply.
     pub(crate) fn abandon(&self, client: IpAddr, key: RequestKey) -> Waiting {
         let mut inner = self.inner.lock();
-        match inner.clients.get_mut(&client).and_then(|queue| queue.states.remove(&key)) {
-            Some(State::Running(waiting)) => waiting,
+        match inner.clients.get_mut(&client).and_then(|queue| queue.entries.remove(&key)) {
+            Some(Entry { state: State::Running(waiting), .. }) => waiting,
             _ => SmallVec::new(),
         }
     }
@@ -226,7 +325,7 @@ impl ReplyCache {
         for _ in 0..64 {
             self.drop_oldest(queue);
         }
-        if queue.states.is_empty() {
+        if queue.entries.is_empty() {
             inner.clients.remove(&address);
         }
         true
@@ -238,7 +337,7 @@ impl ReplyCache {
             inner.swept = Some(now);
             inner.clients.retain(|_, queue| {
                 self.expire(queue, now);
-                !queue.states.is_empty()
+                !queue.entries.is_empty()
             });
         }
         let queue = inner.clients.entry(client).or_default();
@@ -255,7 +354,7 @@ impl ReplyCache {
 
     fn drop_oldest(&self, queue: &mut ClientQueue) {
         if let Some(Kept { key, .. }) = queue.order.pop_front()
-            && let Some(State::Answered(reply)) = queue.states.remove(&key)
+            && let Some(Entry { state: State::Answered(reply), .. }) = queue.entries.remove(&key)
         {
             queue.bytes -= reply.len();
             self.usage.entries.fetch_sub(1, Ordering::Relaxed);
@@ -265,66 +364,4 @@ impl ReplyCache {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
-    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 8));
-
-    fn cache() -> ReplyCache {
-        ReplyCache::new(CacheLimits { entries: 1000, bytes: 1 << 20 })
-    }
-
-    fn key(xid: u32) -> RequestKey {
-        RequestKey { xid, procedure: 8, user: None, hash: 7 }
-    }
-
-    impl ReplyCache {
-        fn has(&self, client: IpAddr, xid: u32, now: Instant) -> bool {
-            self.queue_of(&mut self.inner.lock(), client, now).states.contains_key(&key(xid))
-        }
-    }
-
-    #[test]
-    fn every_byte_of_a_call_counts_and_of_a_large_write_its_ends_and_its_length() {
-        for len in [1, 600, HASHED] {
-            let args = vec![7; len];
-            let differs = |at: usize| {
-                let mut other = args.clone();
-                other[at] ^= 1;
-                hash(&other, 1) != hash(&args, 1)
-            };
-            assert!([0, len / 2, len - 1].into_iter().all(differs), "{len}");
-            assert_ne!(hash(&args, 1), hash(&args, 2));
-        }
-        let large = vec![7; HASHED * 4];
-        for at in [0, HASHED / 2 - 1, HASHED * 4 - HASHED / 2, HASHED * 4 - 1] {
-            let mut other = large.clone();
-            other[at] ^= 1;
-            assert_ne!(hash(&other, 1), hash(&large, 1), "{at}");
-        }
-        assert_ne!(hash(&large[1..], 1), hash(&large, 1));
-    }
-
-    #[test]
-    fn a_reply_is_kept_for_its_lifetime_and_no_longer() {
-        let (cache, begun) = (cache(), Instant::now());
-        let later = begun + LIFETIME / 2;
-        cache.end(CLIENT, key(1), b"first", begun);
-        cache.end(CLIENT, key(2), b"second", later);
-        assert!(cache.has(CLIENT, 1, begun + LIFETIME));
-        let expired = begun + LIFETIME + Duration::from_millis(1);
-        assert_eq!([1, 2].map(|xid| cache.has(CLIENT, xid, expired)), [false, true]);
-        assert_eq!(cache.usage.entries.load(Ordering::Relaxed), 1);
-        assert_eq!(cache.usage.bytes.load(Ordering::Relaxed), b"second".len());
-    }
-
-    #[test]
-    fn replies_of_a_client_that_asks_for_nothing_expire_too() {
-        let (cache, begun) = (cache(), Instant::now());
-        cache.end(CLIENT, key(1), b"reply", begun);
-        cache.end(OTHER, key(1), b"reply", begun + LIFETIME + SWEEP);
-        assert_eq!(cache.usage.entries.load(Ordering::Relaxed), 1);
-        assert_eq!(cache.inner.lock().clients.len(), 1);
-    }
-}
+mod tests;

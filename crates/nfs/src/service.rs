@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forebay_disk::tasks;
-use forebay_rpc::{CloseReason, Message, Outcome, Peer, Record, Reply, Service, Ticket, Workers};
+use forebay_rpc::{CloseReason, Message, Outcome, Peer, Record, Replies, Reply, Service, Ticket, Workers};
 use forebay_vfs::{Export, Target, Vfs, Wait};
 use forebay_wire::mount3;
 use forebay_wire::nfs3::{FileHandle, Nfsstat3, Procedure};
@@ -15,7 +15,7 @@ use forebay_wire::rpc::{ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::Encode;
 
 use crate::answer::Answer;
-use crate::caller::{self, Caller};
+use crate::caller::{self, Caller, client_address};
 use crate::clients::{ClientStats, Clients};
 use crate::dispatch::{Call, Route, Stop, failure, route, success};
 use crate::groups::Groups;
@@ -190,7 +190,8 @@ impl Service for Nfs {
         true
     }
 
-    fn disconnected(&self, peer: &Peer) {
+    fn disconnected(&self, peer: &Peer, replies: Replies) {
+        self.shared.cache.gone(client_address(peer), peer.id, replies);
         self.shared.clients.disconnected(peer.addr.ip());
     }
 

@@ -93,6 +93,8 @@ pub(crate) struct Conn {
     pub(crate) queued: bool,
     /// Closed for this reason as soon as everything in flight is answered and sent.
     pub(crate) closing: Option<CloseReason>,
+    /// The peer has closed the connection and has every reply.
+    pub(crate) received: bool,
     /// The last record was large; the next is probably too.
     large: bool,
     starved: bool,
@@ -120,6 +122,7 @@ impl Conn {
             ended: false,
             queued: false,
             closing: None,
+            received: false,
             large: false,
             starved: false,
             out_bytes: 0,
@@ -170,6 +173,8 @@ impl Conn {
             if !drained(&*self.link) {
                 return Ok(Turn::Wait);
             }
+            self.received =
+                reason == CloseReason::PeerClosed && !self.assembler.partial() && self.link.received();
             self.discard(io);
             return Err(reason);
         }

@@ -18,7 +18,7 @@ use crate::addresses::Seat;
 use crate::conn::{Conn, Io, Turn};
 use crate::home::Post;
 use crate::link::Link;
-use crate::service::{Peer, Service, batch};
+use crate::service::{Peer, Replies, Service, batch};
 use crate::slab::Slab;
 use crate::spinner::Spinner;
 use crate::stats::CloseReason;
@@ -222,11 +222,12 @@ impl<S: Service> EventLoop<S> {
         let link = &conn.link;
         let _ = epoll::delete(&self.epoll, link.fd());
         link.close();
+        let replies = if conn.received { Replies::Received } else { Replies::Unsure };
+        self.io.service.disconnected(link.peer(), replies);
         self.io.home.load.fetch_sub(1, Relaxed);
         self.io.home.stats.connections.fetch_sub(1, Relaxed);
         log_close(link.peer(), reason);
         self.io.home.stats.closed[reason as usize].fetch_add(1, Relaxed);
-        self.io.service.disconnected(link.peer());
     }
 
     fn close_all(&mut self) {

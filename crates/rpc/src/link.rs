@@ -1,12 +1,15 @@
 //! The part of a connection that event loop and tickets share: its socket, its output, what is in flight.
 
 use std::collections::VecDeque;
+use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use forebay_lock::Mutex;
 use rustix::io::Errno;
+use rustix::ioctl::{Getter, Opcode, ioctl};
+use rustix::net::sockopt::socket_error;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::chunk::{Chunk, send_front};
@@ -60,6 +63,12 @@ impl Link {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
+    /// Whether the peer's host has acknowledged everything that was sent, and the connection was not reset. For a connection
+    /// of which the peer has closed its side, once everything is answered and sent.
+    pub(crate) fn received(&self) -> bool {
+        matches!(socket_error(&self.fd), Ok(Ok(()))) && unacknowledged(self.fd()) == Ok(0)
+    }
+
     /// Bytes of deferred records not answered yet.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
@@ -92,6 +101,12 @@ impl Link {
             self.home.post(Post::Resume(self.token));
         }
     }
+}
+
+/// Returns how many bytes the socket has been given that its peer has not acknowledged.
+fn unacknowledged(fd: BorrowedFd<'_>) -> rustix::io::Result<c_int> {
+    // SAFETY: SIOCOUTQ (which has the number of TIOCOUTQ) takes the address of an int and sets it.
+    unsafe { ioctl(fd, Getter::<{ libc::TIOCOUTQ as Opcode }, c_int>::new()) }
 }
 
 impl Wire for Link {

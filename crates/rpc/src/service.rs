@@ -38,8 +38,8 @@ pub trait Service: Send + Sync + 'static {
 
     /// A connection that [`connected`](Self::connected) accepted is gone. Tickets of it may still be held; what
     /// they send is dropped.
-    fn disconnected(&self, peer: &Peer) {
-        let _ = peer;
+    fn disconnected(&self, peer: &Peer, replies: Replies) {
+        let _ = (peer, replies);
     }
 
     /// Called first on each event-loop thread. What the service has going on there of its own gets a
@@ -67,6 +67,15 @@ pub enum Outcome {
     Deferred,
     /// Close the connection without an answer to this record; earlier replies are sent if the socket takes them.
     Close,
+}
+
+/// Whether the peer of a connection that is gone has the replies that were sent on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replies {
+    /// The peer closed the connection when every request was answered, and its host has acknowledged every byte.
+    Received,
+    /// The connection ended in any other way: a client may send its requests again.
+    Unsure,
 }
 
 /// The other end of a connection.

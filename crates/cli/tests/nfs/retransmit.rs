@@ -206,6 +206,80 @@ fn a_retransmission_of_what_is_under_way_waits_for_it() {
     }
 }
 
+/// How a connection ends whose CREATE was answered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// The client has read the reply and closes.
+    InOrder,
+    /// The client resets the connection.
+    Reset,
+    /// The client closes without reading the reply.
+    Unread,
+    /// The client gives up in the middle of another record.
+    CutOff,
+}
+
+/// Sends a guarded CREATE, ends the connection, removes the file, and sends the same bytes on a new connection. Returns
+/// whether the call was executed again.
+fn executed_after(end: End) -> bool {
+    let server = Serve::new().start();
+    let mut other = server.connect();
+    let root = other.root();
+    let mut c = server.connect();
+    let args = CreateArgs { target: name(&root, b"f"), how: CreateHow::Guarded(mode(0o644)) };
+    let record = call(&mut c, Procedure::Create, &args);
+    c.send(&record);
+    if end == End::Unread {
+        c.wait_for_reply();
+    } else {
+        assert_eq!(status_of(&c.receive().unwrap()), Nfsstat3::Ok);
+    }
+    match end {
+        End::InOrder | End::Unread => {}
+        End::Reset => c.reset_at_close(),
+        End::CutOff => c.send_raw(&[0x80, 0, 0, 100, 1, 2, 3]),
+    }
+    drop(c);
+    wait_for(|| server.status()["connections"] == 1);
+    other.remove(&root, b"f").unwrap();
+    assert_eq!(status_of(&server.connect().exchange(&record)), Nfsstat3::Ok);
+    other.lookup(&root, b"f").is_ok()
+}
+
+/// A client that closes its connection in order has its replies: an equal call is another program's, which got "done" for a
+/// file that was not there.
+#[test]
+fn an_equal_call_is_executed_once_the_first_client_has_closed_its_connection() {
+    assert!(executed_after(End::InOrder), "the reply of another program");
+}
+
+/// A connection that ends otherwise may have lost the reply: its client asks again on another one.
+#[test]
+fn replies_outlive_a_connection_that_does_not_end_in_order() {
+    for end in [End::Reset, End::Unread, End::CutOff] {
+        assert!(!executed_after(end), "{end:?}: executed twice");
+    }
+}
+
+/// Two connections asked for one reply: it is kept as long as either may ask again.
+#[test]
+fn a_reply_goes_with_the_last_connection_that_asked_for_it() {
+    let server = Serve::new().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let args = MkdirArgs { target: name(&root, b"d"), attributes: mode(0o755) };
+    let record = call(&mut c, Procedure::Mkdir, &args);
+    let first = c.exchange(&record);
+    let mut second = server.connect();
+    assert_eq!(second.exchange(&record), first);
+    drop(second);
+    wait_for(|| server.status()["connections"] == 1);
+    assert_eq!(server.status()["reply_cache"]["entries"], 1);
+    assert_eq!(c.exchange(&record), first);
+    drop(c);
+    wait_for(|| server.status()["reply_cache"]["entries"] == 0);
+}
+
 #[test]
 fn many_changes_of_others_do_not_push_a_reply_out() {
     let server = Serve::new().start();

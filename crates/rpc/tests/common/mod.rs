@@ -12,8 +12,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use forebay_rpc::{
-    CloseReason, Config, Message, Outcome, Peer, Record, Reply, Running, Server, Service, Stats, Ticket,
-    Workers,
+    CloseReason, Config, Message, Outcome, Peer, Record, Replies, Reply, Running, Server, Service, Stats,
+    Ticket, Workers,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketType};
@@ -191,7 +191,7 @@ impl Service for Echo {
         true
     }
 
-    fn disconnected(&self, _: &Peer) {
+    fn disconnected(&self, _: &Peer, _: Replies) {
         self.disconnected.fetch_add(1, SeqCst);
     }
 }

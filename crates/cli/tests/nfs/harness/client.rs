@@ -112,6 +112,16 @@ impl Client {
         }
     }
 
+    /// Waits until a reply can be received, and leaves it there.
+    pub(crate) fn wait_for_reply(&self) {
+        assert_eq!(self.stream.peek(&mut [0]).expect("no answer came"), 1);
+    }
+
+    /// Has the connection reset instead of closed once it is dropped.
+    pub(crate) fn reset_at_close(&self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
+    }
+
     /// Sends a record and receives one.
     pub(crate) fn exchange(&mut self, record: &[u8]) -> Vec<u8> {
         self.send(record);
