@@ -1,7 +1,7 @@
 //! Accounts: what is dirty of many objects together, of those of one owner say.
 
+use forebay_lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buffer::BLOCK;
 use crate::object::Object;

@@ -1,7 +1,7 @@
 //! One batch of destaging: gathered, written, synced, and only then clean.
 
+use forebay_lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::Error;

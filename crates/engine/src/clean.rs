@@ -3,9 +3,9 @@
 //! A clean segment has no frames: its records are in the footer, written when it is full. What a crash loses with it is
 //! in the backing store.
 
+use forebay_lock::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::smallvec;
 

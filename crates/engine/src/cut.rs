@@ -15,6 +15,7 @@ use crate::io::{BackingError, BackingResult, Time};
 use crate::leaf::{Page, SegmentId};
 use crate::log::Whose;
 use crate::object::{Busy, Object, State};
+use crate::plant::threads;
 use crate::{Error, Result, Seq};
 
 impl Engine {
@@ -113,10 +114,12 @@ impl Engine {
         let facts = Facts { key: object.key.clone(), size, mtime };
         // Locked from before the record is there until the index knows of it: what is moved within the log meanwhile
         // would be behind the record, and come back with it at recovery; and so would the size.
-        let mut state = object.lock();
+        let late = threads::active("a cut is in the log before its object is locked");
+        let locked = (!late).then(|| object.lock());
         // Both in one frame: the record must not be seen without the rewritten block.
         let appended = self.log.append_cut(Whose::New, object, &facts, size, last, &self.segments)?;
         let Some((appended, placed)) = appended else { return Ok(None) };
+        let mut state = locked.unwrap_or_else(|| object.lock());
         state.truncating = Some(appended.segment);
         (state.size, state.mtime, state.logged) = (size, mtime, true);
         state.last_frame = appended.seq;

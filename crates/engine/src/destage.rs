@@ -5,7 +5,7 @@
 //! clean only once the backing store's sync has succeeded; after a failure it is written again from the log, never
 //! only synced again (Rebello et al., ATC'20).
 
-use std::sync::atomic::Ordering;
+use forebay_lock::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

@@ -10,9 +10,9 @@
 //! operation until it ends, and the pool does not use the device any more. It can be added again only once it is closed,
 //! which is when nothing is under way on it.
 
+use forebay_lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
 use crate::buffer::{BLOCK, Buffer, Slice};

@@ -1,6 +1,6 @@
 //! Reading and writing slots on the devices, and what happens when one fails.
 
-use std::sync::atomic::Ordering;
+use forebay_lock::atomic::Ordering;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;

@@ -4,8 +4,8 @@
 //! and hands back at recovery what it finds in the log: every durable note that was not let go, in order, each once;
 //! and before those perhaps some that were let go already.
 
+use forebay_lock::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::buffer::BLOCK;

@@ -1,8 +1,8 @@
 //! All objects the cache knows, by key.
 
+use forebay_lock::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::FixedState;
 use xxhash_rust::xxh3::xxh3_64;

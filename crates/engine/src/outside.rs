@@ -1,7 +1,7 @@
 //! What others do to an object of the backing store, behind the cache's back.
 
+use forebay_lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Result;
 use crate::engine::Engine;

@@ -4,7 +4,7 @@
 //! segment. So a writer takes a *ticket*, and tickets are granted at a steady rate: the mean rate at which room comes back,
 //! plus a share of the room that is left. Writers go on in the order of their tickets, and nobody waits for a lump.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use forebay_lock::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::Engine;

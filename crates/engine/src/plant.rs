@@ -33,3 +33,34 @@ forebay_plant::plants![
     ; in scenarios:
     "a failed sync counts for its caller only",
 ];
+
+/// Bugs between two threads: worlds run one task at a time and cannot meet them. `crates/threads` does.
+pub mod threads {
+    use forebay_lock::MutexGuard;
+
+    use crate::object::{Object, State};
+
+    forebay_plant::plants![
+        "facts are taken before the wait for room",
+        "a repair does not ask whether its place is still a leg",
+        "a place is used again before its repair has ended",
+        "a cut is in the log before its object is locked",
+        "a write is in the log before the index knows of it",
+        "a fetch ends before its contents are in memory",
+        "a frame is durable before it is waited for",
+        "a change comes between the look and the wait",
+    ];
+
+    /// Unlocks an object for a moment where `bug` is planted.
+    pub(crate) fn gap<'a>(
+        bug: &'static str,
+        object: &'a Object,
+        state: MutexGuard<'a, State>,
+    ) -> MutexGuard<'a, State> {
+        if !active(bug) {
+            return state;
+        }
+        drop(state);
+        object.lock()
+    }
+}

@@ -1,7 +1,7 @@
 //! The memory tier: a FIFO of blocks; what was used meanwhile goes round again (S3-FIFO's main queue, SOSP'23).
 
+use forebay_lock::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::engine::Engine;

@@ -10,6 +10,7 @@ use crate::format::{Place, bind, content_hash};
 use crate::io::{BackingError, Device as _, Durability};
 use crate::leaf::{Entry, Page, SegmentId};
 use crate::object::{Busy, Fetch, Object, Source as Origin, State, blocks};
+use crate::plant::threads;
 use crate::wait::all;
 use crate::{Error, Result};
 
@@ -242,6 +243,7 @@ impl Engine {
         for (run, result) in runs.into_iter().zip(results) {
             let cut = run.copies.is_empty() && state.is_cut(run.fetch);
             let current = state.end_fetch(run.fetch);
+            state = threads::gap("a fetch ends before its contents are in memory", object, state);
             match result {
                 // Older contents without what was cut off since: never there, if there was a write in between.
                 Ok(Some(_)) if cut => complete = complete.map(|_| false),

@@ -1,8 +1,8 @@
 //! Scrubbing: what nobody reads for long is read all the same, so that a bad copy is repaired while there is a good one.
 //! Once in a while with pauses, or at once when somebody asks for it.
 
+use forebay_lock::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::engine::Engine;

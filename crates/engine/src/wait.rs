@@ -5,6 +5,8 @@ use std::task::{Poll, Waker};
 
 use forebay_lock::Mutex;
 
+use crate::plant::threads;
+
 /// Where tasks wait until something changes.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(Mutex<Vec<Waker>>);
@@ -23,6 +25,9 @@ impl Gate {
                 return Poll::Ready(value);
             }
             self.0.lock().push(context.waker().clone());
+            if threads::active("a change comes between the look and the wait") {
+                return Poll::Pending;
+            }
             // It may have come true before the waker was there to be woken.
             ready().map_or(Poll::Pending, Poll::Ready)
         })

@@ -6,9 +6,9 @@
 //! dropped from the index since service started. While this goes on, any object may have copies that nobody knows of
 //! ([`State::may_be_copied`](crate::object::State::may_be_copied)): changes that go past the log say so in it.
 
+use forebay_lock::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 

@@ -13,6 +13,7 @@ use crate::leaf::{Entry, Page};
 use crate::log::{Placed, Whose};
 use crate::object::{Busy, Object, Source, State, blocks};
 use crate::pace::Wanted;
+use crate::plant::threads;
 use crate::service::STREAM;
 use crate::{Error, Result, Seq};
 
@@ -258,6 +259,7 @@ impl Engine {
             // Or the mode is about to change.
             return Ok(Err(Blocked::Room));
         };
+        let mut state = threads::gap("a write is in the log before the index knows of it", object, state);
         state.size = size;
         state.mtime = Some(write.now);
         state.outdate(&range);
@@ -320,8 +322,14 @@ impl Engine {
         object: &Object,
         record: Option<fn(u16, u64, u64) -> Record>,
     ) -> Result<Seq> {
+        let early = threads::active("facts are taken before the wait for room");
+        let early = early.then(|| self.facts_of(object, &object.lock()));
         loop {
-            if let Some(seq) = self.try_append(whose, object, &mut object.lock(), record, (0, 0))? {
+            let appended = match &early {
+                Some(facts) => self.log.append(whose, object, facts, record, (0, 0))?,
+                None => self.try_append(whose, object, &mut object.lock(), record, (0, 0))?,
+            };
+            if let Some(seq) = appended {
                 return Ok(seq);
             }
             self.log.until(|| self.log.has_room_for(whose, 0).then_some(())).await;

@@ -3,26 +3,35 @@
 //!
 //! These are the standard library's without its memory of panics: whoever panics under a lock ends the process, or is a
 //! test.
+//!
+//! With the feature `shuttle` the locks and atomics are those of the checker of that name, which decides at each use of one
+//! which thread runs next (decision 032). They work only while it runs. Only `crates/threads` asks for the feature.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
 
-pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(feature = "shuttle")]
+use shuttle::sync;
+#[cfg(not(feature = "shuttle"))]
+use std::sync;
+
+pub use sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};
+
+use atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Mutual exclusion.
 #[derive(Debug, Default)]
-pub struct Mutex<T>(std::sync::Mutex<T>);
+pub struct Mutex<T>(sync::Mutex<T>);
 
 /// Shared by readers, or exclusive.
 #[derive(Debug, Default)]
-pub struct RwLock<T>(std::sync::RwLock<T>);
+pub struct RwLock<T>(sync::RwLock<T>);
 
 /// Where threads wait for a state behind a [`Mutex`]. Who changes that state has the lock, and notifies while or after it
 /// has it: where nobody waits, that costs no system call.
 #[derive(Debug, Default)]
 pub struct Condvar {
-    inner: std::sync::Condvar,
+    inner: sync::Condvar,
     /// Counted under the lock, so that whoever notifies after a change knows of all who wait for it.
     waiting: AtomicUsize,
 }
@@ -30,7 +39,7 @@ pub struct Condvar {
 impl<T> Mutex<T> {
     /// An unlocked one.
     pub const fn new(value: T) -> Self {
-        Self(std::sync::Mutex::new(value))
+        Self(sync::Mutex::new(value))
     }
 
     /// Waits until nobody else has it.
@@ -57,7 +66,7 @@ impl<T> Mutex<T> {
 impl<T> RwLock<T> {
     /// An unlocked one.
     pub const fn new(value: T) -> Self {
-        Self(std::sync::RwLock::new(value))
+        Self(sync::RwLock::new(value))
     }
 
     /// Waits until nobody has it for writing. Not to be called by a thread that has it already.
@@ -79,7 +88,7 @@ impl<T> RwLock<T> {
 impl Condvar {
     /// Nobody waits.
     pub const fn new() -> Self {
-        Self { inner: std::sync::Condvar::new(), waiting: AtomicUsize::new(0) }
+        Self { inner: sync::Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
     /// Sleeps until notified, and now and then for no reason; the lock is free meanwhile.
@@ -130,7 +139,7 @@ fn at_once<G>(result: TryLockResult<G>) -> Option<G> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -41,6 +41,12 @@ pub fn plant(bug: Option<&'static str>) {
     ACTIVE.set(bug);
 }
 
+/// The bug that is planted in what this thread runs.
+#[cfg(feature = "plant")]
+pub fn planted() -> Option<&'static str> {
+    ACTIVE.get()
+}
+
 /// Whether it is planted in what this thread runs.
 #[cfg(feature = "plant")]
 pub fn is_planted(bug: &'static str) -> bool {

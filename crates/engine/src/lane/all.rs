@@ -1,7 +1,7 @@
 //! All lanes, by volume.
 
+use forebay_lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::Lane;

@@ -1,7 +1,7 @@
 //! What is wrong with a volume: it fails, or owes an answer for too long.
 
+use forebay_lock::atomic::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Lane;

@@ -8,9 +8,9 @@
 mod all;
 mod health;
 
+use forebay_lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::Error;

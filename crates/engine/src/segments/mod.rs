@@ -16,8 +16,8 @@ mod space;
 mod tests;
 mod warm;
 
+use forebay_lock::atomic::AtomicBool;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::AtomicBool;
 
 use smallvec::SmallVec;
 

@@ -4,6 +4,7 @@
 use super::{Inner, Segments, Until};
 use crate::format::Place;
 use crate::leaf::SegmentId;
+use crate::plant::threads;
 
 /// A repair under way: until it is dropped, its place is not used for anything else.
 pub(crate) struct Repairing<'a> {
@@ -25,6 +26,7 @@ impl Segments {
     pub(crate) fn begin_repair(&self, id: SegmentId, place: Place) -> Option<Repairing<'_>> {
         let mut inner = self.inner.lock();
         let is_leg = inner.table.get(&id).is_some_and(|segment| segment.legs.contains(&place));
+        let is_leg = is_leg || threads::active("a repair does not ask whether its place is still a leg");
         is_leg.then(|| {
             inner.repairs.push(place);
             Repairing { segments: self, place }
@@ -34,7 +36,7 @@ impl Segments {
 
 impl Inner {
     pub(super) fn is_repaired(&self, place: Place) -> bool {
-        self.repairs.contains(&place)
+        self.repairs.contains(&place) && !threads::active("a place is used again before its repair has ended")
     }
 
     /// A given-up leg may be used again: at once, or when its repair has ended and the next frame is durable.

@@ -1,0 +1,132 @@
+//! Runs a scenario under one order of threads after another, and looks at what is left.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_engine::Settings;
+use forebay_engine::io::Io;
+use shuttle::future::block_on;
+use shuttle::rand::Rng as _;
+use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
+
+use crate::client::Client;
+use crate::scheduler::Paces;
+use crate::world::{Snapshot, World};
+
+/// Blocks of file 1 that are looked at.
+pub const BLOCKS: u64 = 16;
+/// An order of more choices than this hangs.
+const STEPS: usize = 400_000;
+
+/// What clients do, and beside what.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// For people.
+    pub name: &'static str,
+    /// Done once, in one order: what the devices hold before the scenario.
+    pub prepare: fn(World, Client) -> Io<()>,
+    /// What happens to the devices after that.
+    pub damage: fn(&World),
+    /// Done in every order.
+    pub act: fn(World, Client) -> Io<()>,
+    /// What is chosen of the engine meanwhile.
+    pub settings: fn() -> Settings,
+    /// Either device may be lost at the end.
+    pub mirrored: bool,
+}
+
+/// An order in which something went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The order's seed.
+    pub seed: u64,
+    /// What went wrong.
+    pub message: String,
+}
+
+impl Scenario {
+    /// What the devices hold before the scenario.
+    pub fn prepared(&'static self) -> Result<Snapshot, Failure> {
+        let left = Arc::new(Mutex::new(Snapshot::default()));
+        let theirs = left.clone();
+        in_order(0, move || {
+            let world = World::blank(quiet());
+            let client = block_on(world.start()).unwrap_or_else(|error| panic!("{error}"));
+            world.hurry();
+            block_on((self.prepare)(world.clone(), client));
+            (self.damage)(&world);
+            *theirs.lock().unwrap_or_else(PoisonError::into_inner) = world.cut();
+        })?;
+        Ok(left.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Runs the scenario in the order of `seed`.
+    ///
+    /// # Errors
+    /// A client was told something that is not so, or waits for ever.
+    pub fn run(&'static self, before: &Snapshot, seed: u64) -> Result<(), Failure> {
+        let before = before.clone();
+        in_order(seed, move || self.run_here(before.clone()))
+    }
+
+    fn run_here(&self, before: Snapshot) {
+        let world = World::new(before, (self.settings)());
+        let client = block_on(world.start()).unwrap_or_else(|error| panic!("{error}"));
+        let act = world.run((self.act)(world.clone(), client.clone()));
+        let whole = shuttle::rand::thread_rng().gen_bool(0.75);
+        let mut known = None;
+        if whole {
+            block_on(act);
+            known = Some((client.file.size(), block_on(client.read(0..BLOCKS))));
+        } else {
+            // The power is cut in the middle.
+            for _ in 0..shuttle::rand::thread_rng().gen_range(0..200) {
+                shuttle::thread::yield_now();
+            }
+            drop(act);
+        }
+        let mut left = world.cut();
+        if self.mirrored {
+            // Both devices, or either one.
+            let lost = shuttle::rand::thread_rng().gen_range(0..3);
+            left.disks =
+                left.disks.into_iter().enumerate().filter(|(at, _)| *at != lost).map(|(_, d)| d).collect();
+        }
+        drop((client, world));
+        let world = World::new(left, quiet());
+        let client = block_on(world.start()).unwrap_or_else(|error| panic!("after the power cut: {error}"));
+        world.hurry();
+        let size = client.file.size();
+        let bytes = block_on(client.read(0..BLOCKS));
+        if let Some((known_size, known_bytes)) = known {
+            assert_eq!(size, known_size, "the size after the power cut is not the one before it");
+            assert!(bytes == known_bytes, "what is read after the power cut is not what was read before it");
+        }
+    }
+}
+
+/// Nothing is destaged by itself.
+pub fn quiet() -> Settings {
+    Settings { ram: 1 << 20, destage_after: std::time::Duration::from_secs(600), ..Settings::default() }
+}
+
+/// Runs `act` under the checker in one order.
+fn in_order(seed: u64, act: impl Fn() + Send + Sync + 'static) -> Result<(), Failure> {
+    let mut config = Config::new();
+    config.stack_size = 256 << 10;
+    config.failure_persistence = FailurePersistence::None;
+    config.max_steps = MaxSteps::FailAfter(STEPS);
+    config.silence_warnings = true;
+    config.ungraceful_shutdown_config.immediately_return_on_panic = true;
+    let runner = Runner::new(Paces::new(seed), config);
+    let run = catch_unwind(AssertUnwindSafe(|| runner.run(act)));
+    run.map(|_| ()).map_err(|panic| Failure { seed, message: message(panic) })
+}
+
+fn message(panic: Box<dyn Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(message) => *message,
+        Err(panic) => panic.downcast_ref::<&str>().map_or_else(String::new, |message| (*message).to_owned()),
+    }
+}

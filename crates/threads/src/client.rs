@@ -1,0 +1,105 @@
+//! A client of the engine, which calls it as a server does.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay_engine::buffer::BLOCK;
+use forebay_engine::io::Time;
+use forebay_engine::{Engine, Object, Seq, Tried, TriedRead};
+
+use crate::history::{History, contents};
+use crate::promise::promise;
+use crate::world::key;
+
+const NOW: Time = Time { sec: 1, nsec: 0 };
+
+/// Works on file 1. An operation that the power cuts short does not end.
+#[derive(Clone)]
+pub struct Client {
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// File 1.
+    pub file: Arc<Object>,
+    history: Arc<History>,
+}
+
+impl Client {
+    /// A client whose operations are noted in `history`. The backing store has `size` bytes of the file.
+    pub fn new(engine: Arc<Engine>, size: u64, history: &Arc<History>) -> Self {
+        let file = engine.object(&key(1), size);
+        Client { engine, file, history: history.clone() }
+    }
+
+    async fn durable(&self, frame: Seq) {
+        let (promise, kept) = promise();
+        self.engine.when_durable(frame, Box::new(move |result| promise.keep(result)));
+        assert_eq!(kept.await, Ok(()), "frame {frame}");
+    }
+
+    async fn put(&self, file: &Arc<Object>, blocks: Range<u64>, value: u8) {
+        let data: Vec<u8> = blocks.clone().flat_map(|block| contents(block, value)).collect();
+        let at = blocks.start * BLOCK as u64;
+        let frame = match self.engine.try_write(file, at, &data, NOW) {
+            Ok(Tried::Accepted(frame)) => Ok(frame),
+            Ok(_) => self.engine.write(file, at, &data, NOW).await,
+            Err(error) => Err(error),
+        };
+        match frame {
+            Ok(frame) => self.durable(frame).await,
+            Err(error) => panic!("the write fails: {error}"),
+        }
+    }
+
+    /// Writes blocks, FILE_SYNC.
+    pub async fn write(&self, blocks: Range<u64>, value: u8) {
+        let begun = self.history.begin(blocks.clone(), value);
+        self.put(&self.file, blocks, value).await;
+        self.history.end(begun);
+    }
+
+    /// Writes so many blocks of another file, of which nothing is checked.
+    pub async fn fill(&self, blocks: u64) {
+        let other = self.engine.object(&key(2), 0);
+        self.put(&other, 0..blocks, 1).await;
+    }
+
+    /// Cuts the file to so many blocks.
+    pub async fn cut(&self, blocks: u64) {
+        let begun = self.history.begin(blocks..u64::MAX, 0);
+        let cut = self.engine.truncate(&self.file, blocks * BLOCK as u64, NOW).await;
+        assert_eq!(cut, Ok(()));
+        self.history.end(begun);
+    }
+
+    /// Sets the file's modification time.
+    pub async fn touch(&self) {
+        assert_eq!(self.engine.set_mtime(&self.file, NOW).await, Ok(()));
+    }
+
+    /// Destages everything.
+    pub async fn flush(&self) {
+        assert_eq!(self.engine.flush().await, Ok(()));
+    }
+
+    /// Reads blocks, one by one, and checks what comes. Returns all bytes.
+    pub async fn read(&self, blocks: Range<u64>) -> Vec<u8> {
+        let mut all = Vec::new();
+        for block in blocks {
+            let since = self.history.now();
+            let at = block * BLOCK as u64;
+            let mut bytes = [0; BLOCK];
+            let read = match self.engine.try_read(&self.file, at, &mut bytes) {
+                TriedRead::Read(n) => Ok(n),
+                _ => self.engine.read(&self.file, at, &mut bytes).await,
+            };
+            if let Err(error) = read {
+                panic!("the read of block {block} fails: {error}");
+            }
+            if let Err(wrong) = self.history.saw(since, block, &bytes) {
+                panic!("{wrong}; size {}, {:?}", self.file.size(), self.engine.effective_mode());
+            }
+            all.extend(bytes);
+        }
+        all
+    }
+}

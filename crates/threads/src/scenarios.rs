@@ -1,0 +1,198 @@
+//! The scenarios. Each has a few clients on a few blocks, and one thing that the engine does beside them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::io::Io;
+use forebay_engine::{Mode, Settings};
+
+use crate::check::{Scenario, quiet};
+use crate::client::Client;
+use crate::history::contents;
+use crate::world::World;
+
+/// All of them.
+pub static SCENARIOS: &[Scenario] = &[
+    Scenario { name: "write against cut", act: write_against_cut, ..CALM },
+    Scenario { name: "write against write", act: write_against_write, ..CALM },
+    Scenario {
+        name: "write against rewrite",
+        // Recovery finds one copy only of what the log has: it is written to the log again.
+        damage: |world| world.disks[1].rot(|number, _| number > 0 && number % SEGMENT == 0),
+        act: write_against_rewrite,
+        mirrored: false,
+        ..CALM
+    },
+    Scenario {
+        name: "write against repair",
+        damage: |world| world.disks[1].rot(|_, bytes| *bytes == contents(3, 1)),
+        act: write_against_repair,
+        settings: small,
+        ..CALM
+    },
+    Scenario { name: "write against destage", act: write_against_destage, settings: busy, ..CALM },
+    Scenario { name: "write against roll", act: write_against_roll, ..CALM },
+    Scenario { name: "write past the log", act: write_past_the_log, settings: busy, ..CALM },
+];
+
+/// Blocks of a segment of a pool of two small devices; device blocks that are multiples of it are headers.
+const SEGMENT: u64 = 256;
+
+const CALM: Scenario = Scenario {
+    name: "",
+    prepare: |_, client| Box::pin(async move { client.write(0..8, 1).await }),
+    damage: |_| (),
+    act: write_against_cut,
+    settings: quiet,
+    mirrored: true,
+};
+
+/// Hardly anything stays in memory.
+fn small() -> Settings {
+    Settings { ram: 16 << 10, ..quiet() }
+}
+
+/// The same, and everything is destaged as soon as possible.
+fn busy() -> Settings {
+    Settings { destage_after: Duration::ZERO, ..small() }
+}
+
+/// Runs what each client does on a thread of its own.
+struct Clients(World, Client, Vec<Io<()>>);
+
+impl Clients {
+    fn new(world: World, client: Client) -> Self {
+        Clients(world, client, Vec::new())
+    }
+
+    fn run<F: Future<Output = ()> + Send + 'static>(mut self, act: impl FnOnce(Client) -> F) -> Self {
+        let running = self.0.run(act(self.1.clone()));
+        self.2.push(running);
+        self
+    }
+
+    async fn end(self) {
+        for running in self.2 {
+            running.await;
+        }
+    }
+}
+
+fn write_against_cut(world: World, client: Client) -> Io<()> {
+    let clients = Clients::new(world, client)
+        .run(|client| async move { client.cut(4).await })
+        .run(|client| async move {
+            client.write(3..5, 2).await;
+            client.write(6..7, 3).await;
+        })
+        .run(|client| async move { client.write(9..10, 4).await })
+        .run(|client| async move { drop(client.read(2..10).await) });
+    Box::pin(clients.end())
+}
+
+fn write_against_write(world: World, client: Client) -> Io<()> {
+    let clients = Clients::new(world, client)
+        .run(|client| async move {
+            client.write(3..5, 2).await;
+            client.write(4..5, 3).await;
+        })
+        .run(|client| async move {
+            client.write(4..6, 4).await;
+            client.touch().await;
+        })
+        .run(|client| async move { client.write(3..9, 5).await })
+        .run(|client| async move { drop(client.read(3..6).await) });
+    Box::pin(clients.end())
+}
+
+fn write_against_rewrite(world: World, client: Client) -> Io<()> {
+    let clients = Clients::new(world, client)
+        .run(|client| async move { client.cut(3).await })
+        .run(|client| async move {
+            client.write(1..2, 2).await;
+            client.write(6..7, 3).await;
+        })
+        .run(|client| async move { drop(client.read(0..8).await) });
+    Box::pin(clients.end())
+}
+
+/// A bad copy is read and repaired, while its segment leaves the log and its place is used again.
+fn write_against_repair(world: World, client: Client) -> Io<()> {
+    let clients = Clients::new(world, client)
+        .run(|client| async move {
+            client.engine.start_scrub();
+            drop(client.read(0..8).await);
+        })
+        .run(|client| async move {
+            client.flush().await;
+            for value in 2..6 {
+                client.fill(64).await;
+                client.write(0..8, value).await;
+            }
+        });
+    Box::pin(clients.end())
+}
+
+fn write_against_destage(world: World, client: Client) -> Io<()> {
+    let clients = Clients::new(world, client)
+        .run(|client| async move {
+            for value in 2..5 {
+                client.write(2..5, value).await;
+            }
+        })
+        .run(|client| async move {
+            client.write(4..9, 5).await;
+            client.write(4..5, 6).await;
+        })
+        .run(|client| async move { client.flush().await })
+        .run(|client| async move {
+            for _ in 0..3 {
+                client.read(1..8).await;
+            }
+        });
+    Box::pin(clients.end())
+}
+
+/// Records about the file wait for the next segment of the log while writes make the file longer.
+fn write_against_roll(world: World, client: Client) -> Io<()> {
+    let clients = Clients::new(world, client)
+        .run(|client| async move {
+            for _ in 0..4 {
+                client.fill(60).await;
+            }
+        })
+        .run(|client| async move {
+            for block in 8..12 {
+                client.write(block..block + 1, 2).await;
+            }
+        })
+        .run(|client| async move {
+            for _ in 0..4 {
+                client.touch().await;
+            }
+        });
+    Box::pin(clients.end())
+}
+
+/// The mode changes: some writes go past the log while others are in it.
+fn write_past_the_log(world: World, client: Client) -> Io<()> {
+    let engine = Arc::clone(&client.engine);
+    let clients = Clients::new(world, client)
+        .run(|client| async move {
+            engine.set_mode(Mode::WriteThrough);
+            client.write(2..4, 2).await;
+            client.write(9..10, 3).await;
+            engine.set_mode(Mode::WriteBack);
+            client.write(3..5, 4).await;
+        })
+        .run(|client| async move {
+            client.write(3..4, 5).await;
+            client.write(10..11, 6).await;
+        })
+        .run(|client| async move {
+            for _ in 0..2 {
+                client.read(1..8).await;
+            }
+        });
+    Box::pin(clients.end())
+}

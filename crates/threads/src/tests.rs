@@ -1,0 +1,67 @@
+//! Each scenario in many orders, and planted bugs that each has to meet.
+#![cfg(feature = "shuttle")]
+
+use crate::check::{Failure, Scenario};
+use crate::scenarios::SCENARIOS;
+
+fn scenario(name: &str) -> &'static Scenario {
+    SCENARIOS.iter().find(|scenario| scenario.name == name).unwrap()
+}
+
+/// The first of so many orders in which something goes wrong.
+fn first_failure(name: &str, orders: u64) -> Option<Failure> {
+    let scenario = scenario(name);
+    let planted = forebay_plant::planted();
+    forebay_plant::plant(None);
+    let before = scenario.prepared().unwrap();
+    forebay_plant::plant(planted);
+    let orders = match std::env::var("FOREBAY_ORDER") {
+        Ok(order) => order.parse().map(|order| order..order + 1).unwrap(),
+        Err(_) => 0..orders,
+    };
+    orders.into_iter().find_map(|seed| scenario.run(&before, seed).err())
+}
+
+fn holds(name: &str, orders: u64) {
+    let failure = first_failure(name, orders);
+    assert_eq!(failure, None, "FOREBAY_ORDER={} repeats it", failure.as_ref().map_or(0, |f| f.seed));
+}
+
+/// `bug` is met in one of so many orders.
+fn finds(bug: &'static str, name: &str, orders: u64) {
+    forebay_plant::plant(Some(bug));
+    let failure = first_failure(name, orders);
+    forebay_plant::plant(None);
+    eprintln!("{bug}: {failure:?}");
+    assert!(failure.is_some(), "{bug}: not found in {orders} orders of {name}");
+}
+
+#[test]
+fn a_write_against_a_cut() {
+    holds("write against cut", 200);
+}
+
+#[test]
+fn a_write_against_a_write() {
+    holds("write against write", 100);
+    finds("a write is in the log before the index knows of it", "write against write", 100);
+}
+
+/// For a person: in how many orders each bug shows in each scenario.
+#[test]
+#[ignore = "a table for a person"]
+fn table() {
+    let orders = std::env::var("ORDERS").map_or(100, |orders| orders.parse().unwrap());
+    let only = std::env::var("BUG").unwrap_or_default();
+    for scenario in SCENARIOS {
+        let before = scenario.prepared().unwrap();
+        for bug in forebay_engine::plant::threads::PLANTS.iter().filter(|bug| bug.contains(&only)) {
+            let begun = std::time::Instant::now();
+            forebay_plant::plant(Some(bug));
+            let failures: Vec<_> = (0..orders).filter_map(|seed| scenario.run(&before, seed).err()).collect();
+            forebay_plant::plant(None);
+            let first = failures.first().map(|f| (f.seed, f.message.chars().take(200).collect::<String>()));
+            println!("{:4} {:20} {bug} {:?} {first:?}", failures.len(), scenario.name, begun.elapsed());
+        }
+    }
+}

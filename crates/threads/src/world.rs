@@ -1,0 +1,178 @@
+//! Two devices, a backing store, a clock, and the engine on them.
+
+use std::future::{Future, pending};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::Poll;
+use std::time::Duration;
+
+use forebay_engine::io::{Clock, Device, Io, Key, Spawn};
+use forebay_engine::pool::Pool;
+use forebay_engine::{Engine, Env, Settings};
+use shuttle::rand::Rng as _;
+
+use crate::client::Client;
+use crate::disk::{self, Disk};
+use crate::history::History;
+use crate::promise::promise;
+use crate::store::{Files, Store};
+
+/// A sleep up to this long ends soon; a longer one never.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// What a power cut leaves, and what clients know.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    /// The devices; one that is lost is not among them.
+    pub disks: Vec<(String, disk::Image)>,
+    files: Files,
+    history: History,
+}
+
+/// A machine that runs until the power is cut.
+#[derive(Clone)]
+pub struct World {
+    /// The cache devices.
+    pub disks: Vec<Disk>,
+    /// The backing store.
+    pub store: Store,
+    /// What clients did to file 1.
+    pub history: Arc<History>,
+    quick: Arc<AtomicBool>,
+    machine: Machine,
+    settings: Settings,
+}
+
+/// The clock, and the threads of the engine's tasks.
+#[derive(Clone, Default)]
+struct Machine {
+    nanos: Arc<AtomicU64>,
+    /// The power is cut: no task goes on.
+    off: Arc<AtomicBool>,
+}
+
+impl Clock for Machine {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Relaxed)) + SHORT
+    }
+
+    fn sleep(&self, time: Duration) -> Io<()> {
+        let nanos = self.nanos.clone();
+        Box::pin(async move {
+            if time > SHORT {
+                pending::<()>().await;
+            }
+            shuttle::future::yield_now().await;
+            nanos.fetch_add(time.as_nanos() as u64, Relaxed);
+        })
+    }
+}
+
+impl Spawn for Machine {
+    fn spawn(&self, _: &'static str, mut task: Io<()>) {
+        let off = self.off.clone();
+        let until_off = std::future::poll_fn(move |context| match off.load(Relaxed) {
+            true => Poll::Ready(()),
+            false => task.as_mut().poll(context),
+        });
+        // Dropped: nobody waits for it.
+        drop(shuttle::future::spawn(until_off));
+    }
+
+    /// Some callers have a place for it, and some have not.
+    fn here(&self, task: Io<()>) -> Option<Io<()>> {
+        if shuttle::rand::thread_rng().gen_bool(0.5) {
+            return Some(task);
+        }
+        self.spawn("caller", task);
+        None
+    }
+}
+
+/// The key of a file.
+pub fn key(file: u8) -> Key {
+    Key::new(&[file]).unwrap_or_else(|| unreachable!("one byte is a key"))
+}
+
+impl World {
+    /// A machine with what a snapshot left.
+    pub fn new(snapshot: Snapshot, settings: Settings) -> Self {
+        let quick = Arc::new(AtomicBool::new(true));
+        let Snapshot { disks, files, history } = snapshot;
+        World {
+            disks: disks.into_iter().map(|(name, image)| Disk::new(&name, image, &quick)).collect(),
+            store: Store::new(files, &quick),
+            history: Arc::new(history),
+            quick,
+            machine: Machine::default(),
+            settings,
+        }
+    }
+
+    /// Two blank devices and an empty store.
+    pub fn blank(settings: Settings) -> Self {
+        let disks = ["a", "b"].map(|name| (name.to_owned(), disk::Image::new())).to_vec();
+        World::new(Snapshot { disks, ..Snapshot::default() }, settings)
+    }
+
+    /// Opens the engine; formats devices that are blank. The first look at the devices is not interrupted.
+    ///
+    /// # Errors
+    /// The pool or the engine does not open.
+    pub async fn start(&self) -> Result<Client, String> {
+        let devices: Vec<_> =
+            self.disks.iter().map(|disk| Arc::new(disk.clone()) as Arc<dyn Device>).collect();
+        let mut uuid = 0;
+        let mut next = || {
+            uuid += 1;
+            uuid
+        };
+        let pool = match self.disks.iter().all(|disk| disk.image().is_empty()) {
+            true => Pool::format(devices, &mut next, true).await,
+            false => Pool::open(devices).await,
+        };
+        let machine = Arc::new(self.machine.clone());
+        let env = Env {
+            clock: machine.clone(),
+            spawn: machine,
+            backing: Arc::new(self.store.clone()),
+            witness: None,
+            deliver: Arc::new(|batch| batch()),
+            events: Arc::new(|_| ()),
+        };
+        let pool = pool.map_err(|error| error.to_string())?;
+        let opening = Engine::begin(pool, env, self.settings).await.map_err(|error| error.to_string())?;
+        self.quick.store(false, Relaxed);
+        let (engine, _) = opening.finish().await.map_err(|error| error.to_string())?;
+        let size = self.store.files().get(&key(1)).map_or(0, |file| file.now.len() as u64);
+        Ok(Client::new(engine, size, &self.history))
+    }
+
+    /// From now on operations end before their call returns.
+    pub fn hurry(&self) {
+        self.quick.store(true, Relaxed);
+    }
+
+    /// Cuts the power. Of what was not synced, files keep all or nothing.
+    pub fn cut(&self) -> Snapshot {
+        self.machine.off.store(true, Relaxed);
+        let mut files = self.store.files();
+        for file in files.values_mut() {
+            if shuttle::rand::thread_rng().gen_bool(0.5) {
+                file.now.clone_from(&file.synced);
+            } else {
+                file.synced.clone_from(&file.now);
+            }
+        }
+        let disks = self.disks.iter().map(|disk| (disk.name().to_owned(), disk.image())).collect();
+        Snapshot { disks, files, history: self.history.as_ref().clone() }
+    }
+
+    /// Runs `task` on a thread of its own. The result need not be waited for.
+    pub fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Io<T> {
+        let (promise, kept) = promise();
+        let told = async move { promise.keep(task.await) };
+        self.machine.spawn("client", Box::pin(told));
+        Box::pin(kept)
+    }
+}
