@@ -82,8 +82,7 @@ pub(crate) fn all() -> Vec<Step> {
                 ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
             one(command("cargo", features).args(["--", "--plants", "--seeds", "800"]))?;
             one(command("cargo", features).args(["--", "--names", "--plants", "--seeds", "800"]))?;
-            one(command("cargo", features)
-                .args(["--", "--joined", "--plants", "--first", "20000", "--seeds", "4000"]))
+            one(command("cargo", features).args(["--", "--joined", "--plants", "--seeds", "4000"]))
         }),
         step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
         // Real requests through FUSE and a loop device: the ratios between loads are those of the model.

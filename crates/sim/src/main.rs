@@ -54,10 +54,11 @@ struct Arguments {
     /// Of exhaustive crashes, only every so manyth; of names, of the longest sequences
     #[arg(long, default_value_t = 1)]
     stride: u64,
-    /// Plant deliberate bugs, one at a time, and show that each is found within the seeds; only those that are named so
+    /// Plant deliberate bugs, one at a time, and show that each is found within the seeds; only those that are named so. With
+    /// --seed: the first of them, in that world
     #[cfg(feature = "plant")]
     #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "")]
-    #[arg(conflicts_with_all = ["minutes", "seed", "exhaustive"])]
+    #[arg(conflicts_with_all = ["minutes", "exhaustive"])]
     plants: Option<String>,
     /// Give up after so many failures
     #[arg(long, default_value_t = 10)]
@@ -184,6 +185,8 @@ fn main() -> ExitCode {
         _ => Worlds::Engine,
     };
     if let Some(seed) = arguments.seed {
+        #[cfg(feature = "plant")]
+        forebay_plant::plant(arguments.plants.and_then(|part| named(worlds, &part).first().copied()));
         return one(worlds, seed);
     }
     // The message comes with the seed; the default hook would print it without.
@@ -295,16 +298,22 @@ fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Plants each bug with `part` in its name and looks for the first seed that finds it.
+/// The bugs with `part` in their names.
 #[cfg(feature = "plant")]
-fn plants(worlds: Worlds, part: &str, seeds: Range<u64>, threads: usize) -> ExitCode {
-    use forebay_plant::plant;
+fn named(worlds: Worlds, part: &str) -> Vec<&'static str> {
     let bugs = match worlds {
         Worlds::Engine => forebay_engine::plant::PLANTS,
         Worlds::Names => forebay_oplog::plant::PLANTS,
         Worlds::Joined => joined::plant::PLANTS,
     };
-    let bugs: Vec<_> = bugs.iter().filter(|bug| bug.contains(part)).collect();
+    bugs.iter().copied().filter(|bug| bug.contains(part)).collect()
+}
+
+/// Plants each bug with `part` in its name and looks for the first seed that finds it.
+#[cfg(feature = "plant")]
+fn plants(worlds: Worlds, part: &str, seeds: Range<u64>, threads: usize) -> ExitCode {
+    use forebay_plant::plant;
+    let bugs = named(worlds, part);
     let next = AtomicU64::new(0);
     let missed = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -315,6 +324,10 @@ fn plants(worlds: Worlds, part: &str, seeds: Range<u64>, threads: usize) -> Exit
                     let found = seeds.clone().find_map(|seed| Some((seed, checked(worlds, seed).err()?)));
                     plant(None);
                     match found {
+                        Some((seed, _)) if checked(worlds, seed).is_err() => {
+                            println!("FAILED seed {seed} without a bug, too");
+                            missed.fetch_add(1, Ordering::Relaxed);
+                        }
                         Some((seed, failure)) => {
                             let short: String = failure.chars().take(100).collect();
                             println!("found by seed {seed:>4}: {bug}: {short}");

@@ -29,6 +29,8 @@ pub(super) struct Crashed {
     known: BTreeSet<Xid>,
     /// Those in the log, once that was read.
     logged: Option<BTreeSet<u64>>,
+    /// The last change that a checkpoint of that session covers. A recovery that is cut short may have logged another one.
+    checkpoint: Option<u64>,
 }
 
 impl Crashed {
@@ -43,7 +45,23 @@ impl Crashed {
         let initial = world.initial.clone();
         let known = world.kept.iter().filter_map(|(_, it)| Answer::read(&it.reply));
         let known = known.map(|(xid, _)| xid).collect();
-        Crashed { initial, before: world.before, steps, begin, left, answers, order, known, logged: None }
+        Crashed {
+            initial,
+            before: world.before,
+            steps,
+            begin,
+            left,
+            answers,
+            order,
+            known,
+            logged: None,
+            checkpoint: None,
+        }
+    }
+
+    /// The log has a checkpoint up to this change. The first recovery after the session knows.
+    pub(super) fn read_checkpoint(&mut self, checkpoint: u64) {
+        self.checkpoint.get_or_insert(checkpoint);
     }
 
     /// Only so many transactions are left.
@@ -150,7 +168,7 @@ impl World {
     pub(super) fn check_names(&mut self, checkpoint: u64) -> Result<(), String> {
         let volume = self.shared.store.lock().volume.clone();
         if let Some(crashed) = &self.crashed {
-            crashed.check_tree(&volume, checkpoint)?;
+            crashed.check_tree(&volume, crashed.checkpoint.unwrap_or(checkpoint))?;
             let gone = |object: &Identity| volume.resolve(*object).is_none();
             if let Some(risen) = self.dead.iter().find(|dead| !gone(dead)) {
                 return Err(format!("{risen:?} was removed in an earlier session and its handle works"));

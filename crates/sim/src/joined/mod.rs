@@ -7,6 +7,8 @@ mod check;
 mod client;
 mod faults;
 pub mod plant;
+#[cfg(test)]
+pub(crate) mod scenarios;
 mod server;
 mod start;
 mod store;

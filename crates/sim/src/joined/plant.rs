@@ -17,5 +17,6 @@ forebay_plant::plants![
     "COMMIT does not sync",
     "a write past the log does not wait for a checkpoint",
     "a change of size does not wait for a checkpoint",
+    ; in scenarios:
     "a change of size is answered though its checkpoint was late",
 ];

@@ -139,6 +139,9 @@ impl World {
         let found = found.ok_or_else(|| Refused::Wrong("a note is no record".to_owned()))?;
         self.check_log(notes).map_err(Refused::Wrong)?;
         let (operations, checkpoint) = found.of(0);
+        if let Some(crashed) = &mut self.crashed {
+            crashed.read_checkpoint(checkpoint);
+        }
         let intents: Vec<Intent> = self.shared.store.lock().volume.state.slots.values().cloned().collect();
         let last = intents.iter().map(|intent| intent.number).fold(found.last(), u64::max);
         self.shared.tell(|| {

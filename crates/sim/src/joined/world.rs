@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub(super) mode: Mode,
     pub(super) ram: u64,
     pub(super) destage_after: Duration,
-    checkpoint_every: Duration,
+    pub(super) checkpoint_every: Duration,
     sessions: u32,
     /// One device may be lost.
     pub(super) loses: bool,
@@ -122,7 +122,7 @@ impl Plan {
 }
 
 impl World {
-    fn new(seed: u64, keep_log: bool) -> Self {
+    pub(super) fn new(seed: u64, keep_log: bool) -> Self {
         let mut rng = Rng::new(seed);
         let plan = Plan::new(&mut rng);
         let hits = Arc::new(Hits::default());
@@ -270,7 +270,7 @@ impl World {
         }
     }
 
-    fn client(&mut self, server: &Arc<Server>) -> Client {
+    pub(super) fn client(&mut self, server: &Arc<Server>) -> Client {
         let (shared, habits) = (self.shared.clone(), self.plan.habits.clone());
         Client { shared, server: server.clone(), habits, rng: self.rng.fork(), waits: Vec::new() }
     }
@@ -315,7 +315,7 @@ impl World {
     }
 
     /// Reads everything, and checks what a crash left.
-    fn look(&mut self, server: &Arc<Server>) -> Result<(), Stop> {
+    pub(super) fn look(&mut self, server: &Arc<Server>) -> Result<(), Stop> {
         let (mut client, shared) = (self.client(server), self.shared.clone());
         self.shared.executor.block_on(LIMIT, async move {
             for (file, number) in shared.numbered() {

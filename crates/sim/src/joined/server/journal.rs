@@ -33,7 +33,7 @@ impl Server {
     }
 
     /// Changes do not wait for their records only.
-    pub(super) fn is_failing(&self) -> bool {
+    pub(in crate::joined) fn is_failing(&self) -> bool {
         self.journal() != Journal::Sound
     }
 
