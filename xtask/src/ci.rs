@@ -78,6 +78,8 @@ pub(crate) fn all() -> Vec<Step> {
         step("sim: bugs", || {
             let scenarios = ["test", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features"];
             one(command("cargo", scenarios).args(["plant", "--lib", "planted"]))?;
+            let engine = ["test", "--quiet", "--package", "forebay-engine", "--features", "plant", "--lib"];
+            one(command("cargo", engine).arg("planted"))?;
             let features =
                 ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
             one(command("cargo", features).args(["--", "--plants", "--seeds", "800"]))?;

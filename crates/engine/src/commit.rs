@@ -61,6 +61,9 @@ impl Engine {
         }
         self.deliver(done, Ok(()));
         self.log.changed.wake();
+        if plant::active("a frame is acknowledged before a lost leg is recorded") {
+            self.record_losses().await;
+        }
     }
 
     /// Nothing can be made durable any more.

@@ -32,6 +32,21 @@ forebay_plant::plants![
     "two write frames at once",
     ; in scenarios:
     "a failed sync counts for its caller only",
+    "a stale leg counts at recovery",
+    "frames of an older epoch count",
+    "segments from before a device came back count",
+    "a segment of an older life counts",
+    "frames behind the next segment's first one count",
+    "the newest segment may be missing",
+    "frames that were acknowledged may be missing",
+    "the reach of the last frame does not count",
+    "a frame is acknowledged before a lost leg is recorded",
+    "a frame is acknowledged when the one before it is durable",
+    "a logged cut does not hold its segment",
+    "what a power cut may take back of the backing file is cached",
+    "a cut is carried out before its record is durable",
+    ; in unit tests:
+    "legs are used again before it is durable that they are given up",
 ];
 
 /// Bugs between two threads: worlds run one task at a time and cannot meet them. `crates/threads` does.

@@ -1,19 +1,22 @@
 //! Deliberate bugs, one at a time, to prove that the simulator finds them. Without the feature `plant` there are none, and
 //! nothing of this is in a build.
 
-/// Lists the bugs of a module: makes `PLANTS`, those that random worlds find, `IN_SCENARIOS`, those that take a scenario, and
-/// `active`, which tells whether one is planted in what this thread runs.
+/// Lists the bugs of a module: makes `PLANTS`, those that random worlds find, `IN_SCENARIOS`, those that take a scenario,
+/// `IN_UNIT_TESTS`, those that a unit test finds, and `active`, which tells whether one is planted in what this thread runs.
 #[cfg(feature = "plant")]
 #[macro_export]
 macro_rules! plants {
-    ($($bug:literal,)* $(; in scenarios: $($rare:literal,)*)?) => {
+    ($($bug:literal,)* $(; in scenarios: $($rare:literal,)*)? $(; in unit tests: $($unit:literal,)*)?) => {
         /// The bugs that random worlds find.
         pub const PLANTS: &[&str] = &[$($bug),*];
         /// The bugs that only a scenario finds.
         pub const IN_SCENARIOS: &[&str] = &[$($($rare),*)?];
+        /// The bugs that a unit test finds.
+        pub const IN_UNIT_TESTS: &[&str] = &[$($($unit),*)?];
 
         pub(crate) fn active(bug: &'static str) -> bool {
-            debug_assert!(PLANTS.contains(&bug) || IN_SCENARIOS.contains(&bug), "{bug} is not listed");
+            let lists = [PLANTS, IN_SCENARIOS, IN_UNIT_TESTS];
+            debug_assert!(lists.iter().any(|list| list.contains(&bug)), "{bug} is not listed");
             $crate::is_planted(bug)
         }
     };
@@ -23,7 +26,7 @@ macro_rules! plants {
 #[cfg(not(feature = "plant"))]
 #[macro_export]
 macro_rules! plants {
-    ($($bug:literal,)* $(; in scenarios: $($rare:literal,)*)?) => {
+    ($($bug:literal,)* $(; in scenarios: $($rare:literal,)*)? $(; in unit tests: $($unit:literal,)*)?) => {
         pub(crate) const fn active(_bug: &'static str) -> bool {
             false
         }

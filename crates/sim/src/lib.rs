@@ -22,6 +22,8 @@ pub mod objects;
 #[cfg(test)]
 mod overwriting;
 pub mod plan;
+#[cfg(test)]
+pub(crate) mod recovery;
 pub mod register;
 pub mod rng;
 #[cfg(test)]

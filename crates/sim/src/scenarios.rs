@@ -14,6 +14,7 @@ use crate::rng::Rng;
 use crate::world::{Crash, World};
 
 mod damaged;
+mod early;
 mod given_up;
 mod gone;
 mod late;

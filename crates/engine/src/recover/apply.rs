@@ -1,4 +1,4 @@
-//! The records of the log, applied in order: the newest wins. The segments that are not part of the log any more are
+//! The records of the log, applied in order: the newest wins (rows R23 to R29 of the table of cases in docs/on-disk-format.md). The segments that are not part of the log any more are
 //! loaded once service has started (`warm.rs`).
 
 use std::collections::HashMap;
@@ -83,6 +83,7 @@ pub(super) fn apply(
             recovered.notes.extend(notes_of(body, id, &notes, &segments));
         }
         cold.push_voids(voids);
+        // R29.
         if !sealed {
             let footer =
                 Footer { pool: pool.uuid, segment_seq: found.seq, epoch: found.epoch, body: merged(bodies) };
@@ -154,10 +155,12 @@ fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, segments:
     if cut && plant::active("cuts are not replayed") {
         return;
     }
+    // R24 to R27.
     if let Some((object, range)) = void(record, known) {
         object.lock().drop_range(range, segments);
     }
     match record {
+        // R23.
         Record::Data { object, block, slot, checksums } => {
             let mut state = known[usize::from(*object)].lock();
             for (i, checksum) in checksums.iter().enumerate() {
@@ -166,19 +169,23 @@ fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, segments:
                 state.set_entry(block + i as u64, copy, segments);
             }
         }
+        Record::Truncate { .. } if plant::active("a logged cut does not hold its segment") => {}
         Record::Truncate { object, .. } => {
+            // R24.
             segments.hold(id);
             if let Some(earlier) = known[usize::from(*object)].lock().truncating.replace(id) {
                 segments.release(earlier);
             }
         }
+        // R25.
         Record::Truncated { object } => carried_out(&mut known[usize::from(*object)].lock(), segments),
+        // R27.
         Record::Forget { object } => {
             let mut state = known[usize::from(*object)].lock();
             state.mtime = None;
             carried_out(&mut state, segments);
         }
-        // Notes are handed back, not applied.
+        // R26: done above. R28: notes are handed back, not applied.
         Record::Invalidate { .. } | Record::Note { .. } => {}
     }
 }

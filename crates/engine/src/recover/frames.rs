@@ -1,21 +1,5 @@
-//! What is in the log's segments.
-//!
-//! | at the place of the next frame | and | then |
-//! |---|---|---|
-//! | a good head and body on either leg | not the last frame of the log | it counts: the next one proves that it was durable |
-//! | the same | the last frame; every data block good on either leg | it counts, and is made the same on all legs |
-//! | the same | the last frame; some data block good on no leg | torn: it was never acknowledged |
-//! | some block of it can be read on no leg (not: is damaged) | the last frame, or no good head and body | a hole |
-//! | neither leg has a good head and body | no later frame in the segment, and none is missing before the next segment | the end |
-//! | the same | a later frame in the segment, or one is missing before the next segment | a hole |
-//! | no segment where the log has one (its successor names it, or the tail does) | the one before it has every frame up to the successor's first | it had none |
-//! | the same | a frame is missing, or there is none before it | a hole |
-//! | no segment as new as the superblocks name one, or no frame | | a hole |
-//!
-//! A hole means that something acknowledged may be lost: the pool is not opened. A pool that never had a second device
-//! only ever held what the backing store has as well: it drops everything and goes on.
-//!
-//! A leg that lacks a frame other than the last one, while another leg has them all, does not count.
+//! What is in the log's segments: rows R5 to R22 of the table of cases in docs/on-disk-format.md, each of which has a test of that
+//! name in `crates/sim/src/recovery`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -103,12 +87,13 @@ pub(super) async fn read_log(
     if !matches!(read, Err(OpenError::Hole { .. })) {
         return read;
     }
-    // What is on a device that went away meanwhile is not lost.
+    // R21: what is on a device that went away meanwhile is not lost.
     for (_, device) in pool.present() {
         if let (_, Err(error @ DeviceError::Gone)) = device.read(0, Buffer::zeroed(1)).await {
             return Err(PoolError::Unreadable { device: device.name().to_owned(), error }.into());
         }
     }
+    // R22: such a pool only ever held what the backing store has as well.
     if pool.members.len() == 1 { Ok(Read::nothing(pool, found)) } else { read }
 }
 
@@ -121,7 +106,7 @@ async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) ->
         if end_known && segment.seq < read.reach.tail {
             break;
         }
-        // If one is missing between the two, its frames would be.
+        // R14, R15: if one is missing between the two, its frames would be behind those of this one.
         let adjoins = next.is_none_or(|next| next.previous == segment.seq);
         let footer = if end_known && adjoins { read_footer(pool, segment).await } else { None };
         let contents = match footer {
@@ -129,12 +114,15 @@ async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) ->
             None => {
                 let limit = next.map(|next| next.first_frame);
                 let frames = read.add_frames(pool, segment, limit).await?;
-                if next.is_none() && segment.seq < pool.newest() {
+                let may_miss = plant::active("the newest segment may be missing");
+                // R17.
+                if next.is_none() && segment.seq < pool.newest() && !may_miss {
                     return Err(OpenError::Hole { frame: segment.first_frame + frames.len() as Seq });
                 }
                 if let Some(last) = frames.last().filter(|_| !end_known) {
                     end_known = true;
                     read.next_frame = last.head.seq + 1;
+                    // R20.
                     read.reach = later(read.reach, &last.head);
                 }
                 Contents { bodies: frames.into_iter().map(|frame| frame.body).collect(), sealed: false }
@@ -146,15 +134,17 @@ async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) ->
     }
     let tail = read.reach.tail;
     match next {
+        // R17.
         None if pool.newest() > 0 => return Err(OpenError::Hole { frame: read.next_frame }),
         Some(next) if !end_known => read.next_frame = next.first_frame,
-        // The tail is not there.
+        // R16: the tail is not there.
         Some(next) if next.seq > tail && next.previous >= tail.max(1) => {
             return Err(OpenError::Hole { frame: next.first_frame.saturating_sub(1) });
         }
         _ => {}
     }
-    if read.next_frame <= pool.durable() {
+    // R18.
+    if read.next_frame <= pool.durable() && !plant::active("frames that were acknowledged may be missing") {
         return Err(OpenError::Hole { frame: read.next_frame });
     }
     read.contents.retain(|seq, _| *seq >= tail);
@@ -197,6 +187,7 @@ impl Read {
         if limit.is_none()
             && let Some(last) = frames.last()
         {
+            // R6, R7: of all others, R5, the next frame proves that they were durable.
             proven -= 1;
             self.last = image.verify(last).filter(|_| !plant::active("the last frame is not counted"));
             if self.last.is_none() {
@@ -206,13 +197,19 @@ impl Read {
             }
         }
         self.frames += frames.len() as u64;
-        self.stale.extend(image.stale_legs(&frames[..proven.min(frames.len())]));
+        if !plant::active("a stale leg counts at recovery") {
+            // R19.
+            self.stale.extend(image.stale_legs(&frames[..proven.min(frames.len())]));
+        }
         Ok(frames)
     }
 }
 
 /// The reach of a frame, if it goes further than what the superblocks say.
 fn later(stored: Reach, head: &FrameHead) -> Reach {
+    if plant::active("the reach of the last frame does not count") {
+        return stored;
+    }
     let said = Reach::new(head.tail, head.oldest_position, head.oldest_seq);
     Reach { tail: stored.tail.max(said.tail), oldest: stored.oldest.max(said.oldest) }
 }
@@ -231,8 +228,13 @@ impl Image {
     fn chain(&self, segment: &Found, epoch: u64, limit: Option<Seq>) -> Result<Vec<Frame>, OpenError> {
         let mut frames = Vec::<Frame>::new();
         let (mut start, mut seq) = (1, segment.first_frame);
+        // R12, R13.
         let counts = |head: &FrameHead| {
-            head.epoch >= segment.epoch && head.epoch <= epoch && limit.is_none_or(|limit| head.seq < limit)
+            let old = plant::active("frames of an older epoch count");
+            let behind = plant::active("frames behind the next segment's first one count");
+            (old || head.epoch >= segment.epoch)
+                && head.epoch <= epoch
+                && (behind || limit.is_none_or(|limit| head.seq < limit))
         };
         while let Some(frame) = self.frame(start).filter(|frame| frame.head.seq == seq && counts(&frame.head))
         {
@@ -245,8 +247,11 @@ impl Image {
             heads.filter(counts).any(|head| head.seq > seq)
         };
         match limit {
+            // R11.
             Some(limit) if seq < limit => Err(OpenError::Hole { frame: seq }),
+            // R10.
             None if later() => Err(OpenError::Hole { frame: seq }),
+            // R8, or R9: the end.
             None => {
                 let begun = self.head(start).filter(|head| head.seq == seq && counts(head));
                 self.must_know(start, begun.map_or(1, |head| head.blocks()), seq)?;

@@ -1,4 +1,4 @@
-//! Which segments there are.
+//! Which segments there are: rows R1 to R4 of the table of cases in docs/on-disk-format.md.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,7 @@ use super::frames::Read;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Place, SegmentHeader, SegmentKind};
 use crate::io::DeviceError;
+use crate::plant;
 use crate::pool::Pool;
 use crate::segments::{Order, Reach};
 use crate::wait::all;
@@ -51,12 +52,15 @@ pub(super) async fn scan(pool: &Pool, progress: &RecoveryProgress) -> (Vec<Found
                     Err(DeviceError::Io) => device.read(pool.offset(*segment), block).await,
                     result => (block, result),
                 };
+                // R4.
                 if result.is_err() {
                     unread.push(here);
                 }
                 let header =
                     result.ok().and_then(|()| SegmentHeader::decode(&block[..BLOCK], pool.uuid, here));
-                let Some(header) = header.filter(|header| header.epoch >= member.since_epoch) else {
+                // R1.
+                let early = plant::active("segments from before a device came back count");
+                let Some(header) = header.filter(|header| early || header.epoch >= member.since_epoch) else {
                     continue;
                 };
                 merge(&mut found, header);
@@ -77,8 +81,8 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
         legs: SmallVec::from_slice(&[header.here]),
     };
     let known = found.entry(header.seq).or_insert_with(|| Found { legs: SmallVec::new(), ..new.clone() });
-    // A number that an interrupted life used as well: the later one counts.
-    if new.epoch > known.epoch {
+    // R2, R3: a number that an interrupted life used as well; the later one counts.
+    if new.epoch > known.epoch && !plant::active("a segment of an older life counts") {
         *known = new;
     } else if new.epoch == known.epoch {
         known.legs.push(header.here);

@@ -184,3 +184,20 @@ fn numbers_of_segments_come_again_only_when_they_are_not_in_use() {
     assert_eq!(ids, [SegmentId::MAX - 1, second.id + 1, second.id + 2]);
     assert_eq!([first.id, second.id].map(|id| segments.get(id).unwrap().seq), [first.seq, second.seq]);
 }
+
+#[cfg(feature = "plant")]
+#[test]
+fn planted_bugs_of_segments_are_found() {
+    use crate::plant::IN_UNIT_TESTS;
+    let finders: [(&str, fn()); 1] = [(
+        "legs are used again before it is durable that they are given up",
+        a_second_leg_is_free_only_once_a_later_tail_is_durable,
+    )];
+    assert!(IN_UNIT_TESTS.iter().all(|bug| finders.iter().any(|(found, _)| found == bug)));
+    for (bug, finder) in finders {
+        forebay_plant::plant(Some(bug));
+        let failed = std::panic::catch_unwind(finder).is_err();
+        forebay_plant::plant(None);
+        assert!(failed, "MISSED: {bug}");
+    }
+}

@@ -221,6 +221,11 @@ impl Disk {
         }
     }
 
+    /// The block at byte `offset` cannot be read until it is written again.
+    pub fn spoil(&self, offset: u64) {
+        self.state.lock().latent.insert(offset / BLOCK as u64, u32::MAX);
+    }
+
     /// Has the machine crash `steps` steps after `headers` more segments (of 1 MiB) were opened.
     pub fn crash_at_header(&self, crash: Option<(u32, u64)>) {
         self.state.lock().crash_at_header = crash;

@@ -5,6 +5,7 @@ use std::panic::catch_unwind;
 use forebay_plant::plant;
 
 use super::*;
+use crate::recovery::{log, records, segments};
 
 /// A bug, and the scenario that finds it.
 const FINDERS: &[(&str, fn())] = &[
@@ -15,6 +16,46 @@ const FINDERS: &[(&str, fn())] = &[
     (
         "a change of size is answered though its checkpoint was late",
         crate::joined::scenarios::a_size_that_was_answered_survives_a_removal_that_the_log_lost,
+    ),
+    ("a stale leg counts at recovery", log::r19_a_leg_that_lacks_a_frame_before_the_last_one_does_not_count),
+    ("frames of an older epoch count", log::r12_a_frame_of_another_epoch_does_not_count),
+    (
+        "frames behind the next segment's first one count",
+        log::r13_a_frame_that_the_next_segment_has_again_does_not_count,
+    ),
+    (
+        "frames that were acknowledged may be missing",
+        log::r18_a_log_without_a_frame_that_is_known_to_be_durable_is_a_hole,
+    ),
+    ("the reach of the last frame does not count", log::r20_the_last_frame_says_where_the_log_begins),
+    (
+        "segments from before a device came back count",
+        segments::r1_a_header_from_before_the_device_was_a_member_does_not_count,
+    ),
+    ("a segment of an older life counts", segments::r2_of_two_lives_of_a_number_the_later_one_counts),
+    (
+        "the newest segment may be missing",
+        segments::r17_a_log_without_the_newest_segment_that_is_known_is_a_hole,
+    ),
+    (
+        "a frame is acknowledged when the one before it is durable",
+        early::a_write_is_answered_once_its_own_frame_is_durable,
+    ),
+    (
+        "a frame is acknowledged before a lost leg is recorded",
+        early::a_write_is_answered_once_the_survivor_says_durably_that_the_other_device_is_lost,
+    ),
+    (
+        "a cut is carried out before its record is durable",
+        early::a_file_is_cut_once_the_record_of_that_is_durable,
+    ),
+    (
+        "a logged cut does not hold its segment",
+        records::r24_a_cut_is_carried_out_before_service_and_keeps_its_segment_until_then,
+    ),
+    (
+        "what a power cut may take back of the backing file is cached",
+        unsynced::no_copy_outlives_a_write_past_the_log_that_a_power_cut_took,
     ),
 ];
 

@@ -68,7 +68,7 @@ fn lose_after_reading(seed: u64, told: bool) -> Result<(), String> {
 }
 
 #[test]
-fn no_copy_outlives_a_write_past_the_log_that_a_power_cut_took() {
+pub(super) fn no_copy_outlives_a_write_past_the_log_that_a_power_cut_took() {
     for seed in 0..10 {
         assert_eq!(lose_after_reading(seed, false), Ok(()), "seed {seed}");
     }

@@ -72,6 +72,17 @@ fn fill_segment(world: &mut World, engine: &Arc<Engine>) {
     assert_eq!(until(world, move || disk.holds() > 0), Stop::Done);
 }
 
+/// The held header goes on after a second. Once both changes have ended, the power goes; the engine starts again.
+fn go_on_and_cut(world: &mut World, engine: Arc<Engine>, ended: Arc<AtomicU64>) -> Arc<Engine> {
+    let executor = world.shared.executor.clone();
+    let a_while = async move { executor.sleep(Duration::from_secs(1)).await };
+    assert_eq!(world.shared.executor.block_on(LIMIT, a_while), Ok(()));
+    world.disks[0].release();
+    assert_eq!(until(world, move || ended.load(Ordering::Relaxed) == 2), Stop::Done);
+    cut(world, engine);
+    world.start_through(Vec::new()).unwrap()
+}
+
 /// A write makes the file longer while another record of it waits for the next segment of the log; then the power goes.
 fn lengthen_while(waits: Waits, seed: u64) -> Result<(), String> {
     let mut world = world_with(seed, 2, |plan| plan.objects = 2);
@@ -100,13 +111,7 @@ fn lengthen_while(waits: Waits, seed: u64) -> Result<(), String> {
         done.fetch_add(1, Ordering::Relaxed);
     };
     world.shared.executor.start("log", Box::pin(writer));
-    let executor = world.shared.executor.clone();
-    let a_while = async move { executor.sleep(Duration::from_secs(1)).await };
-    assert_eq!(world.shared.executor.block_on(LIMIT, a_while), Ok(()));
-    world.disks[0].release();
-    assert_eq!(until(&world, move || ended.load(Ordering::Relaxed) == 2), Stop::Done);
-    cut(&mut world, engine);
-    let engine = world.start_through(Vec::new()).unwrap();
+    let engine = go_on_and_cut(&mut world, engine, ended);
     let looked = world.look_at_all(&engine);
     let failed = world.shared.failure.lock().clone();
     world.crash(Crash::Kill);
@@ -148,13 +153,7 @@ fn a_write_that_gets_in_before_a_record_about_older_copies_counts_after_a_power_
             done.fetch_add(1, Ordering::Relaxed);
         };
         world.shared.executor.start("log", Box::pin(writing));
-        let executor = world.shared.executor.clone();
-        let a_while = async move { executor.sleep(Duration::from_secs(1)).await };
-        assert_eq!(world.shared.executor.block_on(LIMIT, a_while), Ok(()));
-        world.disks[0].release();
-        assert_eq!(until(&world, move || ended.load(Ordering::Relaxed) == 2), Stop::Done);
-        cut(&mut world, engine);
-        let engine = world.start_through(Vec::new()).unwrap();
+        let engine = go_on_and_cut(&mut world, engine, ended);
         check(&mut world, &engine);
         world.crash(Crash::Kill);
     }

@@ -1,0 +1,90 @@
+//! Rows about what the records of the log come to.
+
+use super::*;
+use crate::backing::{Rates, Stuck};
+
+/// A log of two segments: the first has blocks 0 and 1 of the file, the second has what `change` makes of its frame.
+fn behind(change: impl FnOnce(Frame) -> Frame) -> Rig {
+    let rig = Rig::new(2);
+    rig.header(segment(1, 1), &[0, 1]);
+    rig.frame(1, &frame_at(1, 1).with(0, &[1, 2]), &[0, 1]);
+    rig.header(segment(2, 2), &[0, 1]);
+    rig.frame(2, &change(frame_at(2, 1)), &[0, 1]);
+    rig
+}
+
+/// What the first blocks of the file are full of.
+fn blocks(rig: &Rig, opened: &Opened) -> [u8; 2] {
+    [0, 1].map(|block| opened.read(rig, block).unwrap())
+}
+
+#[test]
+fn r23_of_two_copies_the_one_in_the_newer_segment_counts() {
+    let rig = behind(|frame| frame.with(1, &[9]));
+    let opened = rig.open().unwrap();
+    assert_eq!(blocks(&rig, &opened), [1, 9]);
+}
+
+#[test]
+pub(crate) fn r24_a_cut_is_carried_out_before_service_and_keeps_its_segment_until_then() {
+    let cut =
+        |frame: Frame| Frame { size: 4096, ..frame.recording(Record::Truncate { object: 0, size: 4096 }) };
+    let rig = behind(cut);
+    let opened = rig.open().unwrap();
+    assert_eq!((opened.read(&rig, 0), rig.store.size_of(&file())), (Ok(1), 4096));
+    // Nothing but the cut is left in the log, and the backing store does not carry it out before the next crash.
+    let rig = behind(|frame| Frame { size: 0, ..frame.recording(Record::Truncate { object: 0, size: 0 }) });
+    rig.store.set_rates(Rates { stuck: Some(Stuck::Truncate), ..Rates::default() });
+    assert!(rig.open_within(Duration::from_secs(5)).is_err(), "service begins without the cut");
+    rig.executor.reset();
+    rig.disks.iter().for_each(Disk::kill);
+    rig.store.unstick();
+    rig.open().unwrap();
+    assert_eq!(rig.store.size_of(&file()), 0);
+}
+
+#[test]
+fn r25_a_cut_that_was_carried_out_is_not_carried_out_again() {
+    let rig = behind(|frame| {
+        let cut = Record::Truncate { object: 0, size: 4096 };
+        Frame { records: vec![cut, Record::Truncated { object: 0 }], size: 4096, ..frame }
+    });
+    let opened = rig.open().unwrap();
+    assert_eq!(opened.read(&rig, 0), Ok(1));
+    assert_eq!(rig.store.size_of(&file()), 16 * BLOCK as u64, "a direct write may have made it longer since");
+}
+
+#[test]
+fn r26_copies_that_are_out_of_date_do_not_count() {
+    let rig = behind(|frame| frame.recording(Record::Invalidate { object: 0, block: 1, count: 1 }));
+    assert_eq!(blocks(&rig, &rig.open().unwrap()), [1, BACKING]);
+}
+
+#[test]
+fn r27_of_an_object_that_was_removed_nothing_older_counts() {
+    let rig = behind(|frame| {
+        let cut = Record::Truncate { object: 0, size: 4096 };
+        Frame { records: vec![cut, Record::Forget { object: 0 }], size: 0, ..frame }
+    });
+    let opened = rig.open().unwrap();
+    assert_eq!(opened.recovered.dirty_blocks, 0);
+    assert_eq!(rig.store.size_of(&file()), 16 * BLOCK as u64);
+}
+
+#[test]
+fn r28_notes_are_handed_back_in_order() {
+    let rig = behind(|frame| frame);
+    assert_eq!(rig.open().unwrap().notes(), [1, 2]);
+}
+
+#[test]
+fn r29_a_segment_without_a_footer_gets_one() {
+    let rig = behind(|frame| frame);
+    assert!(rig.block(0, 1, SLOTS - 1).iter().all(|byte| *byte == 0));
+    rig.open().unwrap();
+    for device in 0..2 {
+        assert!(rig.block(device, 1, SLOTS - 1).starts_with(b"FBYFOOTR"), "device {device}");
+    }
+    rig.executor.reset();
+    assert_eq!(rig.open().unwrap().notes(), [1, 2], "by its footer");
+}
