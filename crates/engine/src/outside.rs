@@ -30,6 +30,8 @@ pub(crate) struct Watch {
 struct Own {
     all: u32,
     hidden: u32,
+    /// One of them may have hidden a change by others since the object was last known to be as the backing store has it.
+    may_hide: bool,
 }
 
 /// A version that was looked up.
@@ -62,6 +64,7 @@ impl Watch {
             self.compare(version());
         }
         own.all += 1;
+        own.may_hide = true;
         own
     }
 
@@ -140,9 +143,20 @@ impl Object {
         }
     }
 
+    /// Others have changed the contents: the kernel tells so, perhaps late. A change that came by itself shows in the version,
+    /// and this is no news. One that came during a change of the owner's does not show.
+    pub fn changed_by_others(&self) {
+        let own = self.watch.own.lock();
+        if own.may_hide {
+            self.watch.seen.store(SUSPECT, Ordering::Relaxed);
+            self.watch.shown.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// The owner changed the object without knowing its version: the next look believes what it sees.
     pub fn changed_unseen(&self) {
-        let _own = self.watch.own.lock();
+        let mut own = self.watch.own.lock();
+        own.may_hide = true;
         if !self.is_suspect() {
             self.watch.seen.store(UNSEEN, Ordering::Relaxed);
         }
@@ -186,7 +200,11 @@ impl Engine {
         if copied {
             self.void_durably(object, 0..u64::MAX).await?;
         }
-        let before = object.watch.seen.swap(number, Ordering::Relaxed);
+        let before = {
+            let mut own = object.watch.own.lock();
+            own.may_hide = own.all > 0;
+            object.watch.seen.swap(number, Ordering::Relaxed)
+        };
         self.totals.changed_outside.add(u64::from(before == SUSPECT));
         Ok(true)
     }
@@ -284,6 +302,34 @@ mod tests {
         later.changed_unseen();
         later.look(at(9));
         assert!(later.is_seen(9), "believed as it is");
+    }
+
+    #[test]
+    fn a_change_by_others_that_an_own_one_may_have_hidden_is_suspect_when_it_is_told() {
+        let object = object();
+        object.look(at(10));
+        object.changed_by_others();
+        assert!(object.is_seen(10), "it shows, or was seen");
+        object.begin_own(at(10));
+        object.changed_by_others();
+        object.end_own(at(11), 10, 10);
+        assert!(object.is_suspect(), "told during the change");
+        for hidden in [false, true] {
+            let object = self::object();
+            object.look(at(10));
+            if hidden {
+                object.begin_hidden(at(10), 10);
+                object.end_hidden(at(12));
+            } else {
+                object.begin_own(at(10));
+                object.end_own(at(12), 10, 10);
+            }
+            object.look(at(12));
+            assert!(object.is_seen(12));
+            object.changed_by_others();
+            assert!(object.is_suspect(), "told after it");
+            assert_eq!(object.shown(12), 12);
+        }
     }
 
     #[test]

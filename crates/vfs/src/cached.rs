@@ -227,7 +227,7 @@ impl Vfs {
         let rooms = linked.claim(target, cached, charge.as_deref(), space)?;
         let fd = target.object.writer(&self.budget, true)?;
         let direct = block_on(engine.begin_direct(cached, write.offset, len)).map_err(from_cache)?;
-        let own = target.export.fs.own_change(&target.object);
+        let own = target.export.fs.own_write(&target.object);
         let written =
             self.act_as(write.cred).and_then(|_acting| write_full(fd.as_fd(), write.data, write.offset));
         drop(own);

@@ -278,9 +278,12 @@ impl Filesystem {
     }
 
     /// Others have changed an object.
-    pub(crate) fn changed_behind(&self, inner: &KernelHandle) {
+    pub(crate) fn changed_behind(&self, inner: &KernelHandle, contents: bool) {
         if let Some(kernel) = self.aliases.outer_if_met(inner) {
             drop(self.versions.change(&kernel));
+            if contents {
+                self.contents_changed(&kernel);
+            }
         }
     }
 

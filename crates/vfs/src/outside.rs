@@ -2,6 +2,9 @@
 //!
 //! Invariant: whatever this server does that moves the change time of a file that the engine knows is done while an
 //! [`Own`] of it lives.
+//!
+//! The change time does not show a change by others between the two looks of an `Own`, before and after. The kernel tells of
+//! it, where it tells of changes ([`crate::watch`]): then the file is suspect.
 
 use std::sync::Arc;
 
@@ -24,6 +27,8 @@ pub(crate) struct Own<'a> {
     cached: Arc<Cached>,
     /// The file's change time before it, and the one that clients saw; `None` if they are not to see the change.
     before: Option<(u64, u64)>,
+    /// Where the kernel tells of changes by others, if the queue is to be read when this one ends. A thread reads it soon anyway.
+    told: Option<&'a Filesystem>,
 }
 
 impl Drop for Own<'_> {
@@ -32,6 +37,11 @@ impl Drop for Own<'_> {
         match self.before {
             Some((from, shown)) => self.cached.end_own(version, from, shown),
             None => self.cached.end_hidden(version),
+        }
+        if let Some(fs) = self.told
+            && let Some(watch) = &fs.watch
+        {
+            watch.catch_up(fs);
         }
     }
 }
@@ -78,7 +88,24 @@ impl Filesystem {
         let attr = object.attr().ok()?;
         let before = Some((number(attr.backing_ctime), number(attr.ctime)));
         cached.begin_own(|| linked.version(object));
-        Some(Own { linked, object: object.clone(), cached, before })
+        Some(Own { linked, object: object.clone(), cached, before, told: Some(self) })
+    }
+
+    /// The server begins to write to the file for a client. The same as [`Filesystem::own_change`] without its system call at
+    /// the end: a change by others at that moment is noticed within 50 ms.
+    pub(crate) fn own_write(&self, object: &Arc<Object>) -> Option<Own<'_>> {
+        let mut own = self.own_change(object)?;
+        own.told = None;
+        Some(own)
+    }
+
+    /// Others have changed the contents of a file: so the kernel tells.
+    pub(crate) fn contents_changed(&self, kernel: &KernelHandle) {
+        if let Some(linked) = self.linked()
+            && let Some(cached) = linked.cache.engine.known(&linked.key(kernel))
+        {
+            cached.changed_by_others();
+        }
     }
 
     /// The same for what the engine does to the file: clients saw that when they did it.
@@ -87,7 +114,7 @@ impl Filesystem {
         let cached = object.link.get()?.clone();
         let shown = number(object.attr().ok()?.ctime);
         cached.begin_hidden(|| linked.version(object), shown);
-        Some(Own { linked, object: object.clone(), cached, before: None })
+        Some(Own { linked, object: object.clone(), cached, before: None, told: Some(self) })
     }
 
     /// The same for a file that need not be in the table.

@@ -21,11 +21,17 @@ struct Served {
 }
 
 fn serve(mode: Mode) -> Served {
+    serve_watched(mode, |_| None)
+}
+
+/// The same, with what tells of changes by others.
+fn serve_watched(mode: Mode, watch: impl FnOnce(&std::path::Path) -> Option<Arc<Watch>>) -> Served {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let [path, state_dir] = ["data", "state"].map(|name| dir.path().join(name));
     [&path, &state_dir].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
     let verifier = Arc::new(Verifier::open(&state_dir).unwrap());
-    let spec = ExportSpec { id: 1, name: "/".to_owned(), path, watch: None };
+    let watch = watch(&path);
+    let spec = ExportSpec { id: 1, name: "/".to_owned(), path, watch };
     let budget = Budget::new(1000, 1 << 20);
     let vfs = Vfs::open(&[spec], HandleKey::new(&[1; 16]), verifier, budget, |run| run()).ok().unwrap();
     let store = vfs.store(&state_dir, &[], &[]).unwrap();
@@ -232,4 +238,48 @@ fn what_is_refused_is_not_found_under_way() {
     assert!(removed.result.is_ok());
     assert_eq!(UnderWay::open(&state, 1).unwrap().1.len(), 1);
     served.commit(removed.intent);
+}
+
+/// The change time does not show what somebody on the host writes between the two looks at a file around a change of the
+/// server's own: what was cached was read on.
+#[test]
+fn contents_that_the_host_changes_during_a_change_of_the_servers_own_are_suspect() {
+    let mut watched = false;
+    let served = serve_watched(Mode::WriteBack, |path| {
+        let watch = Watch::open(path).map(Arc::new);
+        watched = watch.is_some();
+        watch
+    });
+    if !watched {
+        eprintln!("not run: the kernel does not tell of changes here");
+        return;
+    }
+    let file = served.create(b"f");
+    served.commit(served.write(&file, true));
+    let engine = served.vfs.engine().unwrap();
+    block_on(engine.flush()).unwrap();
+    let (fs, link) = (&file.export.fs, &file.object.link);
+    let cached = served.cached(&file).unwrap();
+    for way in 0..3 {
+        assert!(!link.is_suspect());
+        let own = match way {
+            0 => fs.own_change(&file.object),
+            1 => fs.hidden_change(&file.object),
+            _ => fs.own_write(&file.object),
+        };
+        // Another process: the server's own writes are told as such.
+        let path = served.dir.path().join("data/f");
+        let write =
+            std::process::Command::new("sh").args(["-c", "printf x 1<> \"$0\" >&1"]).arg(&path).status();
+        assert!(write.unwrap().success());
+        drop(own);
+        fs.linked().unwrap().look(&file.object, &file.object.raw_attr().unwrap());
+        // A WRITE reads no queue.
+        let begun = Instant::now();
+        while way == 2 && !link.is_suspect() && begun.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(link.is_suspect(), "way {way}: the cache goes on with what was there before");
+        assert!(fs.linked().unwrap().forget(&file.object, &cached).unwrap());
+    }
 }

@@ -30,6 +30,9 @@ const EVENTS: u64 = libc::FAN_ONDIR
 /// What the server does by name: others may have put another file there that it did not know of.
 const BY_NAME: u64 = libc::FAN_ATTRIB | libc::FAN_MOVE_SELF | libc::FAN_DELETE_SELF;
 
+/// Of contents. A file that is closed may have been written to through pages that a program had mapped.
+const CONTENTS: u64 = libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE;
+
 /// Bytes of notifications read at once.
 const BUFFER: usize = 16 << 10;
 /// So many buffers are read by one who wants to answer.
@@ -59,7 +62,8 @@ pub struct Watch {
 enum Notice {
     /// The server itself did it, to a file that it had open.
     Own,
-    Changed(KernelHandle),
+    /// `contents`: others did it, perhaps to its contents.
+    Changed { kernel: KernelHandle, contents: bool },
     /// Notifications were lost, or cannot be told apart.
     Anything,
 }
@@ -126,9 +130,9 @@ impl Watch {
                 }
                 Ok(len) => each_notice(&buffer[..len], self.server, |notice| match notice {
                     Notice::Own => {}
-                    Notice::Changed(kernel) => {
+                    Notice::Changed { kernel, contents } => {
                         self.noticed.fetch_add(1, Ordering::AcqRel);
-                        fs.changed_behind(&kernel);
+                        fs.changed_behind(&kernel, contents);
                     }
                     Notice::Anything => {
                         self.noticed.fetch_add(1, Ordering::AcqRel);
@@ -171,7 +175,8 @@ fn notice(event: &[u8], server: i32) -> Option<Notice> {
     if mask & libc::FAN_Q_OVERFLOW != 0 {
         return None;
     }
-    if i32::from_ne_bytes(field(event, 20)?) == server && mask & BY_NAME == 0 {
+    let own = i32::from_ne_bytes(field(event, 20)?) == server;
+    if own && mask & BY_NAME == 0 {
         return Some(Notice::Own);
     }
     let record = event.get(usize::from(u16::from_ne_bytes(field(event, 6)?))..)?;
@@ -183,7 +188,8 @@ fn notice(event: &[u8], server: i32) -> Option<Notice> {
     let handle = record.get(RECORD + 8..)?.get(..len)?;
     let mut bytes = [0; KERNEL_HANDLE_MAX];
     bytes.get_mut(..len)?.copy_from_slice(handle);
-    Some(Notice::Changed(KernelHandle { kind, len: len as u8, bytes }))
+    let kernel = KernelHandle { kind, len: len as u8, bytes };
+    Some(Notice::Changed { kernel, contents: !own && mask & CONTENTS != 0 })
 }
 
 /// Starts the thread that empties the queue as long as the file system is in use: the kernel holds only so much, and
@@ -237,11 +243,14 @@ mod tests {
     fn what_others_did_is_told_and_what_cannot_be_told_may_be_anything() {
         let mut bytes = [0; KERNEL_HANDLE_MAX];
         bytes[..8].copy_from_slice(b"inodegen");
-        let changed = Notice::Changed(KernelHandle { kind: 1, len: 8, bytes });
+        let kernel = KernelHandle { kind: 1, len: 8, bytes };
+        let [changed, renamed] = [true, false].map(|contents| Notice::Changed { kernel, contents });
         let two = [event(libc::FAN_MODIFY, 7, b"inodegen"), event(libc::FAN_MODIFY, SERVER, b"inodegen")];
         assert_eq!(told(&two.concat()), [changed, Notice::Own]);
         let removed = event(libc::FAN_ATTRIB | libc::FAN_CLOSE_WRITE, SERVER, b"inodegen");
-        assert_eq!(told(&removed), [changed], "perhaps not the file that it meant");
+        assert_eq!(told(&removed), [renamed], "perhaps not the file that it meant");
+        assert_eq!(told(&event(libc::FAN_ATTRIB, 7, b"inodegen")), [renamed], "not its contents");
+        assert_eq!(told(&event(libc::FAN_CLOSE_WRITE, 7, b"inodegen")), [changed], "perhaps it was mapped");
         assert_eq!(told(&event(libc::FAN_Q_OVERFLOW, 0, b"")), [Notice::Anything]);
         assert_eq!(told(&event(libc::FAN_MODIFY, 0, b"inodegen")), [changed], "no process: not the server");
         assert_eq!(told(&event(libc::FAN_MODIFY, 7, &[1; KERNEL_HANDLE_MAX + 4])), [Notice::Anything]);
