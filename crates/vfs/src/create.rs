@@ -250,7 +250,11 @@ impl Vfs {
             }
             let mut seen = None;
             let mut finish = || {
-                let (object, attr) = dir.export.fs.child(&dir.object, name, false)?;
+                let fs = &dir.export.fs;
+                let (object, attr) = match special {
+                    Special::Directory => fs.new_directory(&dir.object, name)?,
+                    _ => fs.child(&dir.object, name, false)?,
+                };
                 seen = Some(object.clone());
                 // mkdir(2) ignores set-uid and set-gid; a symbolic link has no mode of its own.
                 let again =

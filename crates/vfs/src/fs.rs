@@ -178,10 +178,15 @@ impl Filesystem {
 
     /// The object an O_PATH descriptor refers to, and its attributes.
     pub(crate) fn adopt(&self, fd: OwnedFd) -> Result<(Arc<Object>, Attr)> {
-        let (kernel, attr) = self.identify(&fd)?;
+        self.adopt_opened((fd, GoodFor::Elsewhere))
+    }
+
+    /// The same of any descriptor.
+    fn adopt_opened(&self, opened: (OwnedFd, GoodFor)) -> Result<(Arc<Object>, Attr)> {
+        let (kernel, attr) = self.identify(&opened.0)?;
         let object = match self.table.get(&kernel) {
             Some(object) => object,
-            None => self.enter(Object::new(fd, kernel, &attr, &self.budget, &self.versions), &attr),
+            None => self.enter(Object::opened(opened, kernel, &attr, &self.budget, &self.versions), &attr),
         };
         // Asked for after the backing file's: taken again if the engine knows more.
         let attr = if object.link.get().is_some() { object.attr()? } else { attr };
@@ -385,11 +390,12 @@ impl Filesystem {
     /// Opens `name` in `dir` as O_PATH, never through a symlink, never onto another mount. With
     /// `cached`, only if the kernel needs no disk for it (else `WouldBlock`).
     pub(crate) fn open_child(&self, dir: &Object, name: &[u8], cached: bool) -> Result<OwnedFd> {
-        let mut resolve = ResolveFlags::NO_XDEV;
-        if cached {
-            resolve |= ResolveFlags::CACHED;
-        }
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let cached = if cached { ResolveFlags::CACHED } else { ResolveFlags::empty() };
+        self.open_named(dir, name, OFlags::PATH, cached)
+    }
+
+    fn open_named(&self, dir: &Object, name: &[u8], how: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
+        let (flags, resolve) = (how | OFlags::NOFOLLOW | OFlags::CLOEXEC, resolve | ResolveFlags::NO_XDEV);
         match rustix::fs::openat2(dir.path(), name, flags, Mode::empty(), resolve) {
             // A mount point below the export is not part of it.
             Err(Errno::XDEV) => Err(Error::ACCESS),
@@ -400,6 +406,19 @@ impl Filesystem {
     /// Looks `name` up in `dir` and takes what it finds into the table.
     pub(crate) fn child(&self, dir: &Object, name: &[u8], cached: bool) -> Result<(Arc<Object>, Attr)> {
         self.adopt_named(self.open_child(dir, name, cached)?, dir, name)
+    }
+
+    /// Takes a directory into the table that was just made, so that what it was given can be asked for without opening it
+    /// again.
+    pub(crate) fn new_directory(&self, dir: &Object, name: &[u8]) -> Result<(Arc<Object>, Attr)> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(fd) = self.open_named(dir, name, how, ResolveFlags::empty()) else {
+            // A server without privileges may make what it cannot read.
+            return self.child(dir, name, false);
+        };
+        let (object, attr) = self.adopt_opened((fd, GoodFor::ToRead))?;
+        self.seen_as(&object.kernel, dir, name);
+        Ok((object, attr))
     }
 
     /// Takes the object an O_PATH descriptor refers to into the table; it was just seen as `name` in `dir`.

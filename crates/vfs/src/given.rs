@@ -29,7 +29,7 @@ pub(crate) fn of_new(dir: &Object, object: &Object, has_inode_flags: bool) -> Re
     let path = sys::proc_path(&mut path, object.path());
     let opened = match (object.kind(), object.made_with()) {
         (FileType::RegularFile, None) => Some(object.reopen(OFlags::RDONLY)?),
-        (FileType::Directory, _) => Some(object.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?),
+        (FileType::Directory, None) => Some(object.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?),
         // They have no flags but the project, which a symbolic link cannot be without if its directory demands it.
         _ => None,
     };
@@ -38,7 +38,7 @@ pub(crate) fn of_new(dir: &Object, object: &Object, has_inode_flags: bool) -> Re
     let mut given = Given { acl: None, xattrs: Vec::new(), flags: None };
     for name in list.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let c_name = CString::new(name).map_err(|_| Error::INVALID)?;
-        let value = value(path, &c_name)?;
+        let value = value(path, data, &c_name)?;
         match name {
             _ if name == ACL.to_bytes() => given.acl = value,
             // XFS lists its lists twice.
@@ -61,7 +61,7 @@ pub(crate) fn of_old(object: &Object) -> Result<Given> {
     let path = sys::proc_path(&mut path, object.path());
     let acl = match object.kind() {
         FileType::Symlink => None,
-        _ => value(path, ACL)?,
+        _ => value(path, object.made_with(), ACL)?,
     };
     Ok(Given { acl, ..Given::default() })
 }
@@ -93,20 +93,23 @@ fn list(path: &CStr, data: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
     }
 }
 
-/// The value of an extended attribute; `None`: there is no such attribute.
-fn value(path: &CStr, name: &CStr) -> Result<Option<Box<[u8]>>> {
-    let mut value = vec![0; 256];
-    loop {
-        match rustix::fs::getxattr(path, name, &mut value[..]) {
-            Ok(len) => {
-                value.truncate(len);
-                return Ok(Some(value.into()));
-            }
-            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
-            // 64 KiB is the most that Linux allows.
-            Err(Errno::RANGE) if value.len() < 1 << 16 => value = vec![0; 1 << 16],
-            Err(errno) => return Err(errno.into()),
+/// The value of an extended attribute; `None`: there is no such attribute. `data` saves the way through /proc.
+fn value(path: &CStr, data: Option<BorrowedFd<'_>>, name: &CStr) -> Result<Option<Box<[u8]>>> {
+    let ask = |into: &mut [u8]| match data {
+        Some(fd) => rustix::fs::fgetxattr(fd, name, into),
+        None => rustix::fs::getxattr(path, name, into),
+    };
+    let mut few = [0; 256];
+    match ask(&mut few) {
+        Ok(len) => Ok(Some(few[..len].into())),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(Errno::RANGE) => {
+            // The most that Linux allows.
+            let mut all = vec![0; 1 << 16];
+            let len = ask(&mut all)?;
+            Ok(Some(all[..len].into()))
         }
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -243,7 +246,9 @@ mod tests {
             names.sort();
             assert_eq!(names, [&b""[..], b"user.one", b"user.two"]);
         }
-        assert_eq!(value(&path, c"user.one"), Ok(Some(b"value"[..].into())));
-        assert_eq!(value(&path, c"user.none"), Ok(None));
+        for data in [None, Some(file.as_fd())] {
+            assert_eq!(value(&path, data, c"user.one"), Ok(Some(b"value"[..].into())));
+            assert_eq!(value(&path, data, c"user.none"), Ok(None));
+        }
     }
 }

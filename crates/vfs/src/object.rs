@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - `path` keeps the inode in memory, so attributes never need a disk. It is an O_PATH descriptor, or of a file that was
-//!   made here the one that made it.
+//!   made here the one that made it, or of a directory that was made here one to read it.
 //! - Namespace changes of a directory and SETATTR hold `changing` exclusively, WRITE holds it shared:
 //!   guards are atomic, writers run side by side.
 //! - A permission verdict or a name is believed only while the object's ctime is the one it was learnt under.
@@ -65,7 +65,7 @@ pub struct Object {
 pub(crate) enum GoodFor {
     /// Nothing: it is O_PATH.
     Elsewhere,
-    /// Reading: it made the file.
+    /// Reading: it made the file, or was the first of a new directory.
     ToRead,
     /// Reading and writing. Of a server without privileges, which could not open every file that it has made once more.
     ToWrite,
@@ -125,7 +125,7 @@ impl Object {
         }
     }
 
-    /// A regular file by the descriptor that made it.
+    /// An object by a descriptor that is good for more.
     pub(crate) fn opened(
         (file, made): (OwnedFd, GoodFor),
         kernel: KernelHandle,
@@ -163,7 +163,7 @@ impl Object {
         if attr.nlink == 0 { Err(Error::Stale) } else { Ok(Attr { ino: self.fileid, ..attr }) }
     }
 
-    /// The descriptor of a file that was made here, with which more can be done than with O_PATH.
+    /// The descriptor of a file or directory that was made here, with which more can be done than with O_PATH.
     pub(crate) fn made_with(&self) -> Option<BorrowedFd<'_>> {
         (self.made != GoodFor::Elsewhere).then(|| self.path())
     }
@@ -183,6 +183,7 @@ impl Object {
 
     /// A descriptor to read the contents with; opened once. Any open one is returned without waiting.
     pub(crate) fn reader(&self, budget: &Budget, may_open: bool) -> Result<BorrowedFd<'_>> {
+        self.require_file()?;
         if let Some(fd) = self.made_with().or_else(|| Some(self.reader.get()?.as_fd())) {
             return Ok(fd);
         }
