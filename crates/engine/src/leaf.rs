@@ -135,6 +135,13 @@ impl Leaf {
         hit
     }
 
+    /// The blocks from index `from` on and before `to` that are on an SSD, in order.
+    pub(crate) fn entries_in(&self, from: u64, to: u64) -> impl Iterator<Item = (u32, &Entry)> {
+        let below =
+            |index: u64| 1u64.checked_shl(u32::try_from(index).unwrap_or(64)).map_or(u64::MAX, |bit| bit - 1);
+        bits(self.on_ssd & below(to) & !below(from)).filter_map(|index| Some((index, self.entry(index)?)))
+    }
+
     /// The indexes of blocks that are on an SSD.
     pub(crate) fn on_ssd(&self) -> impl Iterator<Item = u32> + use<> {
         bits(self.on_ssd)
@@ -177,6 +184,7 @@ mod tests {
         #[test]
         fn a_leaf_is_a_map(steps in proptest::collection::vec((0..64_u32, any::<u16>(), 0..4_u8), 0..300)) {
             let mut leaf = Leaf::default();
+            let span = steps.len() as u64 % 70;
             let (mut entries, mut pages) = (BTreeMap::new(), BTreeMap::new());
             for (index, value, what) in steps {
                 match what {
@@ -193,6 +201,10 @@ mod tests {
                 prop_assert_eq!(leaf.in_ram().collect::<Vec<_>>(), pages.keys().copied().collect::<Vec<_>>());
                 prop_assert!((0..64).all(|index| leaf.entry(index) == entries.get(&index)));
                 prop_assert!((0..64).all(|index| leaf.page(index) == pages.get(&index)));
+                let (from, to) = (u64::from(index), u64::from(index) + span);
+                let within: Vec<_> = leaf.entries_in(from, to).map(|(index, entry)| (index, *entry)).collect();
+                let expected = entries.iter().filter(|(at, _)| (from..to).contains(&u64::from(**at)));
+                prop_assert_eq!(within, expected.map(|(at, entry)| (*at, *entry)).collect::<Vec<_>>());
                 prop_assert_eq!(leaf.is_empty(), entries.is_empty() && pages.is_empty());
             }
         }

@@ -352,24 +352,19 @@ impl State {
     }
 
     fn dirty_where(&self, range: Range<u64>, most: usize, wanted: impl Fn(u64) -> bool) -> Vec<(u64, Entry)> {
-        let mut found = Vec::new();
-        if range.is_empty() || self.dirty == 0 {
-            return found;
-        }
-        for (number, leaf) in self.leaves.range(range.start / LEAF..=(range.end - 1) / LEAF) {
-            for index in leaf.on_ssd() {
-                let block = number * LEAF + u64::from(index);
-                if let Some(entry) =
-                    leaf.entry(index).filter(|e| e.dirty && range.contains(&block) && wanted(block))
-                {
-                    found.push((block, *entry));
-                    if found.len() == most {
-                        return found;
-                    }
-                }
-            }
-        }
-        found
+        let dirty = self.dirty_entries(range).filter(|(block, _)| wanted(*block));
+        dirty.map(|(block, entry)| (block, *entry)).take(most).collect()
+    }
+
+    /// The dirty blocks of `range`, in order.
+    pub(crate) fn dirty_entries(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Entry)> {
+        let wanted = self.dirty > 0 && !range.is_empty();
+        let leaves = wanted.then(|| self.leaves.range(range.start / LEAF..=(range.end - 1) / LEAF));
+        leaves.into_iter().flatten().flat_map(move |(number, leaf)| {
+            let first = number * LEAF;
+            let here = leaf.entries_in(range.start.saturating_sub(first), range.end.saturating_sub(first));
+            here.filter(|(_, entry)| entry.dirty).map(move |(index, entry)| (first + u64::from(index), entry))
+        })
     }
 
     /// Fetches of any of `range` bring what is out of date.

@@ -166,7 +166,7 @@ impl Engine {
     /// Whether all cached copies of `range` are durable.
     fn durable(&self, state: &State, range: &Range<u64>) -> bool {
         let mut known: Option<(SegmentId, u16)> = None;
-        state.dirty_in(range.clone(), usize::MAX).into_iter().all(|(_, entry)| {
+        state.dirty_entries(range.clone()).all(|(_, entry)| {
             let durable = match known {
                 Some((segment, durable)) if segment == entry.segment => durable,
                 _ => self.segments.get(entry.segment).map_or(u16::MAX, |segment| segment.durable),

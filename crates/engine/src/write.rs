@@ -227,7 +227,7 @@ impl Engine {
         }
         if let Some(paced) = &write.paced {
             let all = paced.end - paced.start;
-            let new = all - state.dirty_in(paced.clone(), usize::MAX).len() as u64;
+            let new = all - state.dirty_entries(paced.clone()).count() as u64;
             // What is in trouble is not waited for.
             let stream = all >= STREAM && !self.is_set_apart(&object.lane) && state.is_free_for_direct(paced);
             if let Some(trouble) = self.holds_back(&object.lane, new) {
