@@ -86,6 +86,11 @@ pub(crate) fn all() -> Vec<Step> {
             one(command("cargo", features).args(["--", "--names", "--plants", "--seeds", "800"]))?;
             one(command("cargo", features).args(["--", "--joined", "--plants", "--seeds", "4000"]))
         }),
+        // So many orders, not seconds: it must mean the same on every machine.
+        step("threads", || {
+            let arguments = ["test", "--package", "forebay-threads", "--features", "shuttle"];
+            tests(&mut command("cargo", arguments))
+        }),
         step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
         // Real requests through FUSE and a loop device: the ratios between loads are those of the model.
         step("array", || {

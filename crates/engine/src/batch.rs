@@ -47,9 +47,11 @@ impl Engine {
     pub(crate) async fn destage(&self, lane: &Arc<Lane>, most: usize) -> Option<usize> {
         // Whatever is taken from the queue, it is in a batch.
         lane.set_batch(Some(Duration::ZERO));
+        let haste = lane.take_haste();
         let parts = self.gather(lane, most);
         lane.set_batch(parts.iter().map(|part| part.since).min());
         if parts.is_empty() {
+            lane.give_back(haste);
             // What was queued needs nothing any more; or it is being written directly or cut, which does not take long.
             if lane.waiting() == 0 {
                 self.backing_worked(lane);
@@ -84,7 +86,6 @@ impl Engine {
             healthy &= self.finish_part(part, result);
         }
         lane.set_batch(None);
-        lane.relax();
         if healthy {
             self.backing_worked(lane);
         }

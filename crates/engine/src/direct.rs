@@ -59,10 +59,15 @@ impl Engine {
                 let asked = self.ask(&object.lane);
                 return Ok(Direct { range, frame, fetch, mended, asked, synced: false, failed });
             }
-            self.hurry(object);
             let ready = || {
                 let state = object.lock();
-                (state.gone || state.is_free_for_direct(&range)).then_some(())
+                let free = state.gone || state.is_free_for_direct(&range);
+                drop(state);
+                // Again after each batch: it may have lacked some of what is dirty, or that was moved within the log meanwhile.
+                if !free {
+                    self.hurry(object);
+                }
+                free.then_some(())
             };
             object.changed.until(ready).await;
         }

@@ -15,7 +15,7 @@ use crate::scheduler::Paces;
 use crate::world::{Snapshot, World};
 
 /// Blocks of file 1 that are looked at.
-pub const BLOCKS: u64 = 16;
+pub const BLOCKS: u64 = 32;
 /// An order of more choices than this hangs.
 const STEPS: usize = 400_000;
 
@@ -32,8 +32,19 @@ pub struct Scenario {
     pub act: fn(World, Client) -> Io<()>,
     /// What is chosen of the engine meanwhile.
     pub settings: fn() -> Settings,
-    /// Either device may be lost at the end.
-    pub mirrored: bool,
+    /// When either device may be lost together with the power.
+    pub mirrored: Mirrored,
+}
+
+/// When everything has two good copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mirrored {
+    /// Never.
+    Never,
+    /// Once the clients are done.
+    InTheEnd,
+    /// At any time.
+    Always,
 }
 
 /// An order in which something went wrong.
@@ -74,7 +85,7 @@ impl Scenario {
         let world = World::new(before, (self.settings)());
         let client = block_on(world.start()).unwrap_or_else(|error| panic!("{error}"));
         let act = world.run((self.act)(world.clone(), client.clone()));
-        let whole = shuttle::rand::thread_rng().gen_bool(0.75);
+        let whole = shuttle::rand::thread_rng().gen_bool(0.5);
         let mut known = None;
         if whole {
             block_on(act);
@@ -87,7 +98,7 @@ impl Scenario {
             drop(act);
         }
         let mut left = world.cut();
-        if self.mirrored {
+        if self.mirrored == Mirrored::Always || self.mirrored == Mirrored::InTheEnd && whole {
             // Both devices, or either one.
             let lost = shuttle::rand::thread_rng().gen_range(0..3);
             left.disks =

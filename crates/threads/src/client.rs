@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Time;
+use shuttle::current;
+
 use forebay_engine::{Engine, Object, Seq, Tried, TriedRead};
 
 use crate::history::{History, contents};
@@ -23,6 +25,11 @@ pub struct Client {
     history: Arc<History>,
 }
 
+/// What the calling thread is doing, for the message of a deadlock.
+fn doing(what: &str, blocks: &Range<u64>) {
+    current::set_name_for_task(current::me(), format!("{what} {blocks:?}"));
+}
+
 impl Client {
     /// A client whose operations are noted in `history`. The backing store has `size` bytes of the file.
     pub fn new(engine: Arc<Engine>, size: u64, history: &Arc<History>) -> Self {
@@ -37,6 +44,7 @@ impl Client {
     }
 
     async fn put(&self, file: &Arc<Object>, blocks: Range<u64>, value: u8) {
+        doing("writes", &blocks);
         let data: Vec<u8> = blocks.clone().flat_map(|block| contents(block, value)).collect();
         let at = blocks.start * BLOCK as u64;
         let frame = match self.engine.try_write(file, at, &data, NOW) {
@@ -65,6 +73,7 @@ impl Client {
 
     /// Cuts the file to so many blocks.
     pub async fn cut(&self, blocks: u64) {
+        doing("cuts", &(blocks..u64::MAX));
         let begun = self.history.begin(blocks..u64::MAX, 0);
         let cut = self.engine.truncate(&self.file, blocks * BLOCK as u64, NOW).await;
         assert_eq!(cut, Ok(()));
@@ -73,11 +82,13 @@ impl Client {
 
     /// Sets the file's modification time.
     pub async fn touch(&self) {
+        doing("touches", &(0..0));
         assert_eq!(self.engine.set_mtime(&self.file, NOW).await, Ok(()));
     }
 
     /// Destages everything.
     pub async fn flush(&self) {
+        doing("flushes", &(0..0));
         assert_eq!(self.engine.flush().await, Ok(()));
     }
 
@@ -85,6 +96,7 @@ impl Client {
     pub async fn read(&self, blocks: Range<u64>) -> Vec<u8> {
         let mut all = Vec::new();
         for block in blocks {
+            doing("reads", &(block..block + 1));
             let since = self.history.now();
             let at = block * BLOCK as u64;
             let mut bytes = [0; BLOCK];

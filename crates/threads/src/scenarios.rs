@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use forebay_engine::io::Io;
 use forebay_engine::{Mode, Settings};
+use shuttle::rand::Rng as _;
 
-use crate::check::{Scenario, quiet};
+use crate::check::{Mirrored, Scenario, quiet};
 use crate::client::Client;
 use crate::history::contents;
 use crate::world::World;
@@ -17,17 +18,18 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario { name: "write against write", act: write_against_write, ..CALM },
     Scenario {
         name: "write against rewrite",
+        prepare: |_, client| Box::pin(async move { client.write(0..32, 1).await }),
         // Recovery finds one copy only of what the log has: it is written to the log again.
         damage: |world| world.disks[1].rot(|number, _| number > 0 && number % SEGMENT == 0),
         act: write_against_rewrite,
-        mirrored: false,
+        mirrored: Mirrored::Never,
         ..CALM
     },
     Scenario {
         name: "write against repair",
-        damage: |world| world.disks[1].rot(|_, bytes| *bytes == contents(3, 1)),
         act: write_against_repair,
         settings: small,
+        mirrored: Mirrored::InTheEnd,
         ..CALM
     },
     Scenario { name: "write against destage", act: write_against_destage, settings: busy, ..CALM },
@@ -44,7 +46,7 @@ const CALM: Scenario = Scenario {
     damage: |_| (),
     act: write_against_cut,
     settings: quiet,
-    mirrored: true,
+    mirrored: Mirrored::Always,
 };
 
 /// Hardly anything stays in memory.
@@ -107,10 +109,19 @@ fn write_against_write(world: World, client: Client) -> Io<()> {
 
 fn write_against_rewrite(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world, client)
-        .run(|client| async move { client.cut(3).await })
+        .run(|client| async move {
+            // Not before the rewrite has begun, if it does.
+            for _ in 0..500 {
+                if client.engine.counters().rewritten > 0 {
+                    break;
+                }
+                shuttle::future::yield_now().await;
+            }
+            client.cut(3).await;
+        })
         .run(|client| async move {
             client.write(1..2, 2).await;
-            client.write(6..7, 3).await;
+            client.write(31..32, 3).await;
         })
         .run(|client| async move { drop(client.read(0..8).await) });
     Box::pin(clients.end())
@@ -118,6 +129,8 @@ fn write_against_rewrite(world: World, client: Client) -> Io<()> {
 
 /// A bad copy is read and repaired, while its segment leaves the log and its place is used again.
 fn write_against_repair(world: World, client: Client) -> Io<()> {
+    let bad = shuttle::rand::thread_rng().gen_range(0..world.disks.len());
+    world.disks[bad].rot(|_, bytes| *bytes == contents(3, 1));
     let clients = Clients::new(world, client)
         .run(|client| async move {
             client.engine.start_scrub();
@@ -155,6 +168,11 @@ fn write_against_destage(world: World, client: Client) -> Io<()> {
 
 /// Records about the file wait for the next segment of the log while writes make the file longer.
 fn write_against_roll(world: World, client: Client) -> Io<()> {
+    let touch = |client: Client| async move {
+        for _ in 0..6 {
+            client.touch().await;
+        }
+    };
     let clients = Clients::new(world, client)
         .run(|client| async move {
             for _ in 0..4 {
@@ -162,15 +180,12 @@ fn write_against_roll(world: World, client: Client) -> Io<()> {
             }
         })
         .run(|client| async move {
-            for block in 8..12 {
+            for block in 8..14 {
                 client.write(block..block + 1, 2).await;
             }
         })
-        .run(|client| async move {
-            for _ in 0..4 {
-                client.touch().await;
-            }
-        });
+        .run(touch)
+        .run(touch);
     Box::pin(clients.end())
 }
 

@@ -1,6 +1,6 @@
 //! Two devices, a backing store, a clock, and the engine on them.
 
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay_engine::io::{Clock, Device, Io, Key, Spawn};
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Settings};
+use shuttle::current;
 use shuttle::rand::Rng as _;
 
 use crate::client::Client;
@@ -69,12 +70,17 @@ impl Clock for Machine {
 }
 
 impl Spawn for Machine {
-    fn spawn(&self, _: &'static str, mut task: Io<()>) {
+    fn spawn(&self, name: &'static str, mut task: Io<()>) {
         let off = self.off.clone();
-        let until_off = std::future::poll_fn(move |context| match off.load(Relaxed) {
-            true => Poll::Ready(()),
-            false => task.as_mut().poll(context),
-        });
+        let until_off = async move {
+            // A deadlock names the tasks.
+            current::set_name_for_task(current::me(), name);
+            poll_fn(move |context| match off.load(Relaxed) {
+                true => Poll::Ready(()),
+                false => task.as_mut().poll(context),
+            })
+            .await;
+        };
         // Dropped: nobody waits for it.
         drop(shuttle::future::spawn(until_off));
     }

@@ -56,6 +56,13 @@ pub(crate) struct Lane {
     pub(crate) service: ServiceTime,
 }
 
+/// Who asked a lane for haste: see its fields of these names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Haste {
+    pressed: bool,
+    hurried: bool,
+}
+
 /// See [`Engine::flushing`].
 pub(crate) struct Flushing<'a> {
     engine: &'a Engine,
@@ -105,10 +112,17 @@ impl Lane {
         if next { queue.push_front((object, since)) } else { queue.push_back((object, since)) }
     }
 
-    /// A batch is through: who still waits presses again.
-    pub(crate) fn relax(&self) {
-        self.pressed.store(false, Ordering::Relaxed);
-        self.hurried.store(false, Ordering::Relaxed);
+    /// A batch begins, for whoever has asked for haste. Whoever asks from now on asks for the next one: this one may lack
+    /// the object that is waited for.
+    pub(crate) fn take_haste(&self) -> Haste {
+        let pressed = self.pressed.swap(false, Ordering::Relaxed);
+        Haste { pressed, hurried: self.hurried.swap(false, Ordering::Relaxed) }
+    }
+
+    /// There was nothing to put into the batch: who asked for haste still waits.
+    pub(crate) fn give_back(&self, haste: Haste) {
+        self.pressed.fetch_or(haste.pressed, Ordering::Relaxed);
+        self.hurried.fetch_or(haste.hurried, Ordering::Relaxed);
     }
 
     /// Since when the object waits that is next, if any.
