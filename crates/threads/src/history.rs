@@ -11,8 +11,10 @@ struct Change {
     blocks: Range<u64>,
     value: u8,
     begun: u64,
-    /// Acknowledged, or seen by a reader.
+    /// Acknowledged.
     ended: Option<u64>,
+    /// Seen by a reader.
+    seen: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -44,6 +46,13 @@ pub fn contents(block: u64, value: u8) -> [u8; BLOCK] {
     contents
 }
 
+impl Change {
+    /// When it became certain for clients: whoever has seen a value does not see an older one.
+    fn over(&self) -> Option<u64> {
+        self.ended.into_iter().chain(self.seen).min()
+    }
+}
+
 impl History {
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,11 +65,18 @@ impl History {
         self.state().time
     }
 
+    /// The same after a power cut: a value that was seen and not acknowledged may be gone, if it was written past the log.
+    pub fn after_power_cut(&self) -> History {
+        let mut state = self.state().clone();
+        state.changes.iter_mut().for_each(|change| change.seen = None);
+        History(Mutex::new(state))
+    }
+
     /// A change begins.
     pub fn begin(&self, blocks: Range<u64>, value: u8) -> Begun {
         let mut state = self.state();
         let begun = state.time;
-        state.changes.push(Change { blocks, value, begun, ended: None });
+        state.changes.push(Change { blocks, value, begun, ended: None, seen: None });
         Begun(state.changes.len() - 1)
     }
 
@@ -79,25 +95,24 @@ impl History {
         let mut state = self.state();
         let time = state.time;
         let here = |change: &Change| change.blocks.contains(&block);
-        let ends: Vec<(u64, u64)> = (state.changes.iter().filter(|change| here(change)))
-            .filter_map(|change| Some((change.begun, change.ended.filter(|ended| *ended < since)?)))
-            .collect();
+        let is_over = |change: &&Change| here(change) && change.over().is_some_and(|over| over < since);
+        let later: Vec<u64> = state.changes.iter().filter(is_over).map(|change| change.begun).collect();
         let is_replaced =
-            |ended: Option<u64>| ended.is_some_and(|at| ends.iter().any(|(begun, _)| *begun > at));
+            |over: Option<u64>| over.is_some_and(|over| later.iter().any(|begun| *begun > over));
         let matches = |value: u8| bytes == contents(block, value);
         let found = state
             .changes
             .iter()
-            .position(|change| here(change) && matches(change.value) && !is_replaced(change.ended));
+            .position(|change| here(change) && matches(change.value) && !is_replaced(change.over()));
         match found {
             Some(at) => {
                 // Zeros may have been there before a cut as well.
                 if state.changes[at].value != 0 {
-                    state.changes[at].ended.get_or_insert(time);
+                    state.changes[at].seen.get_or_insert(time);
                 }
                 Ok(())
             }
-            None if ends.is_empty() && matches(0) => Ok(()),
+            None if later.is_empty() && matches(0) => Ok(()),
             None => Err(format!(
                 "block {block} reads {:?} (block {:?}), which is none of what it may be; changes: {:?}",
                 bytes.last(),

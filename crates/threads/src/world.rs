@@ -171,7 +171,7 @@ impl World {
             }
         }
         let disks = self.disks.iter().map(|disk| (disk.name().to_owned(), disk.image())).collect();
-        Snapshot { disks, files, history: self.history.as_ref().clone() }
+        Snapshot { disks, files, history: self.history.after_power_cut() }
     }
 
     /// Runs `task` on a thread of its own. The result need not be waited for.
