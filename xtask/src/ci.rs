@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, ensure};
 
 use crate::{
-    boot, documents,
+    boot, dist, documents,
     process::{command, line, lines, output, root, run, target_dir, within},
     quota, readme,
     server::{Kind, Server},
@@ -91,7 +91,11 @@ pub(crate) fn all() -> Vec<Step> {
             let arguments = ["test", "--package", "forebay-threads", "--features", "shuttle"];
             tests(&mut command("cargo", arguments))
         }),
-        step("release", || one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))),
+        step("release", || {
+            one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))?;
+            dist::split(&target_dir().join("release/forebay"), &target_dir().join("dist"))?;
+            Ok(Counts { passed: 2, ..Counts::default() })
+        }),
         // Real requests through FUSE and a loop device: the ratios between loads are those of the model.
         step("array", || {
             let arguments =

@@ -4,6 +4,7 @@
 mod array;
 mod boot;
 mod ci;
+mod dist;
 mod documents;
 mod mutants;
 mod process;
@@ -54,6 +55,8 @@ enum Verb {
         #[arg(long)]
         update: bool,
     },
+    /// Build the binary that is installed, with its debug information in a file of its own
+    Dist(dist::Dist),
     /// Run the cache engine in simulated worlds (`cargo x sim -- --help` lists the arguments)
     Sim {
         /// Passed on to the simulator
@@ -198,6 +201,7 @@ fn main() -> ExitCode {
         Verb::Setup { peers, mutants } => setup::setup(peers, mutants).map(|()| ExitCode::SUCCESS),
         Verb::Sim { arguments } => process::run(&mut ci::sim(&arguments)).map(|()| ExitCode::SUCCESS),
         Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),
+        Verb::Dist(dist) => dist.run(),
         Verb::Mutants(mutants) => mutants.run(),
         Verb::Suite(arguments) => suite(arguments),
         Verb::Hostile { minutes } => hostile(minutes),

@@ -1,0 +1,44 @@
+//! `cargo x dist`: the release binary as it is installed. Its debug information, three quarters of it, goes into a file of its
+//! own that is only needed to read a backtrace with line numbers, or a core.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+
+use crate::process::{command, output, run, target_dir};
+
+/// The arguments of `cargo x dist`.
+#[derive(Args)]
+pub(crate) struct Dist {
+    /// Where `forebay` and `forebay.debug` go, made if missing [default: target/dist]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl Dist {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let out = self.out.unwrap_or_else(|| target_dir().join("dist"));
+        // Cargo runs in the workspace's root, this program perhaps elsewhere.
+        let out = std::path::absolute(&out).with_context(|| format!("cannot use {}", out.display()))?;
+        run(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))?;
+        split(&target_dir().join("release/forebay"), &out)?;
+        println!("{} and {}", out.join("forebay").display(), out.join("forebay.debug").display());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Writes `forebay` without debug information, and `forebay.debug` with it, into `out`. Function names stay in the binary.
+pub(crate) fn split(built: &Path, out: &Path) -> Result<()> {
+    std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    let (binary, debug) = (out.join("forebay"), out.join("forebay.debug"));
+    run(command("objcopy", ["--only-keep-debug"]).arg(built).arg(&debug))?;
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    run(command("objcopy", ["--strip-debug", &link]).arg(built).arg(&binary))?;
+    let sizes = [built, &binary].map(|path| path.metadata().map_or(0, |metadata| metadata.len()));
+    ensure!(sizes[1] > 0 && sizes[1] * 2 < sizes[0], "{} is as large as before", binary.display());
+    output(&mut command(&binary.to_string_lossy(), ["--version"])).map(drop)
+}
