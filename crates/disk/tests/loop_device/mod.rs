@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 pub(crate) struct LoopDevice(PathBuf);
 
@@ -10,6 +11,9 @@ impl LoopDevice {
     /// Over a new file of `size` bytes at `image`; `None`, with a line on standard error, where that is not permitted.
     pub(crate) fn new(image: &Path, size: u64) -> Option<Self> {
         File::create(image).unwrap().set_len(size).unwrap();
+        // One at a time: whoever looks for a free device may claim one for a moment that somebody else has just taken.
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock();
         let made = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
         match made {
             Ok(output) if output.status.success() => {

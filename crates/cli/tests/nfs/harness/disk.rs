@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 use super::Serve;
 
@@ -17,6 +18,18 @@ pub(crate) struct LoopDisk {
 
 fn run(program: &str, args: &[&OsStr]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+}
+
+/// Mounts an image; false if that fails. One at a time: whoever looks for a free loop device may claim one for a moment that has
+/// just been taken by somebody else, who cannot mount it then.
+fn mount_image(image: &Path, at: &Path, kind: &str) -> bool {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
+    // nouuid: a copy of an XFS may be mounted beside the original.
+    let options = if kind == "xfs" { "loop,nouuid" } else { "loop" };
+    let words =
+        ["-t".as_ref(), kind.as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str(), at.as_os_str()];
+    run("mount", &words)
 }
 
 impl LoopDisk {
@@ -41,14 +54,7 @@ impl LoopDisk {
     /// Mounts an image.
     pub(crate) fn mount(image: PathBuf, at: PathBuf, kind: &str) -> Option<Self> {
         std::fs::create_dir(&at).unwrap();
-        // nouuid: a copy of an XFS may be mounted beside the original.
-        let options = if kind == "xfs" { "loop,nouuid" } else { "loop" };
-        let words = ["-t".as_ref(), kind.as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str()];
-        run("mount", &[&words[..], &[at.as_os_str()]].concat()).then(|| LoopDisk {
-            at,
-            image,
-            kind: kind.into(),
-        })
+        mount_image(&image, &at, kind).then(|| LoopDisk { at, image, kind: kind.into() })
     }
 
     /// A copy of what is on the device at this moment.
@@ -64,9 +70,7 @@ impl LoopDisk {
 
     /// Mounts an image where this one was.
     pub(crate) fn mount_here(&self, image: &Path) {
-        let options = if self.kind == "xfs" { "loop,nouuid" } else { "loop" };
-        let words = ["-t".as_ref(), self.kind.as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str()];
-        assert!(run("mount", &[&words[..], &[self.at.as_os_str()]].concat()), "{}", image.display());
+        assert!(mount_image(image, &self.at, &self.kind), "{}", image.display());
     }
 
     /// Mounts what is on the device at this moment, as after a power cut: what is only in memory is lost.
