@@ -330,6 +330,9 @@ impl Engine {
         self.wake_device_watch();
         // The clean segment being filled is sealed first, so that what it holds is found again.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
+        if committed.is_ok() {
+            self.log_destaged().await;
+        }
         // It counts once a frame says so.
         let frame = self.log.kick();
         let over = || self.log.broken().is_some() || self.log.is_full();

@@ -14,6 +14,7 @@ mod compact;
 mod counters;
 mod cut;
 mod destage;
+mod destaged;
 mod devices;
 mod direct;
 mod engine;

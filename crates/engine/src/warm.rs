@@ -244,7 +244,9 @@ pub(crate) fn void(record: &Record, known: &[Arc<Object>]) -> Option<Void> {
         Record::Truncate { object, size } => (object, size / BLOCK as u64..u64::MAX),
         Record::Invalidate { object, block, count } => (object, *block..block.saturating_add(*count)),
         Record::Forget { object } => (object, 0..u64::MAX),
-        Record::Data { .. } | Record::Truncated { .. } | Record::Note { .. } => return None,
+        Record::Data { .. } | Record::Truncated { .. } | Record::Destaged { .. } | Record::Note { .. } => {
+            return None;
+        }
     };
     Some((known[usize::from(*object)].clone(), range))
 }

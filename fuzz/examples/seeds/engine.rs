@@ -74,6 +74,7 @@ fn bodies() -> [Body; 3] {
         Record::Truncate { object: 1, size: 100 },
         Record::Truncated { object: 1 },
         Record::Invalidate { object: 0, block: 5, count: u64::MAX },
+        Record::Destaged { object: 0, block: 0, count: 9 },
         Record::Forget { object: 1 },
         Record::Note { bytes: (*b"a note").into() },
     ];

@@ -19,6 +19,7 @@ const TRUNCATED: u8 = 3;
 const INVALIDATE: u8 = 4;
 const FORGET: u8 = 5;
 const NOTE: u8 = 6;
+const DESTAGED: u8 = 7;
 
 /// In the flags of an object: it has a modification time.
 const HAS_MTIME: u8 = 1;
@@ -40,7 +41,7 @@ pub fn record_len(record: &Record) -> usize {
         Record::Data { checksums, .. } => 15 + 4 * checksums.len(),
         Record::Truncate { .. } => 11,
         Record::Truncated { .. } | Record::Forget { .. } => RECORD_MIN,
-        Record::Invalidate { .. } => 19,
+        Record::Invalidate { .. } | Record::Destaged { .. } => 19,
         Record::Note { bytes } => RECORD_MIN + bytes.len(),
     }
 }
@@ -69,6 +70,7 @@ fn check_record(record: &Record, objects: usize, slots: &Range<u16>) -> Result<(
         | Record::Truncate { object, .. }
         | Record::Truncated { object }
         | Record::Invalidate { object, .. }
+        | Record::Destaged { object, .. }
         | Record::Forget { object } => *object,
         Record::Note { bytes } if (1..=NOTE_MAX).contains(&bytes.len()) => return Ok(()),
         Record::Note { .. } => return Err(Invalid("a note that is empty or too long")),
@@ -88,8 +90,9 @@ fn check_record(record: &Record, objects: usize, slots: &Range<u16>) -> Result<(
             }
             check_blocks(*block, count as u64)
         }
-        Record::Invalidate { count: u64::MAX, block, .. } => check_blocks(*block, 0),
-        Record::Invalidate { block, count, .. } => check_blocks(*block, *count),
+        Record::Invalidate { block, count, .. } | Record::Destaged { block, count, .. } => {
+            check_blocks(*block, if *count == u64::MAX { 0 } else { *count })
+        }
         _ => Ok(()),
     }
 }
@@ -151,6 +154,11 @@ fn encode_record(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(&block.to_le_bytes());
             out.extend_from_slice(&count.to_le_bytes());
         }
+        Record::Destaged { object, block, count } => {
+            head(DESTAGED, *object);
+            out.extend_from_slice(&block.to_le_bytes());
+            out.extend_from_slice(&count.to_le_bytes());
+        }
         Record::Forget { object } => head(FORGET, *object),
         Record::Note { bytes } => {
             // Fits: the length was checked.
@@ -208,6 +216,11 @@ fn decode_record(input: &mut Reader<'_>) -> Option<Record> {
         TRUNCATE => Record::Truncate { object, size: u64::from_le_bytes(input.array()?) },
         TRUNCATED => Record::Truncated { object },
         INVALIDATE => Record::Invalidate {
+            object,
+            block: u64::from_le_bytes(input.array()?),
+            count: u64::from_le_bytes(input.array()?),
+        },
+        DESTAGED => Record::Destaged {
             object,
             block: u64::from_le_bytes(input.array()?),
             count: u64::from_le_bytes(input.array()?),

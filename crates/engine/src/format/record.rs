@@ -50,6 +50,15 @@ pub enum Record {
         /// How many blocks; `u64::MAX` for all to the end.
         count: u64,
     },
+    /// The backing store has durably what the log has of `count` blocks from `block` on: none of them is dirty.
+    Destaged {
+        /// Which object.
+        object: u16,
+        /// The first block's number.
+        block: u64,
+        /// How many blocks; `u64::MAX` for all to the end.
+        count: u64,
+    },
     /// The object was removed: nothing older counts.
     Forget {
         /// Which object.
@@ -70,6 +79,7 @@ impl Record {
             | Record::Truncate { object, .. }
             | Record::Truncated { object }
             | Record::Invalidate { object, .. }
+            | Record::Destaged { object, .. }
             | Record::Forget { object } => Some(object),
             Record::Note { .. } => None,
         }

@@ -19,8 +19,10 @@ const NEWEST: u64 = 2;
 /// The superblock says what the pool belongs to. Only where there is something to say: a version that does not know it
 /// must not serve other directories with the pool.
 const OWNER: u64 = 4;
+/// The log may say of what it has that the backing store has it.
+const DESTAGED: u64 = 8;
 /// Features that every superblock written from now on has: the log may.
-const ALWAYS: u64 = NOTES | NEWEST;
+const ALWAYS: u64 = NOTES | NEWEST | DESTAGED;
 /// Features that must be understood to open a pool.
 const REQUIRED_KNOWN: u64 = ALWAYS | OWNER;
 

@@ -1,4 +1,4 @@
-//! The records of the log, applied in order: the newest wins (rows R23 to R29 of the table of cases in docs/on-disk-format.md). The segments that are not part of the log any more are
+//! The records of the log, applied in order: the newest wins (rows R23 to R30 of the table of cases in docs/on-disk-format.md). The segments that are not part of the log any more are
 //! loaded once service has started (`warm.rs`).
 
 use std::collections::HashMap;
@@ -179,6 +179,15 @@ fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, segments:
         }
         // R25.
         Record::Truncated { object } => carried_out(&mut known[usize::from(*object)].lock(), segments),
+        // R30.
+        Record::Destaged { object, block, count } => {
+            let mut state = known[usize::from(*object)].lock();
+            for block in state.cached(*block..block.saturating_add(*count)) {
+                if let Some(copy) = state.entry(block).copied() {
+                    state.cleaned(block, &copy, segments);
+                }
+            }
+        }
         // R27.
         Record::Forget { object } => {
             let mut state = known[usize::from(*object)].lock();

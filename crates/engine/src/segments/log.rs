@@ -20,6 +20,12 @@ impl Segments {
         LogUse { segments: inner.log.len(), share: inner.log_share(), dirty: inner.dirty, left }
     }
 
+    /// The position of the log's oldest segment: what only segments before it hold is not in the log.
+    pub(crate) fn tail_position(&self) -> Option<u64> {
+        let inner = self.inner.lock();
+        inner.log.front().and_then(|id| inner.table.get(id)).map(|segment| segment.position)
+    }
+
     /// How many segments the log has from this one on.
     pub(crate) fn log_since(&self, id: SegmentId) -> usize {
         let log = &self.inner.lock().log;

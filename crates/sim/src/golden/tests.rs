@@ -8,9 +8,10 @@ use forebay_oplog::Record;
 use super::image::{Image, path};
 use super::make::{BACKING, Refused, Rig, all_of, key, notes_kept, rot, superblocks, used};
 
-/// The image of the format that is written now, and those of what it was before superblocks named the newest segment of the
-/// log, and before there were notes.
-const NOW: &str = "version-1-newest.image";
+/// The image of the format that is written now, and those of what it was before the log said which blocks are destaged, before
+/// superblocks named the newest segment of the log, and before there were notes.
+const NOW: &str = "version-1-destaged.image";
+const BEFORE_DESTAGED: &str = "version-1-newest.image";
 const BEFORE_NEWEST: &str = "version-1-notes.image";
 const BEFORE_NOTES: &str = "version-1.image";
 
@@ -85,6 +86,7 @@ fn damaged_images_are_the_good_one_with_that_damage() {
 fn good_images_and_those_with_one_bad_copy_are_opened_and_hold_what_they_should() {
     for name in [
         NOW,
+        BEFORE_DESTAGED,
         BEFORE_NEWEST,
         BEFORE_NOTES,
         "header-rotten.image",

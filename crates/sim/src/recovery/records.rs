@@ -1,5 +1,7 @@
 //! Rows about what the records of the log come to.
 
+use forebay_engine::io::Backing as _;
+
 use super::*;
 use crate::backing::{Rates, Stuck};
 
@@ -87,4 +89,28 @@ fn r29_a_segment_without_a_footer_gets_one() {
     }
     rig.executor.reset();
     assert_eq!(rig.open().unwrap().notes(), [1, 2], "by its footer");
+}
+
+/// What the first blocks of the backing file are full of once all that recovery takes for dirty is destaged.
+fn destaged_to(rig: &Rig) -> [u8; 2] {
+    let engine = rig.open().unwrap().engine;
+    let object = engine.object(&file(), 16 * BLOCK as u64);
+    rig.run(async move { engine.destage_object(&object).await }).unwrap();
+    let (buffer, read) = rig.run(rig.store.read(&file(), 0, Buffer::zeroed(2)));
+    read.unwrap();
+    [buffer[0], buffer[BLOCK]]
+}
+
+#[test]
+fn r30_blocks_that_are_destaged_are_not_destaged_again() {
+    let destaged = |block, count| Record::Destaged { object: 0, block, count };
+    let rig = behind(|frame| frame.recording(destaged(0, 1)));
+    assert_eq!(blocks(&rig, &rig.open().unwrap()), [1, 2], "the copy still counts");
+    let rig = behind(|frame| frame.recording(destaged(0, 1)));
+    assert_eq!(destaged_to(&rig), [BACKING, 2]);
+    let rig = behind(|frame| frame.recording(destaged(1, u64::MAX)));
+    assert_eq!(destaged_to(&rig), [1, BACKING]);
+    // In front of newer contents of its block, in the frame itself.
+    let rig = behind(|frame| frame.recording(destaged(0, 1)).with(0, &[9]));
+    assert_eq!(destaged_to(&rig), [9, 2]);
 }

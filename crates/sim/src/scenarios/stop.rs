@@ -49,3 +49,55 @@ fn a_stop_ends_though_the_log_is_full_of_what_is_not_let_go() {
         assert_eq!(world.close(&engine), Ok(()));
     }
 }
+
+/// A world in which dirty blocks lie in one segment of the log with others that are destaged, and how many are dirty.
+fn partly_destaged(seed: u64) -> (World, Arc<Engine>, u64) {
+    let mut world = world_with(seed, 2, |plan| (plan.notes, plan.objects) = (false, 2));
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 300);
+    let object = world.shared.objects.lock().object(1).unwrap();
+    let theirs = engine.clone();
+    let destaged = async move { theirs.destage_object(&object).await };
+    assert_eq!(world.shared.executor.block_on(LIMIT, destaged), Ok(Ok(())));
+    with_client(&world, &engine, Allowed::default(), |mut client| async move {
+        client.write(2, 40_960, 12_288, true).await;
+    });
+    write(&world, &engine, 298, 4);
+    let dirty = engine.usage().dirty_blocks;
+    assert_eq!(dirty, 7, "seed {seed}");
+    (world, engine, dirty)
+}
+
+/// A segment stays in the log for one dirty block. Recovery took all of its blocks for dirty, and destaged them again.
+#[test]
+fn after_a_clean_stop_no_more_is_dirty_than_before_it() {
+    for seed in 0..8 {
+        let (mut world, mut engine, dirty) = partly_destaged(seed);
+        for stop in 0..3 {
+            assert_eq!(world.close(&engine), Ok(()));
+            // Later starts may have destaged some.
+            let left = engine.usage().dirty_blocks;
+            assert!(left == dirty || stop > 0, "seed {seed}: {left} blocks are left");
+            cut(&mut world, engine);
+            engine = world.start_through(Vec::new()).unwrap();
+            assert_eq!(engine.usage().dirty_blocks, left, "seed {seed}, stop {stop}");
+        }
+        // What was said of blocks as they were does not count for what is written later.
+        let before = engine.usage().dirty_blocks;
+        write(&world, &engine, 200, 10);
+        cut(&mut world, engine);
+        engine = world.start_through(Vec::new()).unwrap();
+        assert!(engine.usage().dirty_blocks >= 10.max(before), "seed {seed}");
+        check(&mut world, &engine);
+    }
+}
+
+/// A crash leaves no time to say what is destaged.
+#[test]
+fn after_a_crash_what_is_in_the_log_is_dirty() {
+    let (mut world, engine, dirty) = partly_destaged(1);
+    cut(&mut world, engine);
+    let engine = world.start_through(Vec::new()).unwrap();
+    assert!(engine.usage().dirty_blocks > dirty);
+    check(&mut world, &engine);
+}

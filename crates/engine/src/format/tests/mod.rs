@@ -98,12 +98,17 @@ fn any_record(objects: u16) -> impl Strategy<Value = Record> {
             Record::Data { object, block, slot, checksums: sums.into() }
         },
     );
-    let count = prop_oneof![Just(u64::MAX), 0..1000_u64];
+    let count = || prop_oneof![Just(u64::MAX), 0..1000_u64];
     prop_oneof![
         data,
         (0..objects, any::<u64>()).prop_map(|(object, size)| Record::Truncate { object, size }),
         (0..objects).prop_map(|object| Record::Truncated { object }),
-        (0..objects, 0..BLOCKS_MAX - 1000, count).prop_map(|(object, block, count)| Record::Invalidate {
+        (0..objects, 0..BLOCKS_MAX - 1000, count()).prop_map(|(object, block, count)| Record::Invalidate {
+            object,
+            block,
+            count
+        }),
+        (0..objects, 0..BLOCKS_MAX - 1000, count()).prop_map(|(object, block, count)| Record::Destaged {
             object,
             block,
             count

@@ -41,14 +41,19 @@ fn what_is_just_not_dead_stays_so() {
 
 #[test]
 fn golden() {
-    let expected = include_str!("../../format/golden/superblock_with_owner.hex");
-    assert_golden("superblock_with_owner", expected, &sample().encode());
-    // Nothing that older versions do not know is in one without an owner.
-    let expected = include_str!("../../format/golden/superblock_with_newest.hex");
-    assert_golden("superblock_with_newest", expected, &Superblock { owner: Vec::new(), ..sample() }.encode());
+    let expected = include_str!("../../format/golden/superblock_with_destaged_and_owner.hex");
+    assert_golden("superblock_with_destaged_and_owner", expected, &sample().encode());
+    // One without an owner does not say that there is one.
+    let expected = include_str!("../../format/golden/superblock_with_destaged.hex");
+    assert_golden(
+        "superblock_with_destaged",
+        expected,
+        &Superblock { owner: Vec::new(), ..sample() }.encode(),
+    );
 }
 
-/// As all pools were before there were notes, and before superblocks named the newest segment.
+/// As all pools were before there were notes, before superblocks named the newest segment, and before the log said which blocks
+/// are destaged.
 #[test]
 fn superblocks_of_fewer_features_are_read() {
     let none = from_hex(include_str!("../../format/golden/superblock.hex"));
@@ -60,6 +65,11 @@ fn superblocks_of_fewer_features_are_read() {
             Ok(Superblock { newest: 0, durable: 0, owner: Vec::new(), ..sample() })
         );
     }
+    let newest = from_hex(include_str!("../../format/golden/superblock_with_newest.hex"));
+    let owner = from_hex(include_str!("../../format/golden/superblock_with_owner.hex"));
+    assert_eq!([newest[24], owner[24]], [3, 7]);
+    assert_eq!(Superblock::decode(&newest), Ok(Superblock { owner: Vec::new(), ..sample() }));
+    assert_eq!(Superblock::decode(&owner), Ok(sample()));
 }
 
 #[test]
@@ -86,7 +96,7 @@ fn forged(at: usize, bytes: &[u8]) -> Result<Superblock, Unusable> {
 fn newer_versions_and_unknown_features() {
     assert_eq!(forged(16, &[2, 0]), Err(Unusable::Newer(2)));
     assert_eq!(forged(16, &[0, 1]), Err(Unusable::Newer(256)));
-    assert_eq!(forged(24, &[0b1101]), Err(Unusable::UnknownFeatures(0b1000)));
+    assert_eq!(forged(24, &[0b11101]), Err(Unusable::UnknownFeatures(0b10000)));
     let known = forged(32, &[0xff]).unwrap();
     assert_eq!(known.optional, 0xff | 1 << 63, "optional features need not be known");
 }

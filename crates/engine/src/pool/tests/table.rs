@@ -51,8 +51,8 @@ fn o2_newer_format() {
 #[test]
 fn o3_unknown_features() {
     let rams @ [_, b] = &used();
-    forge_bytes(b, 24, &[8]);
-    assert_eq!(refused(rams), PoolError::UnknownFeatures { device: name(b), bits: 8 });
+    forge_bytes(b, 24, &[16]);
+    assert_eq!(refused(rams), PoolError::UnknownFeatures { device: name(b), bits: 16 });
 }
 
 #[test]
