@@ -133,6 +133,12 @@ pub trait Backing: Send + Sync + 'static {
     fn name(&self, volume: u32) -> String;
     /// Bytes in the object now.
     fn size(&self, object: &Key) -> Io<BackingResult<u64>>;
+    /// Bytes in each of these objects of one volume now, in order. An implementation that has to make removals durable before
+    /// it says [`BackingError::Gone`] does so once for all of them.
+    fn sizes(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<u64>>> {
+        let asked: Vec<_> = objects.iter().map(|object| self.size(object)).collect();
+        Box::pin(crate::wait::all(asked))
+    }
     /// Reads at `offset` into the front of `buffer`; fewer bytes than it holds only at the end of the object.
     fn read(&self, object: &Key, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)>;
     /// Writes all of `data` at `offset`, growing the object where needed. Durable after [`Backing::sync`].

@@ -81,6 +81,25 @@ struct Written {
     writer: Option<Arc<CountedFd>>,
 }
 
+/// Why nothing can be done to an object's file.
+#[derive(Clone)]
+enum Missing {
+    /// Its removal is known, but perhaps not durable.
+    Removed(Arc<Filesystem>),
+    /// Anything else.
+    Failed(BackingError),
+}
+
+impl Missing {
+    /// Returns the engine's form of it; that the file is gone only once its removal is durable.
+    fn confirmed(self) -> BackingError {
+        match self {
+            Missing::Removed(fs) => fs.journal.barrier().map_or_else(io_error, |()| BackingError::Gone),
+            Missing::Failed(error) => error,
+        }
+    }
+}
+
 impl Store {
     /// `names` says what each of the file systems is called.
     pub(crate) fn new(
@@ -150,16 +169,21 @@ impl Store {
 
 impl Inner {
     fn find(&self, key: &Key) -> BackingResult<Place> {
+        self.look_for(key).map_err(Missing::confirmed)
+    }
+
+    fn look_for(&self, key: &Key) -> std::result::Result<Place, Missing> {
         if let Some(written) = self.written.lock().get(key) {
             return Ok(Place::File(written.clone()));
         }
-        let (number, kernel) = parse_key(key).ok_or(BackingError::Io(Errno::INVAL.raw_os_error()))?;
+        let failed = |errno: Errno| Missing::Failed(BackingError::Io(errno.raw_os_error()));
+        let (number, kernel) = parse_key(key).ok_or(failed(Errno::INVAL))?;
         if self.given_up.contains(&number) {
             return Ok(Place::Lost);
         }
         let fs = self.filesystems.iter().find(|(id, _)| *id == number);
         // Not served now: what the cache has for it must wait until it is again.
-        let (_, fs) = fs.ok_or(BackingError::Io(Errno::NODEV.raw_os_error()))?;
+        let (_, fs) = fs.ok_or(failed(Errno::NODEV))?;
         let tries = if matches!(fs.scheme, Scheme::Kernel) { 1 } else { WALKS };
         let mut found = Err(Error::Stale);
         for _ in 0..tries {
@@ -171,7 +195,7 @@ impl Inner {
         if found.as_ref().err() == Some(&Error::Stale) && !self.is_removed(fs, key, &kernel) {
             return Ok(Place::Lost);
         }
-        let object = found.map_err(|error| self.gone_for_good(fs, key, error))?;
+        let object = found.map_err(|error| self.missing(fs, key, error))?;
         let errors = object.uncommitted.errors();
         Ok(Place::File(Written { fs: fs.clone(), object, errors, writer: None }))
     }
@@ -221,17 +245,52 @@ impl Inner {
 
     /// The engine's form of an error. That a file is gone is said only of one whose removal is known, and only when it stays
     /// so after a crash.
-    fn gone_for_good(&self, fs: &Filesystem, key: &Key, error: Error) -> BackingError {
+    fn gone_for_good(&self, fs: &Arc<Filesystem>, key: &Key, error: Error) -> BackingError {
+        self.missing(fs, key, error).confirmed()
+    }
+
+    /// What an error says of the file. Never waits for the disk.
+    fn missing(&self, fs: &Arc<Filesystem>, key: &Key, error: Error) -> Missing {
         match error {
             Error::Stale => match parse_key(key).filter(|(_, kernel)| self.is_removed(fs, key, kernel)) {
-                Some(_) => match fs.journal.barrier() {
-                    Ok(()) => BackingError::Gone,
-                    Err(error) => io_error(error),
-                },
+                Some(_) => Missing::Removed(fs.clone()),
                 // Asked again, it is set aside.
-                None => BackingError::Io(Errno::STALE.raw_os_error()),
+                None => Missing::Failed(BackingError::Io(Errno::STALE.raw_os_error())),
             },
-            error => io_error(error),
+            error => Missing::Failed(io_error(error)),
+        }
+    }
+
+    /// The engine's form of what came of several objects: one barrier for each file system makes all removals durable.
+    fn confirmed<T>(&self, found: Vec<std::result::Result<T, Missing>>) -> Vec<BackingResult<T>> {
+        let barrier = |(_, fs): &(u32, Arc<Filesystem>)| {
+            let is_here = |missing: &Missing| matches!(missing, Missing::Removed(it) if Arc::ptr_eq(it, fs));
+            let wanted = found.iter().any(|found| found.as_ref().err().is_some_and(is_here));
+            wanted.then(|| fs.journal.barrier())
+        };
+        let barriers: Vec<_> = self.filesystems.iter().map(barrier).collect();
+        let result = |missing: Missing| match missing {
+            Missing::Removed(fs) => {
+                let at = self.filesystems.iter().position(|(_, other)| Arc::ptr_eq(other, &fs));
+                match at.and_then(|at| barriers[at]) {
+                    Some(Err(error)) => io_error(error),
+                    Some(Ok(())) => BackingError::Gone,
+                    None => Missing::Removed(fs).confirmed(),
+                }
+            }
+            missing => missing.confirmed(),
+        };
+        found.into_iter().map(|found| found.map_err(result)).collect()
+    }
+
+    fn size(&self, key: &Key) -> std::result::Result<u64, Missing> {
+        let state = |error| Missing::Failed(state_error(error));
+        match self.look_for(key)? {
+            Place::File(found) => {
+                let attr = found.object.raw_attr();
+                attr.map(|attr| attr.size).map_err(|error| self.missing(&found.fs, key, error))
+            }
+            Place::Lost => self.lost.size(key).map_err(state),
         }
     }
 
@@ -240,12 +299,13 @@ impl Inner {
             .iter()
             .map(|key| {
                 let written = self.written.lock().remove(key);
-                written.map_or_else(|| self.find(key), |written| Ok(Place::File(written)))
+                written.map_or_else(|| self.look_for(key), |written| Ok(Place::File(written)))
             })
             .collect();
-        let lost = |(key, found): (&Key, &BackingResult<Place>)| match found {
-            Ok(Place::Lost) => self.lost.sync(key).map_err(state_error),
-            found => found.as_ref().map(drop).map_err(|error| *error),
+        let lost = |(key, found): (&Key, &std::result::Result<Place, Missing>)| match found {
+            Ok(Place::Lost) => self.lost.sync(key).map_err(|error| Missing::Failed(state_error(error))),
+            Ok(Place::File(_)) => Ok(()),
+            Err(missing) => Err(missing.clone()),
         };
         let mut results: Vec<_> = keys.iter().zip(&taken).map(lost).collect();
         for (_, fs) in &self.filesystems {
@@ -266,7 +326,7 @@ impl Inner {
                 linked.logging.proven(proof);
             }
             for ((at, _), result) in mine.into_iter().zip(synced) {
-                results[at] = result.map_err(|error| self.gone_for_good(fs, &keys[at], error));
+                results[at] = result.map_err(|error| self.missing(fs, &keys[at], error));
             }
             if let Some(linked) = fs.linked() {
                 linked.cache.alive();
@@ -281,7 +341,7 @@ impl Inner {
             .collect();
         drop(taken);
         objects.iter().for_each(|object| object.rest());
-        results
+        self.confirmed(results)
     }
 }
 
@@ -319,13 +379,12 @@ impl Backing for Store {
 
     fn size(&self, object: &Key) -> Io<BackingResult<u64>> {
         let key = object.clone();
-        self.begin(Some(object), move |inner| {
-            let found = match inner.find(&key)? {
-                Place::File(found) => found,
-                Place::Lost => return inner.lost.size(&key).map_err(state_error),
-            };
-            let size = found.object.raw_attr().map(|attr| attr.size);
-            size.map_err(|error| inner.gone_for_good(&found.fs, &key, error))
+        self.begin(Some(object), move |inner| inner.size(&key).map_err(Missing::confirmed))
+    }
+
+    fn sizes(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<u64>>> {
+        self.begin(objects.first().cloned().as_ref(), move |inner| {
+            inner.confirmed(objects.iter().map(|key| inner.size(key)).collect())
         })
     }
 

@@ -110,6 +110,8 @@ pub struct JournalStats {
     pub operations: AtomicU64,
     /// Acknowledgements that turned into errors since something could not be made durable.
     pub failures: AtomicU64,
+    /// Times that all changes of names so far were made durable for no acknowledgement.
+    pub barriers: AtomicU64,
     /// How long batches took.
     pub latency: Recorder,
 }
@@ -284,6 +286,7 @@ impl Journal {
 
     /// Makes every change of names made so far durable.
     pub(crate) fn barrier(&self) -> Result<()> {
+        self.stats.barriers.fetch_add(1, Ordering::Relaxed);
         match self.order {
             Order::Journal => self.wait(Intent::default()),
             Order::PerObject => Ok(rustix::fs::syncfs(self.mount.as_fd())?),

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use forebay_disk::{FileDevice, SystemClock, Threads, block_on};
-use forebay_engine::io::Device;
+use forebay_engine::io::{Backing as _, BackingError, Device};
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Mode, Object as Cached, Settings};
 
@@ -201,6 +201,29 @@ fn what_only_had_an_identity_of_the_servers_own_and_is_lost_is_stale() {
     let lost = crate::sys::KernelHandle::from_name(b"fffe-19e8a0ef10d7a801").unwrap();
     let fs = &served.vfs.exports()[0].fs;
     assert_eq!(fs.open_inner(&lost).map(drop), Err(Error::Stale));
+}
+
+/// After a kill the log may have data of any number of files whose removal it knows: each of them made the start wait for a
+/// barrier.
+#[test]
+fn removed_files_that_are_asked_for_together_wait_for_one_barrier() {
+    let served = serve(Mode::WriteBack);
+    let journal = &served.root.export.fs.journal;
+    let store = served.vfs.store(&served.dir.path().join("state"), &[], &[]).unwrap();
+    let names: Vec<_> = (0..100).map(|number| format!("file{number}")).collect();
+    let key = |name: &String| crate::cache::key(1, &served.create(name.as_bytes()).object.kernel);
+    let keys: Vec<_> = names.iter().map(key).collect();
+    let kept = key(&"kept".to_owned());
+    let removed = keys.iter().cloned().collect();
+    store.logged(crate::backing::Logged { removed, ..Default::default() });
+    let data = served.dir.path().join("data");
+    names.iter().for_each(|name| std::fs::remove_file(data.join(name)).unwrap());
+    let barriers = || journal.stats.barriers.load(std::sync::atomic::Ordering::Relaxed);
+    let before = barriers();
+    let mut sizes = block_on(store.sizes(keys.into_iter().chain([kept]).collect()));
+    assert_eq!(sizes.pop(), Some(Ok(0)));
+    assert_eq!(sizes, [Err(BackingError::Gone); 100]);
+    assert_eq!(barriers() - before, 1);
 }
 
 /// A server that is killed must not find done what it has refused, or was about to.

@@ -14,14 +14,15 @@ mod apply;
 mod frames;
 mod headers;
 mod progress;
+mod settle;
 
 use std::sync::Arc;
 
-use crate::buffer::{BLOCK, Slice};
+use crate::buffer::Slice;
 use crate::engine::{Engine, Env, Parts, Settings};
 use crate::event::Event;
 use crate::format::{Place, SegmentId as Name, SegmentKind};
-use crate::io::{BackingError, BackingResult, Device, Durability};
+use crate::io::{BackingError, Device, Durability};
 use crate::lane::Lanes;
 use crate::late::{Ticks, Watched};
 use crate::notes::Note;
@@ -198,63 +199,6 @@ impl Engine {
             let data = Slice::from(crate::buffer::Buffer::from_bytes(&last.bytes));
             self.write_legs(&[(*place, data)], last.start, Durability::Now).await;
         }
-    }
-
-    /// Objects with something the backing store may not know: how large they are, and whether they still exist.
-    async fn settle(&self, unsure: Vec<Arc<Object>>, progress: &RecoveryProgress) -> Result<(), OpenError> {
-        let mut failures = 0;
-        progress.begin(unsure.len());
-        for object in unsure {
-            progress.advance();
-            loop {
-                match self.settle_size(&object).await {
-                    Ok(()) => {
-                        let mut state = object.lock();
-                        if !std::mem::replace(&mut state.queued, true) {
-                            drop(state);
-                            self.queue(&object);
-                        }
-                        break;
-                    }
-                    Err(BackingError::Gone) => {
-                        self.drop_object(&object);
-                        break;
-                    }
-                    Err(error) => {
-                        failures += 1;
-                        if failures > 10 {
-                            return Err(OpenError::Backing(error));
-                        }
-                        self.env.clock.sleep(std::time::Duration::from_millis(500)).await;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn settle_size(&self, object: &Object) -> BackingResult<()> {
-        let backing = &self.env.backing;
-        let size = backing.size(&object.key).await?;
-        let longer = {
-            let mut state = object.lock();
-            // A cut not carried out yet leaves the backing file too large.
-            if state.truncating.is_none() {
-                // With nothing dirty the backing store is right.
-                state.size = if state.dirty == 0 { size } else { state.size.max(size) };
-            }
-            state.sized = true;
-            let last = state.size.saturating_sub(1) / BLOCK as u64;
-            let reaches = state.entry(last).is_some_and(|entry| entry.dirty);
-            (state.size > size && !reaches).then_some(state.size)
-        };
-        if let Some(longer) = longer {
-            // A write past the log has made it longer, and was lost before it was synced. Nothing that will be destaged
-            // reaches so far, and the size must not go back once it was seen.
-            backing.truncate(&object.key, longer).await?;
-            backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()))?;
-        }
-        Ok(())
     }
 
     /// Cuts that were logged and perhaps not carried out.

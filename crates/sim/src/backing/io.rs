@@ -241,7 +241,11 @@ impl Backing for Store {
     }
 
     fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>> {
-        let mark = self.state.lock().next;
+        let mark = {
+            let mut state = self.state.lock();
+            state.syncs += 1;
+            state.next
+        };
         let volume = objects.first().map_or(0, |object| self.volume_of(object));
         self.sticky((volume, Stuck::Sync), 40, move |store, state| store.sync_now(state, &objects, mark))
     }

@@ -83,6 +83,8 @@ struct State {
     disowned: Vec<(Key, Disowned)>,
     /// Whoever asks for anything makes a mistake.
     closed: bool,
+    /// How many syncs were asked for.
+    syncs: u64,
     /// Time for a write of an array that carries out one after another, and when the last write ends.
     array: Option<(Duration, Duration)>,
 }
@@ -107,6 +109,7 @@ impl Store {
             under_way: BTreeMap::new(),
             disowned: Vec::new(),
             closed: false,
+            syncs: 0,
             array: None,
         };
         Store { executor: executor.clone(), hits: hits.clone(), state: Arc::new(Mutex::new(state)) }
@@ -191,6 +194,11 @@ impl Store {
     /// How large the file is now.
     pub fn size_of(&self, object: &Key) -> u64 {
         self.state.lock().files.get(object).map_or(0, |file| file.current.size)
+    }
+
+    /// How many syncs were asked for so far, each of any number of files.
+    pub fn syncs(&self) -> u64 {
+        self.state.lock().syncs
     }
 
     /// How many syncs of the file have failed so far.

@@ -187,6 +187,11 @@ impl Rig {
     }
 
     fn frame_at(&self, seq: u64, number: u64, frame: &Frame, legs: &[usize]) {
+        self.frame_of(seq, number, frame, &self.body(seq, frame), legs);
+    }
+
+    /// Writes a frame that has these records.
+    fn frame_of(&self, seq: u64, number: u64, frame: &Frame, body: &Body, legs: &[usize]) {
         let Frame { start, epoch, tail, .. } = *frame;
         let mut bytes = Buffer::zeroed(1 + frame.data.len());
         let data = bytes[BLOCK..].chunks_mut(BLOCK).zip(&frame.data);
@@ -204,7 +209,7 @@ impl Rig {
             data_blocks: frame.data.len() as u16,
             tail_blocks: 0,
         };
-        frame::encode(&head, &self.body(seq, frame), &mut bytes).unwrap();
+        frame::encode(&head, body, &mut bytes).unwrap();
         let offset = segment_offset(number as u32, SEGMENT) + u64::from(start) * BLOCK as u64;
         legs.iter().for_each(|leg| self.put(&self.disks[*leg], offset, Buffer::from_bytes(&bytes)));
     }

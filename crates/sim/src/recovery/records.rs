@@ -114,3 +114,34 @@ fn r30_blocks_that_are_destaged_are_not_destaged_again() {
     let rig = behind(|frame| frame.recording(destaged(0, 1)).with(0, &[9]));
     assert_eq!(destaged_to(&rig), [9, 2]);
 }
+
+/// A log of one frame with the first block of each of `count` files, which were once longer than the backing store has them.
+fn shorter_than_logged(count: u8) -> Rig {
+    let rig = Rig::new(2);
+    let key = |number: u8| Key::new(&[b'f', number]).unwrap();
+    let mut body = Body::default();
+    for number in 0..count {
+        let mut content = Content::default();
+        content.resize(BLOCK as u64);
+        rig.store.create(&key(number), content);
+        body.objects.push(Facts { key: key(number), size: 2 * BLOCK as u64, mtime: None });
+        let slot = 2 + u16::from(number);
+        let checksum = bind(content_hash(&[1; BLOCK]), rig.pool, key_hash(&key(number)), 0, 1, slot);
+        let (object, checksums) = (u16::from(number), vec![checksum].into());
+        body.records.push(Record::Data { object, block: 0, slot, checksums });
+    }
+    rig.header(segment(1, 1), &[0, 1]);
+    rig.frame_of(1, 1, &frame_at(1, 1).with(0, &vec![1; usize::from(count)]), &body, &[0, 1]);
+    rig
+}
+
+/// Service waited for a sync of each.
+#[test]
+fn files_that_become_longer_before_service_are_synced_together() {
+    let rig = shorter_than_logged(50);
+    rig.open().unwrap();
+    for number in 0..50 {
+        assert_eq!(rig.store.size_of(&Key::new(&[b'f', number]).unwrap()), 2 * BLOCK as u64);
+    }
+    assert!(rig.store.syncs() <= 2, "{} syncs", rig.store.syncs());
+}

@@ -1,0 +1,128 @@
+//! What the backing store says of the objects that the log has changes of: how large they are, and whether they still exist.
+//!
+//! Service waits for this. So the backing store syncs once for all objects of a volume that are asked for together, never once
+//! for each: a sync of an array takes as long as many reads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{OpenError, RecoveryProgress};
+use crate::buffer::BLOCK;
+use crate::engine::Engine;
+use crate::io::{BackingError, BackingResult};
+use crate::object::Object;
+
+/// Objects of a volume asked for together, at most: so many files may be open until they are synced.
+const TOGETHER: usize = 4096;
+/// Rounds in which the backing store failed, at most; then the start fails.
+const FAILURES: usize = 10;
+/// Pause after such a round.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// An object whose size is not known yet.
+struct Unsure {
+    object: Arc<Object>,
+    /// The size that the backing file must get. It stays once it is set: a file that is longer after a sync that failed may be
+    /// shorter after a power cut.
+    longer: Option<u64>,
+}
+
+impl Engine {
+    /// Learns the sizes of objects of which the backing store may not know everything, and has what is dirty destaged.
+    pub(super) async fn settle(
+        &self,
+        unsure: Vec<Arc<Object>>,
+        progress: &RecoveryProgress,
+    ) -> Result<(), OpenError> {
+        progress.begin(unsure.len());
+        let mut volumes = BTreeMap::<u32, Vec<Arc<Object>>>::new();
+        for object in unsure {
+            volumes.entry(self.env.backing.volume(&object.key)).or_default().push(object);
+        }
+        for objects in volumes.values() {
+            for together in objects.chunks(TOGETHER) {
+                let unsure = together.iter().map(|object| Unsure { object: object.clone(), longer: None });
+                self.settle_together(unsure.collect(), progress).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Settles objects of one volume; those of which the backing store reports an error, again after a pause.
+    async fn settle_together(
+        &self,
+        mut left: Vec<Unsure>,
+        progress: &RecoveryProgress,
+    ) -> Result<(), OpenError> {
+        for round in 0.. {
+            let results = self.settle_once(&mut left).await;
+            let (mut again, mut failed) = (Vec::new(), None);
+            for (unsure, result) in left.into_iter().zip(results) {
+                match result {
+                    Ok(()) => {
+                        let mut state = unsure.object.lock();
+                        if !std::mem::replace(&mut state.queued, true) {
+                            drop(state);
+                            self.queue(&unsure.object);
+                        }
+                    }
+                    Err(BackingError::Gone) => self.drop_object(&unsure.object),
+                    Err(error) => {
+                        failed = Some(error);
+                        again.push(unsure);
+                        continue;
+                    }
+                }
+                progress.advance();
+            }
+            match failed {
+                None => break,
+                Some(error) if round == FAILURES => return Err(OpenError::Backing(error)),
+                Some(_) => self.env.clock.sleep(PAUSE).await,
+            }
+            left = again;
+        }
+        Ok(())
+    }
+
+    /// Takes the sizes over, and makes files longer that have to be: one result for each object.
+    async fn settle_once(&self, objects: &mut [Unsure]) -> Vec<BackingResult<()>> {
+        let backing = &self.env.backing;
+        let keys = objects.iter().map(|unsure| unsure.object.key.clone()).collect();
+        let sizes = backing.sizes(keys).await;
+        let mut results: Vec<_> = sizes.iter().map(|size| size.map(drop)).collect();
+        let mut grown = Vec::new();
+        for (at, (unsure, size)) in objects.iter_mut().zip(sizes).enumerate() {
+            let Ok(size) = size else { continue };
+            unsure.longer = take_size(&unsure.object, size).or(unsure.longer);
+            if let Some(longer) = unsure.longer {
+                results[at] = backing.truncate(&unsure.object.key, longer).await;
+                grown.push(at);
+            }
+        }
+        if !grown.is_empty() {
+            let keys = grown.iter().map(|at| objects[*at].object.key.clone()).collect();
+            for (at, synced) in grown.into_iter().zip(backing.sync(keys).await) {
+                results[at] = results[at].and(synced);
+            }
+        }
+        results
+    }
+}
+
+/// Takes over the size that the backing store has. Returns a larger one, if the backing file must get it.
+fn take_size(object: &Object, size: u64) -> Option<u64> {
+    let mut state = object.lock();
+    // A cut not carried out yet leaves the backing file too large.
+    if state.truncating.is_none() {
+        // With nothing dirty the backing store is right.
+        state.size = if state.dirty == 0 { size } else { state.size.max(size) };
+    }
+    state.sized = true;
+    let last = state.size.saturating_sub(1) / BLOCK as u64;
+    let reaches = state.entry(last).is_some_and(|entry| entry.dirty);
+    // A write past the log has made it longer, and was lost before it was synced. Nothing that will be destaged reaches so
+    // far, and the size must not go back once it was seen.
+    (state.size > size && !reaches).then_some(state.size)
+}
