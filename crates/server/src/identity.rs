@@ -177,8 +177,10 @@ impl Identities {
         for (export, configured) in vfs.exports().iter().zip(&settings.exports) {
             let failed = |error| unreadable(export, error);
             let there = export.stamp().map_err(failed)?;
-            let before = self.record_of(export, vfs).filter(|_| !self.adopted.contains_key(&export.id));
-            let recorded = before.map_or(0, |recorded| recorded.start);
+            // One that takes the place of another counts beyond it: that one may have counted once more than is recorded (row I3),
+            // and is the older one from now on.
+            let beyond = u64::from(self.adopted.contains_key(&export.id));
+            let recorded = self.record_of(export, vfs).map_or(0, |recorded| recorded.start + beyond);
             let next = next_start(recorded, there, id);
             let written = is_writable(configured)
                 && export.set_stamp(Stamp { start: next, pool: id }).map_err(failed)?;

@@ -151,6 +151,40 @@ fn the_pool_knows_where_the_state_directory_is_lost() {
     assert_eq!(std::fs::read(disk.at.join("f")).unwrap(), b"acknowledged");
 }
 
+/// A copy that takes the place of a broken original gets what the cache holds for that one.
+#[test]
+fn a_copy_that_is_adopted_as_the_same_gets_what_the_cache_holds() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "ext4", SIZE) else { return };
+    let copy = home.path().join("copy");
+    let mut server = disk.serve().cached().start();
+    let root = server.connect().root();
+    let file = server.connect().new_file(&root, b"f", 0o644);
+    server.stop();
+    disk.copy_to(&copy);
+    server.start();
+    server.connect().write(&file, 4096, b"acknowledged", StableHow::FileSync).unwrap();
+    server.kill();
+    disk.unmount();
+    disk.mount_here(&copy);
+    assert!(server.refusal().contains("forebay adopt"));
+    let at = disk.at.to_str().unwrap();
+    server.ask(&["adopt", at, "--same"]);
+    server.start();
+    let mut c = server.connect();
+    assert_eq!(c.root(), root, "handles stay");
+    assert_eq!(c.read(&file, 4096, 100).unwrap().data, b"acknowledged");
+    server.flush();
+    assert_eq!(&std::fs::read(disk.at.join("f")).unwrap()[4096..], b"acknowledged");
+    assert_eq!(server.ask(&["lost", "list", "--json"]).trim(), "[]");
+    // That was once: the original is the older copy now.
+    server.stop();
+    disk.unmount();
+    disk.mount_here(&disk.image);
+    assert!(server.refusal().contains("forebay adopt"));
+}
+
 #[test]
 fn what_the_cache_has_for_a_file_system_that_is_given_up_is_set_aside() {
     needs_root!();

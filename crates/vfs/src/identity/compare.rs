@@ -16,7 +16,7 @@
 //! What the rows come to: unmounted is I4 or I5; a copy of another UUID I5; a copy of the same UUID I8 as soon as the original
 //! was served once more, and until then it is the original; a bind mount, another mount point, another device node and a
 //! directory that was moved are I2 and I3; a subvolume that is not mounted I6, or I7 where its parent is an ordinary
-//! directory.
+//! directory. A file system that was adopted counts on beyond the record, so the one that it replaced is I8.
 
 use super::record::Recorded;
 use super::{ExportIdentity, Stamp};
