@@ -16,45 +16,86 @@ pub(crate) struct LoopDisk {
     kind: String,
 }
 
+/// Mounts that are tried, where another process has just taken the loop device that was free.
+const TRIES: usize = 20;
+
 fn run(program: &str, args: &[&OsStr]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
 }
 
-/// Mounts an image; false if that fails. One at a time: whoever looks for a free loop device may claim one for a moment that has
-/// just been taken by somebody else, who cannot mount it then.
-fn mount_image(image: &Path, at: &Path, kind: &str) -> bool {
+/// Runs a command that must succeed.
+#[track_caller]
+fn must_run(program: &str, args: &[&OsStr]) {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Returns why this machine cannot have a file system of `kind` on a loop device; `None` if it can.
+fn lacking(kind: &str) -> Option<String> {
+    let mkfs = format!("mkfs.{kind}");
+    if !rustix::process::geteuid().is_root() {
+        return Some("root".to_owned());
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Some("/dev/loop-control".to_owned());
+    }
+    if Command::new(&mkfs).arg("-V").output().is_err() {
+        return Some(mkfs);
+    }
+    let known =
+        || std::fs::read_to_string("/proc/filesystems").unwrap().split_whitespace().any(|it| it == kind);
+    // The kernel may have it as a module.
+    let there = known() || (run("modprobe", &[kind.as_ref()]) && known());
+    (!there).then(|| format!("a kernel with {kind}"))
+}
+
+/// Mounts an image. A failure fails the test. One mount at a time: a search for a free loop device may claim for a moment a device
+/// that another thread has just taken, and the mount of that thread fails.
+#[track_caller]
+fn mount_image(image: &Path, at: &Path, kind: &str) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     // nouuid: a copy of an XFS may be mounted beside the original.
     let options = if kind == "xfs" { "loop,nouuid" } else { "loop" };
     let words =
         ["-t".as_ref(), kind.as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str(), at.as_os_str()];
-    run("mount", &words)
+    for _ in 1..TRIES {
+        let output = Command::new("mount").args(words).output().unwrap();
+        if output.status.success() {
+            return;
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("loop device"), "cannot mount {}: {said}", image.display());
+    }
+    must_run("mount", &words);
 }
 
 impl LoopDisk {
-    /// Makes one of `kind` (ext2, ext4, xfs, btrfs) and `size` bytes below `home`; `None`, and says so, where that cannot be.
+    /// Makes one of `kind` (ext2, ext4, xfs, btrfs) and `size` bytes below `home`. `None`, and says so, on a machine that lacks
+    /// root, loop devices or the file system; under CI that fails the test.
     pub(crate) fn new(home: &Path, kind: &str, size: u64) -> Option<Self> {
         Self::with(home, kind, size, &[])
     }
 
     /// The same, made with further `flags`.
     pub(crate) fn with(home: &Path, kind: &str, size: u64, flags: &[&str]) -> Option<Self> {
+        if let Some(lacking) = lacking(kind) {
+            assert!(std::env::var_os("CI").is_none(), "CI has to have {lacking}");
+            eprintln!("not run: needs {lacking}");
+            return None;
+        }
         let image = home.join("image");
         std::fs::File::create(&image).unwrap().set_len(size).unwrap();
         let flags: Vec<_> = ["-q"].iter().chain(flags).map(OsStr::new).collect();
-        let made = run(&format!("mkfs.{kind}"), &[&flags[..], &[image.as_os_str()]].concat());
-        let disk = made.then(|| Self::mount(image, home.join("mnt"), kind)).flatten();
-        if disk.is_none() {
-            eprintln!("not run: needs mkfs.{kind} and loop devices");
-        }
-        disk
+        must_run(&format!("mkfs.{kind}"), &[&flags[..], &[image.as_os_str()]].concat());
+        Some(Self::mount(image, home.join("mnt"), kind))
     }
 
     /// Mounts an image.
-    pub(crate) fn mount(image: PathBuf, at: PathBuf, kind: &str) -> Option<Self> {
+    pub(crate) fn mount(image: PathBuf, at: PathBuf, kind: &str) -> Self {
         std::fs::create_dir(&at).unwrap();
-        mount_image(&image, &at, kind).then(|| LoopDisk { at, image, kind: kind.into() })
+        mount_image(&image, &at, kind);
+        LoopDisk { at, image, kind: kind.into() }
     }
 
     /// A copy of what is on the device at this moment.
@@ -70,14 +111,14 @@ impl LoopDisk {
 
     /// Mounts an image where this one was.
     pub(crate) fn mount_here(&self, image: &Path) {
-        assert!(mount_image(image, &self.at, &self.kind), "{}", image.display());
+        mount_image(image, &self.at, &self.kind);
     }
 
     /// Mounts what is on the device at this moment, as after a power cut: what is only in memory is lost.
     pub(crate) fn after_power_cut(&self, home: &Path) -> Self {
         let copy = home.join("image-after-power-cut");
         assert!(run("cp", &["--sparse=always".as_ref(), self.image.as_os_str(), copy.as_os_str()]));
-        Self::mount(copy, home.join("mnt-after-power-cut"), &self.kind).unwrap()
+        Self::mount(copy, home.join("mnt-after-power-cut"), &self.kind)
     }
 
     /// A server of it.
