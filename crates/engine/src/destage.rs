@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::event::Event;
 use crate::lane::{Lane, Lanes};
 use crate::object::{Object, State};
-use crate::pace::{FULL, Load, Pace};
+use crate::pace::{FULL, LEVEL, Load, Pace};
 use crate::segments::LogUse;
 use crate::wait::Gate;
 use crate::{Error, Result};
@@ -78,6 +78,13 @@ impl Engine {
         let last = self.destager.lanes.any_troubled() && self.segments.unused_everywhere() < RESERVE;
         let space = if last { space.max(FULL) } else { space };
         Load { dirty, space, share: share * slots, freed: left * slots }
+    }
+
+    /// What the volumes that are not in trouble keep dirty, as a part of what may be dirty: at 1, clients may write as much as is
+    /// destaged.
+    pub fn dirty_part(&self) -> f64 {
+        let loads = self.destager.lanes.all().into_iter().map(|lane| self.log_load(&lane).dirty);
+        loads.fold(0.0, f64::max) / LEVEL
     }
 
     /// Seconds since the oldest dirty data was written.

@@ -33,6 +33,8 @@ const DIRTY: Levels = Levels { from: 0.5, level: 0.95, full: 1.1, gain: 1.0 };
 const SPACE: Levels = Levels { from: 1.2, level: 1.28, full: 1.35, gain: 10.0 };
 /// From this part of the log's share on, no space is granted.
 pub(crate) const FULL: f64 = SPACE.full;
+/// The part of the log's share at which as many blocks may become dirty as are destaged.
+pub(crate) const LEVEL: f64 = DIRTY.level;
 /// The room beyond the level is granted over this time, in seconds: enough that nobody stops while the backing store does.
 const LAST: f64 = 60.0;
 /// Weight of the past in the mean rate, in seconds: several batches of destaging.

@@ -57,6 +57,8 @@ pub(crate) struct Watch {
     pub(crate) lost: Mutex<Vec<String>>,
     /// Blocks found damaged on every device.
     pub(crate) damaged: AtomicU64,
+    /// Whether `health` says that the cache is nearly full of dirty data.
+    pub(crate) behind: Mutex<crate::space::Behind>,
 }
 
 impl Watch {
@@ -68,6 +70,7 @@ impl Watch {
             health: Known::default(),
             lost: Mutex::default(),
             damaged: AtomicU64::default(),
+            behind: Mutex::default(),
         }
     }
 

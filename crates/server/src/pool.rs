@@ -163,6 +163,8 @@ pub(crate) fn health(cache: &Cache) -> Vec<String> {
             None => {}
         }
     }
+    let dirty = cache.engine.usage().dirty_blocks * BLOCK as u64;
+    reasons.extend(cache.watch.behind.lock().trouble(cache.engine.dirty_part(), dirty));
     let damaged = cache.watch.damaged.load(Relaxed);
     if damaged > 0 {
         reasons.push(format!(

@@ -67,6 +67,29 @@ pub(crate) fn state_trouble(
     ))
 }
 
+/// From here on a cache is nearly full: dirty data as a part of what may be dirty. Clients are paced then.
+const BEHIND: f64 = 0.9;
+/// Below this it is not any more: a part that goes up and down with every batch of destaging does not change the health each time.
+const CAUGHT_UP: f64 = 0.7;
+
+/// Whether destaging is behind, as it was said last.
+#[derive(Debug, Default)]
+pub(crate) struct Behind(bool);
+
+impl Behind {
+    /// What is wrong if `part` of what may be dirty is, which are `dirty` bytes.
+    pub(crate) fn trouble(&mut self, part: f64, dirty: u64) -> Option<String> {
+        self.0 = part >= if self.0 { CAUGHT_UP } else { BEHIND };
+        self.0.then(|| {
+            format!(
+                "the cache is nearly full of data that the backing store does not have yet ({}): clients write as slowly as the \
+                 backing store takes it; see whether its disks are slow or busy, or add a cache device with `forebay pool add PATH`",
+                format_size(dirty)
+            )
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +119,16 @@ mod tests {
         assert!(silent[0].contains("has not answered for 3 s"), "{silent:?}");
         let unknown = ExportStatus { total_bytes: 0, total_inodes: 0, ..export(0, 0, 0) };
         assert_eq!(export_troubles(&unknown), Vec::<String>::new(), "not known is not full");
+    }
+
+    #[test]
+    fn a_cache_is_nearly_full_until_destaging_has_caught_up_well() {
+        let mut behind = Behind::default();
+        let mut said = |part| behind.trouble(part, 3 << 30);
+        assert_eq!([said(0.0), said(0.89)], [None, None]);
+        assert!(said(0.9).is_some_and(|said| said.contains("3 GiB") && said.contains("pool add")));
+        assert!(said(0.71).is_some(), "a batch was destaged");
+        assert_eq!([said(0.69), said(0.89)], [None, None]);
     }
 
     #[test]
