@@ -166,11 +166,10 @@ fn the_service_manager_is_told_when_clients_are_accepted() {
     assert_eq!(server.end(Signal::TERM).0.code(), Some(0));
 }
 
-#[test]
-fn top_shows_rates_on_a_terminal_until_q() {
-    let server = Serving::start(&[]);
+/// All that `forebay top` shows of a server on a large terminal, until it is told to end.
+fn top(server: &Serving) -> String {
     let command = format!(
-        "{} top --interval 0.05 --state-dir {}",
+        "stty rows 60 columns 200; {} top --interval 0.05 --state-dir {}",
         env!("CARGO_BIN_EXE_forebay"),
         server.state().display()
     );
@@ -192,6 +191,24 @@ fn top_shows_rates_on_a_terminal_until_q() {
     keys.write_all(b"q").unwrap();
     while output.read_line(&mut screen).unwrap() > 0 {}
     assert_eq!(child.wait().unwrap().code(), Some(0));
+    screen
+}
+
+#[test]
+fn top_shows_rates_on_a_terminal_until_q() {
+    let screen = top(&Serving::start(&[]));
     assert!(screen.contains("syncs/s") && screen.contains("COMMIT"), "{screen}");
+    assert!(!screen.contains("of reads"), "there is no cache: {screen}");
     assert!(screen.ends_with("\x1b[?1049l\x1b[?25h"), "the screen is given back: {screen:?}");
+}
+
+#[test]
+fn top_has_rows_of_the_cache() {
+    let caches = tempfile::TempDir::new().unwrap();
+    let [first, second] = ["a", "b"].map(|name| caches.path().join(name).to_str().unwrap().to_owned());
+    let flags = ["--mode", "write-back", "--cache-size", "64MiB", "--cache", &first, "--cache", &second];
+    let screen = top(&Serving::start(&flags));
+    for row in ["dirty ", "dstg MiB/s", "of reads", "to the SSDs"] {
+        assert!(screen.contains(row), "{row}: {screen}");
+    }
 }

@@ -62,7 +62,8 @@ impl Missing {
     pub(crate) fn reason(&self) -> String {
         let seen = self.seen.as_ref().map_or_else(String::new, |seen| format!(", in use last at {seen}"));
         format!(
-            "cache device {} is missing{seen}; connect it, then run `forebay pool add {}` (a cache file is made anew by that)",
+            "cache device {} is missing{seen}; connect it, then run `forebay pool add {}` (a cache file is made anew by that); if it \
+             has another name now, run that with the new name, and put it into the configuration",
             self.described, self.name
         )
     }

@@ -94,22 +94,6 @@ fn overfill(server: &Server, dir: FileHandle, each: usize) {
     }
 }
 
-/// While it lives, no request of an array ends. Nobody can be killed who waits for it.
-struct Hanging<'a>(&'a Array);
-
-impl<'a> Hanging<'a> {
-    fn begin(array: &'a Array) -> Self {
-        array.ask(&["inject", "hang"]);
-        Hanging(array)
-    }
-}
-
-impl Drop for Hanging<'_> {
-    fn drop(&mut self) {
-        self.0.ask(&["inject", "clear"]);
-    }
-}
-
 #[test]
 fn a_journal_that_does_not_answer_holds_up_no_other_file_system() {
     let (Some(slow), Some(sound)) = (Array::instant("xfs"), Array::instant("ext4")) else { return };

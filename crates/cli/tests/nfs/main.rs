@@ -52,6 +52,7 @@ mod renaming;
 mod retransmit;
 mod rpc_errors;
 mod shared_flush;
+mod slow_start;
 mod ssd_reads;
 mod start_stop;
 mod unprivileged;

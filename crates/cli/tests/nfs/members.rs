@@ -98,6 +98,62 @@ fn a_missing_device_is_missed_and_nothing_is_made_in_its_place() {
     copies.check(&mut server.connect());
 }
 
+/// As device nodes that the next boot of the host numbers in another order.
+#[test]
+fn a_member_is_known_again_under_another_name() {
+    let mut server = cached();
+    let root = server.connect().root();
+    let file = server.connect().new_file(&root, b"f", 0o644);
+    let write = |server: &Server, at: u64| {
+        server.connect().write(&file, at, b"acknowledged", StableHow::FileSync).unwrap();
+    };
+    let is_whole = |server: &Server, at: u64| {
+        assert_eq!(server.connect().read(&file, at, 12).unwrap().data, b"acknowledged");
+        assert_eq!(health(server), r#"{"state":"OK"}"#);
+    };
+    write(&server, 0);
+    server.kill();
+    let ([first, second], third) = (server.caches(), server.home().join("caches/c"));
+    std::fs::rename(&first, &third).unwrap();
+    std::fs::rename(&second, &first).unwrap();
+    std::fs::rename(&third, &second).unwrap();
+    server.start();
+    is_whole(&server, 0);
+    write(&server, 4096);
+    server.kill();
+    // A name that was never one of the pool's.
+    std::fs::rename(&second, &third).unwrap();
+    let flags = [&first, &third].map(|path| path.to_str().unwrap().to_owned());
+    server.set_flags(&[
+        "--squash",
+        "none",
+        "--mode",
+        "write-back",
+        "--cache",
+        &flags[0],
+        "--cache",
+        &flags[1],
+    ]);
+    server.start();
+    is_whole(&server, 4096);
+    assert_eq!(pool(&server)["devices"].as_array().unwrap().len(), 2);
+    write(&server, 8192);
+    server.kill();
+    // The configuration has the old name: the other copy serves, and the missing one is named.
+    std::fs::rename(&third, &second).unwrap();
+    server.start();
+    assert_eq!(server.connect().read(&file, 8192, 12).unwrap().data, b"acknowledged");
+    let said = health(&server);
+    assert!(
+        said.contains("is missing") && said.contains(&flags[1]) && said.contains("another name"),
+        "{said}"
+    );
+    assert!(!third.exists());
+    server.ask(&["pool", "add", second.to_str().unwrap()]);
+    wait_for(|| health(&server) == r#"{"state":"OK"}"#);
+    assert_eq!(server.connect().read(&file, 8192, 12).unwrap().data, b"acknowledged");
+}
+
 #[test]
 fn a_missing_file_is_made_anew_where_that_is_asked_for() {
     let mut server = cached();

@@ -87,3 +87,20 @@ impl Drop for Array {
         self.verb(&["down", "--force"]);
     }
 }
+
+/// While it lives, no request of an array ends. Nobody can be killed who waits for it.
+pub(crate) struct Hanging<'a>(&'a Array);
+
+impl<'a> Hanging<'a> {
+    /// From now on none ends.
+    pub(crate) fn begin(array: &'a Array) -> Self {
+        array.ask(&["inject", "hang"]);
+        Hanging(array)
+    }
+}
+
+impl Drop for Hanging<'_> {
+    fn drop(&mut self) {
+        self.0.ask(&["inject", "clear"]);
+    }
+}

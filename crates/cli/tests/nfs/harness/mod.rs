@@ -10,7 +10,7 @@ mod disk;
 mod filter;
 mod server;
 
-pub(crate) use array::Array;
+pub(crate) use array::{Array, Hanging};
 pub(crate) use calls::{Listed, Page, Place, ReadDone, START, call, status_of};
 pub(crate) use client::{Client, User, user};
 pub(crate) use copies::Copies;

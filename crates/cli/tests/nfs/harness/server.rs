@@ -118,6 +118,7 @@ impl Serve {
             flags: self.flags,
             uid: self.uid,
             forbidden: self.forbidden,
+            notify: None,
             running: None,
         };
         server.start();
@@ -148,7 +149,27 @@ pub(crate) struct Server {
     flags: Vec<String>,
     uid: Option<u32>,
     forbidden: Vec<libc::c_long>,
+    notify: Option<PathBuf>,
     running: Option<Running>,
+}
+
+/// Asks a server with verbs from another thread, also while it starts.
+pub(crate) struct Asker {
+    state: PathBuf,
+}
+
+impl Asker {
+    /// Asks with a verb; returns what it printed.
+    #[track_caller]
+    pub(crate) fn ask(&self, words: &[&str]) -> String {
+        let output = self.try_ask(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn try_ask(&self, words: &[&str]) -> std::process::Output {
+        Command::new(FOREBAY).args(words).arg("--state-dir").arg(&self.state).output().unwrap()
+    }
 }
 
 impl Server {
@@ -175,6 +196,9 @@ impl Server {
             command.uid(uid).gid(uid);
         }
         super::filter::forbid(&mut command, &self.forbidden);
+        if let Some(socket) = &self.notify {
+            command.env("NOTIFY_SOCKET", socket);
+        }
         command.stdin(Stdio::null());
         command
     }
@@ -226,17 +250,25 @@ impl Server {
         ["a", "b"].map(|name| self.home.path().join("caches").join(name))
     }
 
+    /// From the next start on, a service manager listens at this socket.
+    pub(crate) fn notify(&mut self, socket: &Path) {
+        self.notify = Some(socket.to_owned());
+    }
+
+    /// Who asks it with verbs.
+    pub(crate) fn asker(&self) -> Asker {
+        Asker { state: self.state.clone() }
+    }
+
     /// Asks it with a verb; returns what it printed.
     #[track_caller]
     pub(crate) fn ask(&self, words: &[&str]) -> String {
-        let output = self.try_ask(words);
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        self.asker().ask(words)
     }
 
     /// The same, whatever comes of it.
     pub(crate) fn try_ask(&self, words: &[&str]) -> std::process::Output {
-        Command::new(FOREBAY).args(words).arg("--state-dir").arg(&self.state).output().unwrap()
+        self.asker().try_ask(words)
     }
 
     /// Lets the served directory have everything.

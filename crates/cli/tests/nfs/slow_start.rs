@@ -1,0 +1,78 @@
+//! An array that takes long to answer: a start says how far it is, and `forebay status` answers.
+
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::*;
+
+/// The next notification that the service manager gets.
+fn next(socket: &UnixDatagram) -> String {
+    let mut buffer = [0; 4096];
+    let len = socket.recv(&mut buffer).expect("the server tells the service manager nothing");
+    String::from_utf8(buffer[..len].to_vec()).unwrap()
+}
+
+#[test]
+fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
+    needs_root!();
+    let Some(array) = Array::instant("ext4") else { return };
+    // What hangs is what recovery reads.
+    let [first, second] = ["a", "b"].map(|name| array.at.join(name).to_str().unwrap().to_owned());
+    let flags = ["--mode", "write-back", "--cache-size", "64MiB", "--cache", &first, "--cache", &second];
+    let mut server = Serve::unsquashed().flags(&flags).start();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    c.write(&file, 0, b"acknowledged", StableHow::FileSync).unwrap();
+    server.kill();
+    let path = server.home().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    server.notify(&path);
+    let asker = server.asker();
+    std::thread::scope(|scope| {
+        let hanging = Hanging::begin(&array);
+        let manager = &manager;
+        scope.spawn(move || {
+            let _hanging = hanging;
+            let told = next(manager);
+            let step = told.strip_prefix("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=").expect(&told);
+            assert!(step.contains("the cache"), "{step}");
+            let status: Value = serde_json::from_str(&asker.ask(&["status", "--json"])).unwrap();
+            assert_eq!(status["starting"]["step"], step, "{status}");
+            assert!(status["starting"]["elapsed_ns"].as_u64().unwrap() > 0);
+            assert!(asker.ask(&["status"]).contains(step));
+            // And again, before the time is over.
+            assert_eq!(next(manager), told);
+        });
+        server.start();
+    });
+    while next(&manager) != "READY=1\nSTATUS=serving" {}
+    let mut c = server.connect();
+    assert_eq!(c.read(&file, 0, 100).unwrap().data, b"acknowledged");
+    assert_eq!(server.status()["starting"], Value::Null);
+}
+
+#[test]
+fn a_long_sync_holds_up_nobody_who_asks_the_server() {
+    needs_root!();
+    let Some(array) = Array::instant("xfs") else { return };
+    let server = array.serve().plain().start();
+    let mut c = server.connect();
+    let root = c.root();
+    let file = c.new_file(&root, b"f", 0o644);
+    std::thread::scope(|scope| {
+        let hanging = Hanging::begin(&array);
+        let (server, mut writer) = (&server, server.connect());
+        let written = scope.spawn(move || writer.write(&file, 0, b"x", StableHow::FileSync).status());
+        wait_for(|| server.status()["workers"]["busy"].as_u64().unwrap() > 0);
+        for words in [&["status"][..], &["stat", "--json"], &["events"], &["pool", "status"]] {
+            server.ask(words);
+        }
+        assert!(!written.is_finished());
+        drop(hanging);
+        assert_eq!(written.join().unwrap(), Nfsstat3::Ok);
+    });
+}
