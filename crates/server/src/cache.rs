@@ -242,6 +242,11 @@ fn start_engine(
         if opening.holds_changes() && in_use.is_outdated(uuid)? {
             return Err(Error::CacheOutdated(names.join(" and ")));
         }
+        let unserved = opening.volumes().into_iter().find(|(number, _)| !store.takes(*number));
+        if let Some((number, files)) = unserved {
+            let filesystem = identities.described(number).unwrap_or_else(|| "another file system".to_owned());
+            return Err(Error::NotServed { files, filesystem });
+        }
         in_use.set(uuid, names)?;
         under_way.step("recovering names and attributes");
         // The engine takes a file that is not there for removed.

@@ -80,6 +80,18 @@ pub enum Error {
          --format-cache, or name other devices with --cache"
     )]
     CacheOutdated(String),
+    /// A pool has data of a file system that no export leads to.
+    #[error(
+        "the cache holds data of {files} files of a directory that is not served now, on {filesystem}; serve it again, and let \
+         `forebay flush --wait` end before it is taken out of the configuration. To give up everything that only the cache has, use \
+         --format-cache"
+    )]
+    NotServed {
+        /// How many files.
+        files: usize,
+        /// What is known of it.
+        filesystem: String,
+    },
     /// The cache went on without the devices that are there.
     #[error(
         "the cache device {devices} is out of date: since {since} the cache went on without it, on {expected}; connect that and \

@@ -155,6 +155,12 @@ impl Identities {
         self.recorded.values().map(|recorded| (recorded.export, recorded.number)).chain(served).collect()
     }
 
+    /// What the pool says of the file system that has this number in the keys of the cache.
+    pub(crate) fn described(&self, number: u32) -> Option<String> {
+        let recorded = self.recorded.values().find(|recorded| recorded.number == number)?;
+        Some(recorded.identity.to_string())
+    }
+
     /// The exports that are other directories than before.
     pub(crate) fn renumbered(&self) -> Vec<u32> {
         self.adopted.iter().filter(|(_, how)| **how == How::New).map(|(id, _)| *id).collect()

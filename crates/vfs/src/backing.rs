@@ -121,6 +121,11 @@ impl Store {
         self.0.lost.on_new(Box::new(tell));
     }
 
+    /// Whether something can be done with what the cache has for a file system with this number: it is served, or was given up.
+    pub fn takes(&self, number: u32) -> bool {
+        self.is_given_up(number) || self.0.filesystems.iter().any(|(id, _)| *id == number)
+    }
+
     /// Whether what the log and the cache have for a file system with this number is to be set aside.
     pub(crate) fn is_given_up(&self, number: u32) -> bool {
         self.0.given_up.contains(&number)

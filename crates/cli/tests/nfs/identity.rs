@@ -151,6 +151,41 @@ fn the_pool_knows_where_the_state_directory_is_lost() {
     assert_eq!(std::fs::read(disk.at.join("f")).unwrap(), b"acknowledged");
 }
 
+/// It was an I/O error with a number.
+#[test]
+fn what_the_cache_has_of_an_export_that_is_taken_out_of_the_configuration_is_a_sentence() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = LoopDisk::new(home.path(), "ext4", SIZE) else { return };
+    let export = |path: &str, name: &str| {
+        format!(
+            "[[export]]\npath='{path}'\nname='{name}'\n[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n"
+        )
+    };
+    let (first, second) = (export(disk.at.to_str().unwrap(), "/disk"), export("@/data", "/data"));
+    let mut server = Serve::new().exports(&format!("{first}{second}")).cached().start();
+    let mut c = server.connect();
+    let root = c.mnt(b"/disk").unwrap().fhandle;
+    let file = c.new_file(&root, b"f", 0o644);
+    server.flush();
+    c.write(&file, 0, b"acknowledged", StableHow::FileSync).unwrap();
+    server.kill();
+    let config = server.home().join("forebay.toml");
+    let both = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, both.strip_prefix(&first).unwrap()).unwrap();
+    let said = server.refusal();
+    assert!(
+        said.contains("data of 1 files of a directory that is not served now, on ext4 with UUID"),
+        "{said}"
+    );
+    assert!(said.contains("serve it again"), "{said}");
+    std::fs::write(&config, &both).unwrap();
+    server.start();
+    assert_eq!(server.connect().read(&file, 0, 100).unwrap().data, b"acknowledged");
+    server.flush();
+    assert_eq!(std::fs::read(disk.at.join("f")).unwrap(), b"acknowledged");
+}
+
 /// A copy that takes the place of a broken original gets what the cache holds for that one.
 #[test]
 fn a_copy_that_is_adopted_as_the_same_gets_what_the_cache_holds() {

@@ -16,6 +16,7 @@ mod headers;
 mod progress;
 mod settle;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::buffer::Slice;
@@ -90,6 +91,15 @@ impl Opening {
     /// Whether the devices have anything that the backing store may lack.
     pub fn holds_changes(&self) -> bool {
         !self.unsure.is_empty() || !self.recovered.notes.is_empty()
+    }
+
+    /// How many objects of each volume the devices hold changes of.
+    pub fn volumes(&self) -> BTreeMap<u32, usize> {
+        let mut volumes = BTreeMap::new();
+        for object in &self.unsure {
+            *volumes.entry(self.engine.env.backing.volume(&object.key)).or_default() += 1;
+        }
+        volumes
     }
 
     /// Puts the engine into service.
