@@ -35,6 +35,7 @@ pub(crate) struct Totals {
     pub(crate) ssd_written: Total,
     pub(crate) frames: Total,
     pub(crate) log_waits: Total,
+    pub(crate) room_waits: Total,
     pub(crate) repaired: Total,
     pub(crate) backing_errors: Total,
     pub(crate) scrubbed: Total,
@@ -73,6 +74,8 @@ pub struct Counters {
     pub frames: u64,
     /// Times the log waited for a free segment.
     pub log_waits: u64,
+    /// Writes that waited for room in the log.
+    pub room_waits: u64,
     /// Bad copies rewritten from the other leg.
     pub repaired: u64,
     /// Failures of the backing store while destaging.
@@ -141,6 +144,7 @@ impl Engine {
             ssd_written: totals.ssd_written.get(),
             frames: totals.frames.get(),
             log_waits: totals.log_waits.get(),
+            room_waits: totals.room_waits.get(),
             repaired: totals.repaired.get(),
             backing_errors: totals.backing_errors.get(),
             scrubbed: totals.scrubbed.get(),

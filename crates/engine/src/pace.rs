@@ -225,6 +225,7 @@ impl Pace {
     pub(crate) async fn wait(&self, engine: &Engine, lane: &Lane, wanted: Wanted) -> bool {
         let now = || engine.env.clock.now();
         let troubled = lane.is_troubled();
+        engine.totals.room_waits.add(1);
         let (for_space, for_dirty) = {
             let (mut space, mut dirty) = (self.space.lock(), lane.room.supply.lock());
             (space.take(wanted.all), dirty.take(wanted.new))
