@@ -30,6 +30,9 @@ forebay_plant::plants![
     "lone legs are taken for mirrored",
     "a device leaves with what only it and another have",
     "two write frames at once",
+    "a device that does not answer is waited for",
+    "what is noted of the epoch in use does not count",
+    "a device of another pool is left out",
     ; in scenarios:
     "a failed sync counts for its caller only",
     "a stale leg counts at recovery",

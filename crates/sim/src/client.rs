@@ -82,6 +82,10 @@ pub struct Shared {
     pub told: Mutex<Vec<Event>>,
     /// Devices without which something was acknowledged since: they must never be used again as they are (P11).
     pub outdated: Mutex<Vec<String>>,
+    /// Devices that are none of the pool's.
+    pub foreign: Mutex<Vec<Disk>>,
+    /// Devices that are being added again: they may be in the pool or not.
+    pub adding: Mutex<Vec<String>>,
     /// What went wrong first.
     pub failure: Mutex<Option<String>>,
     /// What happened, for people; only kept if asked for.
@@ -200,7 +204,7 @@ impl Client {
     /// Writes, and commits if it is to be stable.
     pub async fn write(&mut self, number: u8, offset: u64, len: u64, stable: bool) {
         let (open, running) = self.shared.model.lock().load(number, &(offset..offset + len));
-        if running >= 3 {
+        if running >= self.shared.habits.at_once {
             return;
         }
         if open + 4 > crate::register::OPERATIONS {
@@ -210,6 +214,9 @@ impl Client {
         let Some(object) = self.object(number) else { return };
         if !self.shared.objects.lock().share(number) {
             return;
+        }
+        if self.shared.objects.lock().writers(number) >= 12 {
+            self.shared.hits.hit(Fault::Crowded);
         }
         let now = self.now();
         let id = self.shared.model.lock().begin_write(number, offset, len, now);
@@ -243,7 +250,12 @@ impl Client {
                     self.shared.model.lock().durable_by(id, self.engine.last());
                     // A frame was written without them.
                     if wrote.frame.max(wrote.before).is_some_and(|frame| frame > before) {
-                        self.shared.outdated.lock().extend(lost);
+                        // But those that were added again meanwhile.
+                        let now = self.shared.lost.lock().clone();
+                        self.shared
+                            .outdated
+                            .lock()
+                            .extend(lost.into_iter().filter(|name| now.contains(name)));
                     }
                 }
                 Err(error) => {
@@ -482,6 +494,7 @@ impl Client {
 
     /// Adds a spare device, if there is one; returns it if that worked.
     pub async fn add_device(&mut self) -> Option<Disk> {
+        self.add_foreign().await;
         let disk = self.shared.spares.lock().pop()?;
         self.shared.tell(|| format!("add {}", disk.name()));
         self.shared.joined.lock().push(disk.clone());
@@ -491,6 +504,45 @@ impl Client {
         self.shared.outdated.lock().retain(|name| name != disk.name());
         self.shared.hits.hit(Fault::DeviceAdded);
         Some(disk)
+    }
+
+    /// Asks to add a device that is not the pool's, if there is one: that must be refused, and the device stays as it is.
+    async fn add_foreign(&mut self) {
+        let others = self.shared.foreign.lock().clone();
+        if others.is_empty() {
+            return;
+        }
+        let disk = self.rng.pick(&others);
+        let before = disk.contents();
+        let added = self.engine.add_device(Arc::new(disk.clone()), false).await;
+        self.shared.hits.hit(Fault::ForeignAdded);
+        if added.is_ok() || disk.contents() != before {
+            self.shared.fail(format!("{} is another's, and was added: {added:?}", disk.name()));
+        }
+    }
+
+    /// Adds a device that has dropped out again, with all that is on it; perhaps an administrator has cleared its ends first,
+    /// and it is a new one.
+    pub async fn add_again(&mut self, disk: &Disk) {
+        let name = disk.name();
+        let anew = self.rng.chance(5000);
+        if anew {
+            disk.forget_pool();
+        }
+        self.shared.tell(|| format!("add {name} again, as a new one: {anew}"));
+        // A crash may come after it is in and before anybody hears of it.
+        self.shared.adding.lock().push(name.to_owned());
+        let result = self.engine.add_device(Arc::new(disk.clone()), false).await;
+        self.shared.tell(|| format!("add {name} again: {result:?}"));
+        self.shared.adding.lock().retain(|other| other != name);
+        if result.is_ok() {
+            self.shared.outdated.lock().retain(|other| other != name);
+            self.shared.lost.lock().retain(|other| other != name);
+            let mut members = self.shared.members.lock();
+            members.retain(|other| other != name);
+            members.push(name.to_owned());
+            self.shared.hits.hit(if anew { Fault::AddedAnew } else { Fault::AddedAgain });
+        }
     }
 
     async fn remove_device(&mut self) {

@@ -18,13 +18,25 @@ const TAKES: Duration = Duration::from_micros(300);
 pub struct Epochs {
     executor: Executor,
     noted: Arc<Mutex<BTreeMap<u128, u64>>>,
+    /// Names of the members of the epoch noted last.
+    legs: Arc<Mutex<Vec<String>>>,
     failing: Arc<AtomicBool>,
 }
 
 impl Epochs {
     /// Knows of no pool yet.
     pub fn new(executor: &Executor) -> Self {
-        Epochs { executor: executor.clone(), noted: Arc::default(), failing: Arc::default() }
+        Epochs {
+            executor: executor.clone(),
+            noted: Arc::default(),
+            legs: Arc::default(),
+            failing: Arc::default(),
+        }
+    }
+
+    /// Names of the devices that were in use last; none before anything was noted.
+    pub fn legs(&self) -> Vec<String> {
+        self.legs.lock().clone()
     }
 
     /// From now on notes fail, or not.
@@ -34,7 +46,7 @@ impl Epochs {
 }
 
 impl Witness for Epochs {
-    fn note(&self, pool: u128, epoch: u64, _: Vec<Leg>) -> Io<Result<(), WitnessError>> {
+    fn note(&self, pool: u128, epoch: u64, legs: Vec<Leg>) -> Io<Result<(), WitnessError>> {
         if !self.executor.step() {
             return self.executor.never();
         }
@@ -48,6 +60,7 @@ impl Witness for Epochs {
                 let mut all = epochs.noted.lock();
                 let noted = all.entry(pool).or_default();
                 *noted = epoch.max(*noted);
+                *epochs.legs.lock() = legs.into_iter().map(|leg| leg.name).collect();
                 Ok(())
             })
         })

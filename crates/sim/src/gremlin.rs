@@ -51,7 +51,7 @@ impl Gremlin {
     fn harm(&mut self) {
         self.victim.set_rates(self.plan.disk_rates(&mut self.rng));
         let rates = self.plan.backing_rates(&mut self.rng);
-        if self.plan.volumes > 1 {
+        if self.plan.volumes > 1 || self.plan.has(Trouble::Stuck) {
             self.harm_one(rates);
         } else {
             self.shared.store.set_rates(rates);
@@ -72,7 +72,7 @@ impl Gremlin {
         self.shared.tell(|| "a bad hour begins".to_owned());
     }
 
-    /// Of several volumes, one misbehaves, or all do.
+    /// One volume misbehaves, or all do.
     fn harm_one(&mut self, rates: backing::Rates) {
         let stuck = [None, Some(Stuck::Write), Some(Stuck::Sync), Some(Stuck::Truncate)];
         let stuck = if self.plan.has(Trouble::Stuck) { self.rng.pick(&stuck) } else { None };

@@ -75,6 +75,24 @@ faults! {
     ReadFromSsd "a read from the cache devices by an event loop",
     ReadFromSsdInVain "a read from the cache devices that had to begin again",
     ReadPlain "a read past the cache",
+    DeviceHung "a cache device that did not answer",
+    AnsweredInTime "operations of a cache device that ended before its deadline",
+    AnsweredLate "operations of a cache device that ended after it was lost",
+    AddedAgain "a device that had dropped out added again",
+    AddedAnew "a device that had dropped out added as a new one",
+    GoneInTurn "a device gone after another one was added again",
+    StaleAlone "devices refused as all of them were out of date",
+    Incomplete "devices refused as others have what they lack",
+    Alone "a device in use opened without the other one",
+    Foreign "a device of another pool, or with another's data, in a member's place or beside it",
+    Twice "a device given twice",
+    ForeignAdded "a device of another pool, or with another's data, to be added",
+    PathsSwapped "devices found under each other's names",
+    WaitedForRoom "a write that waited for room in the log",
+    LogFull "a log without a free segment",
+    LargeSegment "a pool with segments above 1 MiB",
+    FullFrame "a frame of as many blocks as a frame takes",
+    Crowded "a dozen writes under way on one object",
     NotesLetGo "notes let go in service",
     NotesCarried "notes that were needed still when others were let go",
     NamesLost "a change in the log that the file system had lost",
@@ -158,7 +176,12 @@ impl Default for Hits {
 impl Hits {
     /// Counts one.
     pub fn hit(&self, fault: Fault) {
-        self.0[fault as usize].fetch_add(1, Ordering::Relaxed);
+        self.hits(fault, 1);
+    }
+
+    /// Counts several.
+    pub fn hits(&self, fault: Fault, times: u64) {
+        self.0[fault as usize].fetch_add(times, Ordering::Relaxed);
     }
 
     /// How often `fault` was hit.

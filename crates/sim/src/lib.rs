@@ -8,10 +8,12 @@ pub mod disk;
 pub mod epochs;
 pub mod executor;
 pub mod exhaustive;
+pub mod filler;
 mod front;
 #[cfg(test)]
 mod golden;
 pub mod gremlin;
+pub mod hanger;
 pub mod hits;
 pub mod joined;
 pub mod leaver;
@@ -29,6 +31,7 @@ pub mod rng;
 #[cfg(test)]
 mod scenarios;
 pub mod stamp;
+pub mod turner;
 pub mod verifier;
 pub mod workload;
 pub mod world;

@@ -2,8 +2,6 @@
 #![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
 
 use std::io::Write as _;
-#[cfg(feature = "plant")]
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,6 +13,8 @@ use forebay_sim::exhaustive;
 use forebay_sim::hits::{FAULTS, Hits, Worlds};
 use forebay_sim::joined;
 use forebay_sim::namespace::{self, exhaustive as small};
+use forebay_sim::plan::Plan;
+use forebay_sim::rng::Rng;
 use forebay_sim::world::{self, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -60,6 +60,9 @@ struct Arguments {
     #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "")]
     #[arg(conflicts_with_all = ["minutes", "exhaustive"])]
     plants: Option<String>,
+    /// Only worlds of the engine whose plan has this in it, such as Turns or DeviceHang; the others count as run
+    #[arg(long, value_name = "PART", conflicts_with_all = ["names", "joined", "seed", "exhaustive"])]
+    with: Option<String>,
     /// Give up after so many failures
     #[arg(long, default_value_t = 10)]
     failures: u64,
@@ -67,6 +70,8 @@ struct Arguments {
 
 struct Run {
     worlds: Worlds,
+    /// What the plan of a world has to have in it.
+    with: Option<String>,
     next: AtomicU64,
     done: AtomicU64,
     steps: AtomicU64,
@@ -131,11 +136,19 @@ fn one(worlds: Worlds, seed: u64) -> ExitCode {
     }
 }
 
+/// Whether the plan of a world of the engine has `part` in it.
+fn is_planned(seed: u64, part: &str) -> bool {
+    part.is_empty() || format!("{:?}", Plan::of_world(&mut Rng::new(seed))).contains(part)
+}
+
 fn worker(run: &Run, last: Option<u64>, end: Option<Instant>, failures: u64, bar: &ProgressBar) {
     while !run.stop.load(Ordering::Relaxed) {
         let seed = run.next.fetch_add(1, Ordering::Relaxed);
         if last.is_some_and(|last| seed > last) || end.is_some_and(|end| Instant::now() >= end) {
             return;
+        }
+        if run.with.as_ref().is_some_and(|part| !is_planned(seed, part)) {
+            continue;
         }
         match checked(run.worlds, seed) {
             Ok(outcome) => {
@@ -195,7 +208,10 @@ fn main() -> ExitCode {
         arguments.threads.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     #[cfg(feature = "plant")]
     if let Some(part) = &arguments.plants {
-        return plants(worlds, part, arguments.first..arguments.first + arguments.seeds, threads);
+        let seeds = arguments.first..arguments.first + arguments.seeds;
+        let with = arguments.with.as_deref().unwrap_or("");
+        let seeds: Vec<u64> = seeds.filter(|seed| is_planned(*seed, with)).collect();
+        return plants(worlds, part, &seeds, threads);
     }
     if let (true, Some(most)) = (arguments.names, arguments.exhaustive) {
         return exhaustive_names(most as usize, arguments.stride.max(1), threads);
@@ -208,6 +224,7 @@ fn main() -> ExitCode {
     let last = end.is_none().then(|| arguments.first + arguments.seeds - 1);
     let run = Run {
         worlds,
+        with: arguments.with,
         next: AtomicU64::new(arguments.first),
         done: AtomicU64::new(0),
         steps: AtomicU64::new(0),
@@ -311,7 +328,7 @@ fn named(worlds: Worlds, part: &str) -> Vec<&'static str> {
 
 /// Plants each bug with `part` in its name and looks for the first seed that finds it.
 #[cfg(feature = "plant")]
-fn plants(worlds: Worlds, part: &str, seeds: Range<u64>, threads: usize) -> ExitCode {
+fn plants(worlds: Worlds, part: &str, seeds: &[u64], threads: usize) -> ExitCode {
     use forebay_plant::plant;
     let bugs = named(worlds, part);
     let next = AtomicU64::new(0);
@@ -321,7 +338,7 @@ fn plants(worlds: Worlds, part: &str, seeds: Range<u64>, threads: usize) -> Exit
             scope.spawn(|| {
                 while let Some(bug) = bugs.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     plant(Some(bug));
-                    let found = seeds.clone().find_map(|seed| Some((seed, checked(worlds, seed).err()?)));
+                    let found = seeds.iter().find_map(|seed| Some((*seed, checked(worlds, *seed).err()?)));
                     plant(None);
                     match found {
                         Some((seed, _)) if checked(worlds, seed).is_err() => {

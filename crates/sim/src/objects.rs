@@ -92,6 +92,11 @@ impl Objects {
         self.entries.get_mut(&number).filter(free).map(|entry| entry.writers += 1).is_some()
     }
 
+    /// How many writes are under way on the object.
+    pub fn writers(&self, number: u8) -> u32 {
+        self.entries.get(&number).map_or(0, |entry| entry.writers)
+    }
+
     /// Takes the object for a change that tolerates nobody else's.
     pub fn claim(&mut self, number: u8) -> bool {
         let free = |entry: &&mut Entry| !entry.exclusive && entry.writers == 0;

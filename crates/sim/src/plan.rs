@@ -1,5 +1,7 @@
 //! What kind of world a seed makes: how large, how it is used, and what goes wrong in it.
 
+mod shape;
+
 use std::time::Duration;
 
 use forebay_engine::Mode;
@@ -59,6 +61,10 @@ pub enum Trouble {
     LoneLegs,
     /// Devices are removed in service, and one dies for good meanwhile or later.
     Leaving,
+    /// The device hangs in service.
+    DeviceHang,
+    /// Devices go in service, one after another, and come back; at a restart any of them may be there.
+    Turns,
 }
 
 const TROUBLES: [Trouble; 19] = [
@@ -123,6 +129,12 @@ pub struct Plan {
     pub crashes: u32,
     /// Whether a crash comes when a segment was opened, rather than at any step.
     pub cuts_at_headers: bool,
+    /// Whether the log is filled to its end.
+    pub fills: bool,
+    /// After this time a device that does not answer is lost.
+    pub deadline: Duration,
+    /// Whether devices that are none of the pool's are about, and devices change their names.
+    pub foreign: bool,
     /// How clients behave.
     pub habits: Habits,
     /// Whether there are notes in the log.
@@ -215,6 +227,9 @@ impl Plan {
             sessions,
             crashes: rng.pick(&[0, 5000, 8000, 10_000]),
             cuts_at_headers,
+            deadline: Duration::from_secs(10),
+            foreign: false,
+            fills: false,
             habits,
             notes,
         };
@@ -224,6 +239,14 @@ impl Plan {
             plan.habits.modes.clear();
             plan.crashes = if plan.has(Trouble::Leaving) { plan.crashes.min(5000) } else { 10_000 };
         }
+        plan
+    }
+
+    /// The plan of the world that belongs to the stream: some are of a kind that chance alone makes too few of.
+    pub fn of_world(rng: &mut Rng) -> Self {
+        let mut plan = Plan::new(rng);
+        let apart = plan.has(Trouble::LoneLegs) || plan.has(Trouble::Leaving) || plan.disaster.is_some();
+        shape::choose(&mut plan, !apart, &mut Rng::new(mix(mix(mix(rng.clone().draw())))));
         plan
     }
 
@@ -252,7 +275,7 @@ impl Plan {
     pub fn device_fails(&self) -> bool {
         use Trouble::*;
         let all = [WriteError, FlushError, Vanish, Missing, Wiped, LatentPassing, LatentLasting, LostWrite];
-        let late = [VanishOnRead, LoneLegs, Leaving];
+        let late = [VanishOnRead, LoneLegs, Leaving, DeviceHang, Turns];
         all.iter().chain(&late).any(|trouble| self.has(*trouble))
             || self.has(MisdirectedWrite)
             || self.has(MisdirectedRead)

@@ -4,6 +4,7 @@
 //! respects this is possible, an operation not yet answered may or may not have happened, and after a crash the same
 //! goes for those that were not durable. But nothing is skipped: an operation implies those before it (P3).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use forebay_engine::io::Time;
@@ -219,19 +220,20 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         let mut states: Vec<State<V>> = (self.base.iter().cloned().enumerate())
             .map(|(base, value)| State { value, base, mask: 0 })
             .collect();
+        let mut known: BTreeMap<(usize, u64), Vec<usize>> = BTreeMap::new();
         let mut next = 0;
         while next < states.len() {
             for (bit, operation) in self.operations.iter().enumerate() {
-                let State { mut value, base, mask } = states[next].clone();
+                let State { base, mask, .. } = states[next];
                 if mask & 1 << bit != 0 || operation.after & !mask != 0 || operation.before & mask != 0 {
                     continue;
                 }
+                let mut value = states[next].value.clone();
                 operation.change.apply(&mut value);
                 let mask = mask | 1 << bit;
-                let known = states[next..]
-                    .iter()
-                    .any(|state| state.mask == mask && state.base == base && state.value == value);
-                if !known {
+                let alike = known.entry((base, mask)).or_default();
+                if !alike.iter().any(|at| states[*at].value == value) {
+                    alike.push(states.len());
                     states.push(State { value, base, mask });
                 }
             }

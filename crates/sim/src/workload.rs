@@ -52,6 +52,8 @@ pub struct Habits {
     pub operations: u32,
     /// Chances in 10,000 that a write is stable.
     pub stable: u32,
+    /// Writes under way on one block at most.
+    pub at_once: usize,
     /// No operation is longer, in bytes.
     pub longest: u64,
     /// Operations lie below this offset.
@@ -106,6 +108,7 @@ impl Habits {
             clients: rng.pick(&[1, 2, 3, 4, 8, 16]),
             operations: rng.within(10, most.clamp(60, 1200)) as u32,
             stable: rng.pick(&[0, 2000, 5000, 9000, 10_000]),
+            at_once: 3,
             longest,
             extent,
             hot: rng.pick(&[0, 0, 3000, 8000]),
@@ -116,7 +119,7 @@ impl Habits {
     }
 
     /// Writes that fill a small pool several times over.
-    fn torrent(rng: &mut Rng) -> Self {
+    pub fn torrent(rng: &mut Rng) -> Self {
         use Kind::*;
         let weights =
             vec![(WriteBlocks, 60), (WriteStream, 20), (Read, 4), (Truncate, 1), (Commit, 2), (Sleep, 1)];
@@ -126,6 +129,7 @@ impl Habits {
             clients: rng.pick(&[2, 4, 8]),
             operations: ((200 << 20) / longest) as u32,
             stable: rng.pick(&[0, 5000, 10_000]),
+            at_once: 3,
             longest,
             extent: rng.pick(&[4 << 20, 16 << 20, 64 << 20]),
             hot: 0,
@@ -133,6 +137,59 @@ impl Habits {
             modes: Vec::new(),
             // Then the log fills with what was overwritten.
             slow_store: rng.pick(&[1, 30]),
+        }
+    }
+
+    /// Dozens of clients on a few blocks.
+    pub fn crowd(rng: &mut Rng) -> Self {
+        use Kind::*;
+        let weights = vec![
+            (WriteBlocks, 30),
+            (WriteBytes, 20),
+            (Read, 10),
+            (Commit, rng.pick(&[0, 2, 10])),
+            (Truncate, rng.pick(&[0, 2])),
+            (Flush, rng.pick(&[0, 1])),
+            (Sleep, rng.pick(&[0, 2])),
+        ];
+        Habits {
+            weights,
+            clients: rng.pick(&[24, 32, 48]),
+            operations: rng.within(100, 500) as u32,
+            stable: rng.pick(&[0, 5000, 10_000]),
+            at_once: 4,
+            longest: rng.pick(&[4096, 16 << 10, 64 << 10]),
+            extent: rng.pick(&[64 << 10, 256 << 10, 1 << 20]),
+            hot: rng.pick(&[0, 3000]),
+            rest: Duration::from_millis(5),
+            modes: Vec::new(),
+            slow_store: 1,
+        }
+    }
+
+    /// Writes that fill whole frames of large segments.
+    pub fn flood(rng: &mut Rng) -> Self {
+        use Kind::*;
+        let weights = vec![
+            (WriteBlocks, 40),
+            (WriteBytes, 5),
+            (Read, 5),
+            (Truncate, 1),
+            (Commit, 2),
+            (Sleep, rng.pick(&[0, 2])),
+        ];
+        Habits {
+            weights,
+            clients: rng.pick(&[4, 8, 16]),
+            operations: rng.within(40, 160) as u32,
+            stable: rng.pick(&[0, 5000, 10_000]),
+            at_once: 3,
+            longest: rng.pick(&[1 << 20, 2 << 20]),
+            extent: rng.pick(&[4 << 20, 16 << 20]),
+            hot: 0,
+            rest: Duration::from_millis(5),
+            modes: Vec::new(),
+            slow_store: 1,
         }
     }
 

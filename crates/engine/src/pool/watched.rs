@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Pool, PoolError};
 use crate::io::{Leg, Witness};
+use crate::plant;
 
 /// The witness of a pool, if it has one.
 #[derive(Clone, Default)]
@@ -23,7 +24,7 @@ impl Pool {
     /// written.
     pub async fn watch(&mut self, witness: Arc<dyn Witness>) -> Result<(), PoolError> {
         let noted = witness.noted(self.uuid).await.map_err(PoolError::Unknown)?;
-        if noted > self.in_use {
+        if noted > self.in_use && !plant::active("what is noted of the epoch in use does not count") {
             let devices: Vec<_> = self.present().map(|(_, device)| device.name().to_owned()).collect();
             return Err(PoolError::OutOfDate { devices: devices.join(" and "), found: self.in_use, noted });
         }

@@ -6,7 +6,7 @@ use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Device, DeviceError, Durability, Io};
 
 use super::state::pages;
-use super::{Disk, Operation, State};
+use super::{Disk, FRAME, FULL_FRAME, HEADER, Operation, State};
 use crate::hits::Fault;
 
 /// What becomes of one write.
@@ -89,8 +89,11 @@ impl Disk {
             return Err(DeviceError::Gone);
         }
         state.completed += 1;
-        if block > 0 && block.is_multiple_of(256) {
+        if data.starts_with(HEADER) {
             state.count_header(&self.executor);
+        }
+        if data.starts_with(FRAME) && data.len() >= FULL_FRAME * BLOCK {
+            self.hits.hit(Fault::FullFrame);
         }
         let meant = block;
         let block = if let Fate::Elsewhere(other) = fate { *other } else { block };

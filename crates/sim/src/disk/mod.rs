@@ -20,21 +20,29 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::buffer::{BLOCK, Slice};
+use forebay_engine::format::content_hash;
 use forebay_lock::Mutex;
 
 use crate::executor::Executor;
 use crate::hits::{Fault, Hits};
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 use held::Held;
 pub use held::Operation;
 
 use promises::Promises;
 pub use promises::first_destroyed;
+
+/// How the header of a segment begins.
+pub(crate) const HEADER: &[u8] = b"FBYSEGMT";
+/// How a frame of the log begins.
+pub(crate) const FRAME: &[u8] = b"FBYFRAME";
+/// Blocks of the largest frame without its records: its head and as much data as a frame takes.
+const FULL_FRAME: usize = 513;
 
 /// The contents of one block.
 pub type Page = Arc<[u8; BLOCK]>;
@@ -167,6 +175,40 @@ impl Disk {
         state.promises = Promises::default();
     }
 
+    /// The same device under another name.
+    pub fn renamed(&self, name: &str) -> Disk {
+        Disk { name: name.into(), ..self.clone() }
+    }
+
+    /// The two devices, of one size, change their names.
+    pub fn swap(&self, other: &Disk) {
+        std::mem::swap(&mut *self.state.lock(), &mut *other.state.lock());
+    }
+
+    /// The magic of an XFS file system is where it should be.
+    pub fn make_xfs(&self) {
+        let mut page = [0; BLOCK];
+        page[..4].copy_from_slice(b"XFSB");
+        self.state.lock().stable.insert(0, Arc::new(page));
+    }
+
+    /// A hash of all that is on it.
+    pub fn contents(&self) -> u64 {
+        let state = self.state.lock();
+        let blocks: BTreeSet<u64> = state.stable.keys().chain(state.cached.keys()).copied().collect();
+        let pages = blocks.into_iter().filter_map(|block| Some((block, state.current(block)?)));
+        pages.fold(0, |hash, (block, page)| mix(hash ^ block ^ content_hash(&page[..])))
+    }
+
+    /// Both superblocks are zeros, and all else is as it was: somebody has cleared its ends.
+    pub fn forget_pool(&self) {
+        let mut state = self.state.lock();
+        for block in [0, self.size / BLOCK as u64 - 1] {
+            state.stable.remove(&block);
+            state.cached.remove(&block);
+        }
+    }
+
     /// Flips a bit in `count` blocks that were ever written, chosen by chance.
     pub fn rot(&self, count: usize) {
         let mut state = self.state.lock();
@@ -183,12 +225,14 @@ impl Disk {
         }
     }
 
-    /// Flips a bit in the headers of about half the segments (of 1 MiB), chosen by chance.
+    /// Flips a bit in the headers of about half the segments, chosen by chance.
     pub fn rot_headers(&self) {
         let mut state = self.state.lock();
         let headers = state.stable.keys().copied().filter(|block| *block > 0 && block % 256 == 0);
         for block in headers.collect::<Vec<_>>() {
-            if state.rng.chance(5000) {
+            // In larger segments other blocks are in such places, too.
+            let is_header = state.stable.get(&block).is_some_and(|page| page.starts_with(HEADER));
+            if state.rng.chance(5000) && is_header {
                 state.rot(block);
                 self.hits.hit(Fault::HeaderRot);
             }
@@ -198,7 +242,7 @@ impl Disk {
     /// Flips a bit in the header of the newest segment of the log, if there is one.
     pub fn rot_newest_header(&self) {
         let mut state = self.state.lock();
-        if let Some(block) = state.newest(|page| page.starts_with(b"FBYSEGMT") && page[18] == 1) {
+        if let Some(block) = state.newest(|page| page.starts_with(HEADER) && page[18] == 1) {
             state.rot(block);
             self.hits.hit(Fault::HeaderRot);
         }
@@ -207,7 +251,7 @@ impl Disk {
     /// Flips a bit in the first block of the newest frame, if there is one.
     pub fn rot_newest_frame(&self) {
         let mut state = self.state.lock();
-        if let Some(block) = state.newest(|page| page.starts_with(b"FBYFRAME")) {
+        if let Some(block) = state.newest(|page| page.starts_with(FRAME)) {
             state.rot(block);
             self.hits.hit(Fault::BitRot);
         }
@@ -216,7 +260,7 @@ impl Disk {
     /// The newest frame's first block cannot be read until it is written again.
     pub fn spoil_newest_frame(&self) {
         let mut state = self.state.lock();
-        if let Some(block) = state.newest(|page| page.starts_with(b"FBYFRAME")) {
+        if let Some(block) = state.newest(|page| page.starts_with(FRAME)) {
             state.latent.insert(block, u32::MAX);
         }
     }
@@ -226,7 +270,7 @@ impl Disk {
         self.state.lock().latent.insert(offset / BLOCK as u64, u32::MAX);
     }
 
-    /// Has the machine crash `steps` steps after `headers` more segments (of 1 MiB) were opened.
+    /// Has the machine crash `steps` steps after `headers` more segments were opened.
     pub fn crash_at_header(&self, crash: Option<(u32, u64)>) {
         self.state.lock().crash_at_header = crash;
     }

@@ -65,6 +65,8 @@ pub struct Model {
     pub lenient: bool,
     /// Every write goes through the log.
     pub logged: bool,
+    /// Nobody looks at modification times: so many writes at once have too many possible ones.
+    pub untimed: bool,
     /// Acknowledged unstable data may be lost without a crash: it is in a page cache whose syncs fail.
     pub lossy: bool,
 }
@@ -146,8 +148,12 @@ impl Model {
                 register.begin(id, Overwrite(within(block, &range), id));
             }
             state.size.lossy = self.lossy;
-            state.size.begin(id, Resize::Extend(range.end));
-            state.mtime.begin(id, now);
+            if !(self.untimed && state.reaches(range.end)) {
+                state.size.begin(id, Resize::Extend(range.end));
+            }
+            if !self.untimed {
+                state.mtime.begin(id, now);
+            }
         }
         let blocks = blocks(&range);
         let tears = !self.logged || blocks.end - blocks.start > ONE_FRAME;
@@ -168,7 +174,9 @@ impl Model {
                 register.begin(id, Overwrite(within(*block, &(size..u64::MAX)), 0));
             }
             state.size.begin(id, Resize::Set(size));
-            state.mtime.begin(id, now);
+            if !self.untimed {
+                state.mtime.begin(id, now);
+            }
         }
         self.operations.insert(id, Operation { object, blocks: first..u64::MAX, ..Operation::default() });
         id
@@ -177,7 +185,7 @@ impl Model {
     /// A change of the modification time begins.
     pub fn begin_mtime(&mut self, object: u8, mtime: Time) -> u32 {
         let id = self.number();
-        if let Some(state) = self.objects.get_mut(&object) {
+        if let Some(state) = self.objects.get_mut(&object).filter(|_| !self.untimed) {
             state.mtime.begin(id, mtime);
         }
         self.operations.insert(id, Operation { object, ..Operation::default() });

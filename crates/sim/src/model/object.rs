@@ -33,6 +33,11 @@ impl Object {
         }
     }
 
+    /// Whether a write up to `end` cannot make it longer, whatever has happened of what is under way.
+    pub(super) fn reaches(&self, end: u64) -> bool {
+        self.size.settled().is_some_and(|sizes| sizes.iter().all(|size| *size >= end))
+    }
+
     /// The size is about to change.
     pub(super) fn note_end(&mut self, logged: bool) {
         if !logged {

@@ -20,8 +20,9 @@ impl World {
     pub(crate) fn look_at_all(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
         let mut client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
         let chunk = self.rng.pick(&[4096, 64 << 10, 1 << 20]);
-        // Else a slow store is read for hours.
-        let chunk = if self.plan.habits.slow_store > 1 { 1 << 20 } else { chunk };
+        // Else a slow store is read for hours, and the model of a large file is looked through too often.
+        let large = self.plan.habits.extent > 4 << 20;
+        let chunk = if self.plan.habits.slow_store > 1 || large { 1 << 20 } else { chunk };
         let shared = self.shared.clone();
         self.shared.executor.block_on(LIMIT, async move {
             let numbers = shared.objects.lock().numbers();

@@ -1,10 +1,12 @@
 //! One seed is one world: made, used, broken, restarted and checked.
 
 mod check;
+mod foreign;
 mod session;
 mod start;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +78,7 @@ pub struct World {
 /// Runs the world of `seed` to its end.
 pub fn run(seed: u64, keep_log: bool) -> Outcome {
     let mut rng = Rng::new(seed);
-    let plan = Plan::new(&mut rng);
+    let plan = Plan::of_world(&mut rng);
     let mut world = World::new(plan, rng, keep_log);
     world.shared.tell(|| format!("{:?}", world.plan));
     let failure = world.live().err().filter(|failure| failure != DETECTED);
@@ -108,6 +110,7 @@ impl World {
         let mut model = Model::default();
         model.lenient = plan.is_lenient();
         model.logged = plan.logged();
+        model.untimed = plan.habits.at_once > 3;
         model.lossy = !plan.logged() && plan.backing_fails();
         let mut objects = Objects::default();
         for _ in 0..plan.objects {
@@ -133,6 +136,8 @@ impl World {
             verifier_changed: Mutex::default(),
             told: Mutex::default(),
             outdated: Mutex::default(),
+            adding: Mutex::default(),
+            foreign: Mutex::default(),
             failure: Mutex::new(None),
             log: keep_log.then(Mutex::default),
         };

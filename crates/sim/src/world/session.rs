@@ -10,10 +10,13 @@ use super::{Crash, LIMIT, World};
 use crate::client::Client;
 use crate::disk::{self, Disk};
 use crate::executor::Stop;
+use crate::filler::fill;
 use crate::gremlin::{Gremlin, heal};
+use crate::hanger::Hanger;
 use crate::hits::Fault;
 use crate::leaver::Leaver;
 use crate::plan::{Disaster, Trouble};
+use crate::turner::Turner;
 
 impl World {
     /// The engine starts, is used, and stops in one way or another.
@@ -44,6 +47,7 @@ impl World {
             Err(Some(error)) => return Err(error),
         }
         self.mirrored = engine.is_mirrored();
+        self.count_waits(&engine);
         self.victim().crash_at_header(None);
         drop(engine);
         self.crash(how);
@@ -51,6 +55,12 @@ impl World {
             Some(failure) => Err(failure),
             None => Ok(()),
         }
+    }
+
+    fn count_waits(&self, engine: &Engine) {
+        let counters = engine.counters();
+        let waits = [(Fault::WaitedForRoom, counters.room_waits), (Fault::LogFull, counters.log_waits)];
+        waits.into_iter().for_each(|(fault, times)| self.shared.hits.hits(fault, times));
     }
 
     /// Nothing goes wrong any more: everything must come out right.
@@ -118,6 +128,7 @@ impl World {
         if self.plan.has(Trouble::Leaving) {
             self.start_leavers(engine);
         }
+        self.start_losing(engine);
         if self.plan.disaster == Some(Disaster::DropFlushes) {
             for disk in &self.disks {
                 disk.set_rates(disk::Rates { drop_flushes: true, ..disk::Rates::default() });
@@ -140,6 +151,22 @@ impl World {
             let (victim, rng) = (self.victim().clone(), self.rng.fork());
             let leaver = Leaver { client, victim, dies, rng };
             self.shared.executor.start("leaver", Box::pin(leaver.run()));
+        }
+    }
+
+    /// A device hangs, devices go in turn, or the log is filled.
+    fn start_losing(&mut self, engine: &Arc<Engine>) {
+        let client = Client::new(&self.shared, engine, self.allowed(), self.rng.clone());
+        if self.plan.has(Trouble::DeviceHang) {
+            let (victim, deadline) = (self.victim().clone(), self.plan.deadline);
+            let hanger = Hanger { client, victim, deadline, rng: self.rng.fork() };
+            self.shared.executor.start("hanger", Box::pin(hanger.run()));
+        } else if self.plan.has(Trouble::Turns) {
+            let turner = Turner { client, disks: self.disks.clone(), rng: self.rng.fork() };
+            self.shared.executor.start("turner", Box::pin(turner.run()));
+        } else if self.plan.fills {
+            let filling = fill(self.shared.clone(), engine.clone(), self.rng.fork());
+            self.shared.executor.start("filler", Box::pin(filling));
         }
     }
 
@@ -201,6 +228,9 @@ impl World {
             let joined = |disk: &&Disk| !self.shared.left.lock().contains(&disk.name().to_owned());
             self.disks.iter().filter(joined).for_each(Disk::appear);
         }
+        if self.plan.foreign {
+            self.swap_names();
+        }
         if self.disks.len() < 2 {
             // What it has is in the backing store as well.
             if self.plan.has(Trouble::Rot) && self.rng.chance(7000) {
@@ -218,6 +248,9 @@ impl World {
         }
         if self.plan.has(Trouble::LoneLegs) {
             return self.between_lone_legs();
+        }
+        if self.plan.has(Trouble::Turns) {
+            return self.offer_some();
         }
         if self.plan.has(Trouble::Rot) {
             victim.rot(10);

@@ -17,7 +17,7 @@ use crate::notes::let_go_when_due;
 use crate::plan::{Disaster, Trouble};
 
 /// Why an engine could not be opened.
-enum Refused {
+pub(super) enum Refused {
     Stopped(Stop),
     Pool(PoolError),
     Engine(String),
@@ -62,10 +62,19 @@ impl World {
                     self.shared.hits.hit(Fault::CutInRecovery);
                     let how = self.rng.pick(&[Crash::Kill, Crash::PowerCut]);
                     self.crash(how);
+                    if self.plan.has(Trouble::Turns) {
+                        self.cut_in_turn();
+                    }
                 }
                 Err(Refused::Stopped(stop)) => return Err(format!("recovery does not end: {stop:?}")),
                 Err(Refused::Pool(PoolError::Blank(name))) if self.leave_out(&name) => {
                     self.crash(Crash::Kill)
+                }
+                Err(Refused::Pool(error)) if self.plan.has(Trouble::Turns) => {
+                    self.refused_in_turn(&error.to_string(), matches!(error, PoolError::Split { .. }))?;
+                }
+                Err(Refused::Engine(error)) if self.plan.has(Trouble::Turns) => {
+                    self.refused_in_turn(&error, false)?;
                 }
                 // A removal was cut short when it had only this to do, or the last one dies.
                 Err(Refused::Pool(error))
@@ -98,7 +107,8 @@ impl World {
 
     /// A device whose adding or removing was cut short is left out, as the message says.
     fn leave_out(&mut self, name: &str) -> bool {
-        let changed = self.plan.has(Trouble::Leaving)
+        let again = [Trouble::Leaving, Trouble::DeviceHang, Trouble::Turns];
+        let changed = again.into_iter().any(|trouble| self.plan.has(trouble))
             || self.disks.len() > self.plan.devices.len()
             || self.shared.removable.lock().len() < self.disks.len();
         let found = self.disks.iter().find(|disk| disk.name() == name && changed);
@@ -150,6 +160,9 @@ impl World {
         if self.plan.has(Trouble::Leaving) && self.disks.iter().all(Disk::is_gone) {
             self.replace_all();
         }
+        if self.plan.foreign && self.formatted {
+            self.offer_wrong_ones()?;
+        }
         let mut disks: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
         if disks.len() > 1 && self.rng.chance(3000) {
             disks.reverse();
@@ -158,7 +171,7 @@ impl World {
         let devices: Vec<Arc<dyn Device>> =
             disks.into_iter().map(|disk| Arc::new(disk) as Arc<dyn Device>).collect();
         let mut random = self.rng.fork();
-        let formatted = self.formatted;
+        let (formatted, legs) = (self.formatted, self.shared.epochs.legs());
         let pool = self.shared.executor.block_on(LIMIT, async move {
             let mut uuid = || u128::from(random.draw()) << 64 | u128::from(random.draw());
             match formatted {
@@ -168,6 +181,9 @@ impl World {
         });
         let pool = pool.map_err(Refused::Stopped)?.map_err(Refused::Pool)?;
         self.shared.tell(|| format!("pool: {pool:?}"));
+        if pool.segment_size > 1 << 20 {
+            self.shared.hits.hit(Fault::LargeSegment);
+        }
         self.formatted = true;
         self.shared.lost.lock().clear();
         self.look_for_destroyed(&pool);
@@ -188,6 +204,9 @@ impl World {
             events: Arc::new(move |event| {
                 shared.tell(|| format!("event {event:?}"));
                 shared.told.lock().push(event.clone());
+                if matches!(event, Event::DeviceLate { .. }) {
+                    shared.hits.hit(Fault::DeviceHung);
+                }
                 if let Event::DeviceRemoved { device } = &event {
                     shared.members.lock().retain(|name| name != device);
                 }
@@ -206,8 +225,8 @@ impl World {
             mode: self.plan.mode,
             ram: self.plan.ram,
             destage_after: self.plan.destage_after,
+            device_deadline: self.plan.deadline,
             scrub_every: self.plan.destage_after * 3 + Duration::from_millis(50),
-            ..Settings::default()
         };
         // The engine's owner sees to that before service, after a crash.
         self.shared.store.settle();
@@ -240,10 +259,16 @@ impl World {
             error => Refused::Engine(error.to_string()),
         })?;
         self.check_outdated(&members);
+        if self.plan.has(Trouble::Turns) {
+            self.opened_in_turn(&legs, &members);
+        }
         self.shared.tell(|| {
             let brief = Recovered { notes: Vec::new(), ..recovered.clone() };
             format!("the engine is open, with {} notes: {brief:?}", recovered.notes.len())
         });
+        if let (true, Some(last)) = (self.plan.fills, recovered.notes.last()) {
+            engine.let_go(last.id);
+        }
         if self.plan.notes {
             let strict = self.plan.devices.len() > 1 && self.plan.disaster.is_none();
             if let Err(error) = self.shared.notes.lock().recovered(&recovered.notes, strict) {
@@ -290,7 +315,10 @@ impl World {
         if self.plan.is_lenient() {
             return;
         }
-        let outdated = self.shared.outdated.lock();
+        // A crash may have come between the adding of a device and the news of it.
+        let adding = std::mem::take(&mut *self.shared.adding.lock());
+        let mut outdated = self.shared.outdated.lock();
+        outdated.retain(|name| !(adding.contains(name) && members.contains(name)));
         for name in members.iter().filter(|name| outdated.contains(name)) {
             self.shared
                 .fail(format!("{name} is used again, though writes were acknowledged without it (P11)"));

@@ -1,0 +1,103 @@
+//! The task that makes a device hang: operations that begin do not end, until they are let go in time, after the device was
+//! lost, or never. Whatever ends late harms nobody.
+
+use std::time::Duration;
+
+use forebay_engine::io::{Clock as _, Device as _};
+
+use crate::client::Client;
+use crate::disk::{Disk, Operation};
+use crate::hits::Fault;
+use crate::rng::Rng;
+
+/// What it can reach.
+pub struct Hanger {
+    /// Whose engine and world it is.
+    pub client: Client,
+    /// The device that hangs.
+    pub victim: Disk,
+    /// After this time the engine gives a device up that does not answer.
+    pub deadline: Duration,
+    /// Its choices.
+    pub rng: Rng,
+}
+
+impl Hanger {
+    /// Goes on until the device hangs for good.
+    pub async fn run(mut self) {
+        let longest = self.rng.pick(&[1, 20, 500, 5000]) * Duration::from_millis(1);
+        loop {
+            let rest = self.rng.time(Duration::ZERO, longest);
+            self.rest(rest).await;
+            self.victim.hold(self.rng.pick(&[anything, reads, writes, flushes, one_in_four]));
+            match self.rng.below(4) {
+                0 => return,
+                1 => self.answer_in_time().await,
+                _ => self.answer_late().await,
+            }
+        }
+    }
+
+    async fn rest(&self, time: Duration) {
+        self.client.shared.executor.sleep(time).await;
+    }
+
+    fn is_lost(&self) -> bool {
+        self.client.shared.lost.lock().iter().any(|name| name == self.victim.name())
+    }
+
+    async fn answer_in_time(&mut self) {
+        let rest = self.rng.time(Duration::ZERO, self.deadline * 3 / 4);
+        self.rest(rest).await;
+        if self.victim.holds() > 0 && !self.is_lost() {
+            self.client.shared.hits.hit(Fault::AnsweredInTime);
+        }
+        self.victim.release();
+    }
+
+    /// Lets go of everything some time after the device was given up, and may then add the device again.
+    async fn answer_late(&mut self) {
+        for _ in 0..40 {
+            if self.is_lost() {
+                break;
+            }
+            self.rest(self.deadline / 10).await;
+        }
+        let rest = self.rng.time(Duration::ZERO, self.deadline);
+        self.rest(rest).await;
+        if self.victim.holds() > 0 && self.is_lost() {
+            self.client.shared.hits.hit(Fault::AnsweredLate);
+        }
+        self.victim.release();
+        // What ended has told whoever waited.
+        let rest = self.rng.time(Duration::ZERO, Duration::from_secs(1));
+        self.rest(rest).await;
+        if self.is_lost() && self.rng.chance(7000) {
+            self.client.add_again(&self.victim).await;
+        }
+    }
+}
+
+fn anything(_: Operation) -> bool {
+    true
+}
+
+fn reads(operation: Operation) -> bool {
+    matches!(operation, Operation::Read(_))
+}
+
+fn writes(operation: Operation) -> bool {
+    matches!(operation, Operation::Write(_))
+}
+
+fn flushes(operation: Operation) -> bool {
+    operation == Operation::Flush
+}
+
+/// As when one of a device's queues is stuck.
+fn one_in_four(operation: Operation) -> bool {
+    match operation {
+        Operation::Read(block) | Operation::Write(block) => block.is_multiple_of(4),
+        Operation::Flush | Operation::Discard => false,
+    }
+}

@@ -1,0 +1,84 @@
+//! Worlds that are of one kind on purpose, as chance alone makes too few of that kind. They are drawn apart: the others are
+//! as they would be without them.
+
+use std::time::Duration;
+
+use forebay_engine::Mode;
+
+use super::{Plan, Trouble};
+use crate::rng::Rng;
+use crate::workload::{Habits, Kind};
+
+/// Makes of some plans one of a certain kind; of those that already are one only what they can be as well.
+pub(super) fn choose(plan: &mut Plan, is_free: bool, rng: &mut Rng) {
+    match rng.below(24) {
+        0 => enlarge(plan, is_free, rng),
+        1 if is_free => crowd(plan, rng),
+        2 if is_free => fill(plan, rng),
+        3 | 4 if is_free && plan.devices.len() > 1 => hang(plan, rng),
+        5..=7 if is_free => turn(plan, rng),
+        8 | 9 if is_free && plan.devices.len() > 1 => plan.foreign = true,
+        _ => {}
+    }
+}
+
+/// Segments of 2 MiB and more, and perhaps writes that fill the largest frames.
+fn enlarge(plan: &mut Plan, is_free: bool, rng: &mut Rng) {
+    let factor = rng.pick(&[2, 8, 8, 16]);
+    plan.devices.iter_mut().chain(&mut plan.spares).for_each(|size| *size *= factor);
+    if is_free && rng.chance(7000) {
+        plan.habits = Habits::flood(rng);
+        plan.mode = Mode::WriteBack;
+    }
+}
+
+/// Many writes at once on one object or two.
+fn crowd(plan: &mut Plan, rng: &mut Rng) {
+    plan.objects = rng.within(1, 2) as u32;
+    plan.habits = Habits::crowd(rng);
+}
+
+/// Writers fill a small log while nothing is destaged.
+fn fill(plan: &mut Plan, rng: &mut Rng) {
+    plan.devices.iter_mut().chain(&mut plan.spares).for_each(|size| *size = 64 << 20);
+    plan.habits = Habits::torrent(rng);
+    plan.habits.slow_store = 1;
+    // Overwriting what is dirty takes no room for dirty blocks, but space in the log.
+    plan.habits.extent = rng.pick(&[4 << 20, 64 << 20]);
+    plan.mode = Mode::WriteBack;
+    plan.destage_after = Duration::from_secs(30);
+    plan.volumes = 1;
+    plan.troubles = vec![Trouble::Stuck];
+    // The notes are those that fill it.
+    (plan.fills, plan.notes) = (true, false);
+    plan.sessions = rng.within(1, 2) as u32;
+}
+
+/// A device hangs, is lost, and is added again.
+fn hang(plan: &mut Plan, rng: &mut Rng) {
+    shorten(plan);
+    plan.troubles = vec![Trouble::DeviceHang];
+    plan.sessions = rng.within(1, 4) as u32;
+    plan.deadline = rng.pick(&[500, 2000, 10_000]) * Duration::from_millis(1);
+    plan.mode = Mode::WriteBack;
+}
+
+/// Many sessions are to be short ones.
+fn shorten(plan: &mut Plan) {
+    plan.habits.extent = plan.habits.extent.min(4 << 20);
+    plan.habits.operations = plan.habits.operations.min(300);
+}
+
+/// Devices go in turn, and restarts find any of them.
+fn turn(plan: &mut Plan, rng: &mut Rng) {
+    shorten(plan);
+    plan.devices = vec![rng.pick(&[64 << 20, 96 << 20]); rng.pick(&[2, 2, 2, 3])];
+    plan.victim = 0;
+    plan.spares.clear();
+    plan.habits.without(Kind::Drain);
+    plan.habits.without(Kind::Add);
+    plan.troubles = vec![Trouble::Turns];
+    plan.sessions = rng.within(2, 6) as u32;
+    plan.mode = Mode::WriteBack;
+    plan.destage_after = rng.pick(&[0, 1, 30, 600]) * Duration::from_secs(1);
+}

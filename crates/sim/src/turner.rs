@@ -1,0 +1,73 @@
+//! The task that loses devices in turn: one goes, clients go on, it comes back and is added again, and once the engine says
+//! that everything is on two devices, another one goes.
+
+use std::time::Duration;
+
+use forebay_engine::io::{Clock as _, Device as _};
+
+use crate::client::Client;
+use crate::disk::Disk;
+use crate::hits::Fault;
+use crate::rng::Rng;
+
+/// What it can reach.
+pub struct Turner {
+    /// Whose engine and world it is.
+    pub client: Client,
+    /// Every device.
+    pub disks: Vec<Disk>,
+    /// Its choices.
+    pub rng: Rng,
+}
+
+impl Turner {
+    /// Goes on for ever.
+    pub async fn run(mut self) {
+        let longest = self.rng.pick(&[1, 20, 500, 5000]) * Duration::from_millis(1);
+        let mut before = None;
+        loop {
+            let rest = self.rng.time(Duration::ZERO, longest) + Duration::from_micros(10);
+            self.client.shared.executor.sleep(rest).await;
+            if self.rng.chance(5000) {
+                before = self.lose_one(before);
+            } else {
+                self.bring_back().await;
+            }
+        }
+    }
+
+    /// A device goes, if the engine can do without. `before` is the name of the one that went last.
+    fn lose_one(&mut self, before: Option<String>) -> Option<String> {
+        let shared = self.client.shared.clone();
+        let lost = shared.lost.lock().clone();
+        let members = shared.members.lock().clone();
+        let used = self.disks.iter().filter(|disk| {
+            let is_this = |name: &String| name == disk.name();
+            members.iter().any(is_this) && !lost.iter().any(is_this)
+        });
+        let used: Vec<Disk> = used.cloned().collect();
+        // The engine may not have noticed yet that one is gone.
+        if used.len() < 2 || used.iter().any(Disk::is_gone) || !self.client.engine.is_mirrored() {
+            return before;
+        }
+        let disk = self.rng.pick(&used);
+        shared.tell(|| format!("{} goes", disk.name()));
+        disk.vanish();
+        shared.hits.hit(Fault::Vanished);
+        if before.is_some_and(|before| before != disk.name()) {
+            shared.hits.hit(Fault::GoneInTurn);
+        }
+        Some(disk.name().to_owned())
+    }
+
+    async fn bring_back(&mut self) {
+        let lost = self.client.shared.lost.lock().clone();
+        let gone = self.disks.iter().filter(|disk| lost.iter().any(|name| name == disk.name()));
+        let gone: Vec<Disk> = gone.cloned().collect();
+        if !gone.is_empty() {
+            let disk = self.rng.pick(&gone);
+            disk.appear();
+            self.client.add_again(&disk).await;
+        }
+    }
+}
