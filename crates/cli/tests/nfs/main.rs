@@ -27,6 +27,7 @@ mod exports;
 mod faults;
 mod filtered;
 mod given;
+mod groups;
 mod half_made;
 mod handles;
 mod hostile;

@@ -6,6 +6,7 @@ mod array;
 mod calls;
 mod client;
 mod copies;
+mod database;
 mod disk;
 mod filter;
 mod server;

@@ -29,6 +29,8 @@ pub(crate) struct Serve {
     data: Option<PathBuf>,
     uid: Option<u32>,
     forbidden: Vec<libc::c_long>,
+    /// Contents of /etc/passwd and /etc/group.
+    users: Option<[String; 2]>,
 }
 
 impl Serve {
@@ -81,6 +83,12 @@ impl Serve {
         self
     }
 
+    /// The contents of /etc/passwd and /etc/group as the server sees them; needs root.
+    pub(crate) fn users(mut self, passwd: &str, group: &str) -> Self {
+        self.users = Some([passwd.to_owned(), group.to_owned()]);
+        self
+    }
+
     /// Starts it on a fresh directory.
     pub(crate) fn start(self) -> Server {
         self.start_on(|_| {})
@@ -110,7 +118,11 @@ impl Serve {
             std::fs::write(&path, toml.replace('@', home.path().to_str().unwrap())).unwrap();
             path
         });
+        for (name, text) in ["passwd", "group"].iter().zip(self.users.iter().flatten()) {
+            std::fs::write(home.path().join(name), text).unwrap();
+        }
         let mut server = Server {
+            has_users: self.users.is_some(),
             home,
             data,
             state,
@@ -150,6 +162,8 @@ pub(crate) struct Server {
     uid: Option<u32>,
     forbidden: Vec<libc::c_long>,
     notify: Option<PathBuf>,
+    /// It sees a user database of its own.
+    has_users: bool,
     running: Option<Running>,
 }
 
@@ -194,6 +208,9 @@ impl Server {
         }
         if let Some(uid) = self.uid {
             command.uid(uid).gid(uid);
+        }
+        if self.has_users {
+            super::database::show(&mut command, self.home());
         }
         super::filter::forbid(&mut command, &self.forbidden);
         if let Some(socket) = &self.notify {
