@@ -25,6 +25,17 @@ pub enum ClientError {
         "no server runs with the state directory {0}; start one with `forebay serve`, or name another with --state-dir"
     )]
     NotRunning(PathBuf),
+    /// A server has the state directory, and nothing listens there: it opens what it serves, or is about to end.
+    #[error(
+        "the server with the state directory {path} (process {process}) is starting or stopping and does not answer yet; its log \
+         says how far it is"
+    )]
+    NotListening {
+        /// State directory.
+        path: PathBuf,
+        /// The server.
+        process: u32,
+    },
     /// The socket belongs to another user.
     #[error("the server with the state directory {0} belongs to another user; ask as that user or as root")]
     Denied(PathBuf),
@@ -220,10 +231,19 @@ impl Client {
         use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound, PermissionDenied};
         let connected = short_path(&self.state_dir).and_then(|(path, _directory)| UnixStream::connect(path));
         connected.map_err(|source| match source.kind() {
-            NotFound | ConnectionRefused | NotADirectory => ClientError::NotRunning(self.state_dir.clone()),
+            NotFound | ConnectionRefused | NotADirectory => self.not_listening(),
             PermissionDenied => ClientError::Denied(self.state_dir.clone()),
             _ => ClientError::Connection { path: self.state_dir.clone(), source },
         })
+    }
+
+    /// What it means that nothing listens.
+    fn not_listening(&self) -> ClientError {
+        let path = self.state_dir.clone();
+        match holder(&path.join("lock")) {
+            Some(process) => ClientError::NotListening { path, process },
+            None => ClientError::NotRunning(path),
+        }
     }
 }
 
@@ -238,4 +258,18 @@ fn unexpected(response: &Response) -> ClientError {
         .ok()
         .and_then(|value| Some(value.get("response")?.as_str()?.to_owned()));
     ClientError::Protocol(format!("unexpected answer `{}`", kind.unwrap_or_default()))
+}
+
+/// The process that has a file locked (flock(2)), where the kernel tells. The lock itself is not tried: a server that starts at
+/// this moment would find it taken.
+fn holder(file: &Path) -> Option<u32> {
+    let stat = rustix::fs::stat(file).ok()?;
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let wanted = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    // As in `1: FLOCK  ADVISORY  WRITE 1234 fd:00:5678 0 EOF`; a waiting one has an arrow before its kind.
+    let lines = locks.lines().map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>());
+    let mut held =
+        lines.filter(|words| words.first() == Some(&"FLOCK") && words.get(4) == Some(&wanted.as_str()));
+    held.find_map(|words| words.get(3)?.parse().ok()).filter(|process| *process != 0)
 }

@@ -55,6 +55,38 @@ fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
     assert_eq!(server.status()["starting"], Value::Null);
 }
 
+/// What it serves is opened before it listens for questions.
+#[test]
+fn a_server_that_cannot_open_its_export_yet_is_not_taken_for_none() {
+    needs_root!();
+    let Some(array) = Array::instant("ext4") else { return };
+    let mut server = array.serve().plain().start();
+    server.stop();
+    let path = server.home().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    server.notify(&path);
+    let asker = server.asker();
+    std::thread::scope(|scope| {
+        let hanging = Hanging::begin(&array);
+        let manager = &manager;
+        scope.spawn(move || {
+            let _hanging = hanging;
+            let told = next(manager);
+            let output = asker.try_ask(&["status"]);
+            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            // Where the kernel can open the export without its disks, the server has got as far as to answer.
+            let expected =
+                if told.ends_with("STATUS=opening") { "is starting or stopping" } else { "STARTING" };
+            assert!(said.contains(expected), "{told}: {said}");
+        });
+        server.start();
+    });
+    server.stop();
+    let said = String::from_utf8(server.try_ask(&["status"]).stderr).unwrap();
+    assert!(said.contains("no server runs"), "{said}");
+}
+
 #[test]
 fn a_long_sync_holds_up_nobody_who_asks_the_server() {
     needs_root!();

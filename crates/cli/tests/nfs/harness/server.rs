@@ -181,7 +181,8 @@ impl Asker {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn try_ask(&self, words: &[&str]) -> std::process::Output {
+    /// Asks with a verb, whatever comes of it.
+    pub(crate) fn try_ask(&self, words: &[&str]) -> std::process::Output {
         Command::new(FOREBAY).args(words).arg("--state-dir").arg(&self.state).output().unwrap()
     }
 }
