@@ -18,6 +18,8 @@ use crate::dispatch::Stop;
 const COUNTS: Duration = Duration::from_secs(300);
 /// Users remembered.
 const MOST: usize = 4096;
+/// At most one message about a database that fails in this time.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 /// Questions under way at once: a database that does not answer keeps no more workers than these.
 const AT_ONCE: usize = 4;
 
@@ -37,6 +39,8 @@ pub(crate) struct Groups {
 struct State {
     known: HashMap<u32, Found>,
     asking: HashSet<u32>,
+    /// When the log last said that the database fails.
+    warned: Option<Instant>,
 }
 
 impl Default for Groups {
@@ -63,11 +67,15 @@ impl Groups {
         let answer = (self.lookup)(user);
         let mut state = self.state.lock();
         state.asking.remove(&user);
+        let now = Instant::now();
         let groups = answer.map_err(|error| {
-            tracing::warn!(user, %error, "the user database does not tell the groups of a user");
+            // Clients decide how many users are asked for.
+            if state.warned.is_none_or(|at| now.duration_since(at) >= WARN_EVERY) {
+                state.warned = Some(now);
+                tracing::warn!(user, %error, "the user database does not tell the groups of a user");
+            }
             Stop::Fail(Nfsstat3::Jukebox)
         })?;
-        let now = Instant::now();
         if state.known.len() >= MOST {
             state.known.retain(|_, (_, until)| now < *until);
         }

@@ -11,8 +11,9 @@
 //! its own change. Two requests that are equal to the byte cannot be told apart. So a reply goes when the last connection
 //! that asked for it is closed by a client that has received it ([`ReplyCache::gone`]), and expires otherwise ([`LIFETIME`]).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque, hash_map};
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -94,35 +95,64 @@ const MAX_WAITING: usize = 4;
 /// More connections than this having asked for one reply: it is kept until it expires.
 const MAX_ASKERS: usize = 4;
 
-/// The connections that asked for a reply and are still there, by [`Peer::id`](forebay_rpc::Peer::id).
+/// The connections that asked for a reply and are still there, by [`Peer::id`](forebay_rpc::Peer::id). Two words, as nearly every
+/// reply is asked for once: an entry and its key share a line of the processor's cache.
 #[derive(Default)]
 struct Askers {
-    open: SmallVec<[u64; 2]>,
+    first: Option<NonZeroU64>,
+    others: Option<Box<Others>>,
+}
+
+/// The connections that asked again.
+#[derive(Default)]
+struct Others {
+    open: SmallVec<[u64; MAX_ASKERS - 1]>,
     /// There were too many to name.
     more: bool,
 }
 
+/// Connections are counted from 1 here, so that none is nothing.
+fn asker(connection: u64) -> Option<NonZeroU64> {
+    NonZeroU64::new(connection.wrapping_add(1))
+}
+
 impl Askers {
     fn one(connection: u64) -> Self {
-        Askers { open: SmallVec::from_slice(&[connection]), more: false }
+        Askers { first: asker(connection), others: None }
+    }
+
+    /// Returns the connections that have a name here.
+    fn open(&self) -> impl Iterator<Item = u64> {
+        let others = self.others.iter().flat_map(|others| others.open.iter().copied());
+        self.first.into_iter().map(|first| first.get().wrapping_sub(1)).chain(others)
     }
 
     fn add(&mut self, connection: u64) {
-        if self.open.contains(&connection) {
+        if self.open().any(|open| open == connection) {
             return;
         }
-        if self.open.len() < MAX_ASKERS {
-            self.open.push(connection);
+        if self.first.is_none() {
+            self.first = asker(connection);
+            return;
+        }
+        let others = self.others.get_or_insert_default();
+        if others.open.len() < MAX_ASKERS - 1 {
+            others.open.push(connection);
         } else {
-            self.more = true;
+            others.more = true;
         }
     }
 
     /// Takes a connection out; returns whether it was the last one.
     fn remove(&mut self, connection: u64) -> bool {
-        let Some(at) = self.open.iter().position(|open| *open == connection) else { return false };
-        self.open.swap_remove(at);
-        self.open.is_empty() && !self.more
+        if self.first == asker(connection) {
+            self.first = None;
+        } else {
+            let Some(others) = &mut self.others else { return false };
+            let Some(at) = others.open.iter().position(|open| *open == connection) else { return false };
+            others.open.swap_remove(at);
+        }
+        self.open().next().is_none() && !self.others.as_ref().is_some_and(|others| others.more)
     }
 }
 
@@ -133,8 +163,8 @@ struct Entry {
 }
 
 enum State {
-    /// Being worked on.
-    Running(Waiting),
+    /// Being worked on; retransmissions may wait for the reply.
+    Running(Option<Box<Waiting>>),
     /// Answered with these bytes.
     Answered(Arc<[u8]>),
 }
@@ -167,7 +197,7 @@ impl ClientQueue {
         }
         // A worker may get to the request of a connection that is gone; nobody takes that one out.
         if self.askers.len() > 2 * self.entries.len() + 16 {
-            self.askers = self.entries.values().flat_map(|entry| entry.askers.open.iter().copied()).collect();
+            self.askers = self.entries.values().flat_map(|entry| entry.askers.open()).collect();
         }
         self.askers.insert(asker);
     }
@@ -220,17 +250,20 @@ impl ReplyCache {
         let clock = inner.clock;
         let queue = self.queue_of(&mut inner, client, now);
         queue.last_use = clock;
-        let asker = ticket.peer().id;
-        queue.note(asker);
-        let Some(Entry { askers, state }) = queue.entries.get_mut(&key) else {
-            let (askers, state) = (Askers::one(asker), State::Running(SmallVec::new()));
-            queue.entries.insert(key, Entry { askers, state });
-            return Begin::Execute(ticket);
+        let connection = ticket.peer().id;
+        queue.note(connection);
+        let Entry { askers, state } = match queue.entries.entry(key) {
+            hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            hash_map::Entry::Vacant(place) => {
+                place.insert(Entry { askers: Askers::one(connection), state: State::Running(None) });
+                return Begin::Execute(ticket);
+            }
         };
-        askers.add(asker);
+        askers.add(connection);
         match state {
             State::Running(waiting) => {
                 self.usage.in_progress.fetch_add(1, Ordering::Relaxed);
+                let waiting = waiting.get_or_insert_default();
                 if waiting.len() < MAX_WAITING {
                     waiting.push(ticket);
                 }
@@ -249,7 +282,7 @@ impl ReplyCache {
         let mut inner = self.inner.lock();
         let queue = self.queue_of(&mut inner, client, now);
         let entry = queue.entries.entry(key).or_insert_with(|| {
-            let (askers, state) = (Askers::default(), State::Running(SmallVec::new()));
+            let (askers, state) = (Askers::default(), State::Running(None));
             Entry { askers, state }
         });
         let before = std::mem::replace(&mut entry.state, State::Answered(kept));
@@ -268,7 +301,7 @@ impl ReplyCache {
             }
         }
         match before {
-            State::Running(waiting) => waiting,
+            State::Running(waiting) => waiting.map(|waiting| *waiting).unwrap_or_default(),
             State::Answered(_) => SmallVec::new(),
         }
     }
@@ -309,7 +342,7 @@ impl ReplyCache {
     pub(crate) fn abandon(&self, client: IpAddr, key: RequestKey) -> Waiting {
         let mut inner = self.inner.lock();
         match inner.clients.get_mut(&client).and_then(|queue| queue.entries.remove(&key)) {
-            Some(Entry { state: State::Running(waiting), .. }) => waiting,
+            Some(Entry { state: State::Running(Some(waiting)), .. }) => *waiting,
             _ => SmallVec::new(),
         }
     }

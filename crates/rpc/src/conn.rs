@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use crate::link::Link;
 use crate::pool::{Charge, Pool, SMALL};
 use crate::reply::Reply;
 use crate::service::{Body, Message, Outcome, Service};
+use crate::shares::{QUANTUM, work};
 use crate::stall::Stall;
 use crate::stats::CloseReason;
 
@@ -44,6 +46,8 @@ pub(crate) struct Io<S> {
     batch: Batch,
     head: Vec<u8>,
     records: u64,
+    /// Work done in this turn, in bytes ([`work`]).
+    pub(crate) work: usize,
 }
 
 impl<S: Service> Io<S> {
@@ -58,6 +62,7 @@ impl<S: Service> Io<S> {
             batch: Batch::new(),
             head: Vec::with_capacity(1024),
             records: 0,
+            work: 0,
         }
     }
 }
@@ -73,7 +78,7 @@ pub(crate) enum Turn {
     Starved,
 }
 
-/// Bytes received and not taken in yet because a limit was reached.
+/// Bytes received and not taken in yet because a limit was reached, or for the next turn.
 struct Backlog {
     bytes: Vec<u8>,
     done: usize,
@@ -132,6 +137,11 @@ impl Conn {
             input: Stall::default(),
             output: Stall::default(),
         }
+    }
+
+    /// Where it comes from.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.link.peer().addr.ip()
     }
 
     /// Sends what waits, then handles what was received and receives once.
@@ -262,7 +272,7 @@ impl Conn {
     }
 
     fn consume<S: Service>(&mut self, input: &mut &[u8], io: &mut Io<S>) -> Result<(), CloseReason> {
-        while !input.is_empty() && self.closing.is_none() && self.may_read(io) {
+        while !input.is_empty() && self.closing.is_none() && io.work < QUANTUM && self.may_read(io) {
             match self.assembler.next(input, io.config.max_record, self.link.account())? {
                 Next::Whole(record) => self.handle(Body::InPlace(record), io)?,
                 Next::Assembled(record) => self.handle(Body::Assembled(record), io)?,
@@ -278,13 +288,15 @@ impl Conn {
 
     fn handle<S: Service>(&mut self, body: Body<'_>, io: &mut Io<S>) -> Result<(), CloseReason> {
         let message = Message { body, link: &self.link };
-        self.large = message.bytes().len() > SMALL;
+        let received = message.bytes().len();
+        self.large = received > SMALL;
         io.records += 1;
         self.last_record = io.now;
         let head = std::mem::take(&mut io.head);
         let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account());
         let outcome = io.service.handle(message, &mut reply);
         let (mut head, payload) = reply.into_parts();
+        io.work += work(received, head.len() + payload.len());
         match outcome {
             Outcome::Reply => io.batch.push(&mut head, payload),
             Outcome::Silent => {}

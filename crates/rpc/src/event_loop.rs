@@ -15,10 +15,12 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::accept::{Acceptor, Door};
 use crate::addresses::Seat;
+use crate::closings::Closings;
 use crate::conn::{Conn, Io, Turn};
 use crate::home::Post;
 use crate::link::Link;
 use crate::service::{Peer, Replies, Service, batch};
+use crate::shares::Shares;
 use crate::slab::Slab;
 use crate::spinner::Spinner;
 use crate::stats::CloseReason;
@@ -42,6 +44,8 @@ pub(crate) struct EventLoop<S> {
     acceptor: Option<Acceptor>,
     conns: Slab<Conn>,
     ready: VecDeque<u64>,
+    shares: Shares,
+    closings: Closings,
     starved: Vec<u64>,
     /// When the starved have another turn.
     retry_at: Option<Instant>,
@@ -63,6 +67,8 @@ impl<S: Service> EventLoop<S> {
             acceptor,
             conns: Slab::new(),
             ready: VecDeque::new(),
+            shares: Shares::default(),
+            closings: Closings::default(),
             starved: Vec::new(),
             retry_at: None,
             deadline: None,
@@ -84,11 +90,7 @@ impl<S: Service> EventLoop<S> {
             for post in self.io.home.take() {
                 self.receive_post(post);
             }
-            for _ in 0..self.ready.len() {
-                if let Some(token) = self.ready.pop_front() {
-                    self.turn(token);
-                }
-            }
+            self.round();
             batch(|| self.io.service.turn());
             self.keep_time();
             if let Some(deadline) = self.deadline
@@ -96,6 +98,19 @@ impl<S: Service> EventLoop<S> {
             {
                 self.close_all();
                 return;
+            }
+        }
+    }
+
+    /// Gives each connection that is ready a turn, but those whose address has had its share.
+    fn round(&mut self) {
+        let Self { conns, ready, shares, .. } = self;
+        shares.begin_round(ready.iter().filter_map(|token| conns.get_mut(*token).map(|conn| conn.address())));
+        for _ in 0..self.ready.len() {
+            let Some(token) = self.ready.pop_front() else { return };
+            match self.conns.get_mut(token) {
+                Some(conn) if !self.shares.has_turn(conn.address()) => self.ready.push_back(token),
+                _ => self.turn(token),
             }
         }
     }
@@ -205,7 +220,9 @@ impl<S: Service> EventLoop<S> {
     fn turn(&mut self, token: u64) {
         let Some(conn) = self.conns.get_mut(token) else { return };
         conn.queued = false;
-        match conn.turn(&mut self.io) {
+        let (turn, address) = (conn.turn(&mut self.io), conn.address());
+        self.shares.charge(address, std::mem::take(&mut self.io.work));
+        match turn {
             Ok(Turn::Wait) => {}
             Ok(Turn::Again) => self.enqueue(token),
             Ok(Turn::Starved) => {
@@ -226,7 +243,7 @@ impl<S: Service> EventLoop<S> {
         self.io.service.disconnected(link.peer(), replies);
         self.io.home.load.fetch_sub(1, Relaxed);
         self.io.home.stats.connections.fetch_sub(1, Relaxed);
-        log_close(link.peer(), reason);
+        self.closings.log(link.peer(), reason, self.io.now);
         self.io.home.stats.closed[reason as usize].fetch_add(1, Relaxed);
     }
 
@@ -243,7 +260,7 @@ impl<S: Service> EventLoop<S> {
             let _ = shutdown(&fd, Shutdown::Both);
             self.io.home.load.fetch_sub(1, Relaxed);
             self.io.home.stats.closed[CloseReason::Refused as usize].fetch_add(1, Relaxed);
-            log_close(&peer, CloseReason::Refused);
+            self.closings.log(&peer, CloseReason::Refused, self.io.now);
             self.io.service.refused(peer.addr, CloseReason::Refused);
             return;
         }
@@ -360,15 +377,4 @@ fn poll(epoll: &OwnedFd, events: &mut Vec<Event>, timeout: Option<Duration>) -> 
     // An interrupted wait is an empty one. Other errors cannot happen to an epoll set of our own.
     let _ = epoll::wait(epoll, spare_capacity(events), timeout.as_ref());
     !events.is_empty()
-}
-
-fn log_close(peer: &Peer, reason: CloseReason) {
-    match reason {
-        CloseReason::PeerClosed | CloseReason::Idle | CloseReason::Shutdown | CloseReason::SocketError => {
-            tracing::debug!(client = %peer.addr, connection = peer.id, "connection closed: {}", reason.as_str());
-        }
-        _ => {
-            tracing::warn!(client = %peer.addr, connection = peer.id, "connection closed: {}", reason.as_str())
-        }
-    }
 }

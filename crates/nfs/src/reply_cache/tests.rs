@@ -110,3 +110,21 @@ fn connections_without_requests_are_not_remembered_for_ever() {
     (0..1000).for_each(|asker| queue.note(asker));
     assert!(queue.askers.len() < 20, "{}", queue.askers.len());
 }
+
+#[test]
+fn an_entry_and_its_key_fit_a_line_of_the_processor_s_cache() {
+    assert!(size_of::<(RequestKey, Entry)>() <= 64, "{}", size_of::<(RequestKey, Entry)>());
+}
+
+#[test]
+fn more_connections_than_have_a_name_keep_the_reply_until_it_expires() {
+    let mut askers = Askers::one(0);
+    (1..MAX_ASKERS as u64).for_each(|connection| askers.add(connection));
+    assert_eq!(askers.open().collect::<Vec<_>>(), [0, 1, 2, 3]);
+    askers.add(2);
+    assert!((0..3).all(|connection| !askers.remove(connection)));
+    assert!(askers.remove(3), "the last one");
+    assert!(!askers.remove(3), "it is gone already");
+    (0..=MAX_ASKERS as u64).for_each(|connection| askers.add(connection));
+    assert!((0..=MAX_ASKERS as u64).all(|connection| !askers.remove(connection)), "one has no name");
+}

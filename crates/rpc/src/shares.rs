@@ -1,0 +1,115 @@
+//! Shares a loop's time out among the addresses that are connected: deficit round robin (Shreedhar and Varghese, "Efficient Fair
+//! Queueing Using Deficit Round-Robin", 1996). A client that asks for megabytes on many connections delays the small
+//! requests of the others by one of its requests, not by all of them.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// The work of one round for an address, in bytes: about 30 us.
+pub(crate) const QUANTUM: usize = 128 << 10;
+/// A request costs as much as so many bytes, however short it is.
+const REQUEST: usize = 1 << 10;
+
+/// Returns the work that a request of `received` bytes and a reply of `sent` bytes make, in bytes.
+pub(crate) fn work(received: usize, sent: usize) -> usize {
+    REQUEST + received + sent
+}
+
+/// The work done for each address and not yet paid for by rounds.
+#[derive(Default)]
+pub(crate) struct Shares {
+    debts: HashMap<IpAddr, usize, foldhash::fast::RandomState>,
+}
+
+impl Shares {
+    /// Begins a round: each address gets a quantum. Where all that `waiting` yields are in debt, as many rounds are skipped as it
+    /// takes until one of them has its turn: the loop is never idle for fairness.
+    pub(crate) fn begin_round(&mut self, waiting: impl Iterator<Item = IpAddr>) {
+        if self.debts.len() <= 1 {
+            self.debts.clear();
+            return;
+        }
+        let least = waiting.map(|address| self.debts.get(&address).copied().unwrap_or(0)).min();
+        let skipped = (least.unwrap_or(0) + 1).saturating_sub(QUANTUM);
+        self.debts.retain(|_, debt| {
+            *debt = debt.saturating_sub(skipped.max(QUANTUM));
+            *debt > 0
+        });
+    }
+
+    /// Returns whether `address` has work left in this round.
+    pub(crate) fn has_turn(&self, address: IpAddr) -> bool {
+        self.debts.get(&address).is_none_or(|debt| *debt < QUANTUM)
+    }
+
+    /// Notes that `work` bytes were done for `address`.
+    pub(crate) fn charge(&mut self, address: IpAddr, work: usize) {
+        if work > 0 {
+            *self.debts.entry(address).or_default() += work;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAVY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const LIGHT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+    const MIB: usize = 1 << 20;
+
+    /// How often each client has its turn in so many rounds, if both always want one.
+    fn turns(rounds: usize, clients: [(IpAddr, usize); 2]) -> [usize; 2] {
+        let (mut shares, mut turns) = (Shares::default(), [0; 2]);
+        for _ in 0..rounds {
+            shares.begin_round(clients.iter().map(|(address, _)| *address));
+            for ((address, work), turns) in clients.into_iter().zip(&mut turns) {
+                if shares.has_turn(address) {
+                    shares.charge(address, work);
+                    *turns += 1;
+                }
+            }
+        }
+        turns
+    }
+
+    #[test]
+    fn small_requests_have_their_turn_in_each_round_and_large_ones_after_as_many_rounds_as_they_are_worth() {
+        assert_eq!(turns(80, [(HEAVY, MIB), (LIGHT, 2000)]), [10, 80]);
+        assert_eq!(turns(80, [(HEAVY, QUANTUM), (LIGHT, QUANTUM - 1)]), [80, 80]);
+    }
+
+    #[test]
+    fn no_round_passes_without_a_turn() {
+        for work in [2000, MIB] {
+            assert_eq!(turns(80, [(HEAVY, work), (HEAVY, 0)])[0], 80, "alone");
+        }
+        let [one, other] = turns(80, [(HEAVY, MIB), (LIGHT, MIB)]);
+        assert_eq!((one, other), (80, 80), "both with the same work");
+        let [large, small] = turns(80, [(HEAVY, 4 * MIB), (LIGHT, MIB)]);
+        assert!(small == 80 && (19..=21).contains(&large), "{large}");
+    }
+
+    #[test]
+    fn the_connections_of_an_address_share_its_turn() {
+        let mut shares = Shares::default();
+        shares.charge(LIGHT, 1);
+        for _ in 0..100 {
+            assert!(shares.has_turn(HEAVY));
+            shares.charge(HEAVY, QUANTUM / 100 + 1);
+        }
+        assert!(!shares.has_turn(HEAVY) && shares.has_turn(LIGHT));
+    }
+
+    #[test]
+    fn an_address_that_asks_for_nothing_is_forgotten() {
+        let mut shares = Shares::default();
+        for n in 0..1000u32 {
+            shares.charge(IpAddr::from(n.to_be_bytes()), MIB);
+        }
+        for _ in 0..8 {
+            shares.begin_round([LIGHT].into_iter());
+        }
+        assert!(shares.debts.is_empty());
+    }
+}
