@@ -1,7 +1,10 @@
 //! Runs a scenario under one order of threads after another, and looks at what is left.
 
 use std::any::Any;
+use std::cell::Cell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_engine::Settings;
@@ -11,7 +14,7 @@ use shuttle::rand::Rng as _;
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 use crate::client::Client;
-use crate::scheduler::Paces;
+use crate::scheduler::Orders;
 use crate::world::{Snapshot, World};
 
 /// Blocks of file 1 that are looked at.
@@ -61,7 +64,7 @@ impl Scenario {
     pub fn prepared(&'static self) -> Result<Snapshot, Failure> {
         let left = Arc::new(Mutex::new(Snapshot::default()));
         let theirs = left.clone();
-        in_order(0, move || {
+        in_orders(0..1, move || {
             let world = World::blank(quiet());
             let client = block_on(world.start()).unwrap_or_else(|error| panic!("{error}"));
             world.hurry();
@@ -72,24 +75,24 @@ impl Scenario {
         Ok(left.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Runs the scenario in the order of `seed`.
+    /// Runs the scenario in the orders of `seeds`, one after another, up to the first failure.
     ///
     /// # Errors
     /// A client was told something that is not so, or waits for ever.
-    pub fn run(&'static self, before: &Snapshot, seed: u64) -> Result<(), Failure> {
+    pub fn run(&'static self, before: &Snapshot, seeds: Range<u64>) -> Result<(), Failure> {
         let before = before.clone();
-        in_order(seed, move || self.run_here(before.clone()))
+        in_orders(seeds, move || self.run_here(before.clone()))
     }
 
     fn run_here(&self, before: Snapshot) {
         let world = World::new(before, (self.settings)());
         let client = block_on(world.start()).unwrap_or_else(|error| panic!("{error}"));
         let act = world.run((self.act)(world.clone(), client.clone()));
-        let whole = shuttle::rand::thread_rng().gen_bool(0.5);
+        let whole = shuttle::rand::thread_rng().gen_range(0..4) > 0;
         let mut known = None;
         if whole {
             block_on(act);
-            known = Some((client.file.size(), block_on(client.read(0..BLOCKS))));
+            known = Some((client.file.size(), block_on(client.read_at_once(0..BLOCKS))));
         } else {
             // The power is cut in the middle.
             for _ in 0..shuttle::rand::thread_rng().gen_range(0..200) {
@@ -97,24 +100,30 @@ impl Scenario {
             }
             drop(act);
         }
-        let mut left = world.cut();
-        if self.mirrored == Mirrored::Always || self.mirrored == Mirrored::InTheEnd && whole {
-            // Both devices, or either one.
-            let lost = shuttle::rand::thread_rng().gen_range(0..3);
-            left.disks =
-                left.disks.into_iter().enumerate().filter(|(at, _)| *at != lost).map(|(_, d)| d).collect();
-        }
+        let left = world.cut();
         drop((client, world));
-        let world = World::new(left, quiet());
-        let client = block_on(world.start()).unwrap_or_else(|error| panic!("after the power cut: {error}"));
-        world.hurry();
-        let size = client.file.size();
-        let bytes = block_on(client.read(0..BLOCKS));
-        if let Some((known_size, known_bytes)) = known {
-            assert_eq!(size, known_size, "the size after the power cut is not the one before it");
-            assert!(bytes == known_bytes, "what is read after the power cut is not what was read before it");
+        if self.mirrored == Mirrored::Always || self.mirrored == Mirrored::InTheEnd && whole {
+            // Either device may be lost.
+            for kept in &left.disks {
+                look(Snapshot { disks: vec![kept.clone()], ..left.clone() }, known.as_ref());
+            }
         }
+        look(left, known.as_ref());
     }
+}
+
+/// Looks at what recovery makes of what a power cut left: `known` is the size and the contents that were read before it.
+fn look(left: Snapshot, known: Option<&(u64, Vec<u8>)>) {
+    let world = World::new(left, quiet());
+    let client = block_on(world.start()).unwrap_or_else(|error| panic!("after the power cut: {error}"));
+    world.hurry();
+    let size = client.file.size();
+    let bytes = block_on(client.read_at_once(0..BLOCKS));
+    if let Some((known_size, known_bytes)) = known {
+        assert_eq!(size, *known_size, "the size after the power cut is not the one before it");
+        assert!(bytes == *known_bytes, "what is read after the power cut is not what was read before it");
+    }
+    drop(world.cut());
 }
 
 /// Nothing is destaged by itself.
@@ -122,17 +131,19 @@ pub fn quiet() -> Settings {
     Settings { ram: 1 << 20, destage_after: std::time::Duration::from_secs(600), ..Settings::default() }
 }
 
-/// Runs `act` under the checker in one order.
-fn in_order(seed: u64, act: impl Fn() + Send + Sync + 'static) -> Result<(), Failure> {
+/// Runs `act` under the checker in the orders of `seeds`, up to the first one in which it fails.
+fn in_orders(seeds: Range<u64>, act: impl Fn() + Send + Sync + 'static) -> Result<(), Failure> {
     let mut config = Config::new();
     config.stack_size = 256 << 10;
     config.failure_persistence = FailurePersistence::None;
     config.max_steps = MaxSteps::FailAfter(STEPS);
     config.silence_warnings = true;
     config.ungraceful_shutdown_config.immediately_return_on_panic = true;
-    let runner = Runner::new(Paces::new(seed), config);
+    let seed = Rc::new(Cell::new(seeds.start));
+    // One runner: threads' stacks are used again.
+    let runner = Runner::new(Orders::new(seeds, seed.clone()), config);
     let run = catch_unwind(AssertUnwindSafe(|| runner.run(act)));
-    run.map(|_| ()).map_err(|panic| Failure { seed, message: message(panic) })
+    run.map(|_| ()).map_err(|panic| Failure { seed: seed.get(), message: message(panic) })
 }
 
 fn message(panic: Box<dyn Any + Send>) -> String {

@@ -92,26 +92,31 @@ impl Client {
         assert_eq!(self.engine.flush().await, Ok(()));
     }
 
-    /// Reads blocks, one by one, and checks what comes. Returns all bytes.
-    pub async fn read(&self, blocks: Range<u64>) -> Vec<u8> {
-        let mut all = Vec::new();
+    /// Reads blocks, one by one, and checks what comes.
+    pub async fn read(&self, blocks: Range<u64>) {
         for block in blocks {
-            doing("reads", &(block..block + 1));
-            let since = self.history.now();
-            let at = block * BLOCK as u64;
-            let mut bytes = [0; BLOCK];
-            let read = match self.engine.try_read(&self.file, at, &mut bytes) {
-                TriedRead::Read(n) => Ok(n),
-                _ => self.engine.read(&self.file, at, &mut bytes).await,
-            };
-            if let Err(error) = read {
-                panic!("the read of block {block} fails: {error}");
-            }
-            if let Err(wrong) = self.history.saw(since, block, &bytes) {
+            self.read_at_once(block..block + 1).await;
+        }
+    }
+
+    /// Reads blocks with one call, and checks what comes. Returns all bytes; behind the end of the file they are zero.
+    pub async fn read_at_once(&self, blocks: Range<u64>) -> Vec<u8> {
+        doing("reads", &blocks);
+        let since = self.history.now();
+        let at = blocks.start * BLOCK as u64;
+        let mut bytes = vec![0; (blocks.end - blocks.start) as usize * BLOCK];
+        let read = match self.engine.try_read(&self.file, at, &mut bytes) {
+            TriedRead::Read(n) => Ok(n),
+            _ => self.engine.read(&self.file, at, &mut bytes).await,
+        };
+        if let Err(error) = read {
+            panic!("the read of {blocks:?} fails: {error}");
+        }
+        for (block, bytes) in blocks.zip(bytes.chunks(BLOCK)) {
+            if let Err(wrong) = self.history.saw(since, block, bytes) {
                 panic!("{wrong}; size {}, {:?}", self.file.size(), self.engine.effective_mode());
             }
-            all.extend(bytes);
         }
-        all
+        bytes
     }
 }

@@ -9,6 +9,9 @@ use forebay_engine::io::{Device, DeviceError, Durability, Io};
 
 /// The smallest device that a pool takes.
 const SIZE: u64 = 64 << 20;
+/// The device of this name has room for more segments. So the copy on the other one, which is read first, is given up when its
+/// segment leaves the log.
+pub const LARGER: &str = "larger";
 
 /// What a device holds: blocks that were written, by number.
 pub type Image = BTreeMap<u64, Arc<[u8]>>;
@@ -72,7 +75,7 @@ impl Device for Disk {
     }
 
     fn size(&self) -> u64 {
-        SIZE
+        if self.name == LARGER { SIZE + (4 << 20) } else { SIZE }
     }
 
     fn read(&self, offset: u64, mut buffer: Buffer) -> Io<(Buffer, Result<(), DeviceError>)> {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use forebay_engine::io::Io;
 use forebay_engine::{Mode, Settings};
-use shuttle::rand::Rng as _;
 
 use crate::check::{Mirrored, Scenario, quiet};
 use crate::client::Client;
@@ -16,19 +15,11 @@ use crate::world::World;
 pub static SCENARIOS: &[Scenario] = &[
     Scenario { name: "write against cut", act: write_against_cut, ..CALM },
     Scenario { name: "write against write", act: write_against_write, ..CALM },
-    Scenario {
-        name: "write against rewrite",
-        prepare: |_, client| Box::pin(async move { client.write(0..32, 1).await }),
-        // Recovery finds one copy only of what the log has: it is written to the log again.
-        damage: |world| world.disks[1].rot(|number, _| number > 0 && number % SEGMENT == 0),
-        act: write_against_rewrite,
-        mirrored: Mirrored::Never,
-        ..CALM
-    },
+    Scenario { name: "write against rewrite", act: write_against_rewrite, ..LONE },
+    Scenario { name: "cut against rewrite", act: cut_against_rewrite, ..LONE },
     Scenario {
         name: "write against repair",
         act: write_against_repair,
-        settings: small,
         mirrored: Mirrored::InTheEnd,
         ..CALM
     },
@@ -47,6 +38,20 @@ const CALM: Scenario = Scenario {
     act: write_against_cut,
     settings: quiet,
     mirrored: Mirrored::Always,
+};
+
+/// Recovery finds one copy only of what the log has: it is written to the log again.
+const LONE: Scenario = Scenario {
+    prepare: |_, client| {
+        Box::pin(async move {
+            for first in [0, 8, 16, 24] {
+                client.write(first..first + 8, 1).await;
+            }
+        })
+    },
+    damage: |world| world.disks[1].rot(|number, _| number > 0 && number % SEGMENT == 0),
+    mirrored: Mirrored::Never,
+    ..CALM
 };
 
 /// Hardly anything stays in memory.
@@ -88,7 +93,7 @@ fn write_against_cut(world: World, client: Client) -> Io<()> {
             client.write(6..7, 3).await;
         })
         .run(|client| async move { client.write(9..10, 4).await })
-        .run(|client| async move { drop(client.read(2..10).await) });
+        .run(|client| async move { client.read(2..10).await });
     Box::pin(clients.end())
 }
 
@@ -103,46 +108,51 @@ fn write_against_write(world: World, client: Client) -> Io<()> {
             client.touch().await;
         })
         .run(|client| async move { client.write(3..9, 5).await })
-        .run(|client| async move { drop(client.read(3..6).await) });
+        .run(|client| async move { client.read(3..6).await });
     Box::pin(clients.end())
 }
 
 fn write_against_rewrite(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world, client)
         .run(|client| async move {
-            // Not before the rewrite has begun, if it does.
-            for _ in 0..500 {
-                if client.engine.counters().rewritten > 0 {
+            client.write(1..2, 2).await;
+            client.write(31..32, 3).await;
+        })
+        .run(|client| async move { client.write(30..33, 4).await })
+        .run(|client| async move { client.read(0..8).await });
+    Box::pin(clients.end())
+}
+
+fn cut_against_rewrite(world: World, client: Client) -> Io<()> {
+    let clients = Clients::new(world, client)
+        .run(|client| async move {
+            client.cut(3).await;
+            // What comes back would be within the file.
+            client.write(31..32, 2).await;
+        })
+        .run(|client| async move { client.read(0..8).await });
+    Box::pin(clients.end())
+}
+
+/// Bad copies are read and repaired, while their segment leaves the log and its place is used again for the same blocks.
+fn write_against_repair(world: World, client: Client) -> Io<()> {
+    world.disks[0].rot(|_, bytes| (0..8).any(|block| *bytes == contents(block, 1)));
+    let clients = Clients::new(world, client).run(|client| async move { client.read(0..8).await }).run(
+        |client| async move {
+            // Not before a reader has met a bad copy: destaging repairs them as well.
+            for _ in 0..200 {
+                if client.engine.counters().repaired > 0 {
                     break;
                 }
                 shuttle::future::yield_now().await;
             }
-            client.cut(3).await;
-        })
-        .run(|client| async move {
-            client.write(1..2, 2).await;
-            client.write(31..32, 3).await;
-        })
-        .run(|client| async move { drop(client.read(0..8).await) });
-    Box::pin(clients.end())
-}
-
-/// A bad copy is read and repaired, while its segment leaves the log and its place is used again.
-fn write_against_repair(world: World, client: Client) -> Io<()> {
-    let bad = shuttle::rand::thread_rng().gen_range(0..world.disks.len());
-    world.disks[bad].rot(|_, bytes| *bytes == contents(3, 1));
-    let clients = Clients::new(world, client)
-        .run(|client| async move {
-            client.engine.start_scrub();
-            drop(client.read(0..8).await);
-        })
-        .run(|client| async move {
+            // The place that is given up with the first flush belongs to the segment that is begun with the second one.
             client.flush().await;
-            for value in 2..6 {
-                client.fill(64).await;
-                client.write(0..8, value).await;
-            }
-        });
+            client.write(8..9, 2).await;
+            client.flush().await;
+            client.write(0..8, 3).await;
+        },
+    );
     Box::pin(clients.end())
 }
 

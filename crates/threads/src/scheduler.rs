@@ -3,9 +3,16 @@
 //! A choice with equal chances at each step hardly ever lets one thread stand still while another does something long. Here
 //! each thread has a pace: some are thousands of times slower than others, and paces change now and then. A thread goes on
 //! for a while before another one is chosen.
+//!
+//! In most orders threads also stop at steps drawn at random, and stand still until the others have made many steps or all
+//! wait. That is what a late thread is made of: one that has looked, and acts when everything has changed meanwhile.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
 
+use shuttle::current::me;
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 
 /// Paces differ by up to this power of two.
@@ -13,23 +20,67 @@ const SLOWEST: u64 = 14;
 /// A thread's pace is drawn anew at one of so many choices of it.
 const CHANGE: u64 = 64;
 
-/// The scheduler of one seed.
+/// A thread that stops stands still for so many steps of all others.
+const LENGTHS: [u64; 3] = [1 << 6, 1 << 10, FOR_LONG];
+/// More steps than an order has, unless threads wait for the one that stands still by looking again and again.
+const FOR_LONG: u64 = 1 << 15;
+/// A scenario has up to so many clients.
+const CLIENTS: u64 = 2;
+/// The late client stops at one of so many first steps.
+const REACH: u64 = 100;
+
+/// The scheduler of some seeds, one order each.
 #[derive(Debug)]
-pub struct Paces {
-    seed: u64,
+pub struct Orders {
+    seeds: Range<u64>,
+    /// The seed of the order that runs, or ran last.
+    now: Rc<Cell<u64>>,
     random: u64,
-    started: bool,
     /// A thread goes on with a chance of this many in 256.
     goes_on: u64,
     paces: BTreeMap<usize, u64>,
+    /// Paces differ by up to this power of two.
+    slowest: u64,
+    stops: Stops,
+    step: u64,
 }
 
-impl Paces {
-    /// The scheduler of `seed`: the same choices each time.
-    pub fn new(seed: u64) -> Self {
-        let mut new = Paces { seed, random: seed, started: false, goes_on: 0, paces: BTreeMap::new() };
-        new.goes_on = [128, 224, 248, 254][new.below(4) as usize];
-        new
+/// Threads that stand still.
+#[derive(Debug, Default)]
+struct Stops {
+    /// This client, in the order in which they began, goes first up to so many steps, and then stops.
+    late: Option<(usize, u64)>,
+    /// Any thread stops at one of so many steps; 0: none.
+    every: u64,
+    /// Where all stand still, those that stopped first go on last.
+    first_is_last: bool,
+    /// Who stands still, and until which step.
+    still: Vec<(TaskId, u64)>,
+}
+
+impl Orders {
+    /// The scheduler of `seeds`: the same choices each time. `now` tells which one it is at.
+    pub fn new(seeds: Range<u64>, now: Rc<Cell<u64>>) -> Self {
+        let stops = Stops::default();
+        Orders { seeds, now, random: 0, goes_on: 0, paces: BTreeMap::new(), slowest: 0, stops, step: 0 }
+    }
+
+    fn begin(&mut self, seed: u64) {
+        self.now.set(seed);
+        (self.random, self.step) = (seed, 0);
+        self.paces.clear();
+        ENTERED.with_borrow_mut(Vec::clear);
+        SETTLES.set(false);
+        self.goes_on = [128, 224, 248, 254][self.below(4) as usize];
+        let (kind, n) = (seed % 4, seed / 4 * 2 + seed % 2);
+        let late = ((n % CLIENTS) as usize, n / CLIENTS % REACH);
+        self.slowest = if kind == 1 || kind == 2 { 0 } else { SLOWEST };
+        self.stops = Stops {
+            late: Some(late).filter(|_| kind == 1 || kind == 2),
+            every: if kind == 3 { 256 } else { 0 },
+            first_is_last: self.below(2) == 0,
+            still: Vec::new(),
+        };
     }
 
     /// splitmix64.
@@ -48,29 +99,105 @@ impl Paces {
         if let Some(pace) = self.paces.get(&task) {
             return *pace;
         }
-        let pace = 1 << self.below(SLOWEST + 1);
+        let pace = 1 << self.below(self.slowest + 1);
         self.paces.insert(task, pace);
         pace
     }
+
+    /// The thread that runs may stop here.
+    fn may_stop(&mut self, current: TaskId) {
+        let late = self.stops.late.as_mut().filter(|(client, _)| nth_client(*client) == Some(current));
+        let steps = if let Some((_, left)) = late {
+            if *left > 0 {
+                *left -= 1;
+                return;
+            }
+            self.stops.late = None;
+            FOR_LONG
+        } else if self.stops.every > 0 && self.below(self.stops.every) == 0 {
+            LENGTHS[self.below(LENGTHS.len() as u64) as usize]
+        } else {
+            return;
+        };
+        self.stops.still.push((current, self.step + steps));
+    }
+
+    /// Those that do not stand still; if there are none, the first one that stopped, or the last one so that the first is very
+    /// late.
+    fn awake<'a>(&mut self, runnable: &[&'a Task]) -> Vec<&'a Task> {
+        let step = self.step;
+        let Stops { still, first_is_last, .. } = &mut self.stops;
+        still.retain(|(_, until)| *until > step);
+        let stands =
+            |task: &Task, still: &[(TaskId, u64)]| still.iter().any(|(other, _)| *other == task.id());
+        loop {
+            let awake: Vec<_> = runnable.iter().copied().filter(|task| !stands(task, still)).collect();
+            if !awake.is_empty() || still.is_empty() {
+                return awake;
+            }
+            still.remove(if *first_is_last { still.len() - 1 } else { 0 });
+        }
+    }
 }
 
-impl Scheduler for Paces {
+thread_local! {
+    /// The clients among the threads of this order: all run on one thread of the machine.
+    static ENTERED: RefCell<Vec<TaskId>> = const { RefCell::new(Vec::new()) };
+    /// The main thread waits for all others.
+    static SETTLES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is a client's.
+pub fn enter_client() {
+    ENTERED.with_borrow_mut(|clients| clients.push(me()));
+}
+
+fn nth_client(n: usize) -> Option<TaskId> {
+    ENTERED.with_borrow(|clients| clients.get(n).copied())
+}
+
+/// Called by the main thread: lets every other one run until it waits.
+pub fn settle() {
+    SETTLES.set(true);
+    shuttle::thread::yield_now();
+    SETTLES.set(false);
+}
+
+impl Scheduler for Orders {
     fn new_execution(&mut self) -> Option<Schedule> {
-        (!std::mem::replace(&mut self.started, true)).then(|| Schedule::new(self.seed))
+        let seed = self.seeds.next()?;
+        self.begin(seed);
+        Some(Schedule::new(seed))
     }
 
     fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, yields: bool) -> Option<TaskId> {
-        let current = current.filter(|current| runnable.iter().any(|task| task.id() == *current));
+        self.step += 1;
+        if SETTLES.get() {
+            let is_main = |task: &Task| usize::from(task.id()) == 0;
+            return runnable.iter().find(|task| !is_main(task)).or(runnable.first()).map(|task| task.id());
+        }
+        if let Some(current) = current {
+            self.may_stop(current);
+        }
+        let awake = self.awake(runnable);
+        if let Some((late, _)) = self.stops.late
+            && let Some(late) = nth_client(late)
+            && awake.iter().any(|task| task.id() == late)
+            && !(yields && current == Some(late))
+        {
+            return Some(late);
+        }
+        let current = current.filter(|current| awake.iter().any(|task| task.id() == *current));
         if let Some(current) = current
             && !yields
             && self.below(256) < self.goes_on
         {
             return Some(current);
         }
-        let paces: Vec<_> = runnable.iter().map(|task| self.pace(task.id().into())).collect();
+        let paces: Vec<_> = awake.iter().map(|task| self.pace(task.id().into())).collect();
         let mut left = self.below(paces.iter().sum());
-        let mut chosen = runnable.first()?.id();
-        for (task, pace) in runnable.iter().zip(paces) {
+        let mut chosen = awake.first()?.id();
+        for (task, pace) in awake.iter().zip(paces) {
             chosen = task.id();
             match left.checked_sub(pace) {
                 Some(rest) => left = rest,

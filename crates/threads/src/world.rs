@@ -13,9 +13,10 @@ use shuttle::current;
 use shuttle::rand::Rng as _;
 
 use crate::client::Client;
-use crate::disk::{self, Disk};
+use crate::disk::{self, Disk, LARGER};
 use crate::history::History;
 use crate::promise::promise;
+use crate::scheduler::{enter_client, settle};
 use crate::store::{Files, Store};
 
 /// A sleep up to this long ends soon; a longer one never.
@@ -26,8 +27,10 @@ const SHORT: Duration = Duration::from_secs(1);
 pub struct Snapshot {
     /// The devices; one that is lost is not among them.
     pub disks: Vec<(String, disk::Image)>,
-    files: Files,
-    history: History,
+    /// The backing store's files.
+    pub files: Files,
+    /// What clients did.
+    pub history: History,
 }
 
 /// A machine that runs until the power is cut.
@@ -117,7 +120,7 @@ impl World {
 
     /// Two blank devices and an empty store.
     pub fn blank(settings: Settings) -> Self {
-        let disks = ["a", "b"].map(|name| (name.to_owned(), disk::Image::new())).to_vec();
+        let disks = ["small", LARGER].map(|name| (name.to_owned(), disk::Image::new())).to_vec();
         World::new(Snapshot { disks, ..Snapshot::default() }, settings)
     }
 
@@ -171,13 +174,18 @@ impl World {
             }
         }
         let disks = self.disks.iter().map(|disk| (disk.name().to_owned(), disk.image())).collect();
-        Snapshot { disks, files, history: self.history.after_power_cut() }
+        let left = Snapshot { disks, files, history: self.history.after_power_cut() };
+        settle();
+        left
     }
 
     /// Runs `task` on a thread of its own. The result need not be waited for.
     pub fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Io<T> {
         let (promise, kept) = promise();
-        let told = async move { promise.keep(task.await) };
+        let told = async move {
+            enter_client();
+            promise.keep(task.await);
+        };
         self.machine.spawn("client", Box::pin(told));
         Box::pin(kept)
     }
