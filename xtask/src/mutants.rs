@@ -124,7 +124,7 @@ impl Mutants {
         let part = PARTS.iter().find(|part| part.name == self.part).context("no such part")?;
         tool("cargo-mutants").context("install it with `cargo x setup --mutants`")?;
         let equivalent = equivalent(EQUIVALENT)?;
-        let mut list = command("cargo", ["mutants", "--list"]);
+        let mut list = command("cargo", ["mutants", "--list", "--workspace"]);
         list.args(part.files.iter().flat_map(|file| ["--file", *file]));
         let is_known = |line: &String| name_of(line).is_some_and(|name| equivalent.contains_key(&name));
         let all: Vec<String> = output(&mut list)?.lines().map(str::to_owned).collect();
@@ -138,7 +138,10 @@ impl Mutants {
         if chosen.is_empty() {
             bail!("there is nothing to mutate in {}", self.part);
         }
-        let mut run = command("cargo", ["mutants", "--output", "target", "--profile", "sim", "--no-shuffle"]);
+        let mut run = command(
+            "cargo",
+            ["mutants", "--workspace", "--output", "target", "--profile", "sim", "--no-shuffle"],
+        );
         run.args(["--timeout", "1800", "--jobs", &self.jobs.to_string()]);
         run.args(part.files.iter().flat_map(|file| ["--file", *file]));
         run.args(part.tests.iter().flat_map(|package| ["--test-package", *package]));
