@@ -175,14 +175,26 @@ pub struct Leg {
     pub name: String,
 }
 
+/// What a [`Witness`] knows of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Noted {
+    /// The highest epoch noted as in use; 0 if none is.
+    pub in_use: u64,
+    /// The highest epoch given out; 0 if none is.
+    pub given: u64,
+}
+
 /// Knows, outside of a pool's devices, which epoch of the pool is in use. A device that was left out of the last epochs
 /// cannot know that by itself when it is there alone.
 pub trait Witness: Send + Sync + 'static {
+    /// Notes that `epoch` of the pool is given out. Durable when the result is `Ok`; until then no device carries that epoch. So two
+    /// devices that are each there alone never carry the same one, whenever the power fails.
+    fn give(&self, pool: u128, epoch: u64) -> Io<Result<(), WitnessError>>;
     /// Notes that `epoch` of the pool is in use and has these members. Durable when the result is `Ok`; until then nothing
     /// is acknowledged in that epoch.
     fn note(&self, pool: u128, epoch: u64, members: Vec<Leg>) -> Io<Result<(), WitnessError>>;
-    /// Returns the highest epoch noted of the pool; 0 if none is.
-    fn noted(&self, pool: u128) -> Io<Result<u64, WitnessError>>;
+    /// Returns what was noted of the pool.
+    fn noted(&self, pool: u128) -> Io<Result<Noted, WitnessError>>;
 }
 
 /// Time as the engine sees it.

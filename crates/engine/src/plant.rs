@@ -48,6 +48,7 @@ forebay_plant::plants![
     "a logged cut does not hold its segment",
     "what a power cut may take back of the backing file is cached",
     "a cut is carried out before its record is durable",
+    "epochs are not given out",
     ; in unit tests:
     "legs are used again before it is durable that they are given up",
 ];

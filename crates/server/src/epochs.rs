@@ -6,12 +6,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use forebay_engine::io::Noted;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of a slot.
 const SLOT: usize = 4096;
 /// Pools that are kept, those used last: their lines fit a slot.
-const POOLS: usize = 60;
+const POOLS: usize = 50;
 const MAGIC: &str = "forebay-epochs";
 
 /// The file and what is in it.
@@ -21,8 +22,8 @@ pub(crate) struct Epochs {
     /// `None` until the first note.
     file: Option<File>,
     generation: u64,
-    /// UUIDs of pools with the epoch in use, the one used last at the end.
-    pools: Vec<(String, u64)>,
+    /// UUIDs of pools with what is noted of each, the one used last at the end.
+    pools: Vec<(String, Noted)>,
 }
 
 impl Epochs {
@@ -54,19 +55,32 @@ impl Epochs {
         Ok(Epochs { path: path.to_owned(), file: Some(file), generation, pools })
     }
 
-    /// The epoch noted of a pool; 0 if none is.
-    pub(crate) fn of(&self, pool: &str) -> u64 {
-        self.pools.iter().find(|(known, _)| known == pool).map_or(0, |(_, epoch)| *epoch)
+    /// Returns what is noted of a pool.
+    pub(crate) fn of(&self, pool: &str) -> Noted {
+        self.pools.iter().find(|(known, _)| known == pool).map_or_else(Noted::default, |(_, noted)| *noted)
     }
 
-    /// Notes the epoch of a pool, which never gets lower. Durable in both slots.
+    /// Notes the epoch in use of a pool, which never gets lower. Durable in both slots.
     ///
     /// # Errors
     /// The system's. Either epoch may be found later.
     pub(crate) fn set(&mut self, pool: &str, epoch: u64) -> io::Result<()> {
-        let epoch = epoch.max(self.of(pool));
+        let before = self.of(pool);
+        self.note(pool, Noted { in_use: before.in_use.max(epoch), given: before.given.max(epoch) })
+    }
+
+    /// Notes that an epoch of a pool is given out. Durable in both slots.
+    ///
+    /// # Errors
+    /// The system's. It may be noted or not.
+    pub(crate) fn give(&mut self, pool: &str, epoch: u64) -> io::Result<()> {
+        let before = self.of(pool);
+        self.note(pool, Noted { given: before.given.max(epoch), ..before })
+    }
+
+    fn note(&mut self, pool: &str, noted: Noted) -> io::Result<()> {
         self.pools.retain(|(known, _)| known != pool);
-        self.pools.push((pool.to_owned(), epoch));
+        self.pools.push((pool.to_owned(), noted));
         let surplus = self.pools.len().saturating_sub(POOLS);
         self.pools.drain(..surplus);
         self.write()
@@ -94,8 +108,13 @@ impl Epochs {
     }
 }
 
-fn encode(generation: u64, pools: &[(String, u64)]) -> io::Result<Vec<u8>> {
-    let lines: String = pools.iter().map(|(pool, epoch)| format!("{pool} {epoch}\n")).collect();
+/// A line for each pool: its UUID, the epoch in use, and behind it the epoch given out where that is a higher one.
+fn encode(generation: u64, pools: &[(String, Noted)]) -> io::Result<Vec<u8>> {
+    let line = |(pool, noted): &(String, Noted)| match noted.given > noted.in_use {
+        true => format!("{pool} {} {}\n", noted.in_use, noted.given),
+        false => format!("{pool} {}\n", noted.in_use),
+    };
+    let lines: String = pools.iter().map(line).collect();
     let body = format!("{generation}\n{lines}");
     let mut bytes = format!("{MAGIC} {:016x}\n{body}", xxh3_64(body.as_bytes())).into_bytes();
     if bytes.len() > SLOT {
@@ -105,7 +124,7 @@ fn encode(generation: u64, pools: &[(String, u64)]) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn decode(bytes: &[u8]) -> Option<(u64, Vec<(String, u64)>)> {
+fn decode(bytes: &[u8]) -> Option<(u64, Vec<(String, Noted)>)> {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (head, body) = std::str::from_utf8(&bytes[..end]).ok()?.split_once('\n')?;
     let sum = u64::from_str_radix(head.strip_prefix(MAGIC)?.trim(), 16).ok()?;
@@ -114,8 +133,12 @@ fn decode(bytes: &[u8]) -> Option<(u64, Vec<(String, u64)>)> {
     }
     let mut lines = body.lines();
     let generation = lines.next()?.parse().ok()?;
-    let pool =
-        |line: &str| line.split_once(' ').and_then(|(pool, epoch)| Some((pool.into(), epoch.parse().ok()?)));
+    let pool = |line: &str| {
+        let mut words = line.split(' ');
+        let (pool, in_use) = (words.next()?, words.next()?.parse().ok()?);
+        let given = words.next().map_or(Ok(in_use), str::parse).ok()?;
+        Some((pool.to_owned(), Noted { in_use, given }))
+    };
     Some((generation, lines.map(pool).collect::<Option<_>>()?))
 }
 
@@ -140,7 +163,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("cache-epochs");
         let mut epochs = Epochs::open(&path).unwrap();
-        assert_eq!(epochs.of("a"), 0);
+        assert_eq!(epochs.of("a"), Noted::default());
+        epochs.give("b", 9).unwrap();
         epochs.set("a", 3).unwrap();
         epochs.set("b", 7).unwrap();
         epochs.set("a", 2).unwrap();
@@ -151,7 +175,8 @@ mod tests {
             bytes[torn + 34] ^= 1;
             std::fs::write(&path, bytes).unwrap();
             let epochs = Epochs::open(&path).unwrap();
-            assert_eq!((epochs.of("a"), epochs.of("b"), epochs.of("c")), (3, 7, 0));
+            let of = |pool| (epochs.of(pool).in_use, epochs.of(pool).given);
+            assert_eq!([of("a"), of("b"), of("c")], [(3, 3), (7, 9), (0, 0)]);
         }
     }
 
@@ -172,9 +197,13 @@ mod tests {
         let path = home.path().join("cache-epochs");
         let mut epochs = Epochs::open(&path).unwrap();
         let name = |number: u64| format!("{number:036}");
-        (0..100).for_each(|number| epochs.set(&name(number), u64::MAX - number).unwrap());
+        let noted = |number: u64| Noted { in_use: u64::MAX - number - 1, given: u64::MAX - number };
+        for number in 0..100 {
+            epochs.set(&name(number), noted(number).in_use).unwrap();
+            epochs.give(&name(number), noted(number).given).unwrap();
+        }
         let epochs = Epochs::open(&path).unwrap();
-        assert_eq!((epochs.of(&name(99)), epochs.of(&name(40))), (u64::MAX - 99, u64::MAX - 40));
-        assert_eq!(epochs.of(&name(39)), 0);
+        assert_eq!([99, 55].map(|number| epochs.of(&name(number))), [noted(99), noted(55)]);
+        assert_eq!(epochs.of(&name(39)), Noted::default());
     }
 }

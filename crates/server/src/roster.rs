@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_disk::{unblock, whereabouts};
-use forebay_engine::io::{Io, Leg, Witness, WitnessError};
+use forebay_engine::io::{Io, Leg, Noted, Witness, WitnessError};
 use forebay_engine::pool::{Pool, PoolError};
 use forebay_lock::Mutex;
 
@@ -63,7 +63,7 @@ impl Roster {
 
     /// Fails if the cache went on without the devices that are there.
     pub(crate) fn require(&self, pool: &Pool) -> Result<(), Error> {
-        let noted = self.0.epochs.lock().of(&written(pool.uuid));
+        let noted = self.0.epochs.lock().of(&written(pool.uuid)).in_use;
         if noted <= pool.in_use() {
             return Ok(());
         }
@@ -167,7 +167,15 @@ impl Witness for Roster {
         })
     }
 
-    fn noted(&self, pool: u128) -> Io<Result<u64, WitnessError>> {
+    fn give(&self, pool: u128, epoch: u64) -> Io<Result<(), WitnessError>> {
+        let roster = self.clone();
+        unblock("forebay-epoch", move || {
+            let given = roster.0.epochs.lock().give(&written(pool), epoch);
+            given.map_err(|error| WitnessError(format!("{}: {error}", roster.0.path.display())))
+        })
+    }
+
+    fn noted(&self, pool: u128) -> Io<Result<Noted, WitnessError>> {
         Box::pin(std::future::ready(Ok(self.0.epochs.lock().of(&written(pool)))))
     }
 }

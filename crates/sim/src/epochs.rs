@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use forebay_engine::io::{Io, Leg, Witness, WitnessError};
+use forebay_engine::io::{Io, Leg, Noted, Witness, WitnessError};
 use forebay_lock::Mutex;
 
 use crate::executor::Executor;
@@ -17,7 +17,7 @@ const TAKES: Duration = Duration::from_micros(300);
 #[derive(Clone)]
 pub struct Epochs {
     executor: Executor,
-    noted: Arc<Mutex<BTreeMap<u128, u64>>>,
+    noted: Arc<Mutex<BTreeMap<u128, Noted>>>,
     /// Names of the members of the epoch noted last.
     legs: Arc<Mutex<Vec<String>>>,
     failing: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl Epochs {
         self.legs.lock().clone()
     }
 
-    /// From now on notes fail, or not.
+    /// From now on notes of an epoch in use fail, or not.
     pub fn set_failing(&self, failing: bool) {
         self.failing.store(failing, Ordering::Relaxed);
     }
@@ -59,15 +59,31 @@ impl Witness for Epochs {
                 epochs.executor.mark();
                 let mut all = epochs.noted.lock();
                 let noted = all.entry(pool).or_default();
-                *noted = epoch.max(*noted);
+                (noted.in_use, noted.given) = (epoch.max(noted.in_use), epoch.max(noted.given));
                 *epochs.legs.lock() = legs.into_iter().map(|leg| leg.name).collect();
                 Ok(())
             })
         })
     }
 
-    fn noted(&self, pool: u128) -> Io<Result<u64, WitnessError>> {
-        let noted = self.noted.lock().get(&pool).copied().unwrap_or(0);
+    fn give(&self, pool: u128, epoch: u64) -> Io<Result<(), WitnessError>> {
+        if !self.executor.step() {
+            return self.executor.never();
+        }
+        let epochs = self.clone();
+        self.executor.after(TAKES, move || {
+            epochs.executor.step().then(|| {
+                epochs.executor.mark();
+                let mut all = epochs.noted.lock();
+                let noted = all.entry(pool).or_default();
+                noted.given = epoch.max(noted.given);
+                Ok(())
+            })
+        })
+    }
+
+    fn noted(&self, pool: u128) -> Io<Result<Noted, WitnessError>> {
+        let noted = self.noted.lock().get(&pool).copied().unwrap_or_default();
         Box::pin(std::future::ready(Ok(noted)))
     }
 }

@@ -37,9 +37,10 @@ impl Pool {
     /// The witness has noted the new epoch, too.
     ///
     /// # Errors
-    /// [`PoolError::NoMemberLeft`]. [`PoolError::Unnoted`] comes with every change: the devices carry it, the witness does not,
-    /// and nothing may be acknowledged any more.
+    /// [`PoolError::NoMemberLeft`]. [`PoolError::Unnoted`] comes with every change: the devices may carry it, the witness does
+    /// not, and nothing may be acknowledged any more.
     pub async fn open_epoch(&mut self) -> Result<AlsoLost, PoolError> {
+        self.pass_over_given();
         self.change().await
     }
 
@@ -243,6 +244,7 @@ impl Pool {
                 }
                 _ => return Err(PoolError::NoMemberLeft),
             }
+            self.ask_for_epoch().await?;
             self.epoch += 1;
             let mut failed = self.write_in_turn(&[&old, &new]).await;
             if failed.is_empty() {

@@ -181,7 +181,7 @@ pub enum PoolError {
     /// The witness does not say which epoch is in use.
     #[error("which devices of the cache were in use last cannot be read: {0}")]
     Unknown(WitnessError),
-    /// The witness did not take the new epoch, which the devices have. Nothing may be acknowledged any more until the pool is
+    /// The witness did not take the new epoch, which the devices may have. Nothing may be acknowledged any more until the pool is
     /// opened again.
     #[error("which devices of the cache are in use cannot be noted: {0}")]
     Unnoted(WitnessError),

@@ -12,7 +12,8 @@
 //!
 //! A device that fell back does not know it when it is there alone. The epoch in use is therefore noted outside of the
 //! devices as well, by a [`Witness`](crate::io::Witness), before anything is acknowledged in it (`watched.rs`). A pool whose
-//! epoch in use is lower than the noted one is not opened.
+//! epoch in use is lower than the noted one is not opened. It also gives out each epoch before a device carries it: else a device
+//! that was alone at a start, which the power cut short, would carry the epoch in which the other one goes on.
 //!
 //! What two devices cannot know without a witness: if each is opened once without the other, each is right by itself. This is
 //! noticed when both are there again, and refused.

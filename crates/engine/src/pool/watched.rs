@@ -6,9 +6,9 @@ use super::{Pool, PoolError};
 use crate::io::{Leg, Witness};
 use crate::plant;
 
-/// The witness of a pool, if it has one.
+/// The witness of a pool, if it has one, and the highest epoch that it had given out when the pool was opened.
 #[derive(Clone, Default)]
-pub(super) struct Watched(Option<Arc<dyn Witness>>);
+pub(super) struct Watched(Option<(Arc<dyn Witness>, u64)>);
 
 impl std::fmt::Debug for Watched {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -24,18 +24,38 @@ impl Pool {
     /// written.
     pub async fn watch(&mut self, witness: Arc<dyn Witness>) -> Result<(), PoolError> {
         let noted = witness.noted(self.uuid).await.map_err(PoolError::Unknown)?;
-        if noted > self.in_use && !plant::active("what is noted of the epoch in use does not count") {
+        if noted.in_use > self.in_use && !plant::active("what is noted of the epoch in use does not count") {
             let devices: Vec<_> = self.present().map(|(_, device)| device.name().to_owned()).collect();
-            return Err(PoolError::OutOfDate { devices: devices.join(" and "), found: self.in_use, noted });
+            return Err(PoolError::OutOfDate {
+                devices: devices.join(" and "),
+                found: self.in_use,
+                noted: noted.in_use,
+            });
         }
-        self.watched = Watched(Some(witness));
+        self.watched = Watched(Some((witness, noted.given)));
         Ok(())
+    }
+
+    /// Passes over the epochs that were given out before the pool was opened: a device that is not here may carry one of them.
+    pub(super) fn pass_over_given(&mut self) {
+        if let Watched(Some((_, given))) = self.watched {
+            self.epoch = self.epoch.max(given);
+        }
+    }
+
+    /// Has the witness note that the next epoch is given out.
+    pub(super) async fn ask_for_epoch(&self) -> Result<(), PoolError> {
+        let Watched(Some((witness, _))) = &self.watched else { return Ok(()) };
+        if plant::active("epochs are not given out") {
+            return Ok(());
+        }
+        witness.give(self.uuid, self.epoch + 1).await.map_err(PoolError::Unnoted)
     }
 
     /// Has the witness note the epoch in use: after all members carry it, since a device that only was to carry it would be
     /// refused, and before anything is acknowledged in it.
     pub(super) async fn tell_witness(&self) -> Result<(), PoolError> {
-        let Watched(Some(witness)) = &self.watched else { return Ok(()) };
+        let Watched(Some((witness, _))) = &self.watched else { return Ok(()) };
         let leg = |(member, device): (&super::Member, &Arc<dyn crate::io::Device>)| Leg {
             uuid: member.uuid,
             name: device.name().to_owned(),

@@ -57,6 +57,7 @@ const FINDERS: &[(&str, fn())] = &[
         "what a power cut may take back of the backing file is cached",
         unsynced::no_copy_outlives_a_write_past_the_log_that_a_power_cut_took,
     ),
+    ("epochs are not given out", stale::two_devices_that_are_each_there_alone_do_not_go_on_in_one_epoch),
 ];
 
 #[test]
