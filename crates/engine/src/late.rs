@@ -38,7 +38,8 @@ pub(crate) struct Ticks {
     begun: Gate,
 }
 
-/// A device in use, whose operations end also if it does not answer.
+/// A device in use, whose operations end also if it does not answer. An operation has to be polled until it ends: it counts as under way
+/// for as long, whatever the device has answered.
 pub(crate) struct Watched {
     device: Arc<dyn Device>,
     operations: Arc<Operations>,

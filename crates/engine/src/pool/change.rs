@@ -14,6 +14,7 @@ use crate::buffer::{Buffer, Slice};
 use crate::format::DEVICES_MAX;
 use crate::io::{Device, DeviceError, Durability};
 use crate::segments::Reach;
+use crate::wait::all;
 
 /// Members that failed while a change was written, by index; the change includes that they are lost.
 pub type AlsoLost = Vec<u16>;
@@ -290,8 +291,10 @@ impl Pool {
                     Some((at, device.write(offset, block, Durability::Now)))
                 })
                 .collect();
-            for (at, write) in writes {
-                match write.await {
+            // Waited for together: one whose turn has not come yet would look late behind a device that does not answer.
+            let (members, writes): (Vec<_>, Vec<_>) = writes.into_iter().unzip();
+            for (at, result) in members.into_iter().zip(all(writes).await) {
+                match result {
                     Ok(()) => self.members[at].write_first = self.members[at].write_first.other(),
                     Err(error) => failed.push((at, error)),
                 }

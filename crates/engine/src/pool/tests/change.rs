@@ -1,6 +1,10 @@
+use std::future::Future;
+use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Waker};
 
 use super::*;
+use crate::late::{Ticks, Watched};
 
 #[test]
 fn segments_are_a_64th_of_the_smallest_device() {
@@ -252,4 +256,25 @@ fn changes_may_be_made_on_any_thread() {
     assert_send(pool.lose(1));
     assert_send(pool.remove(1));
     assert_send(pool.add(Ram::new("c", 64 * MIB), false));
+}
+
+/// The devices are given up that look late, and none if all do.
+#[test]
+fn a_member_that_has_answered_does_not_look_late_behind_one_that_does_not() {
+    let rams: [_; 3] = used();
+    for silent in 0..3 {
+        let mut pool = open(&rams).unwrap();
+        let ticks = Arc::<Ticks>::default();
+        let watched: Vec<_> =
+            rams.iter().map(|ram| Watched::new(ram.clone(), &ticks)).collect::<Vec<Arc<Watched>>>();
+        for (member, device) in pool.members.iter_mut().zip(&watched) {
+            member.device = Some(device.clone());
+        }
+        rams[silent].silent.store(true, Relaxed);
+        let mut change = pin!(pool.save_newest(1, 1));
+        assert!(change.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let under_way: Vec<_> = watched.iter().map(|device| device.under_way()).collect();
+        assert_eq!(under_way, [0, 1, 2].map(|at| usize::from(at == silent)));
+        rams[silent].silent.store(false, Relaxed);
+    }
 }

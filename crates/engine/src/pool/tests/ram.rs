@@ -49,6 +49,8 @@ pub(super) struct Ram {
     pub(super) read_only: AtomicBool,
     /// Every flush fails.
     pub(super) unflushable: AtomicBool,
+    /// Writes never end.
+    pub(super) silent: AtomicBool,
     /// Everything fails.
     pub(super) gone: AtomicBool,
     /// Offsets and lengths that were discarded.
@@ -65,6 +67,7 @@ impl Ram {
             power: Mutex::new(Power::cut_after(i64::MAX, 0)),
             read_only: AtomicBool::new(false),
             unflushable: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             discarded: Mutex::default(),
         })
@@ -165,6 +168,9 @@ impl Device for Ram {
     }
 
     fn write(&self, offset: u64, data: Slice, durability: Durability) -> Io<Result<(), DeviceError>> {
+        if self.silent.load(Relaxed) {
+            return Box::pin(std::future::pending());
+        }
         Box::pin(ready(self.write_now(offset, &data, durability)))
     }
 
