@@ -14,6 +14,15 @@ fn next(socket: &UnixDatagram) -> String {
     String::from_utf8(buffer[..len].to_vec()).unwrap()
 }
 
+/// The service manager of a server from now on.
+fn manager_of(server: &mut Server) -> UnixDatagram {
+    let path = server.home().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    server.notify(&path);
+    manager
+}
+
 #[test]
 fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
     needs_root!();
@@ -27,10 +36,7 @@ fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
     let file = c.new_file(&root, b"f", 0o644);
     c.write(&file, 0, b"acknowledged", StableHow::FileSync).unwrap();
     server.kill();
-    let path = server.home().join("notify");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    server.notify(&path);
+    let manager = manager_of(&mut server);
     let asker = server.asker();
     std::thread::scope(|scope| {
         let hanging = Hanging::begin(&array);
@@ -62,10 +68,7 @@ fn a_server_that_cannot_open_its_export_yet_is_not_taken_for_none() {
     let Some(array) = Array::instant("ext4") else { return };
     let mut server = array.serve().plain().start();
     server.stop();
-    let path = server.home().join("notify");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    server.notify(&path);
+    let manager = manager_of(&mut server);
     let asker = server.asker();
     std::thread::scope(|scope| {
         let hanging = Hanging::begin(&array);
