@@ -29,7 +29,7 @@ const fn unit_tests(package: &'static str) -> Stage {
 
 const SIMULATOR: Stage = Stage { package: "forebay-sim", profile: "sim" };
 
-/// What is mutated, and the tests that have to notice, in order.
+/// The files to mutate, and the tests that have to notice, in order.
 struct Part {
     name: &'static str,
     files: &'static [&'static str],
@@ -194,7 +194,7 @@ impl Mutants {
     }
 }
 
-/// What came of a stage. Mutants that cannot be compiled are neither.
+/// The outcome of a stage. Mutants that cannot be compiled are in neither field.
 struct Tried {
     living: Vec<String>,
     dead: usize,

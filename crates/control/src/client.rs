@@ -237,7 +237,7 @@ impl Client {
         })
     }
 
-    /// What it means that nothing listens.
+    /// Returns why nothing listens: no server runs, or one is starting or stopping.
     fn not_listening(&self) -> ClientError {
         let path = self.state_dir.clone();
         match holder(&path.join("lock")) {

@@ -80,8 +80,8 @@ impl Engine {
         Load { dirty, space, share: share * slots, freed: left * slots }
     }
 
-    /// What the volumes that are not in trouble keep dirty, as a part of what may be dirty: at 1, clients may write as much as is
-    /// destaged.
+    /// Returns the dirty blocks of the volume that has most, as a part of the level at which writers are slowed to the rate of
+    /// destaging: 1 is that level.
     pub fn dirty_part(&self) -> f64 {
         let loads = self.destager.lanes.all().into_iter().map(|lane| self.log_load(&lane).dirty);
         loads.fold(0.0, f64::max) / LEVEL

@@ -1,4 +1,4 @@
-//! What a clean stop puts into the log: which of the blocks that the log has are destaged.
+//! A clean stop says in the log which of its blocks are destaged.
 //!
 //! A segment stays in the log as long as one of its blocks is dirty. Recovery takes all of its blocks for dirty, unless the log
 //! says otherwise: they would be destaged again, over changes that somebody has made in the directory meanwhile.
@@ -38,7 +38,7 @@ impl Engine {
         }
     }
 
-    /// The same for one object, from a block on; returns from which one on there was no room.
+    /// Says in the log which blocks of one object are destaged, from `from` on. Returns the first block that there was no room for.
     fn try_log_destaged(
         &self,
         object: &Object,

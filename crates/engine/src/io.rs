@@ -175,7 +175,7 @@ pub struct Leg {
     pub name: String,
 }
 
-/// What a [`Witness`] knows of a pool.
+/// The epochs of a pool that a [`Witness`] knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
     /// The highest epoch noted as in use; 0 if none is.

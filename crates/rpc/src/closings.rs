@@ -8,7 +8,7 @@ use crate::stats::CloseReason;
 /// At most one warning in this time.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What one loop said.
+/// The warnings of one event loop about closed connections.
 #[derive(Default)]
 pub(crate) struct Closings {
     warned: Option<Instant>,

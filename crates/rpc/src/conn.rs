@@ -139,7 +139,7 @@ impl Conn {
         }
     }
 
-    /// Where it comes from.
+    /// Returns the address of the client.
     pub(crate) fn address(&self) -> IpAddr {
         self.link.peer().addr.ip()
     }

@@ -57,7 +57,7 @@ pub(crate) struct Watch {
     pub(crate) lost: Mutex<Vec<String>>,
     /// Blocks found damaged on every device.
     pub(crate) damaged: AtomicU64,
-    /// Whether `health` says that the cache is nearly full of dirty data.
+    /// The last judgement of `health` on whether destaging is behind.
     pub(crate) behind: Mutex<crate::space::Behind>,
 }
 

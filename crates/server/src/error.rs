@@ -89,7 +89,7 @@ pub enum Error {
     NotServed {
         /// How many files.
         files: usize,
-        /// What is known of it.
+        /// Type and UUID of the file system, as far as they are known.
         filesystem: String,
     },
     /// The cache went on without the devices that are there.

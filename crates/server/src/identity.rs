@@ -155,7 +155,7 @@ impl Identities {
         self.recorded.values().map(|recorded| (recorded.export, recorded.number)).chain(served).collect()
     }
 
-    /// What the pool says of the file system that has this number in the keys of the cache.
+    /// Describes the file system that has this number in the keys of the cache, as the pool knows it.
     pub(crate) fn described(&self, number: u32) -> Option<String> {
         let recorded = self.recorded.values().find(|recorded| recorded.number == number)?;
         Some(recorded.identity.to_string())
@@ -183,8 +183,8 @@ impl Identities {
         for (export, configured) in vfs.exports().iter().zip(&settings.exports) {
             let failed = |error| unreadable(export, error);
             let there = export.stamp().map_err(failed)?;
-            // One that takes the place of another counts beyond it: that one may have counted once more than is recorded (row I3),
-            // and is the older one from now on.
+            // An adopted file system counts one start more than the one that it replaces: that one may have counted one more than is
+            // recorded (row I3), and must be the older one from now on.
             let beyond = u64::from(self.adopted.contains_key(&export.id));
             let recorded = self.record_of(export, vfs).map_or(0, |recorded| recorded.start + beyond);
             let next = next_start(recorded, there, id);

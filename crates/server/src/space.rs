@@ -72,12 +72,12 @@ const BEHIND: f64 = 0.9;
 /// Below this it is not any more: a part that goes up and down with every batch of destaging does not change the health each time.
 const CAUGHT_UP: f64 = 0.7;
 
-/// Whether destaging is behind, as it was said last.
+/// The last judgement on whether destaging is behind.
 #[derive(Debug, Default)]
 pub(crate) struct Behind(bool);
 
 impl Behind {
-    /// What is wrong if `part` of what may be dirty is, which are `dirty` bytes.
+    /// Returns the sentence for `health` if the cache is nearly full of dirty data: `part` of the level is reached, with `dirty` bytes.
     pub(crate) fn trouble(&mut self, part: f64, dirty: u64) -> Option<String> {
         self.0 = part >= if self.0 { CAUGHT_UP } else { BEHIND };
         self.0.then(|| {

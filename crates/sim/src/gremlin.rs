@@ -72,7 +72,7 @@ impl Gremlin {
         self.shared.tell(|| "a bad hour begins".to_owned());
     }
 
-    /// One volume misbehaves, or all do.
+    /// Makes one volume misbehave, or all of them.
     fn harm_one(&mut self, rates: backing::Rates) {
         let stuck = [None, Some(Stuck::Write), Some(Stuck::Sync), Some(Stuck::Truncate)];
         let stuck = if self.plan.has(Trouble::Stuck) { self.rng.pick(&stuck) } else { None };

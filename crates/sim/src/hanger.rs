@@ -10,9 +10,9 @@ use crate::disk::{Disk, Operation};
 use crate::hits::Fault;
 use crate::rng::Rng;
 
-/// What it can reach.
+/// The state of the task.
 pub struct Hanger {
-    /// Whose engine and world it is.
+    /// A client of the engine and the world.
     pub client: Client,
     /// The device that hangs.
     pub victim: Disk,
@@ -69,7 +69,7 @@ impl Hanger {
             self.client.shared.hits.hit(Fault::AnsweredLate);
         }
         self.victim.release();
-        // What ended has told whoever waited.
+        // Operations that ended have woken their waiters.
         let rest = self.rng.time(Duration::ZERO, Duration::from_secs(1));
         self.rest(rest).await;
         if self.is_lost() && self.rng.chance(7000) {

@@ -70,7 +70,7 @@ struct Arguments {
 
 struct Run {
     worlds: Worlds,
-    /// What the plan of a world has to have in it.
+    /// Text that the plan of a world has to contain.
     with: Option<String>,
     next: AtomicU64,
     done: AtomicU64,
@@ -136,7 +136,7 @@ fn one(worlds: Worlds, seed: u64) -> ExitCode {
     }
 }
 
-/// Whether the plan of a world of the engine has `part` in it.
+/// Returns whether the plan of a world of the engine contains `part`.
 fn is_planned(seed: u64, part: &str) -> bool {
     part.is_empty() || format!("{:?}", Plan::of_world(&mut Rng::new(seed))).contains(part)
 }

@@ -129,11 +129,11 @@ pub struct Plan {
     pub crashes: u32,
     /// Whether a crash comes when a segment was opened, rather than at any step.
     pub cuts_at_headers: bool,
-    /// Whether the log is filled to its end.
+    /// Clients fill the log to its end.
     pub fills: bool,
     /// After this time a device that does not answer is lost.
     pub deadline: Duration,
-    /// Whether devices that are none of the pool's are about, and devices change their names.
+    /// Devices of other pools are offered, and devices change their names.
     pub foreign: bool,
     /// How clients behave.
     pub habits: Habits,

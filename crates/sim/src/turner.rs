@@ -10,9 +10,9 @@ use crate::disk::Disk;
 use crate::hits::Fault;
 use crate::rng::Rng;
 
-/// What it can reach.
+/// The state of the task.
 pub struct Turner {
-    /// Whose engine and world it is.
+    /// A client of the engine and the world.
     pub client: Client,
     /// Every device.
     pub disks: Vec<Disk>,

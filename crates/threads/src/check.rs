@@ -140,7 +140,7 @@ fn in_orders(seeds: Range<u64>, act: impl Fn() + Send + Sync + 'static) -> Resul
     config.silence_warnings = true;
     config.ungraceful_shutdown_config.immediately_return_on_panic = true;
     let seed = Rc::new(Cell::new(seeds.start));
-    // One runner: threads' stacks are used again.
+    // One runner reuses the stacks of threads.
     let runner = Runner::new(Orders::new(seeds, seed.clone()), config);
     let run = catch_unwind(AssertUnwindSafe(|| runner.run(act)));
     run.map(|_| ()).map_err(|panic| Failure { seed: seed.get(), message: message(panic) })

@@ -127,7 +127,7 @@ fn cut_against_rewrite(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world, client)
         .run(|client| async move {
             client.cut(3).await;
-            // What comes back would be within the file.
+            // Blocks that come back would be within the file.
             client.write(31..32, 2).await;
         })
         .run(|client| async move { client.read(0..8).await });

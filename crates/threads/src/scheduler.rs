@@ -54,7 +54,7 @@ struct Stops {
     every: u64,
     /// Where all stand still, those that stopped first go on last.
     first_is_last: bool,
-    /// Who stands still, and until which step.
+    /// Tasks that stand still, and until which step.
     still: Vec<(TaskId, u64)>,
 }
 
@@ -122,8 +122,8 @@ impl Orders {
         self.stops.still.push((current, self.step + steps));
     }
 
-    /// Those that do not stand still; if there are none, the first one that stopped, or the last one so that the first is very
-    /// late.
+    /// Returns the tasks that do not stand still. If there are none, the task that stopped first goes on, or the one that stopped
+    /// last, so that the first is very late.
     fn awake<'a>(&mut self, runnable: &[&'a Task]) -> Vec<&'a Task> {
         let step = self.step;
         let Stops { still, first_is_last, .. } = &mut self.stops;

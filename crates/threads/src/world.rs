@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub disks: Vec<(String, disk::Image)>,
     /// The backing store's files.
     pub files: Files,
-    /// What clients did.
+    /// The operations of clients.
     pub history: History,
 }
 

@@ -121,7 +121,7 @@ impl Store {
         self.0.lost.on_new(Box::new(tell));
     }
 
-    /// Whether something can be done with what the cache has for a file system with this number: it is served, or was given up.
+    /// Returns whether the file system with this number is served or was given up, so that cached changes of it have a place to go.
     pub fn takes(&self, number: u32) -> bool {
         self.is_given_up(number) || self.0.filesystems.iter().any(|(id, _)| *id == number)
     }
@@ -254,7 +254,7 @@ impl Inner {
         self.missing(fs, key, error).confirmed()
     }
 
-    /// What an error says of the file. Never waits for the disk.
+    /// Returns the meaning of an error for the file. Never waits for the disk.
     fn missing(&self, fs: &Arc<Filesystem>, key: &Key, error: Error) -> Missing {
         match error {
             Error::Stale => match parse_key(key).filter(|(_, kernel)| self.is_removed(fs, key, kernel)) {

@@ -29,7 +29,7 @@ fn server(manage: bool) -> Server {
     )
 }
 
-/// Whether the user may read the file of a group.
+/// Returns whether the user may read the file of a group.
 fn reads(server: &Server, gid: u32, sent: &[u32]) -> bool {
     let mut c = server.connect();
     let root = c.root();

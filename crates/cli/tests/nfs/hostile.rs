@@ -139,22 +139,22 @@ impl Measure {
 enum Attack {
     /// A stranger connects, sends a little and hangs up.
     Strangers,
-    /// A client with access does.
+    /// A client with access connects, sends a little and hangs up.
     HangsUp,
-    /// It keeps parts of records.
+    /// A client keeps connections that sent parts of records.
     Parts,
-    /// It asks for much and reads no replies.
+    /// A client asks for much and reads no replies.
     Unread,
-    /// It asks for 64 MiB, hangs up, and comes again.
+    /// A client asks for 64 MiB, hangs up, and connects again.
     Unwanted,
-    /// It sends numbers at which arithmetic goes wrong.
+    /// A client sends numbers at which arithmetic goes wrong.
     Numbers,
 }
 
 const ATTACKS: [Attack; 6] =
     [Attack::Strangers, Attack::HangsUp, Attack::Parts, Attack::Unread, Attack::Unwanted, Attack::Numbers];
 
-/// What attackers send.
+/// The bytes that attackers send.
 struct Arsenal<'a> {
     server: &'a Server,
     /// The start of a record of a MiB.
@@ -245,7 +245,7 @@ fn a_stranger_and_a_hostile_client_harm_nobody() {
             let _stop = DoneAtEnd(&stop);
             attacks.iter().for_each(|attack| arsenal.begin(*attack, &name, scope, &stop));
             let beside = measure.run(time);
-            // Others can still come.
+            // Another client can still connect.
             server.connect().root();
             beside
         });

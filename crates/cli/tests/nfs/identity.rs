@@ -151,7 +151,7 @@ fn the_pool_knows_where_the_state_directory_is_lost() {
     assert_eq!(std::fs::read(disk.at.join("f")).unwrap(), b"acknowledged");
 }
 
-/// It was an I/O error with a number.
+/// The start failed with the number of an I/O error before.
 #[test]
 fn what_the_cache_has_of_an_export_that_is_taken_out_of_the_configuration_is_a_sentence() {
     needs_root!();

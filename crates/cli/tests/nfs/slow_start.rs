@@ -27,7 +27,7 @@ fn manager_of(server: &mut Server) -> UnixDatagram {
 fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
     needs_root!();
     let Some(array) = Array::instant("ext4") else { return };
-    // What hangs is what recovery reads.
+    // The cache files are on the array that hangs: recovery reads them.
     let [first, second] = ["a", "b"].map(|name| array.at.join(name).to_str().unwrap().to_owned());
     let flags = ["--mode", "write-back", "--cache-size", "64MiB", "--cache", &first, "--cache", &second];
     let mut server = Serve::unsquashed().flags(&flags).start();
@@ -61,7 +61,7 @@ fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
     assert_eq!(server.status()["starting"], Value::Null);
 }
 
-/// What it serves is opened before it listens for questions.
+/// A server opens its exports before the control socket listens.
 #[test]
 fn a_server_that_cannot_open_its_export_yet_is_not_taken_for_none() {
     needs_root!();

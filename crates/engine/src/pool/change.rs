@@ -291,7 +291,7 @@ impl Pool {
                     Some((at, device.write(offset, block, Durability::Now)))
                 })
                 .collect();
-            // Waited for together: one whose turn has not come yet would look late behind a device that does not answer.
+            // All answers are awaited together: awaited in turn, a device that has answered looks late behind one that hangs.
             let (members, writes): (Vec<_>, Vec<_>) = writes.into_iter().unzip();
             for (at, result) in members.into_iter().zip(all(writes).await) {
                 match result {

@@ -1,4 +1,4 @@
-//! What the backing store says of the objects that the log has changes of: how large they are, and whether they still exist.
+//! Recovery asks the backing store for the sizes of the objects that the log has changes of, and whether they still exist.
 //!
 //! Service waits for this. So the backing store syncs once for all objects of a volume that are asked for together, never once
 //! for each: a sync of an array takes as long as many reads.

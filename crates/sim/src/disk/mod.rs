@@ -175,7 +175,7 @@ impl Disk {
         state.promises = Promises::default();
     }
 
-    /// The same device under another name.
+    /// Returns this device under another name.
     pub fn renamed(&self, name: &str) -> Disk {
         Disk { name: name.into(), ..self.clone() }
     }

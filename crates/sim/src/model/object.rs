@@ -33,7 +33,7 @@ impl Object {
         }
     }
 
-    /// Whether a write up to `end` cannot make it longer, whatever has happened of what is under way.
+    /// Returns whether a write up to `end` cannot make the object longer, whichever operations under way have happened.
     pub(super) fn reaches(&self, end: u64) -> bool {
         self.size.settled().is_some_and(|sizes| sizes.iter().all(|size| *size >= end))
     }

@@ -91,7 +91,7 @@ fn r29_a_segment_without_a_footer_gets_one() {
     assert_eq!(rig.open().unwrap().notes(), [1, 2], "by its footer");
 }
 
-/// What the first blocks of the backing file are full of once all that recovery takes for dirty is destaged.
+/// Returns the bytes of the first blocks of the backing file after all blocks that recovery takes for dirty are destaged.
 fn destaged_to(rig: &Rig) -> [u8; 2] {
     let engine = rig.open().unwrap().engine;
     let object = engine.object(&file(), 16 * BLOCK as u64);

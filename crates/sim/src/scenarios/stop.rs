@@ -82,7 +82,7 @@ fn after_a_clean_stop_no_more_is_dirty_than_before_it() {
             engine = world.start_through(Vec::new()).unwrap();
             assert_eq!(engine.usage().dirty_blocks, left, "seed {seed}, stop {stop}");
         }
-        // What was said of blocks as they were does not count for what is written later.
+        // A record of destaged blocks does not count for later writes to them.
         let before = engine.usage().dirty_blocks;
         write(&world, &engine, 200, 10);
         cut(&mut world, engine);

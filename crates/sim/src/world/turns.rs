@@ -23,7 +23,7 @@ impl World {
 
     /// A start was cut short. The next one may find other devices.
     pub(super) fn cut_in_turn(&mut self) {
-        // What the engine said is of an earlier epoch.
+        // The engine spoke of an earlier epoch.
         self.mirrored = false;
         if self.rng.chance(5000) {
             self.offer_some();

@@ -162,7 +162,7 @@ pub(crate) struct Server {
     uid: Option<u32>,
     forbidden: Vec<libc::c_long>,
     notify: Option<PathBuf>,
-    /// It sees a user database of its own.
+    /// The server sees a user database of its own.
     has_users: bool,
     running: Option<Running>,
 }
@@ -273,7 +273,7 @@ impl Server {
         self.notify = Some(socket.to_owned());
     }
 
-    /// Who asks it with verbs.
+    /// Returns a client of the control socket that can ask from another thread.
     pub(crate) fn asker(&self) -> Asker {
         Asker { state: self.state.clone() }
     }

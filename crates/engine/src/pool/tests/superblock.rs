@@ -43,7 +43,7 @@ fn what_is_just_not_dead_stays_so() {
 fn golden() {
     let expected = include_str!("../../format/golden/superblock_with_destaged_and_owner.hex");
     assert_golden("superblock_with_destaged_and_owner", expected, &sample().encode());
-    // One without an owner does not say that there is one.
+    // A superblock without an owner lacks the feature bit of owners.
     let expected = include_str!("../../format/golden/superblock_with_destaged.hex");
     assert_golden(
         "superblock_with_destaged",
