@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::Engine;
-use crate::object::{Object, State};
+use crate::index::object::{Object, State};
 
 /// A number that only grows.
 #[derive(Debug, Default)]

@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use forebay_lock::RwLock;
 
-use crate::clean::Clean;
 use crate::counters::Totals;
 use crate::destage::Destager;
 use crate::event::Event;
-use crate::ghost::Ghosts;
+use crate::index::object::Object;
+use crate::index::objects::Objects;
 use crate::io::{Backing, Clock, Key, Spawn, Witness};
-use crate::late::{Ticks, Watched};
 use crate::log::Log;
-use crate::members::Members;
-use crate::notes::Notes;
-use crate::object::Object;
-use crate::objects::Objects;
+use crate::log::user_records::Notes;
+use crate::maintain::deadline::{Ticks, Watched};
+use crate::maintain::scrub::Scrubber;
 use crate::plant;
-use crate::ram::Ram;
-use crate::scrub::Scrubber;
+use crate::pool::membership::Members;
+use crate::recover::load_clean::Warmer;
+use crate::request::service_time::Service;
 use crate::segments::Segments;
-use crate::service::Service;
+use crate::tiers::clean::Clean;
+use crate::tiers::ghost::Ghosts;
+use crate::tiers::ram::Ram;
 use crate::wait::Gate;
-use crate::warm::Warmer;
 use crate::{Completion, Result, Seq};
 use forebay_lock::Mutex;
 

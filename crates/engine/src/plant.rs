@@ -57,7 +57,7 @@ forebay_plant::plants![
 pub mod threads {
     use forebay_lock::MutexGuard;
 
-    use crate::object::{Object, State};
+    use crate::index::object::{Object, State};
 
     forebay_plant::plants![
         "facts are taken before the wait for room",

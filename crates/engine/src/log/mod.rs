@@ -4,8 +4,14 @@
 //! one meanwhile. One frame is in flight at a time: that a frame exists proves that the one before it was durable.
 
 mod append;
+pub(crate) mod commit_leader;
+pub(crate) mod gathered;
+pub(crate) mod mirror_io;
+pub(crate) mod reappend;
 mod reserve;
 mod step;
+pub(crate) mod user_records;
+pub(crate) mod writer;
 
 pub(crate) use reserve::{Moving, RESERVE, Whose};
 
@@ -16,8 +22,8 @@ use forebay_lock::Mutex;
 use smallvec::SmallVec;
 
 use crate::buffer::Buffer;
-use crate::gathered::Gathered;
-use crate::leaf::SegmentId;
+use crate::index::leaf::SegmentId;
+use crate::log::gathered::Gathered;
 use crate::plant::threads;
 use crate::segments::{Opened, Reach};
 use crate::wait::Gate;

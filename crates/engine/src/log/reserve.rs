@@ -63,7 +63,7 @@ impl Log {
 mod tests {
     use super::*;
     use crate::format::SegmentKind;
-    use crate::notes::Notes;
+    use crate::log::user_records::Notes;
     use crate::segments::Segments;
 
     #[test]

@@ -6,7 +6,7 @@ use super::append::FRAME_BODY;
 use super::{Closed, Current, Log, Open, State, Step};
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Footer, FrameHead, frame};
-use crate::gathered::Gathered;
+use crate::log::gathered::Gathered;
 use crate::plant;
 use crate::segments::{Opened, Reach};
 use crate::{Completion, Error, Seq};

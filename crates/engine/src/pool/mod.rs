@@ -19,10 +19,13 @@
 //! noticed when both are there again, and refused.
 
 mod change;
+pub(crate) mod devices;
 mod error;
 mod geometry;
 mod identify;
 mod make;
+pub(crate) mod membership;
+pub(crate) mod no_device;
 mod open;
 mod signature;
 mod superblock;

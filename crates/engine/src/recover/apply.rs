@@ -11,15 +11,15 @@ use super::frames::{Contents, Read};
 use super::headers::Found;
 use super::{Recovered, is_log};
 use crate::format::{Body, Footer, Record};
-use crate::lane::Lanes;
-use crate::leaf::{Entry, SegmentId};
-use crate::notes::{Note, Notes};
-use crate::object::{Object, State};
-use crate::objects::Objects;
+use crate::index::leaf::{Entry, SegmentId};
+use crate::index::object::{Object, State};
+use crate::index::objects::Objects;
+use crate::log::user_records::{Note, Notes};
 use crate::plant;
 use crate::pool::Pool;
+use crate::recover::load_clean::{Cold, void};
 use crate::segments::{Segment, Segments, Warmth};
-use crate::warm::{Cold, void};
+use crate::volume::Lanes;
 
 /// The tables of an engine.
 pub(super) struct Applied {
@@ -207,7 +207,7 @@ fn carried_out(state: &mut State, segments: &Segments) {
 
 /// The records of several frames as one body.
 fn merged(bodies: Vec<Body>) -> Body {
-    let mut merged = crate::gathered::Gathered::default();
+    let mut merged = crate::log::gathered::Gathered::default();
     let mut numbers = HashMap::<_, _, FixedState>::default();
     for body in bodies {
         merged.absorb_body(body, |facts| {

@@ -13,6 +13,7 @@
 mod apply;
 mod frames;
 mod headers;
+pub(crate) mod load_clean;
 mod progress;
 mod settle;
 
@@ -23,13 +24,13 @@ use crate::buffer::Slice;
 use crate::engine::{Engine, Env, Parts, Settings};
 use crate::event::Event;
 use crate::format::{Place, SegmentId as Name, SegmentKind};
+use crate::index::object::Object;
 use crate::io::{BackingError, Device, Durability};
-use crate::lane::Lanes;
-use crate::late::{Ticks, Watched};
-use crate::notes::Note;
-use crate::object::Object;
+use crate::log::user_records::Note;
+use crate::maintain::deadline::{Ticks, Watched};
 use crate::pool::{Pool, PoolError, State};
-use crate::warm::Cold;
+use crate::recover::load_clean::Cold;
+use crate::volume::Lanes;
 use crate::{Error, Seq};
 
 use apply::Applied;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::{OpenError, RecoveryProgress};
 use crate::buffer::BLOCK;
 use crate::engine::Engine;
+use crate::index::object::Object;
 use crate::io::{BackingError, BackingResult};
-use crate::object::Object;
 
 /// Objects of a volume asked for together, at most: so many files may be open until they are synced.
 const TOGETHER: usize = 4096;

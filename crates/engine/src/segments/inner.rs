@@ -2,7 +2,7 @@
 
 use super::{Inner, Order, Reach, Segment};
 use crate::format::{Place, SegmentKind};
-use crate::leaf::SegmentId;
+use crate::index::leaf::SegmentId;
 use crate::plant;
 
 /// What lets a given-up leg be used again.

@@ -1,7 +1,7 @@
 //! Which segments are the log's, and on how many devices they are.
 
 use super::{LogUse, Reach, Segment, Segments};
-use crate::leaf::SegmentId;
+use crate::index::leaf::SegmentId;
 
 impl Segments {
     /// Lets segments leave the log, strictly oldest first; their second legs are given up. Returns where the log

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 use smallvec::SmallVec;
 
 use crate::format::{Place, SegmentKind};
-use crate::leaf::SegmentId;
+use crate::index::leaf::SegmentId;
 use crate::plant;
 use forebay_lock::Mutex;
 

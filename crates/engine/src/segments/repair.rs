@@ -3,7 +3,7 @@
 
 use super::{Inner, Segments, Until};
 use crate::format::Place;
-use crate::leaf::SegmentId;
+use crate::index::leaf::SegmentId;
 use crate::plant::threads;
 
 /// A repair under way: until it is dropped, its place is not used for anything else.

@@ -5,7 +5,7 @@
 
 use super::{Inner, Segments};
 use crate::format::SegmentKind;
-use crate::leaf::SegmentId;
+use crate::index::leaf::SegmentId;
 
 /// The device that is being removed.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Inner, Opened, Reach, Segment, Segments, Warmth};
 use crate::format::{Place, SegmentKind};
-use crate::leaf::SegmentId;
+use crate::index::leaf::SegmentId;
 use crate::plant;
 
 /// So many segments of blocks may be written again to make room: those that each start opens and hardly uses come after

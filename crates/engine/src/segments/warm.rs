@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Inner, Segments, Warmth};
 use crate::format::Place;
-use crate::leaf::SegmentId;
+use crate::index::leaf::SegmentId;
 
 impl Segments {
     /// Whether the devices hold clean copies that the index does not know of yet.

@@ -1,0 +1,86 @@
+//! All objects the cache knows, by key.
+
+use forebay_lock::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::index::object::Object;
+use crate::io::Key;
+use crate::segments::Segments;
+use crate::volume::Lanes;
+use forebay_lock::Mutex;
+
+const SHARDS: usize = 32;
+
+#[derive(Debug, Default)]
+struct Shard {
+    objects: HashMap<Key, Arc<Object>, FixedState>,
+    /// Forget idle objects once there are this many.
+    sweep_at: usize,
+}
+
+/// See the file's comment.
+pub(crate) struct Objects {
+    pub(crate) lanes: Arc<Lanes>,
+    shards: Vec<Mutex<Shard>>,
+    next: AtomicU64,
+}
+
+impl Objects {
+    pub(crate) fn new(lanes: Arc<Lanes>) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Objects { lanes, shards, next: AtomicU64::new(0) }
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        &self.shards[xxh3_64(key.as_bytes()) as usize % SHARDS]
+    }
+
+    /// The object if it is known.
+    pub(crate) fn find(&self, key: &Key) -> Option<Arc<Object>> {
+        self.shard(key).lock().objects.get(key).cloned()
+    }
+
+    /// The object, made known if it was not.
+    pub(crate) fn get(&self, key: &Key, segments: &Segments) -> Arc<Object> {
+        let mut shard = self.shard(key).lock();
+        if let Some(object) = shard.objects.get(key) {
+            return object.clone();
+        }
+        if shard.objects.len() >= shard.sweep_at {
+            // Nobody else holds these, and they hold nothing.
+            let in_use =
+                |object: &Arc<Object>| Arc::strong_count(object) > 1 || !object.lock().is_idle(segments);
+            shard.objects.retain(|_, object| in_use(object));
+            shard.sweep_at = (shard.objects.len() * 2).max(1024);
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let object = Arc::new(Object::new(number, key.clone(), self.lanes.of(key)));
+        shard.objects.insert(key.clone(), object.clone());
+        object
+    }
+
+    /// Makes an object unknown: it was removed.
+    pub(crate) fn remove(&self, key: &Key) {
+        self.shard(key).lock().objects.remove(key);
+    }
+
+    /// How many are known.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().objects.len()).sum()
+    }
+
+    /// All objects, in the order in which they became known.
+    pub(crate) fn all(&self) -> Vec<Arc<Object>> {
+        let mut all: Vec<_> = self
+            .shards
+            .iter()
+            .flat_map(|shard| shard.lock().objects.values().cloned().collect::<Vec<_>>())
+            .collect();
+        all.sort_unstable_by_key(|object| object.number);
+        all
+    }
+}

@@ -1,0 +1,89 @@
+//! What is in the log is appended to it again: blocks of its oldest segment that still count (`compact.rs`), blocks of which
+//! there is one copy or none (`rewrite.rs`), notes (`carry.rs`), cuts that are not carried out (`cut.rs`).
+//!
+//! A record behind another one wins at recovery. So a block is appended again only while its object is locked and the
+//! index names the very copy that was read. A cut, too, is put into the log and into the index under that lock: no block
+//! that it takes away can get behind it.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::format::content_hash;
+use crate::index::leaf::{Entry, Page};
+use crate::index::object::Object;
+use crate::log::Whose;
+use crate::plant;
+use crate::{Result, Seq};
+
+/// What came of appending a block again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// It is in this frame.
+    Appended(Seq),
+    /// Its copy does not count any more: it was overwritten, cut off, destaged or moved.
+    Outdated,
+    /// Nobody makes room for it, or the engine closes.
+    NoRoom,
+}
+
+impl Engine {
+    /// Appends a dirty block of which `copy` was read, unless that does not count any more. Without `page` no copy can be
+    /// read: then the log says that again.
+    ///
+    /// # Errors
+    /// The log takes nothing any more.
+    pub(crate) async fn append_again(
+        &self,
+        object: &Arc<Object>,
+        block: u64,
+        copy: &Entry,
+        page: Option<Page>,
+    ) -> Result<Again> {
+        let contents = page.map(|page| {
+            let hash = content_hash(&page);
+            (page, hash)
+        });
+        loop {
+            {
+                let mut state = object.lock();
+                if !state.entry(block).is_some_and(|entry| entry.dirty && entry.same_place(copy)) {
+                    return Ok(Again::Outdated);
+                }
+                let facts = self.facts_of(object, &state);
+                let placed = match &contents {
+                    Some(contents) => {
+                        let pages = std::slice::from_ref(contents);
+                        self.log.append_data(object, &facts, block, pages, &self.segments)?
+                    }
+                    None => self.log.append_damaged(object, &facts, block, &self.segments)?,
+                };
+                if let Some(placed) = placed {
+                    state.last_frame = placed.seq;
+                    let (segment, checksum) = (placed.segment, placed.checksums[0]);
+                    let dirty = !plant::active("what is moved within the log is taken for clean");
+                    let moved = Entry { segment, checksum, slot: placed.slot, dirty, hit: copy.hit };
+                    let damaged = state.is_damaged(&(block..block + 1));
+                    state.set_entry(block, moved, &self.segments);
+                    if damaged {
+                        state.set_damaged(block, true, &self.segments);
+                    }
+                    self.segments.release(segment);
+                    self.destager.lanes.moved(&object.lane);
+                    return Ok(Again::Appended(placed.seq));
+                }
+            }
+            if !self.room_to_move(1).await {
+                return Ok(Again::NoRoom);
+            }
+        }
+    }
+
+    /// Waits until the log takes `data` blocks that were in it before, or fails. False: nobody makes room for them, or the
+    /// engine closes.
+    pub(crate) async fn room_to_move(&self, data: usize) -> bool {
+        let full = || self.log.is_full() && !self.finds_segments(0, true);
+        let over = || (full() || self.closing()).then_some(false);
+        let room = || self.log.has_room_for(Whose::Moved, data).then_some(true);
+        self.log.until(|| room().or_else(over)).await
+    }
+}

@@ -1,0 +1,252 @@
+//! Clean copies are loaded behind the start of service.
+//!
+//! Service starts when the log is replayed. The segments that are not part of it are then read from the newest to the
+//! oldest, so that the first copy of a block that is met is the newest one. A copy does not count if the index has one
+//! already, or if the block is among the object's *voids*: whatever a newer segment says is out of date, and whatever was
+//! dropped from the index since service started. While this goes on, any object may have copies that nobody knows of
+//! ([`State::may_be_copied`](crate::index::object::State::may_be_copied)): changes that go past the log say so in it.
+
+use forebay_lock::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::buffer::BLOCK;
+use crate::engine::Engine;
+use crate::event::Event;
+use crate::format::{Body, Place, Record, SegmentKind};
+use crate::index::leaf::{Entry, SegmentId};
+use crate::index::object::Object;
+use crate::io::Durability;
+use crate::wait::{all, pass};
+
+/// Segments whose records are read at once.
+const DEPTH: usize = 16;
+/// Blocks put into the index between two looks at what else there is to do.
+const TURN: usize = 1024;
+
+/// What recovery leaves to be loaded, oldest first.
+#[derive(Default)]
+pub(crate) struct Cold {
+    steps: Vec<Step>,
+}
+
+enum Step {
+    /// A segment of the log says that older copies do not count.
+    Voids(Vec<Void>),
+    /// A segment that is not in the index.
+    Load(ColdSegment),
+}
+
+type Void = (Arc<Object>, Range<u64>);
+
+#[derive(Clone, Copy)]
+struct ColdSegment {
+    id: SegmentId,
+    kind: SegmentKind,
+    /// Records of lower epochs are another segment's.
+    epoch: u64,
+    /// Whether its copies count, and not only what it says of others.
+    trusted: bool,
+}
+
+impl Cold {
+    /// The next newer segment: one of the log, with what it says is out of date.
+    pub(crate) fn push_voids(&mut self, voids: Vec<Void>) {
+        self.steps.push(Step::Voids(voids));
+    }
+
+    /// The next newer segment: one to be loaded.
+    pub(crate) fn push_segment(&mut self, id: SegmentId, kind: SegmentKind, epoch: u64, trusted: bool) {
+        self.steps.push(Step::Load(ColdSegment { id, kind, epoch, trusted }));
+    }
+
+    fn segments(&self) -> usize {
+        self.steps.iter().filter(|step| matches!(step, Step::Load(_))).count()
+    }
+
+    /// Whether there is anything to load.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments() == 0
+    }
+}
+
+/// How far loading has come, in segments of the cache devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Warming {
+    /// Segments looked at.
+    pub done: u64,
+    /// Segments there were to load when service started.
+    pub segments: u64,
+}
+
+/// The same, counted.
+#[derive(Debug, Default)]
+pub(crate) struct Warmer {
+    done: AtomicU64,
+    segments: AtomicU64,
+}
+
+impl Engine {
+    /// How far loading the clean copies has come; `None` when it is over.
+    pub fn warming(&self) -> Option<Warming> {
+        let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let warming = Warming { done: get(&self.warmer.done), segments: get(&self.warmer.segments) };
+        self.segments.is_warming().then_some(warming)
+    }
+
+    /// Waits until all clean copies are loaded, or never will be: no device is left, or the engine closes.
+    pub async fn warmed(&self) {
+        let over = || !self.segments.is_warming() || self.closing() || self.log.broken().is_some();
+        self.space.until(|| over().then_some(())).await;
+    }
+
+    /// Loads what recovery left, until that is done or the engine closes.
+    pub(crate) async fn run_warm(self: Arc<Self>, mut cold: Cold) {
+        self.warmer.segments.store(cold.segments() as u64, Ordering::Relaxed);
+        let mut unused = self.segments.unused();
+        while !cold.steps.is_empty() {
+            let chunk = cold.steps.split_off(cold.steps.len().saturating_sub(DEPTH));
+            let legs = |step: &Step| match step {
+                Step::Load(cold) => self.segments.legs_to_load(cold.id, &mut unused),
+                Step::Voids(_) => SmallVec::new(),
+            };
+            let legs: Vec<_> = chunk.iter().map(legs).collect();
+            let read = chunk.iter().zip(legs).map(|(step, legs)| Box::pin(self.read_step(step, legs)));
+            let read = all(read.collect()).await;
+            for (step, records) in chunk.into_iter().zip(read).rev() {
+                if self.closing() {
+                    return;
+                }
+                if !self.take_step(step, records).await {
+                    cold.steps.clear();
+                    break;
+                }
+            }
+        }
+        self.end_warming().await;
+    }
+
+    async fn read_step(&self, step: &Step, legs: SmallVec<[Place; 2]>) -> Option<(Body, Place)> {
+        let Step::Load(cold) = step else { return None };
+        // A read that fails may succeed at once.
+        for _ in 0..2 {
+            let segment = self.segments.get(cold.id)?;
+            for place in &legs {
+                let found = self.read_footer_on(*place, segment.seq).await;
+                if let Some(footer) = found.filter(|footer| footer.epoch >= cold.epoch) {
+                    return Some((footer.body, *place));
+                }
+            }
+        }
+        None
+    }
+
+    /// False if nothing older counts: what a segment of the log said of it cannot be read any more.
+    async fn take_step(&self, step: Step, records: Option<(Body, Place)>) -> bool {
+        let cold = match step {
+            Step::Voids(voids) => {
+                voids.into_iter().for_each(|(object, range)| object.lock().void(range, &self.segments));
+                return true;
+            }
+            Step::Load(cold) => cold,
+        };
+        // Evicted meanwhile, then so is all that is older.
+        let begun = self.segments.begin_load(cold.id);
+        if begun.is_some() {
+            let place = records.as_ref().map(|(_, place)| *place);
+            match records {
+                Some((body, _)) => self.load_late(&cold, &body).await,
+                None if cold.kind == SegmentKind::Log => {
+                    self.segments.end_load(cold.id, None);
+                    return false;
+                }
+                // Readable tomorrow, it must not count any more.
+                None => self.wipe_header(cold.id).await,
+            }
+            self.segments.end_load(cold.id, place);
+            self.space.wake();
+        }
+        self.warmer.done.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    async fn load_late(&self, cold: &ColdSegment, body: &Body) {
+        let known: Vec<_> =
+            body.objects.iter().map(|facts| self.objects.get(&facts.key, &self.segments)).collect();
+        let mut left = TURN;
+        // The newest first, here as well.
+        for record in body.records.iter().rev() {
+            let blocks = self.take_late(cold, record, &known);
+            left = left.saturating_sub(blocks);
+            if left == 0 {
+                left = TURN;
+                pass().await;
+            }
+        }
+    }
+
+    /// Returns how many blocks the record is about.
+    fn take_late(&self, cold: &ColdSegment, record: &Record, known: &[Arc<Object>]) -> usize {
+        if let Some((object, range)) = void(record, known) {
+            object.lock().void(range, &self.segments);
+        }
+        let Record::Data { object, block, slot, checksums } = record else { return 0 };
+        let mut state = known[usize::from(*object)].lock();
+        if !cold.trusted {
+            state.void(*block..block + checksums.len() as u64, &self.segments);
+            return checksums.len();
+        }
+        for (i, checksum) in checksums.iter().enumerate() {
+            let slot = slot + i as u16;
+            let copy = Entry { segment: cold.id, checksum: *checksum, slot, dirty: false, hit: false };
+            state.add_late(block + i as u64, copy, &self.segments);
+        }
+        checksums.len()
+    }
+
+    async fn wipe_header(&self, id: SegmentId) {
+        let legs = self.segments.get(id).map(|segment| segment.legs).unwrap_or_default();
+        for place in legs {
+            let zeros = crate::buffer::Slice::from(crate::buffer::Buffer::zeroed(1));
+            self.write_legs(&[(place, zeros)], 0, Durability::Now).await;
+        }
+    }
+
+    /// Everything is in the index that will be.
+    async fn end_warming(&self) {
+        // What was not loaded must not be found again; only then may a change go without a word in the log.
+        let frame = if self.segments.let_go_all_cold() { self.log.kick() } else { 0 };
+        let over = || self.closing() || self.log.durable() >= frame || self.log.broken().is_some();
+        self.log.until(|| over().then_some(())).await;
+        if self.log.durable() < frame || self.active() == 0 {
+            // Copies that nobody knows of may be found again with the devices: it stays as it is.
+            return;
+        }
+        self.segments.set_warming(false);
+        for object in self.objects.all() {
+            let mut state = object.lock();
+            state.voids.clear();
+            if state.gone {
+                self.objects.remove(&object.key);
+            }
+        }
+        let blocks = self.segments.blocks();
+        self.event(Event::Warm { clean_blocks: blocks.0 - blocks.1 });
+        self.space.wake();
+    }
+}
+
+/// What a record says is out of date.
+pub(crate) fn void(record: &Record, known: &[Arc<Object>]) -> Option<Void> {
+    let (object, range) = match record {
+        Record::Truncate { object, size } => (object, size / BLOCK as u64..u64::MAX),
+        Record::Invalidate { object, block, count } => (object, *block..block.saturating_add(*count)),
+        Record::Forget { object } => (object, 0..u64::MAX),
+        Record::Data { .. } | Record::Truncated { .. } | Record::Destaged { .. } | Record::Note { .. } => {
+            return None;
+        }
+    };
+    Some((known[usize::from(*object)].clone(), range))
+}

@@ -1,0 +1,397 @@
+//! Changes that go straight to the backing store, and what they mean for what is cached.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::buffer::{BLOCK, Buffer, Slice};
+use crate::engine::{Engine, Mode};
+use crate::format::{Facts, Record};
+use crate::index::leaf::Page;
+use crate::index::object::{Object, State, blocks};
+use crate::io::{BackingError, Time};
+use crate::log::Whose;
+use crate::request::sync::Unsynced;
+use crate::volume::Asked;
+use crate::{Error, Result, Seq};
+
+/// A direct write under way; ended by [`Engine::end_direct`].
+#[must_use]
+pub struct Direct {
+    range: Range<u64>,
+    /// The frame that says that older copies do not count.
+    frame: Seq,
+    fetch: u64,
+    /// Blocks of which no copy can be read, and which the write overwrites whole.
+    mended: Vec<u64>,
+    asked: Asked,
+    /// The backing store has it durably.
+    synced: bool,
+    /// How many syncs of the file had failed before it was written.
+    failed: u64,
+}
+
+/// A direct write that nothing stands in the way of.
+struct Entered {
+    /// The mark of its range; see [`State::begin_own`].
+    fetch: u64,
+    /// Copies of what it writes were dropped from the SSDs' index.
+    copies: bool,
+    /// Blocks of which no copy can be read, and which it overwrites whole.
+    mended: Vec<u64>,
+    /// How many syncs of the file have failed so far.
+    failed: u64,
+}
+
+impl Engine {
+    /// Prepares a write of `len` bytes at `offset` straight to the backing store: waits until nothing of the range is
+    /// dirty, and lets no older copy of it count any more.
+    pub async fn begin_direct(&self, object: &Arc<Object>, offset: u64, len: u64) -> Result<Direct> {
+        let range = blocks(offset, len);
+        loop {
+            if let Some(entered) = self.enter_direct(object, &range, offset..offset + len)? {
+                let Entered { fetch, copies, mended, failed } = entered;
+                let frame = if copies { self.void_around(object, &range, &mended).await } else { Ok(0) };
+                let frame = match frame {
+                    Ok(frame) => self.disown_copies(object, &mended).await.map(|()| frame),
+                    failed => failed,
+                };
+                let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
+                let asked = self.ask(&object.lane);
+                return Ok(Direct { range, frame, fetch, mended, asked, synced: false, failed });
+            }
+            let ready = || {
+                let state = object.lock();
+                let free = state.gone || state.is_free_for_direct(&range);
+                drop(state);
+                // Again after each batch: it may have lacked some of what is dirty, or that was moved within the log meanwhile.
+                if !free {
+                    self.hurry(object);
+                }
+                free.then_some(())
+            };
+            object.changed.until(ready).await;
+        }
+    }
+
+    /// Enters a direct write of `bytes` if nothing stands in the way.
+    fn enter_direct(
+        &self,
+        object: &Object,
+        range: &Range<u64>,
+        bytes: Range<u64>,
+    ) -> Result<Option<Entered>> {
+        let mut state = object.lock();
+        if state.gone {
+            return Err(Error::Backing(BackingError::Gone));
+        }
+        let mended: Vec<u64> = state.damaged.range(range.clone()).copied().collect();
+        let whole = |block: &u64| {
+            let start = block * BLOCK as u64;
+            bytes.start <= start && bytes.end >= (start + BLOCK as u64).min(state.size)
+        };
+        if !mended.iter().all(whole) {
+            // What is lost must not become what the backing store had before, not even for a moment.
+            return Err(Error::Damaged);
+        }
+        if !state.is_free_for_direct(range) {
+            return Ok(None);
+        }
+        state.directs += 1;
+        // Those that it mends stay what they are until the backing store has the new contents.
+        let dropped: Vec<_> =
+            around(range, &mended).map(|part| self.forget_range(&mut state, part)).collect();
+        let copies = dropped.contains(&true);
+        let copies = copies || state.may_be_copied(&self.segments);
+        let copies = copies && !crate::plant::active("direct writes void nothing");
+        // What others write directly at the same time makes this one's contents doubtful.
+        let fetch = state.begin_own(range.clone());
+        Ok(Some(Entered { fetch, copies, mended, failed: state.syncs.failed() }))
+    }
+
+    /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached;
+    /// `size` is the backing store's, or at least the end of what was written. Until [`Object::begin_sync`] tells of a sync, no
+    /// copy of it goes to the cache devices.
+    /// Returns the frame that has to be durable before the write is acknowledged.
+    ///
+    /// # Errors
+    /// No cache device is left; or the write went over blocks of which no copy can be read, and it is not sure that the backing
+    /// store has the new contents.
+    pub async fn end_direct(
+        &self,
+        object: &Arc<Object>,
+        direct: Direct,
+        written: Option<(u64, &[u8])>,
+        size: u64,
+        now: Time,
+    ) -> Result<Seq> {
+        let Direct { range, mut frame, fetch, mended, asked, synced, failed } = direct;
+        self.answered(&object.lane, asked);
+        if !synced {
+            object.lock().volatile.wrote(range.clone());
+        }
+        if written.is_some() && !mended.is_empty() {
+            match self.mend(object, mended, failed).await {
+                Ok(mended) => frame = frame.max(mended),
+                Err(error) => {
+                    self.leave(object, fetch);
+                    return Err(error);
+                }
+            }
+        }
+        let logged = self.leave_direct(object, &range, fetch, written, size, now);
+        self.trim_ram();
+        if !logged {
+            return Ok(frame);
+        }
+        // Recovery must not bring an older modification time back.
+        match self.append(Whose::New, object, None).await {
+            Ok(facts) => Ok(frame.max(facts)),
+            Err(Error::NoDevice) => self.disown(object, 0..0).await.map(|()| frame),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The backing store was given whole blocks of which no copy can be read: once it has them durably, those copies do
+    /// not count. `failed`: how many syncs of the file had failed before that. A sync that failed since may have dropped the
+    /// new contents, and the next one says nothing of it. Returns the frame that says so.
+    async fn mend(&self, object: &Arc<Object>, mended: Vec<u64>, failed: u64) -> Result<Seq> {
+        self.sync_file(Unsynced { object, failed }).await?;
+        let record = |object, block, count| Record::Invalidate { object, block, count };
+        let mut last = 0;
+        for block in mended {
+            last = loop {
+                let appended = {
+                    let mut state = object.lock();
+                    let appended = self.try_append(Whose::New, object, &mut state, Some(record), (block, 1));
+                    if let Ok(Some(seq)) = appended {
+                        // Both at once, or the copy could be moved within the log behind the record.
+                        self.forget_range(&mut state, block..block + 1);
+                        break seq;
+                    }
+                    appended
+                };
+                if appended == Err(Error::NoDevice) {
+                    self.disown(object, block..block + 1).await?;
+                    self.forget_range(&mut object.lock(), block..block + 1);
+                    break last;
+                }
+                self.log.until(|| self.log.has_room(0).then_some(())).await;
+            };
+        }
+        Ok(last)
+    }
+
+    /// Ends a direct write; true if the log has a modification time of the object.
+    fn leave_direct(
+        &self,
+        object: &Arc<Object>,
+        range: &Range<u64>,
+        fetch: u64,
+        written: Option<(u64, &[u8])>,
+        size: u64,
+        now: Time,
+    ) -> bool {
+        let mut state = object.lock();
+        let alone = state.end_fetch(fetch);
+        state.directs -= 1;
+        state.outdate(range);
+        state.size = state.size.max(size);
+        if state.mtime.is_some() {
+            state.mtime = Some(now);
+        }
+        if let Some((offset, data)) = written.filter(|_| alone && self.effective_mode() == Mode::WriteThrough)
+        {
+            self.totals.direct.add(data.len() as u64);
+            self.cache_written(object, &mut state, offset, data);
+        }
+        let logged = state.logged;
+        drop(state);
+        object.changed.wake();
+        logged
+    }
+
+    fn leave(&self, object: &Object, fetch: u64) {
+        let mut state = object.lock();
+        state.end_fetch(fetch);
+        state.directs -= 1;
+        drop(state);
+        object.changed.wake();
+    }
+
+    fn cache_written(&self, object: &Arc<Object>, state: &mut State, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        for block in blocks(offset, data.len() as u64) {
+            let at = block * BLOCK as u64;
+            let Some(start) = at.checked_sub(offset) else { continue };
+            let start = start as usize;
+            let page = match data.get(start..start + BLOCK) {
+                Some(contents) => Page::from(contents),
+                // The object's last block, if it is written from its start.
+                None if end >= state.size => {
+                    let mut contents = data[start..].to_vec();
+                    contents.resize(BLOCK, 0);
+                    Page::from(contents)
+                }
+                None => continue,
+            };
+            // A write accepted by the log meanwhile is newer.
+            if state.entry(block).is_none() && state.set_page(block, page) {
+                self.ram.added(object, block);
+            }
+        }
+    }
+
+    /// Drops what is cached of `range`. True if a copy on an SSD was among it, or may still be found there.
+    pub(crate) fn forget_range(&self, state: &mut State, range: Range<u64>) -> bool {
+        let (pages, copies) = state.drop_range(range, &self.segments);
+        self.ram.removed(pages);
+        copies > 0
+    }
+
+    /// Logs that no older copy of `range` counts. Dirty blocks are passed by: a write may come in while this waits for
+    /// room, and is newer than all that is to be out of date. Returns the last frame with such a record.
+    pub(crate) async fn invalidate(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
+        let (mut from, mut last) = (range.start, object.lock().last_frame);
+        while from < range.end {
+            let (done, frame) = self.try_invalidate(object, from..range.end)?;
+            (from, last) = (done, last.max(frame));
+            if from < range.end {
+                self.log.until(|| self.log.has_room(0).then_some(())).await;
+            }
+        }
+        Ok(last)
+    }
+
+    /// Logs as much of that as there is room for now. Returns the block up to which it is done, and the last frame.
+    fn try_invalidate(&self, object: &Object, range: Range<u64>) -> Result<(u64, Seq)> {
+        let record = |object, block, count| Record::Invalidate { object, block, count };
+        let mut state = object.lock();
+        let dirty: Vec<_> =
+            state.dirty_in(range.clone(), usize::MAX).iter().map(|(block, _)| *block).collect();
+        let mut last = 0;
+        for part in around(&range, &dirty) {
+            let count = if part.end == u64::MAX { u64::MAX } else { part.end - part.start };
+            match self.try_append(Whose::New, object, &mut state, Some(record), (part.start, count))? {
+                Some(seq) => last = seq,
+                None => return Ok((part.start, last)),
+            }
+        }
+        Ok((range.end, last))
+    }
+
+    /// The same durably, wherever that can be said: before the backing store has anything newer, or after a crash a copy
+    /// would hide it until evicted.
+    pub(crate) async fn void_durably(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
+        let voided = match self.invalidate(object, range.clone()).await {
+            Ok(frame) => self.commit(frame).await.map(|()| frame),
+            Err(error) => Err(error),
+        };
+        match voided {
+            Err(Error::NoDevice) => self.disown(object, range).await.map(|()| 0),
+            voided => voided,
+        }
+    }
+
+    /// The same of `range` without the blocks `kept`.
+    async fn void_around(&self, object: &Object, range: &Range<u64>, kept: &[u64]) -> Result<Seq> {
+        let mut frame = 0;
+        for part in around(range, kept) {
+            frame = self.void_durably(object, part).await?;
+        }
+        Ok(frame)
+    }
+
+    /// What records say of the object now. Only to be logged before `state` is unlocked.
+    pub(crate) fn facts_of(&self, object: &Object, state: &State) -> Facts {
+        let size = if state.gone { 0 } else { state.size };
+        Facts { key: object.key.clone(), size, mtime: state.mtime }
+    }
+
+    /// A write in a mode that does not use the log; durable when this returns.
+    pub(crate) async fn write_direct(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        data: &[u8],
+        now: Time,
+    ) -> Result<Seq> {
+        let mut direct = self.begin_direct(object, offset, data.len() as u64).await?;
+        let buffer = Arc::new(Buffer::from_bytes(data));
+        let backing = &self.env.backing;
+        let failed = direct.failed;
+        let mut result = backing.write(&object.key, offset, Slice::new(buffer, 0..data.len())).await;
+        if result.is_ok() {
+            result = self.sync_file(Unsynced { object, failed }).await;
+            direct.synced = result.is_ok();
+        }
+        let end = offset + data.len() as u64;
+        let (written, size) = match result {
+            Ok(()) => (Some((offset, data)), end),
+            // A part of it may have been written, and have made the object longer.
+            Err(_) => (None, backing.size(&object.key).await.unwrap_or(0)),
+        };
+        let frame = self.end_direct(object, direct, written, size, now).await;
+        result?;
+        // What the log had of it may have been destaged meanwhile, and its time with it.
+        self.set_mtime(object, now).await?;
+        frame
+    }
+
+    /// Sets the modification time that destage has to leave behind. No effect on an object that never was in the log.
+    pub async fn set_mtime(&self, object: &Arc<Object>, mtime: Time) -> Result<()> {
+        {
+            let mut state = object.lock();
+            if !state.logged {
+                return Ok(());
+            }
+            state.mtime = Some(mtime);
+            if !std::mem::replace(&mut state.queued, true) {
+                drop(state);
+                self.queue(object);
+            }
+        }
+        let logged = match self.append(Whose::New, object, None).await {
+            Ok(frame) => self.commit(frame).await,
+            Err(error) => Err(error),
+        };
+        match logged {
+            Err(Error::NoDevice) => self.disown(object, 0..0).await,
+            logged => logged,
+        }
+    }
+
+    /// The object was removed from the backing store: nothing of it counts.
+    pub async fn forget(&self, object: &Arc<Object>) {
+        self.drop_object(object);
+        if self.active() > 0 {
+            // Needs not be durable: its key never names anything again, and destage finds it gone.
+            let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Forget { object });
+            let _ = self.append(Whose::New, object, record).await;
+        }
+    }
+
+    pub(crate) fn drop_object(&self, object: &Arc<Object>) {
+        let mut state = object.lock();
+        state.gone = true;
+        state.mtime = None;
+        self.forget_range(&mut state, 0..u64::MAX);
+        if let Some(segment) = state.truncating.take() {
+            self.segments.release(segment);
+        }
+        drop(state);
+        // Not as long as copies of it are to be loaded: they must find that it is gone.
+        if !self.segments.is_warming() {
+            self.objects.remove(&object.key);
+        }
+        object.changed.wake();
+        self.destager.pace.changed.wake();
+        self.space.wake();
+    }
+}
+
+/// What is left of `range` without the blocks `kept`, which are in it and in order.
+pub(crate) fn around<'a>(range: &Range<u64>, kept: &'a [u64]) -> impl Iterator<Item = Range<u64>> + use<'a> {
+    let starts = [range.start].into_iter().chain(kept.iter().map(|block| block + 1));
+    let ends = kept.iter().copied().chain([range.end]);
+    starts.zip(ends).map(|(start, end)| start..end).filter(|part| !part.is_empty())
+}

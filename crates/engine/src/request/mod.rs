@@ -1,0 +1,10 @@
+//! The requests of a client of the engine: read, write, write past the log, truncate, sync.
+
+pub(crate) mod bypass;
+pub(crate) mod external_change;
+pub(crate) mod read;
+pub(crate) mod service_time;
+pub(crate) mod sync;
+pub(crate) mod truncate;
+pub(crate) mod unsynced;
+pub(crate) mod write;

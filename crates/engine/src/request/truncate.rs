@@ -1,0 +1,305 @@
+//! Cutting and growing objects.
+//!
+//! A cut is logged first, then carried out in the backing store, then logged as carried out. Until then nothing else
+//! changes the object: recovery carries it out if that record is missing, and never over later changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::buffer::{BLOCK, Buffer, Slice};
+use crate::engine::Engine;
+use crate::format::{Facts, Record, content_hash};
+use crate::index::leaf::{Page, SegmentId};
+use crate::index::object::{Busy, Object, State};
+use crate::io::{BackingError, BackingResult, Time};
+use crate::log::Whose;
+use crate::plant::threads;
+use crate::{Error, Result, Seq};
+
+impl Engine {
+    /// Cuts or grows an object to `size` bytes; durable when this returns.
+    pub async fn truncate(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+        self.occupy(object).await?;
+        let result = self.cut(object, size, now).await;
+        let mut state = object.lock();
+        if state.busy == Busy::Truncate {
+            state.busy = Busy::No;
+        }
+        drop(state);
+        object.changed.wake();
+        // What was cut off need not be destaged.
+        self.destager.pace.changed.wake();
+        self.space.wake();
+        result
+    }
+
+    /// Waits until nobody else works on the object's backing file, and keeps others from it.
+    async fn occupy(&self, object: &Object) -> Result<()> {
+        let ready = || {
+            let mut state = object.lock();
+            if state.gone {
+                return Some(Err(Error::Backing(BackingError::Gone)));
+            }
+            let free = state.busy == Busy::No && state.directs == 0 && state.truncating.is_none();
+            free.then(|| {
+                state.busy = Busy::Truncate;
+                Ok(())
+            })
+        };
+        object.changed.until(ready).await
+    }
+
+    async fn cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
+        let old = object.lock().size;
+        let mut unlogged = None;
+        if size < old {
+            unlogged = match self.log_cut(object, size, now).await {
+                Err(Error::NoDevice) => self.begin_unlogged_cut(object, size, now).await.map(|()| None)?,
+                logged => logged?,
+            };
+        } else {
+            object.lock().outdate(&(old / BLOCK as u64..u64::MAX));
+        }
+        let result = self.carry_out(object, size, Some(now), unlogged).await;
+        if result.is_ok() && size >= old {
+            object.lock().size = size;
+            self.set_mtime(object, now).await?;
+        } else if result.is_ok() {
+            // The backing store has the time as well; with something dirty, destaging is what sets it last.
+            let mut state = object.lock();
+            if state.dirty == 0 && state.mtime == Some(now) {
+                state.mtime = None;
+            }
+        } else if size > old {
+            // It may have grown all the same.
+            let grown = self.env.backing.size(&object.key).await.unwrap_or(old);
+            let mut state = object.lock();
+            state.size = state.size.max(grown);
+        }
+        result
+    }
+
+    /// Logs a cut and lets nothing beyond it count. A last block that only the cache has is written again without what
+    /// was cut off; returned if the log does not take it any more.
+    ///
+    /// # Errors
+    /// Nothing was done.
+    async fn log_cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<Option<Page>> {
+        let last = self.last_of_cut(object, size).await?;
+        let frame = loop {
+            if let Some(seq) = self.try_log_cut(object, size, now, last.as_ref())? {
+                break seq;
+            }
+            self.log.until(|| self.log.has_room(1).then_some(())).await;
+        };
+        let early = crate::plant::active("a cut is carried out before its record is durable");
+        if early || self.commit(frame).await.is_ok() {
+            return Ok(None);
+        }
+        // What is cut off is not in the index any more, so there is no way back.
+        self.note_cut(object, size, now).await?;
+        Ok(last.map(|(page, _)| page))
+    }
+
+    /// Logs a cut if there is room now, and with it `last`, what is left of the block that it goes through. Returns the frame.
+    fn try_log_cut(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        now: Time,
+        last: Option<&(Page, u64)>,
+    ) -> Result<Option<Seq>> {
+        let mtime = Some(now);
+        let facts = Facts { key: object.key.clone(), size, mtime };
+        // Locked from before the record is there until the index knows of it: what is moved within the log meanwhile
+        // would be behind the record, and come back with it at recovery; and so would the size.
+        let late = threads::active("a cut is in the log before its object is locked");
+        let locked = (!late).then(|| object.lock());
+        // Both in one frame: the record must not be seen without the rewritten block.
+        let appended = self.log.append_cut(Whose::New, object, &facts, size, last, &self.segments)?;
+        let Some((appended, placed)) = appended else { return Ok(None) };
+        let mut state = locked.unwrap_or_else(|| object.lock());
+        state.truncating = Some(appended.segment);
+        (state.size, state.mtime, state.logged) = (size, mtime, true);
+        state.last_frame = appended.seq;
+        let partial = size / BLOCK as u64;
+        self.forget_range(&mut state, partial..u64::MAX);
+        if let Some((placed, page)) = placed.zip(last.cloned()) {
+            self.install(&mut state, object, partial, SmallVec::from_iter([page]), &placed);
+        }
+        Ok(Some(appended.seq))
+    }
+
+    /// What the log has to have of the block that a cut goes through, if only the cache has it.
+    async fn last_of_cut(&self, object: &Arc<Object>, size: u64) -> Result<Option<(Page, u64)>> {
+        let partial = size / BLOCK as u64;
+        let keep = (size % BLOCK as u64) as usize;
+        if keep == 0 || !object.lock().entry(partial).is_some_and(|entry| entry.dirty) {
+            return Ok(None);
+        }
+        Ok(Some(cut_page(&self.load(object, partial).await?, keep)))
+    }
+
+    /// Logs again a cut that is in segment `id` and not carried out, so that the segment can leave the log. Returns the
+    /// frame.
+    pub(crate) async fn log_cut_again(&self, object: &Arc<Object>, id: SegmentId) -> Result<Seq> {
+        let is_there = |state: &State| state.truncating == Some(id) && !state.carried_out;
+        loop {
+            let (size, copy) = {
+                let state = object.lock();
+                if !is_there(&state) {
+                    return Ok(0);
+                }
+                (state.size, state.entry(state.size / BLOCK as u64).copied())
+            };
+            let last = match self.last_of_cut(object, size).await {
+                Ok(last) => last,
+                // What nobody can read stays where it is.
+                Err(Error::Damaged | Error::Backing(_)) => return Ok(0),
+                Err(error) => return Err(error),
+            };
+            {
+                let mut state = object.lock();
+                if !is_there(&state) {
+                    return Ok(0);
+                }
+                // Somebody else may have moved it.
+                let same = state.entry(size / BLOCK as u64) == copy.as_ref();
+                let facts = self.facts_of(object, &state);
+                let appended = match same {
+                    true => {
+                        let segments = &self.segments;
+                        self.log.append_cut(Whose::Moved, object, &facts, size, last.as_ref(), segments)?
+                    }
+                    false => continue,
+                };
+                if let Some((appended, placed)) = appended {
+                    state.truncating = Some(appended.segment);
+                    state.last_frame = appended.seq;
+                    self.segments.release(id);
+                    if let Some((placed, page)) = placed.zip(last) {
+                        let pages = SmallVec::from_iter([page]);
+                        self.install(&mut state, object, size / BLOCK as u64, pages, &placed);
+                        self.destager.lanes.moved(&object.lane);
+                    }
+                    return Ok(appended.seq);
+                }
+            }
+            if !self.room_to_move(1).await {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Carries out a cut found in the log.
+    pub(crate) async fn finish_cut(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        mtime: Option<Time>,
+    ) -> Result<()> {
+        self.carry_out(object, size, mtime, None).await.or_else(|error| match error {
+            Error::Backing(BackingError::Gone) => {
+                self.drop_object(object);
+                Ok(())
+            }
+            error => Err(error),
+        })
+    }
+
+    /// Does to the backing store what was logged or noted, for as long as it takes. `last`: the block that the cut goes
+    /// through, if the log was to have it and does not.
+    async fn carry_out(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        mtime: Option<Time>,
+        last: Option<Page>,
+    ) -> Result<()> {
+        let last = last.map(|page| Arc::new(Buffer::from_bytes(&page)));
+        let mut failed = false;
+        loop {
+            let asked = self.ask(&object.lane);
+            let result = self.cut_backing(object, size, mtime, last.as_ref()).await;
+            drop(asked);
+            if result.is_ok() && (failed || object.lane.is_late()) {
+                self.backing_worked(&object.lane);
+            }
+            let begun = object.lock().truncating.is_some();
+            let error = match (result, begun) {
+                (Ok(()) | Err(BackingError::Gone), true) => {
+                    match self.log_carried_out(object, last.is_some()).await {
+                        Err(Error::Backing(error)) => error,
+                        logged => return logged.and(result.map_err(Error::from)),
+                    }
+                }
+                (result, false) => return Ok(result?),
+                (Err(error), true) => error,
+            };
+            self.backing_failed(&object.lane, error);
+            failed = true;
+            if self.closing() {
+                return Err(Error::Closing);
+            }
+            self.env.clock.sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    async fn cut_backing(
+        &self,
+        object: &Object,
+        size: u64,
+        mtime: Option<Time>,
+        last: Option<&Arc<Buffer>>,
+    ) -> BackingResult<()> {
+        let backing = &self.env.backing;
+        if let Some(last) = last {
+            let keep = (size % BLOCK as u64) as usize;
+            backing.write(&object.key, size - keep as u64, Slice::new(last.clone(), 0..keep)).await?;
+        }
+        backing.truncate(&object.key, size).await?;
+        if let Some(mtime) = mtime {
+            backing.set_mtime(&object.key, mtime).await?;
+        }
+        backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()))
+    }
+
+    /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on. `saved`:
+    /// the backing store has the block that it goes through.
+    async fn log_carried_out(&self, object: &Arc<Object>, saved: bool) -> Result<()> {
+        // From now on nobody logs it again: behind this record it would be done once more.
+        object.lock().carried_out = true;
+        let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
+        let moving = self.moving();
+        let logged = match self.append(Whose::Moved, object, record).await {
+            Ok(frame) => self.commit(frame).await,
+            Err(error) => Err(error),
+        };
+        drop(moving);
+        match logged {
+            Err(Error::NoDevice) => self.note_carried_out(object, saved).await?,
+            logged => logged?,
+        }
+        // Unless the object was forgotten meanwhile.
+        let mut state = object.lock();
+        state.carried_out = false;
+        if let Some(segment) = state.truncating.take() {
+            self.segments.release(segment);
+        }
+        drop(state);
+        self.give_up_undurable(object);
+        Ok(())
+    }
+}
+
+/// The first `keep` bytes of a page, with its content hash; the rest is zero.
+fn cut_page(page: &[u8], keep: usize) -> (Page, u64) {
+    let mut contents = page.to_vec();
+    if !crate::plant::active("cuts leave the last block as it was") {
+        contents[keep..].fill(0);
+    }
+    let hash = content_hash(&contents);
+    (Page::from(contents), hash)
+}

@@ -1,0 +1,126 @@
+//! What the backing store has in memory only: blocks written past the cache that no sync has covered yet. After a power cut
+//! they may be what they were before, so no copy of them goes to the cache devices: it would outlive what it is a copy of, and
+//! reads would go back in time once it is evicted.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::index::object::{Object, blocks};
+use crate::index::ranges::Ranges;
+
+/// Such blocks of one object.
+#[derive(Debug, Default)]
+pub(crate) struct Volatile {
+    /// Written since the last sync began.
+    blocks: Ranges,
+    /// What syncs cover, by number: those under way, and those that failed. After such a one no later sync tells what became of
+    /// these blocks, until they are written again.
+    syncs: Vec<(u64, Ranges)>,
+    last: u64,
+}
+
+/// A sync of an object's backing file by somebody else than the engine.
+#[must_use]
+pub struct Syncing {
+    object: Arc<Object>,
+    number: u64,
+}
+
+impl Volatile {
+    /// These blocks were written.
+    pub(crate) fn wrote(&mut self, range: Range<u64>) {
+        self.syncs.iter_mut().for_each(|(_, covered)| drop(covered.take(&range)));
+        self.syncs.retain(|(_, covered)| !covered.is_empty());
+        self.blocks.add(range);
+    }
+
+    /// A sync of `range` begins: to be told to [`Volatile::end`] by its number.
+    pub(crate) fn begin(&mut self, range: Range<u64>) -> u64 {
+        self.last += 1;
+        let covered = self.blocks.take(&range);
+        if !covered.is_empty() {
+            self.syncs.push((self.last, covered));
+        }
+        self.last
+    }
+
+    /// A sync has ended.
+    pub(crate) fn end(&mut self, number: u64, succeeded: bool) {
+        if succeeded {
+            self.syncs.retain(|(other, _)| *other != number);
+        }
+    }
+
+    pub(crate) fn contains(&self, block: u64) -> bool {
+        if crate::plant::active("what a power cut may take back of the backing file is cached") {
+            return false;
+        }
+        self.blocks.contains(block) || self.syncs.iter().any(|(_, covered)| covered.contains(block))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.syncs.is_empty()
+    }
+}
+
+impl Object {
+    /// A sync of `len` bytes of the object's backing file at `offset` begins, or of all behind `offset` if `len` is 0: what was
+    /// written there with [`Engine::end_direct`](crate::Engine::end_direct) before this call will be durable. `None`: that is
+    /// nothing.
+    pub fn begin_sync(self: &Arc<Self>, offset: u64, len: u64) -> Option<Syncing> {
+        let mut state = self.lock();
+        if state.volatile.is_empty() {
+            return None;
+        }
+        let mut range = blocks(offset, len);
+        if len == 0 {
+            range.end = u64::MAX;
+        }
+        let number = state.volatile.begin(range);
+        Some(Syncing { object: self.clone(), number })
+    }
+}
+
+impl Syncing {
+    /// It has ended.
+    pub fn end(self, succeeded: bool) {
+        self.object.lock().volatile.end(self.number, succeeded);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_durable_once_a_sync_succeeds_that_began_after_it_was_written() {
+        let mut volatile = Volatile::default();
+        let early = volatile.begin(0..10);
+        volatile.wrote(2..6);
+        volatile.end(early, true);
+        assert!(volatile.contains(2) && volatile.contains(5) && !volatile.contains(6));
+        let part = volatile.begin(0..4);
+        volatile.wrote(3..4);
+        assert!(volatile.contains(2), "not ended yet");
+        volatile.end(part, true);
+        assert_eq!([2, 3, 4].map(|block| volatile.contains(block)), [false, true, true]);
+        let rest = volatile.begin(0..u64::MAX);
+        volatile.end(rest, true);
+        assert!(volatile.is_empty());
+    }
+
+    #[test]
+    fn after_a_sync_that_failed_only_another_write_helps() {
+        let mut volatile = Volatile::default();
+        volatile.wrote(0..2);
+        for succeeded in [false, true] {
+            let sync = volatile.begin(0..2);
+            volatile.end(sync, succeeded);
+            assert!(volatile.contains(0) && volatile.contains(1));
+        }
+        volatile.wrote(0..1);
+        let sync = volatile.begin(0..2);
+        volatile.end(sync, true);
+        assert_eq!([0, 1].map(|block| volatile.contains(block)), [false, true]);
+    }
+}

@@ -1,0 +1,201 @@
+//! The memory tier: a FIFO of blocks; what was used meanwhile goes round again (S3-FIFO's main queue, SOSP'23).
+
+use forebay_lock::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use crate::engine::Engine;
+use crate::index::object::{Object, Source};
+use crate::wait::pass;
+use forebay_lock::Mutex;
+
+/// A place in the queue: a block that is in memory, or was.
+type Entry = (Weak<Object>, u64);
+
+/// Entries that are looked at between two looks at anything else.
+const PIECE: usize = 256;
+/// Entries beyond twice the blocks in memory before the queue is swept.
+const SLACK: usize = 4096;
+
+/// Which blocks are in memory, oldest first, and how many may be.
+///
+/// A block that is overwritten, cut off or removed leaves its entry in the queue. So that there are never many more
+/// entries than blocks, a task sweeps the queue when most entries stand for nothing; each entry is paid for once.
+#[derive(Debug)]
+pub(crate) struct Ram {
+    queue: Mutex<Queue>,
+    pages: AtomicUsize,
+    most: usize,
+    /// Most entries stand for nothing.
+    stale: AtomicBool,
+    sweeping: AtomicBool,
+}
+
+/// `front`, then `back`.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Entries that the sweep under way has kept.
+    front: VecDeque<Entry>,
+    back: VecDeque<Entry>,
+    /// Of `back`, so many are still to be swept.
+    left: usize,
+    /// The number of the sweep: see [`State::is_first_entry`](crate::index::object::State::is_first_entry).
+    sweep: u32,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.front.len() + self.back.len()
+    }
+
+    fn pop(&mut self) -> Option<Entry> {
+        self.front.pop_front().or_else(|| {
+            self.left = self.left.saturating_sub(1);
+            self.back.pop_front()
+        })
+    }
+}
+
+impl Ram {
+    /// Room for `most` blocks.
+    pub(crate) fn new(most: usize) -> Self {
+        Ram {
+            queue: Mutex::default(),
+            pages: AtomicUsize::new(0),
+            most,
+            stale: AtomicBool::new(false),
+            sweeping: AtomicBool::new(false),
+        }
+    }
+
+    /// A block of `object` was put into memory.
+    pub(crate) fn added(&self, object: &Arc<Object>, block: u64) {
+        let pages = self.pages.fetch_add(1, Ordering::Relaxed);
+        let mut queue = self.queue.lock();
+        queue.back.push_back((Arc::downgrade(object), block));
+        if queue.len() > 2 * pages + SLACK {
+            self.stale.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Blocks were taken out of memory.
+    pub(crate) fn removed(&self, pages: usize) {
+        self.pages.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Blocks in memory.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Entries of the queue.
+    pub(crate) fn entries(&self) -> usize {
+        self.queue.lock().len()
+    }
+
+    /// The oldest block, if there are too many.
+    pub(crate) fn next_victim(&self) -> Option<(Weak<Object>, u64)> {
+        (self.pages() > self.most).then(|| self.queue.lock().pop()).flatten()
+    }
+
+    /// Sends a block round again.
+    pub(crate) fn spare(&self, object: &Arc<Object>, block: u64) {
+        self.queue.lock().back.push_back((Arc::downgrade(object), block));
+    }
+
+    /// Whether the caller is to sweep the queue.
+    fn begin_sweep(&self) -> bool {
+        self.stale.load(Ordering::Relaxed) && !self.sweeping.swap(true, Ordering::AcqRel)
+    }
+
+    /// Everything in the queue now is to be swept. Returns the sweep's number.
+    fn arrange(&self) -> u32 {
+        let mut queue = self.queue.lock();
+        let Queue { front, back, left, sweep } = &mut *queue;
+        if !front.is_empty() {
+            front.append(back);
+            std::mem::swap(front, back);
+        }
+        *left = back.len();
+        *sweep = sweep.wrapping_add(1);
+        *sweep
+    }
+
+    /// The next entries to be looked at.
+    fn take_piece(&self) -> Vec<Entry> {
+        let mut queue = self.queue.lock();
+        let count = queue.left.min(PIECE);
+        queue.left -= count;
+        queue.back.drain(..count).collect()
+    }
+
+    fn keep(&self, entries: Vec<Entry>) {
+        self.queue.lock().front.extend(entries);
+    }
+
+    fn end_sweep(&self) {
+        let mut queue = self.queue.lock();
+        queue.front.shrink_to_fit();
+        queue.back.shrink_to_fit();
+        drop(queue);
+        self.stale.store(false, Ordering::Relaxed);
+        self.sweeping.store(false, Ordering::Release);
+    }
+}
+
+impl Engine {
+    /// Whether a block that leaves memory and is on no SSD is written to one: if there is room, or if it is used again
+    /// and again.
+    fn is_worth_a_place(&self, object: &Object, block: u64) -> bool {
+        let known = self.ghosts.knows(object.key_hash, block);
+        self.ghosts.note(object.key_hash, block);
+        known || self.has_room()
+    }
+
+    /// Drops entries of the queue that stand for nothing.
+    async fn sweep_ram(self: Arc<Self>) {
+        let sweep = self.ram.arrange();
+        while !self.closing() {
+            let mut entries = self.ram.take_piece();
+            if entries.is_empty() {
+                break;
+            }
+            entries.retain(|(object, block)| {
+                object.upgrade().is_some_and(|object| object.lock().is_first_entry(*block, sweep))
+            });
+            self.ram.keep(entries);
+            pass().await;
+        }
+        self.ram.end_sweep();
+    }
+
+    /// Lets the oldest blocks leave memory until the rest fits.
+    pub(crate) fn trim_ram(&self) {
+        if self.ram.begin_sweep()
+            && let Some(engine) = self.me.upgrade()
+        {
+            engine.start("forebay-memory", Engine::sweep_ram);
+        }
+        while let Some((object, block)) = self.ram.next_victim() {
+            let Some(object) = object.upgrade() else { continue };
+            let mut state = object.lock();
+            let Some(page) = state.page(block).cloned() else { continue };
+            if state.take_hit(block) {
+                drop(state);
+                self.ghosts.note(object.key_hash, block);
+                self.ram.spare(&object, block);
+                continue;
+            }
+            let elsewhere = state.entry(block).is_some();
+            state.remove_page(block);
+            self.ram.removed(1);
+            let durable = !state.volatile.contains(block);
+            let wanted = !elsewhere && durable && self.is_worth_a_place(&object, block);
+            let fetch = wanted.then(|| state.begin_fetch(block..block + 1, Source::Cache));
+            drop(state);
+            if let Some(fetch) = fetch {
+                self.clean.offer(self, &object, block, page, fetch);
+            }
+        }
+    }
+}

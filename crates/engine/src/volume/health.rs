@@ -1,0 +1,224 @@
+//! What is wrong with a volume: it fails, or owes an answer for too long.
+
+use forebay_lock::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Error;
+use crate::engine::Engine;
+use crate::event::Event;
+use crate::io::BackingError;
+use crate::volume::Lane;
+
+/// A volume that owes an answer for longer is late.
+const LATE: Duration = Duration::from_secs(10);
+/// Whoever watches comes this late only if the clock jumped or the process stood still: then nobody could answer.
+const OVERSLEPT: Duration = Duration::from_secs(5);
+/// Volumes in trouble may hold this part of the log's share.
+const SHARE: u64 = 4;
+
+/// See the file's comment.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    /// Why the last attempt failed.
+    failure: Option<BackingError>,
+    /// What it was asked and has not answered: number, and when it last said anything.
+    asked: Vec<(u64, Duration)>,
+    last: u64,
+    late: bool,
+}
+
+impl Health {
+    fn is_troubled(&self) -> bool {
+        self.late || self.failure.is_some()
+    }
+}
+
+/// Something that a volume was asked; it has answered once this is dropped.
+pub(crate) struct Asked {
+    lane: Arc<Lane>,
+    number: u64,
+}
+
+impl Asked {
+    /// A part of it was answered.
+    pub(crate) fn goes_on(&self, now: Duration) {
+        let mut health = self.lane.health.lock();
+        for (_, since) in health.asked.iter_mut().filter(|(number, _)| *number == self.number) {
+            *since = now;
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.lane.health.lock().asked.retain(|(number, _)| *number != self.number);
+    }
+}
+
+impl Lane {
+    /// Whether it fails or is late.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.troubled.load(Ordering::Relaxed)
+    }
+
+    /// Whether its blocks may be moved within the log: not while a flush waits for them, or it could wait for ever for what
+    /// was dirty when it began; unless they stay dirty for long anyway, and others must not wait for them.
+    pub(crate) fn is_movable(&self) -> bool {
+        !self.is_flushing() || self.is_troubled()
+    }
+
+    /// Failures since start.
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// What is wrong: it is late, or fails and has failed since there were `errors` failures.
+    pub(crate) fn trouble_since(&self, errors: u64) -> Option<Error> {
+        self.trouble().filter(|trouble| *trouble == Error::Late || self.errors() > errors)
+    }
+
+    /// It is asked something at `now`.
+    fn ask(self: &Arc<Self>, now: Duration) -> Asked {
+        let mut health = self.health.lock();
+        health.last += 1;
+        let number = health.last;
+        health.asked.push((number, now));
+        Asked { lane: self.clone(), number }
+    }
+
+    /// What is wrong.
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        let health = self.health.lock();
+        let failure = health.failure.map(Error::Backing);
+        if health.late { Some(Error::Late) } else { failure }
+    }
+
+    pub(crate) fn is_late(&self) -> bool {
+        self.health.lock().late
+    }
+
+    /// It has as long as if it were asked only now.
+    fn give_time(&self, now: Duration) {
+        self.health.lock().asked.iter_mut().for_each(|(_, since)| *since = now);
+    }
+
+    /// When it will be late.
+    fn due(&self) -> Option<Duration> {
+        let health = self.health.lock();
+        let oldest = health.asked.iter().map(|(_, since)| *since).min();
+        oldest.filter(|_| !health.late).map(|since| since + LATE)
+    }
+}
+
+impl Engine {
+    /// The volume is about to be asked something.
+    pub(crate) fn ask(&self, lane: &Arc<Lane>) -> Asked {
+        let asked = lane.ask(self.env.clock.now());
+        self.destager.lanes.asked.wake();
+        asked
+    }
+
+    /// A volume failed: it is tried again.
+    pub(crate) fn backing_failed(&self, lane: &Lane, error: BackingError) {
+        self.totals.backing_errors.add(1);
+        let new = self.diagnose(lane, |health| {
+            lane.errors.fetch_add(1, Ordering::Relaxed);
+            health.late &= !health.asked.is_empty();
+            health.failure.replace(error).is_none()
+        });
+        if new {
+            self.event(Event::BackingFailed { volume: self.env.backing.name(lane.volume), error });
+        }
+        self.tell_waiting();
+    }
+
+    /// A volume did what it was asked for.
+    pub(crate) fn backing_worked(&self, lane: &Lane) {
+        self.look_again(lane, |health| health.failure = None);
+    }
+
+    /// A volume has answered somebody else than destaging, whatever it said.
+    pub(crate) fn answered(&self, lane: &Lane, asked: Asked) {
+        drop(asked);
+        self.look_again(lane, |_| ());
+    }
+
+    fn look_again(&self, lane: &Lane, change: impl FnOnce(&mut Health)) {
+        let healed = |health: &mut Health| {
+            let was = health.is_troubled();
+            change(health);
+            health.late &= !health.asked.is_empty();
+            was && !health.is_troubled()
+        };
+        if lane.is_troubled() && self.diagnose(lane, healed) {
+            self.event(Event::BackingHealed { volume: self.env.backing.name(lane.volume) });
+            self.tell_waiting();
+        }
+    }
+
+    fn diagnose(&self, lane: &Lane, found: impl FnOnce(&mut Health) -> bool) -> bool {
+        let mut health = lane.health.lock();
+        let new = found(&mut health);
+        let now = health.is_troubled();
+        if lane.troubled.swap(now, Ordering::Relaxed) != now {
+            let count = &self.destager.lanes.troubled;
+            if now {
+                count.fetch_add(1, Ordering::Relaxed)
+            } else {
+                count.fetch_sub(1, Ordering::Relaxed)
+            };
+        }
+        new
+    }
+
+    /// Who waits for room, for a flush or for the log's tail looks again.
+    fn tell_waiting(&self) {
+        self.destager.pace.changed.wake();
+        self.space.wake();
+    }
+
+    /// Notices when a volume is late, until the engine closes.
+    pub(crate) async fn run_watch(self: Arc<Self>) {
+        let lanes = &self.destager.lanes;
+        let due = || lanes.all().iter().filter_map(|lane| lane.due()).min();
+        while !self.closing() {
+            match due() {
+                None => lanes.asked.until(|| (self.closing() || due().is_some()).then_some(())).await,
+                Some(due) => match due.saturating_sub(self.env.clock.now()) {
+                    Duration::ZERO => self.find_late(),
+                    left => self.rest(left).await,
+                },
+            }
+        }
+    }
+
+    fn find_late(&self) {
+        let now = self.env.clock.now();
+        for lane in self.destager.lanes.all() {
+            if lane.due().is_some_and(|due| due + OVERSLEPT <= now) {
+                lane.give_time(now);
+            } else if lane.due().is_some_and(|due| due <= now)
+                && self.diagnose(&lane, |health| !std::mem::replace(&mut health.late, true))
+            {
+                self.event(Event::BackingLate { volume: self.env.backing.name(lane.volume), after: LATE });
+                self.tell_waiting();
+            }
+        }
+    }
+
+    /// Why a write that makes `new` more blocks of its volume dirty has to hear of its volume's trouble; `None` if it has
+    /// not.
+    pub(crate) fn holds_back(&self, lane: &Lane, new: u64) -> Option<Error> {
+        if new == 0 || !self.is_set_apart(lane) {
+            return None;
+        }
+        let most = self.segments.log_use().share as u64 * self.slots() as u64 / SHARE;
+        if self.destager.lanes.troubled_blocks() + new <= most { None } else { lane.trouble() }
+    }
+
+    /// Whether others must not suffer from what a volume keeps dirty.
+    pub(crate) fn is_set_apart(&self, lane: &Lane) -> bool {
+        lane.is_troubled() && self.destager.lanes.all.lock().iter().any(|other| !other.is_troubled())
+    }
+}
