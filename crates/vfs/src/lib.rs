@@ -7,91 +7,53 @@
 //!
 //! This crate knows nothing of NFS, sockets or threads but those that lead group commits and let go of removed files.
 
-mod alias;
+mod admission;
 mod attr;
 mod backing;
-mod begun;
-mod cache;
-mod cached;
-mod change;
-mod commit;
-mod create;
+mod caches;
+mod coherence;
 mod cred;
-mod data;
-mod disowned;
-mod downtime;
+mod durability;
 mod error;
 mod export;
-mod fs;
-mod gate;
-mod given;
-mod handle;
-mod hands;
 mod identity;
-mod inspect;
-mod journal;
-mod kept;
-mod known;
-mod list;
-mod locate;
-mod lookup;
-mod lost;
-mod names;
-mod object;
 mod oplog;
-mod order;
-mod outside;
-mod overlay;
-mod owner;
-mod places;
-mod plus;
-mod quota;
-mod reserve;
-mod set_attr;
+mod ops;
 mod state;
-mod sweep;
 mod sys;
-mod table;
-mod uncommitted;
-mod under_way;
-mod verdicts;
-mod verifier;
-mod versions;
-mod watch;
-mod writeback;
 
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
 pub use backing::Store;
-pub use cached::SsdRead;
-pub use change::{Changed, Renamed};
-pub use create::{Create, Special};
+pub use caches::attr_cache::{Known, KnownFiles};
+pub use caches::dir_cache::Listings;
+pub use caches::inode::Object;
+pub use caches::inode_cache::{Budget, NAME_COST};
+pub use coherence::downtime::Downtime;
+pub use coherence::watch::Watch;
 pub use cred::{Cred, Creds, Identity};
-pub use data::{ReadInto, ReadOut, Reading, Wrote};
-pub use downtime::Downtime;
+pub use durability::journal::{Deliver, Done, Intent, Journal, JournalStats, Order};
+pub use durability::request_journal::Asked;
+pub use durability::verifier::Verifier;
 pub use error::{Error, Result};
+pub use export::handle::{HANDLE_MAX, Handle, HandleKey};
+pub use export::owner::Ownership;
 pub use export::{Export, ExportSpec, Space, Stopped, Target, Vfs, Wait};
-pub use handle::{HANDLE_MAX, Handle, HandleKey};
 pub use identity::{
     Adoption, Difference, ExportIdentity, How, KnownExport, KnownExports, MountWatch, Recorded, Stamp,
     compare, decode_owner, encode_owner,
 };
-pub use inspect::{Holdings, InspectError};
-pub use journal::{Deliver, Done, Intent, Journal, JournalStats, Order};
-pub use kept::Listings;
-pub use known::{Known, KnownFiles};
-pub use list::{Entry, EntryPlus, ListEnd};
-pub use lookup::{Access, Found};
-pub use lost::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
-pub use object::Object;
 pub use oplog::{Checkpointed, Recovery};
-pub use owner::Ownership;
+pub use ops::cached::SsdRead;
+pub use ops::change::{Changed, Renamed};
+pub use ops::create::{Create, Special};
+pub use ops::data::{ReadInto, ReadOut, Reading, Wrote};
+pub use ops::list::{Entry, EntryPlus, ListEnd};
+pub use ops::lookup::{Access, Found};
 pub use rustix::fs::FileType;
 pub use rustix::io::Errno;
 pub use state::handle_secret;
-pub use table::{Budget, NAME_COST};
-pub use under_way::Asked;
-pub use verifier::Verifier;
-pub use watch::Watch;
+pub use state::inspect::{Holdings, InspectError};
+pub use state::lost::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
 
 /// Checks a name a client sent (RFC 1813 filename3): any bytes but '/' and NUL, 1 to 255 of them.
 fn check_name(name: &[u8]) -> Result<()> {

@@ -27,7 +27,7 @@ pub use stamp::Stamp;
 pub(crate) use stamp::{read as read_stamp, write as write_stamp};
 
 use crate::error::Result;
-use crate::fs::{is_local, open_root, type_name};
+use crate::export::filesystem::{is_local, open_root, type_name};
 use crate::sys;
 use mounts::Mounted;
 

@@ -9,8 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::ExportIdentity;
 use crate::error::Result;
+use crate::export::filesystem::open_root;
 use crate::export::{Export, Vfs};
-use crate::fs::open_root;
 
 /// A mount.
 #[derive(Default)]

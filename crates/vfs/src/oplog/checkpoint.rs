@@ -17,10 +17,10 @@ use forebay_lock::Mutex;
 use forebay_oplog::{Object, Proof, Record};
 use rustix::io::Errno;
 
-use super::{OpLog, slots};
-use crate::cache::Linked;
+use super::{OpLog, rename_intents};
+use crate::backing::cache::Linked;
 use crate::error::{Error, Result};
-use crate::fs::Filesystem;
+use crate::export::filesystem::Filesystem;
 use crate::sys::KernelHandle;
 
 /// Between two checkpoints at most, while there is something for one: recovery has so much to compare.
@@ -369,7 +369,7 @@ impl Checkpoints {
     pub(crate) fn tidy(&self) {
         for fs in self.shared.filesystems.iter().filter_map(|(_, fs)| fs.upgrade()) {
             // What stays does no harm: the next start looks at it.
-            let _ = slots::clear(&fs).and_then(|()| fs.aliases.tidy());
+            let _ = rename_intents::clear(&fs).and_then(|()| fs.aliases.tidy());
         }
     }
 

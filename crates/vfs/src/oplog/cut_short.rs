@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | has its answer in the log | | it has a record |
 //! | else | a later one of the same name was begun | it was carried out: it had the lock |
-//! | else | each name it was to change leads where it should, and not where the log alone says | it was carried out: its answer goes into the log; a creation of several system calls goes on when the client asks again ([`begun`](crate::begun)) |
+//! | else | each name it was to change leads where it should, and not where the log alone says | it was carried out: its answer goes into the log; a creation of several system calls goes on when the client asks again ([`begun`](crate::durability::resumable_create)) |
 //! | else | | it was not, or recovery has taken it back: it is done when the client asks again |
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -12,9 +12,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use forebay_oplog::{Binding, Change, Entries, Found, Operation};
 
 use super::recover::{Filesystems, Name};
+use crate::durability::request_journal::CutShort;
 use crate::error::Error;
 use crate::sys::KernelHandle;
-use crate::under_way::CutShort;
 
 /// What a killed server has carried out and has no record of; see the table above. `leads_to` says where names lead:
 /// an error where that cannot be found out.

@@ -9,12 +9,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::slots;
-use crate::alias::{MOVING, private_dir};
+use super::rename_intents;
 use crate::attr::Attr;
 use crate::error::Error;
-use crate::fs::Filesystem;
-use crate::given;
+use crate::export::filesystem::Filesystem;
+use crate::export::handle_map::{MOVING, private_dir};
+use crate::export::inherited;
 use crate::sys::{self, KernelHandle, proc_path};
 
 /// Why the directory could not be brought to where the log says it is.
@@ -181,7 +181,7 @@ impl Tree for Files<'_> {
             let project = given.flags.map_or(0, |flags| flags.project);
             let set = sys::reopen(&dir, OFlags::RDONLY)
                 .map_err(Error::from)
-                .and_then(|dir| given::pass_on_project(dir.as_fd(), project));
+                .and_then(|dir| inherited::pass_on_project(dir.as_fd(), project));
             during(|| format!("setting the project of {MOVING} to {project}"), set)?;
         }
         let node = |kind, device| rustix::fs::mknodat(&dir, name, kind, Mode::empty(), device);
@@ -222,13 +222,13 @@ impl Tree for Files<'_> {
         };
         let mut path = [0; 32];
         let path = proc_path(&mut path, &fd);
-        during(what, given::give(path, opened.as_ref().map(AsFd::as_fd), given))
+        during(what, inherited::give(path, opened.as_ref().map(AsFd::as_fd), given))
     }
 
     fn set_acl(&mut self, object: KernelHandle, acl: Option<&[u8]>) -> Result<()> {
         let fd = self.open(object)?;
         let mut path = [0; 32];
-        let set = given::set_acl(proc_path(&mut path, &fd), acl);
+        let set = inherited::set_acl(proc_path(&mut path, &fd), acl);
         during(|| format!("setting the access control list of object {object:?}"), set)
     }
 
@@ -281,7 +281,7 @@ impl Tree for Files<'_> {
     }
 
     fn intents(&mut self) -> Result<Vec<Intent>> {
-        let mut intents = during(|| "reading .forebay/slots".into(), slots::read(self.fs))?;
+        let mut intents = during(|| "reading .forebay/slots".into(), rename_intents::read(self.fs))?;
         intents.retain(|intent| intent.log == self.log);
         Ok(intents)
     }

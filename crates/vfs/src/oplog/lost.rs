@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use super::{Pending, Way, slots};
-use crate::cache::Cache;
+use super::{Pending, Way, rename_intents};
+use crate::backing::cache::Cache;
+use crate::durability::journal::{Done, Intent};
 use crate::error::Result;
-use crate::fs::Filesystem;
-use crate::journal::{Done, Intent};
+use crate::export::filesystem::Filesystem;
 use forebay_engine::Seq;
 
 impl Filesystem {
@@ -19,7 +19,7 @@ impl Filesystem {
             let oplog = &linked.cache.oplog;
             oplog.carry_out();
             let (identity, upto) = oplog.last();
-            slots::say_lost(self, identity, linked.number(), upto)
+            rename_intents::say_lost(self, identity, linked.number(), upto)
         })
     }
 }

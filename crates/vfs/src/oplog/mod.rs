@@ -16,7 +16,7 @@ pub(crate) mod making;
 mod queue;
 mod recover;
 mod removal;
-pub(crate) mod slots;
+pub(crate) mod rename_intents;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use forebay_lock::{Condvar, Mutex};
 use forebay_oplog::{Bindings, Identity, Intent, New, Numbers, Operation, Proof};
 
 use crate::attr::Attr;
-use crate::cache::{Cache, Linked};
+use crate::backing::cache::{Cache, Linked};
+use crate::durability::journal::Order;
+use crate::durability::request_journal::{Asked, Request};
 use crate::error::Result;
 use crate::export::Target;
-use crate::fs::{Filesystem, Scheme};
-use crate::journal::Order;
-use crate::under_way::{Asked, Request};
+use crate::export::filesystem::{Filesystem, Scheme};
 pub use checkpoint::Checkpointed;
 pub(crate) use checkpoint::{Checkpoints, Logging, Tell};
 use files::attributes;
@@ -43,7 +43,7 @@ use queue::Queue;
 pub use recover::Recovery;
 pub(crate) use recover::{recover, settle};
 pub(crate) use removal::Removal;
-use slots::Slots;
+use rename_intents::Slots;
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -205,7 +205,7 @@ impl Filesystem {
     /// whether recovery will not: the journal's commit may succeed though that of the checkpoint was late.
     pub(crate) fn way_with_size(
         &self,
-        object: &crate::object::Object,
+        object: &crate::caches::inode::Object,
         size: Option<u64>,
     ) -> (Option<Way>, Result<()>) {
         let way = self.way();
@@ -235,7 +235,7 @@ impl Filesystem {
         self.journal.barrier()
     }
 
-    /// What a server that was killed had made for the same request: see [`Begun`](crate::begun::Begun).
+    /// What a server that was killed had made for the same request: see [`Begun`](crate::durability::resumable_create::Begun).
     pub(crate) fn begun(&self, asked: &Asked, dir: &Target, name: &[u8]) -> Option<Identity> {
         let linked = self.linked()?;
         linked.cache.begun.take(asked, (linked.number(), &dir.object.kernel, name))
@@ -319,7 +319,7 @@ pub(crate) struct Announced {
 impl Announced {
     /// Says in the slot what is about to be done.
     pub(crate) fn say(&self) -> Result<()> {
-        self.slot.as_ref().map_or(Ok(()), |slot| slots::say(slot, &self.intent))
+        self.slot.as_ref().map_or(Ok(()), |slot| rename_intents::say(slot, &self.intent))
     }
 }
 

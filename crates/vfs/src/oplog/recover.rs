@@ -30,14 +30,14 @@ use forebay_oplog::{
 
 use super::cut_short::{answered, carried_out, leads_to};
 use super::files::Files;
-use super::slots;
+use super::rename_intents;
+use crate::backing::cache::{Cache, key};
 use crate::backing::{Logged, Store};
-use crate::cache::{Cache, key};
+use crate::caches::inode::Object;
+use crate::durability::request_journal::{CutShort, UnderWay};
 use crate::error::Error;
-use crate::fs::Filesystem;
-use crate::object::Object;
+use crate::export::filesystem::Filesystem;
 use crate::sys::{KernelHandle, proc_path};
-use crate::under_way::{CutShort, UnderWay};
 
 /// Numbers in one record.
 const VOID: usize = (NOTE_MAX - 9) / 8;
@@ -71,7 +71,7 @@ pub(crate) fn recover(
     let mut found = read(notes)?;
     let given_up = give_up(&mut found, store)?;
     for (number, fs) in filesystems {
-        if let Some(upto) = slots::lost_after(fs, log, *number).map_err(io::Error::other)? {
+        if let Some(upto) = rename_intents::lost_after(fs, log, *number).map_err(io::Error::other)? {
             found.reached(*number, upto);
         }
     }
@@ -235,7 +235,7 @@ pub(crate) fn settle(
         {
             note(cache, &Record::Checkpoint { filesystem: *number, upto: last }).map_err(failed)?;
             // What the slots say is old now.
-            slots::clear(fs).map_err(|error| io::Error::other(error.to_string()))?;
+            rename_intents::clear(fs).map_err(|error| io::Error::other(error.to_string()))?;
         }
         for (outer, _) in fs.aliases.all() {
             if fs.is_gone(&outer) {

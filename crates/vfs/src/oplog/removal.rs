@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_engine::Object as Cached;
 
-use crate::fs::Filesystem;
+use crate::export::filesystem::Filesystem;
 use crate::sys::KernelHandle;
 
 /// The removal of a name. It ends when this is dropped: well, if it was not carried out or [`Removal::durable`].

@@ -1,0 +1,298 @@
+//! Quotas of users and groups on the backing file system: what is accepted for a file counts for its owner before it is
+//! destaged. Near a limit writes go to the backing file, as the caller, and the kernel decides.
+//!
+//! Destaging is for nobody in particular, but the kernel charges the file's owner, so what was accepted beyond a quota could
+//! not be destaged. Quotas of projects are not seen here (the kernel tells of them to administrators only), but for what
+//! statvfs(2) of the export says.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forebay_disk::block_on;
+use forebay_engine::{Account, Object as Cached};
+use forebay_lock::RwLock;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use crate::admission::reserve::{Reserve, Room, Space, now, space};
+use crate::attr::Attr;
+use crate::backing::cache::{Linked, from_cache};
+use crate::caches::inode::Object;
+use crate::cred::Acting;
+use crate::error::{Error, Result};
+use crate::export::filesystem::Filesystem;
+use crate::export::{Target, Wait};
+use crate::sys::{self, Limits, QuotaKind};
+
+/// How often it is looked whether there are quotas, in milliseconds.
+const REFRESH: u64 = 10_000;
+/// More charges than this at once and those that no file and no write needs are forgotten.
+const MOST: usize = 16_384;
+
+/// A user or a group with what is dirty of its files.
+#[derive(Debug)]
+struct Owner {
+    kind: QuotaKind,
+    id: u32,
+    reserve: Reserve,
+    account: Arc<Account>,
+}
+
+/// Whom the files of one user and one group are charged to.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    owners: SmallVec<[Arc<Owner>; 2]>,
+    pub(crate) account: Arc<Account>,
+    all: Arc<Account>,
+}
+
+/// The quotas of a file system.
+#[derive(Debug, Default)]
+pub(crate) struct Quotas {
+    in_force: AtomicBool,
+    /// Whether the last answer of the kernel was an error that does not say that there are none.
+    unknown: AtomicBool,
+    /// When to look at that again, in milliseconds of the monotonic clock.
+    due: AtomicU64,
+    charges: RwLock<HashMap<(u32, u32), Arc<Charge>, foldhash::fast::RandomState>>,
+    /// What is charged to anybody.
+    all: Arc<Account>,
+}
+
+impl Quotas {
+    /// Whether quotas have to be reckoned with, by the kernel's answer. Only an error that says that there are none is taken for
+    /// none. After any other, limits may exist and cannot be read: no write of a user is then accepted ahead of the backing file.
+    fn judge(&self, answer: rustix::io::Result<bool>) -> bool {
+        match answer {
+            // NOSYS: Linux before 5.14, or a file system without quotas. SRCH: quotas are off.
+            Err(Errno::NOSYS | Errno::SRCH | Errno::NOTTY | Errno::OPNOTSUPP) => {
+                self.unknown.store(false, Ordering::Relaxed);
+                false
+            }
+            Err(errno) => {
+                if !self.unknown.swap(true, Ordering::Relaxed) {
+                    tracing::error!(
+                        "cannot ask for quotas (quotactl_fd: {errno}): they are taken to be in force, and writes of all users but \
+                         root go to the backing file. Allow quotactl_fd in the filter of the service manager or container, or \
+                         see the kernel's log"
+                    );
+                }
+                true
+            }
+            Ok(in_force) => {
+                self.unknown.store(false, Ordering::Relaxed);
+                in_force
+            }
+        }
+    }
+
+    /// Whom the files of `uid` and `gid` on the file system of `mount` are charged to; `None` without quotas.
+    pub(crate) fn charge(&self, mount: BorrowedFd<'_>, uid: u32, gid: u32) -> Option<Arc<Charge>> {
+        if now() >= self.due.load(Ordering::Relaxed) {
+            self.due.store(now() + REFRESH, Ordering::Relaxed);
+            self.in_force.store(self.judge(sys::has_quotas(mount)), Ordering::Relaxed);
+        }
+        if !self.in_force.load(Ordering::Relaxed) {
+            return None;
+        }
+        if let Some(charge) = self.charges.read().get(&(uid, gid)) {
+            return Some(charge.clone());
+        }
+        let mut charges = self.charges.write();
+        if charges.len() >= MOST {
+            let in_use = |charge: &Arc<Charge>| {
+                Arc::strong_count(charge) > 1 || Arc::strong_count(&charge.account) > 1
+            };
+            charges.retain(|_, charge| in_use(charge));
+        }
+        let owner = |kind: QuotaKind, id: u32| {
+            let same = |owner: &&Arc<Owner>| (owner.kind, owner.id) == (kind, id);
+            let known = charges.values().flat_map(|charge| &charge.owners).find(same);
+            known.cloned().unwrap_or_else(|| Arc::new(Owner::new(kind, id)))
+        };
+        // What belongs to root has no limit: with XFS, those of number 0 are everybody's defaults.
+        let owners = [(QuotaKind::User, uid), (QuotaKind::Group, gid)].into_iter().filter(|(_, id)| *id != 0);
+        let owners: SmallVec<[_; 2]> = owners.map(|(kind, id)| owner(kind, id)).collect();
+        let outer = owners.iter().map(|owner| owner.account.clone()).chain([self.all.clone()]).collect();
+        let account = Arc::new(Account::within(outer));
+        let charge = Arc::new(Charge { owners, account, all: self.all.clone() });
+        Some(charges.entry((uid, gid)).or_insert(charge).clone())
+    }
+}
+
+impl Charge {
+    /// Whether the kernel has to be asked before `len` bytes are taken: it may have to read from the disk.
+    pub(crate) fn is_due(&self, len: u64) -> bool {
+        self.owners.iter().any(|owner| owner.reserve.is_due(len))
+    }
+
+    /// Whether nothing is dirty that may be charged to one of its owners. `dirty`: bytes of the whole file system, of which
+    /// what recovery found is charged to nobody.
+    pub(crate) fn is_clean(&self, dirty: u64) -> bool {
+        self.owners.iter().all(|owner| owner.dirty(dirty, &self.all) == 0)
+    }
+
+    /// Takes room for `len` bytes of all quotas that count; `None` if one has not enough.
+    pub(crate) fn take<'a>(
+        &'a self,
+        mount: BorrowedFd<'_>,
+        len: u64,
+        dirty: impl Fn() -> u64,
+    ) -> Option<SmallVec<[Room<'a>; 2]>> {
+        let take = |owner: &'a Arc<Owner>| {
+            owner.reserve.take(len, || owner.dirty(dirty(), &self.all), || owner.look(mount))
+        };
+        self.owners.iter().map(take).collect()
+    }
+}
+
+impl Owner {
+    fn new(kind: QuotaKind, id: u32) -> Self {
+        Owner { kind, id, reserve: Reserve::default(), account: Arc::default() }
+    }
+
+    fn dirty(&self, beside: u64, all: &Account) -> u64 {
+        self.account.dirty_bytes() + beside.saturating_sub(all.dirty_bytes())
+    }
+
+    /// Asks the kernel, which answers each user about their own quota. Where this kind of quotas is off, or the server may not act
+    /// as the owner, there is no limit. `None` after any other error.
+    fn look(&self, mount: BorrowedFd<'_>) -> Option<Space> {
+        let (limits, acted) = {
+            let acting = match self.kind {
+                QuotaKind::User => Acting::with_ids(Some(self.id), None),
+                QuotaKind::Group => Acting::with_ids(None, Some(self.id)),
+            };
+            (sys::quota(mount, self.kind, self.id), acting.is_ok())
+        };
+        let limits = limits.or_else(|errno| match errno {
+            // XFS knows nothing of who has no file yet. Its defaults will count then.
+            Errno::NOENT => sys::quota(mount, self.kind, 0).map(|root| Limits { used: 0, ..root }),
+            Errno::SRCH => Ok(Limits::default()),
+            // As the owner the server would have been told: then a filter of system calls says so.
+            Errno::PERM if !acted => Ok(Limits::default()),
+            errno => Err(errno),
+        });
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        Some(limits.ok()?.space(now))
+    }
+}
+
+impl Limits {
+    /// What may be used and how much of it is left, at `now` seconds since 1970.
+    fn space(&self, now: u64) -> Space {
+        let over = self.soft > 0 && self.used > self.soft && self.grace_ends > 0 && now >= self.grace_ends;
+        let limit = [(self.hard, true), (self.soft, over)].into_iter();
+        let limit = limit.filter(|(limit, counts)| *limit > 0 && *counts).map(|(limit, _)| limit).min();
+        match limit {
+            None => Space { all: u64::MAX, free: u64::MAX },
+            Some(limit) => Space { all: limit, free: limit.saturating_sub(self.used) },
+        }
+    }
+}
+
+/// On the file system, and in each quota that counts.
+pub(crate) type Rooms<'a> = SmallVec<[Room<'a>; 3]>;
+
+impl Linked {
+    /// Takes room for `len` bytes of a file that is charged to `charge`; `None` if there is not enough. `WouldBlock`: the
+    /// kernel has to be asked for a quota, and the caller may not wait.
+    pub(crate) fn room<'a>(
+        &'a self,
+        target: &Target,
+        cached: &Cached,
+        charge: Option<&'a Charge>,
+        len: u64,
+        wait: Wait,
+    ) -> Result<Option<Rooms<'a>>> {
+        if !wait.allowed() && charge.is_some_and(|charge| charge.is_due(len)) {
+            return Err(Error::WouldBlock);
+        }
+        let (mount, dirty) = (target.export.fs.mount(), || self.cache.engine.dirty_bytes_beside(cached));
+        let Some(room) = self.reserve.take(len, dirty, || space(mount)) else { return Ok(None) };
+        let quotas = charge.map_or(Some(SmallVec::new()), |charge| charge.take(mount, len, dirty));
+        Ok(quotas.map(|quotas| quotas.into_iter().chain([room]).collect()))
+    }
+
+    /// A file's owner or group is about to change, which nobody else can do meanwhile: the kernel judges by what it knows of the
+    /// file's size, so it is told everything.
+    pub(crate) fn settle_charge(&self, fs: &Filesystem, object: &Object, attr: &Attr) {
+        let dirty = object.link.get().filter(|cached| cached.dirty_blocks() > 0);
+        if let Some(cached) = dirty.filter(|_| self.quotas.charge(fs.mount(), attr.uid, attr.gid).is_some()) {
+            // In vain while the backing store fails: then destaging finds out.
+            let _ = block_on(self.cache.engine.destage_object(cached));
+        }
+    }
+
+    /// The same as [`Linked::room`] for a write to the backing file, which the kernel may have room for in any case: what was
+    /// acknowledged before has the first claim to what is left, so it is destaged first.
+    pub(crate) fn claim<'a>(
+        &'a self,
+        target: &Target,
+        cached: &Cached,
+        charge: Option<&'a Charge>,
+        len: u64,
+    ) -> Result<Rooms<'a>> {
+        let engine = &self.cache.engine;
+        let (mount, dirty) = (target.export.fs.mount(), || engine.dirty_bytes_beside(cached));
+        let mut rooms = Rooms::new();
+        if dirty() > 0 {
+            match self.reserve.take(len, dirty, || space(mount)) {
+                Some(room) => rooms.push(room),
+                None => block_on(engine.destage_beside(cached, || false)).map_err(from_cache)?,
+            }
+        }
+        let is_clean = |charge: &Charge| charge.is_clean(dirty());
+        if let Some(charge) = charge.filter(|charge| !is_clean(charge)) {
+            match charge.take(mount, len, dirty) {
+                Some(taken) => rooms.extend(taken),
+                None => {
+                    block_on(engine.destage_beside(cached, || is_clean(charge))).map_err(from_cache)?;
+                }
+            }
+        }
+        Ok(rooms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free(hard: u64, soft: u64, used: u64, grace_ends: u64) -> u64 {
+        Limits { hard, soft, used, grace_ends }.space(1000).free
+    }
+
+    #[test]
+    fn only_an_error_that_says_so_is_taken_for_no_quotas() {
+        let quotas = Quotas::default();
+        for errno in [Errno::NOSYS, Errno::SRCH, Errno::NOTTY, Errno::OPNOTSUPP] {
+            assert!(!quotas.judge(Err(errno)), "{errno}");
+        }
+        for errno in [Errno::PERM, Errno::ACCESS, Errno::IO, Errno::NOMEM] {
+            assert!(quotas.judge(Err(errno)), "{errno}");
+        }
+        assert!(!quotas.judge(Ok(false)) && quotas.judge(Ok(true)));
+    }
+
+    #[test]
+    fn the_soft_limit_counts_when_the_grace_is_over() {
+        let none = u64::MAX;
+        for (limits, left) in [
+            ((0, 0, 70, 0), none),
+            ((100, 0, 70, 0), 30),
+            ((100, 0, 170, 0), 0),
+            ((100, 50, 40, 0), 60),
+            ((100, 50, 70, 1001), 30),
+            ((100, 50, 70, 1000), 0),
+            ((0, 50, 70, 1001), none),
+            ((0, 50, 70, 999), 0),
+        ] {
+            let (hard, soft, used, grace_ends) = limits;
+            assert_eq!(free(hard, soft, used, grace_ends), left, "{limits:?}");
+        }
+    }
+}

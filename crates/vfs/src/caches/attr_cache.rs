@@ -1,0 +1,268 @@
+//! Attributes of objects that nobody has open, and who may do what with them, so that asking for them takes no descriptor
+//! and no system call into the backing store.
+//!
+//! Invariants:
+//! - What is here is what clients see now: whatever changes an object, through this server ([`crate::coherence::versions`]) or behind its
+//!   back ([`crate::coherence::watch`]), takes it out before the change can be seen, and nothing is put in that was taken before.
+//! - Each part holds a fixed number of objects; one more takes the place of another.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::AtomicU64;
+
+use self::record::Record;
+use crate::attr::Attr;
+use crate::caches::access_cache::Classes;
+use crate::sys::KernelHandle;
+use forebay_lock::Mutex;
+use hashbrown::HashTable;
+
+mod record;
+
+/// What an object takes, in bytes: the record, its place in a queue, the index and among those given up, and a ghost.
+pub(crate) const COST: usize = size_of::<Record>() + 2 * size_of::<u32>() + 10 + 2 + size_of::<u32>();
+
+/// More uses than this count no more.
+const USES: u8 = 3;
+/// Where there is no room, objects asked for once leave first if they are more than one in so many.
+const NEW_SHARE: usize = 10;
+/// So many objects are looked at before one has to go in any case.
+const STEPS: usize = 64;
+const PARTS: usize = 64;
+
+/// Some of the objects: S3-FIFO (Yang et al., SOSP 2023), so that a walk over all files displaces nothing that is asked for
+/// again and again.
+#[derive(Default)]
+struct Part {
+    index: HashTable<u32>,
+    records: Vec<Record>,
+    /// Places of objects that nobody has asked for since they came, in the order of their coming.
+    new: VecDeque<u32>,
+    proven: VecDeque<u32>,
+    /// Places in the queues of what was forgotten since.
+    forgotten: usize,
+    /// Places in no queue.
+    free: Vec<u32>,
+    /// Hashes of objects that have left the queue of new ones, each in the place it leads to.
+    ghosts: Vec<u32>,
+}
+
+/// What is known of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its attributes.
+    pub attr: Attr,
+    /// What the kernel said of it as it is.
+    pub(crate) verdicts: Classes,
+}
+
+/// The known objects of all file systems.
+pub struct KnownFiles {
+    parts: Box<[Mutex<Part>]>,
+    /// Objects that a part has room for.
+    room: usize,
+    hasher: foldhash::fast::RandomState,
+    /// GETATTR, LOOKUP and ACCESS of what is not open: answered from here, and not.
+    pub hits: AtomicU64,
+    /// See [`KnownFiles::hits`].
+    pub misses: AtomicU64,
+}
+
+impl std::fmt::Debug for KnownFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KnownFiles({})", self.len())
+    }
+}
+
+impl KnownFiles {
+    /// Room for as many as fit into `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        KnownFiles {
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            room: (limit / COST / PARTS).min(u32::MAX as usize),
+            hasher: Default::default(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether anything fits.
+    pub(crate) fn has_room(&self) -> bool {
+        self.room > 0
+    }
+
+    fn hash(&self, filesystem: u16, kernel: &KernelHandle) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u16(filesystem);
+        hasher.write(kernel.as_slice());
+        hasher.finish()
+    }
+
+    /// What is known of an object. The caller has looked first whether anything happened behind the server's back.
+    pub(crate) fn get(&self, filesystem: u16, kernel: &KernelHandle) -> Option<Known> {
+        let hash = self.hash(filesystem, kernel);
+        let mut part = self.part(hash).lock();
+        let Part { index, records, .. } = &mut *part;
+        let found = index.find(hash, |at| records[*at as usize].is(filesystem, kernel)).copied();
+        let record = found.and_then(|at| records.get_mut(at as usize));
+        let record = record?;
+        record.uses = USES.min(record.uses + 1);
+        Some(record.known())
+    }
+
+    /// Puts an object in, unless `holds` says no: asked under the lock that [`KnownFiles::forget`] takes.
+    pub(crate) fn learn(
+        &self,
+        filesystem: u16,
+        kernel: &KernelHandle,
+        known: Known,
+        holds: impl FnOnce() -> bool,
+    ) {
+        let hash = self.hash(filesystem, kernel);
+        let mut part = self.part(hash).lock();
+        if !holds() || self.room == 0 {
+            return;
+        }
+        match Record::pack(filesystem, kernel, known) {
+            Some(record) => {
+                part.put(hash, record, self.room, |record| self.hash(record.filesystem, &record.kernel()))
+            }
+            None => part.forget(hash, filesystem, kernel),
+        }
+    }
+
+    /// An object is about to change, or has changed.
+    pub(crate) fn forget(&self, filesystem: u16, kernel: &KernelHandle) {
+        let hash = self.hash(filesystem, kernel);
+        self.part(hash).lock().forget(hash, filesystem, kernel);
+    }
+
+    /// Anything may have changed.
+    pub(crate) fn clear(&self) {
+        for part in &self.parts {
+            *part.lock() = Part::default();
+        }
+    }
+
+    fn part(&self, hash: u64) -> &Mutex<Part> {
+        // The index uses the other bits.
+        &self.parts[(hash >> 32) as usize % PARTS]
+    }
+
+    /// Objects known.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.lock().index.len()).sum()
+    }
+
+    /// Whether none is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What they take, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.lock().bytes()).sum()
+    }
+}
+
+impl Part {
+    fn put(&mut self, hash: u64, mut record: Record, room: usize, hash_of: impl Fn(&Record) -> u64) {
+        let (filesystem, kernel) = (record.filesystem, record.kernel());
+        if let Some(at) = self.index.find(hash, |at| self.records[*at as usize].is(filesystem, &kernel)) {
+            let place = &mut self.records[*at as usize];
+            record.take_over(place);
+            *place = record;
+            return;
+        }
+        let Some(at) = self.place(room, &hash_of) else { return };
+        match self.records.get_mut(at as usize) {
+            Some(place) => *place = record,
+            None => self.records.push(record),
+        }
+        let known = self.ghosts.get(hash as usize % room).is_some_and(|ghost| *ghost == ghost_of(hash));
+        if known { &mut self.proven } else { &mut self.new }.push_back(at);
+        let records = &self.records;
+        self.index.insert_unique(hash, at, |at| hash_of(&records[*at as usize]));
+    }
+
+    /// A place for another one: free, new at the end, or that of one that has to go.
+    fn place(&mut self, room: usize, hash_of: impl Fn(&Record) -> u64) -> Option<u32> {
+        if let Some(at) = self.free.pop() {
+            return Some(at);
+        }
+        if self.records.len() >= room {
+            return self.evict(room, hash_of);
+        }
+        if self.records.len() == self.records.capacity() {
+            // In steps, not by doubling: the memory is bounded.
+            self.records.reserve_exact((self.records.len() / 8).max(16));
+        }
+        Some(self.records.len() as u32)
+    }
+
+    /// Takes one out and returns its place.
+    fn evict(&mut self, room: usize, hash_of: impl Fn(&Record) -> u64) -> Option<u32> {
+        for step in 0.. {
+            let from_new = self.new.len() > room / NEW_SHARE || self.proven.is_empty();
+            let at = if from_new { self.new.pop_front() } else { self.proven.pop_front() }?;
+            let record = &mut self.records[at as usize];
+            if record.len == 0 {
+                self.forgotten -= 1;
+                return Some(at);
+            }
+            if record.uses > 0 && step < STEPS {
+                record.uses = if from_new { 0 } else { record.uses - 1 };
+                self.proven.push_back(at);
+                continue;
+            }
+            let hash = hash_of(record);
+            if let Ok(entry) = self.index.find_entry(hash, |other| *other == at) {
+                entry.remove();
+            }
+            if from_new {
+                self.ghosts.resize(room, 0);
+                self.ghosts[hash as usize % room] = ghost_of(hash);
+            }
+            return Some(at);
+        }
+        None
+    }
+
+    /// The place stays in its queue until its turn comes, or until a quarter of all places are such.
+    fn forget(&mut self, hash: u64, filesystem: u16, kernel: &KernelHandle) {
+        let records = &mut self.records;
+        let found = self.index.find_entry(hash, |at| records[*at as usize].is(filesystem, kernel));
+        if let Ok(entry) = found {
+            let (at, _) = entry.remove();
+            self.records[at as usize].len = 0;
+            self.forgotten += 1;
+        }
+        if self.forgotten > self.records.len() / 4 {
+            let Part { new, proven, records, free, .. } = self;
+            for queue in [new, proven] {
+                queue.retain(|at| {
+                    let used = records[*at as usize].len > 0;
+                    free.extend((!used).then_some(*at));
+                    used
+                });
+            }
+            self.forgotten = 0;
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let queues = self.new.capacity() + self.proven.capacity();
+        let places = queues + self.ghosts.capacity() + self.free.capacity();
+        self.records.capacity() * size_of::<Record>()
+            + places * size_of::<u32>()
+            + self.index.allocation_size()
+    }
+}
+
+/// What a ghost is told by; never 0.
+fn ghost_of(hash: u64) -> u32 {
+    (hash >> 32) as u32 | 1
+}
+
+#[cfg(test)]
+mod tests;

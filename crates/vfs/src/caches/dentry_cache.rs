@@ -1,0 +1,236 @@
+//! Names of a directory that were looked up, also in vain, believed while the directory has not changed.
+//!
+//! A change of the directory by this server moves its change time, and hides that somebody on the host has renamed or removed
+//! another name in the same moment. So after it a name is believed only if what it leads to has not changed since, of which
+//! the kernel tells ([`crate::coherence::watch`]); a file that loses or changes its name counts as changed. Without that it is looked up again.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::attr::Time;
+use crate::caches::inode_cache::Budget;
+use crate::coherence::versions::Version;
+use crate::sys::KernelHandle;
+
+/// The state of a directory under which names were learnt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// The directory's ctime: shows changes made behind the server's back.
+    pub(crate) ctime: Time,
+    /// The directory's own change count: shows changes made through the server.
+    pub(crate) changes: u64,
+}
+
+/// What a name leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Child {
+    pub(crate) kernel: KernelHandle,
+    /// That of the child, from before anything that others did to it after the name was seen; `None`: nobody would tell.
+    pub(crate) version: Option<Version>,
+}
+
+/// What is known of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It leads there.
+    Here(KernelHandle),
+    /// It leads there if the child still has this version. The caller that finds it so may say so: [`Names::prove`].
+    HereIf(KernelHandle, Version),
+    /// It leads nowhere.
+    Nowhere,
+}
+
+#[derive(Debug)]
+struct Known {
+    child: Child,
+    /// [`Stamp::changes`] under which it was seen, or proven.
+    changes: u64,
+}
+
+/// What a directory's names led to.
+#[derive(Debug)]
+pub(crate) struct Names {
+    stamp: Option<Stamp>,
+    known: HashMap<Box<[u8]>, Known, foldhash::fast::RandomState>,
+    /// Names that lead nowhere.
+    absent: HashSet<Box<[u8]>, foldhash::fast::RandomState>,
+    budget: Budget,
+}
+
+impl Names {
+    pub(crate) fn new(budget: Budget) -> Self {
+        Names { stamp: None, known: HashMap::default(), absent: HashSet::default(), budget }
+    }
+
+    /// What `name` leads to, or that it leads nowhere, if that is known under `stamp`.
+    pub(crate) fn get(&self, stamp: Stamp, name: &[u8]) -> Option<Found> {
+        if self.stamp != Some(stamp) {
+            return None;
+        }
+        match self.known.get(name) {
+            Some(Known { child, changes }) if *changes == stamp.changes => Some(Found::Here(child.kernel)),
+            Some(Known { child, .. }) => child.version.map(|version| Found::HereIf(child.kernel, version)),
+            None => self.absent.contains(name).then_some(Found::Nowhere),
+        }
+    }
+
+    /// What `name` leads to still had its version after `stamp` was seen.
+    pub(crate) fn prove(&mut self, stamp: Stamp, name: &[u8], version: Version) {
+        if self.stamp == Some(stamp)
+            && let Some(known) = self.known.get_mut(name)
+            && known.child.version == Some(version)
+        {
+            known.changes = stamp.changes;
+        }
+    }
+
+    /// Remembers a name, or that there is none; what was learnt under another stamp is forgotten.
+    pub(crate) fn learn(&mut self, stamp: Stamp, name: &[u8], child: Option<Child>) {
+        if self.stamp != Some(stamp) {
+            self.forget();
+            self.stamp = Some(stamp);
+        }
+        self.set(name, child, stamp.changes);
+    }
+
+    /// Carries the names over a change made by the server itself. `changed` lists the names that now lead elsewhere.
+    /// Others may have changed names between the two stamps: what led nowhere is forgotten, and the rest has to be proven.
+    pub(crate) fn carry(&mut self, from: Stamp, to: Stamp, changed: &[(&[u8], Option<Child>)]) {
+        if self.stamp != Some(from) {
+            self.forget();
+        }
+        self.forget_absent();
+        self.stamp = Some(to);
+        for (name, child) in changed {
+            self.drop_name(name);
+            if child.is_some_and(|child| child.version.is_some()) {
+                self.set(name, *child, from.changes);
+            }
+        }
+    }
+
+    /// `changes` are those under which it was seen.
+    fn set(&mut self, name: &[u8], child: Option<Child>, changes: u64) {
+        if let (Some(known), Some(child)) = (self.known.get_mut(name), child) {
+            *known = Known { child, changes };
+            return;
+        }
+        self.drop_name(name);
+        if !self.budget.take_name() {
+            return;
+        }
+        if let Some(child) = child {
+            self.known.insert(name.into(), Known { child, changes });
+        } else {
+            self.absent.insert(name.into());
+        }
+    }
+
+    fn drop_name(&mut self, name: &[u8]) {
+        if self.known.remove(name).is_some() || self.absent.remove(name) {
+            self.budget.give_names(1);
+        }
+    }
+
+    fn forget_absent(&mut self) {
+        self.budget.give_names(self.absent.len());
+        self.absent = HashSet::default();
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.forget_absent();
+        self.budget.give_names(self.known.len());
+        self.known.clear();
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coherence::versions::Versions;
+
+    fn kernel(n: u8) -> KernelHandle {
+        KernelHandle { kind: 1, len: 1, bytes: [n; crate::sys::KERNEL_HANDLE_MAX] }
+    }
+
+    fn version(n: u8) -> Version {
+        Versions::new(Budget::new(1, 0).known().clone(), 0).of(&kernel(n)).unwrap()
+    }
+
+    /// Whose changes are told.
+    fn child(n: u8) -> Child {
+        Child { kernel: kernel(n), version: Some(version(n)) }
+    }
+
+    fn here(n: u8) -> Option<Found> {
+        Some(Found::Here(kernel(n)))
+    }
+
+    fn stamp(sec: i64, changes: u64) -> Stamp {
+        Stamp { ctime: Time { sec, nsec: 0 }, changes }
+    }
+
+    #[test]
+    fn a_name_is_believed_only_under_its_stamp() {
+        let mut names = Names::new(Budget::new(10, 1 << 20));
+        names.learn(stamp(1, 0), b"a", Some(child(1)));
+        assert_eq!(names.get(stamp(1, 0), b"a"), here(1));
+        assert_eq!(names.get(stamp(2, 0), b"a"), None);
+        assert_eq!(names.get(stamp(1, 1), b"a"), None);
+        names.learn(stamp(2, 0), b"b", Some(child(2)));
+        assert_eq!(names.get(stamp(2, 0), b"a"), None, "learnt under an older stamp");
+    }
+
+    #[test]
+    fn own_changes_carry_the_other_names_over() {
+        let mut names = Names::new(Budget::new(10, 1 << 20));
+        names.learn(stamp(1, 0), b"a", Some(child(1)));
+        names.learn(stamp(1, 0), b"b", Some(child(2)));
+        names.learn(stamp(1, 0), b"nowhere", None);
+        assert_eq!(names.get(stamp(1, 0), b"nowhere"), Some(Found::Nowhere));
+        names.carry(stamp(1, 0), stamp(2, 1), &[(b"a", None), (b"c", Some(child(3)))]);
+        let at = stamp(2, 1);
+        assert_eq!(names.get(at, b"nowhere"), None, "others may have made it");
+        let found = [names.get(at, b"a"), names.get(at, b"b"), names.get(at, b"c")];
+        let [Some(Found::HereIf(b, of_b)), Some(Found::HereIf(c, _))] = [found[1], found[2]] else {
+            panic!("{found:?}: others may have renamed them")
+        };
+        assert_eq!((found[0], b, c), (None, kernel(2), kernel(3)));
+        names.prove(at, b"b", of_b);
+        assert_eq!(names.get(at, b"b"), here(2));
+        names.prove(stamp(1, 0), b"c", version(3));
+        assert_ne!(names.get(at, b"c"), here(3), "that was another state of the directory");
+        // Nobody would tell of what others do to these.
+        let untold = Child { version: None, ..child(5) };
+        names.learn(at, b"e", Some(untold));
+        assert_eq!(names.get(at, b"e"), here(5));
+        names.carry(at, stamp(3, 2), &[(b"f", Some(untold))]);
+        assert_eq!([&b"e"[..], b"f"].map(|name| names.get(stamp(3, 2), name)), [None, None]);
+        names.carry(stamp(9, 9), stamp(9, 10), &[(b"d", Some(child(4)))]);
+        assert_eq!(names.get(stamp(9, 10), b"b"), None, "a gap forgets everything");
+    }
+
+    #[test]
+    fn all_directories_together_remember_no_more_than_the_budget() {
+        let budget = Budget::new(1, 10_000);
+        let mut names = Names::new(budget.clone());
+        let most = budget.names_limit();
+        for n in 0..most + 10 {
+            names.learn(stamp(1, 0), &n.to_le_bytes(), (n % 2 == 0).then_some(child(1)));
+        }
+        assert!(names.get(stamp(1, 0), &(most - 1).to_le_bytes()).is_some());
+        assert!(names.get(stamp(1, 0), &most.to_le_bytes()).is_none());
+        names.learn(stamp(1, 0), &0usize.to_le_bytes(), None);
+        names.learn(stamp(1, 0), &1usize.to_le_bytes(), Some(child(1)));
+        assert_eq!(budget.names(), most);
+        names.carry(stamp(1, 0), stamp(2, 0), &[]);
+        assert_eq!(budget.names(), most.div_ceil(2));
+        drop(names);
+        assert_eq!(budget.names(), 0, "dropped names give their room back");
+    }
+}

@@ -1,0 +1,394 @@
+//! One file, directory or other object of a backing file system that clients hold handles to.
+//!
+//! Invariants:
+//! - `path` keeps the inode in memory, so attributes never need a disk. It is an O_PATH descriptor, or of a file that was
+//!   made here the one that made it, or of a directory that was made here one to read it.
+//! - Namespace changes of a directory and SETATTR hold `changing` exclusively, WRITE holds it shared:
+//!   guards are atomic, writers run side by side.
+//! - A permission verdict or a name is believed only while the object's ctime is the one it was learnt under.
+
+use std::cell::OnceCell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use forebay_lock::{Mutex, RwLock};
+use rustix::fs::{FileType, OFlags};
+
+use crate::attr::{Attr, Wcc};
+use crate::backing::cache::Link;
+use crate::caches::access_cache::{Classes, Verdict, Verdicts, settled};
+use crate::caches::dentry_cache::{Child, Names, Stamp};
+use crate::caches::dir_cache::Kept;
+use crate::caches::inode_cache::{Budget, CountedFd};
+use crate::coherence::versions::{Changing, Versions};
+use crate::cred::Cred;
+use crate::durability::uncommitted::Uncommitted;
+use crate::durability::writeback::Stream;
+use crate::error::{Error, Result};
+use crate::sys::{self, KernelHandle};
+
+/// A known object of a backing file system.
+#[derive(Debug)]
+pub struct Object {
+    pub(crate) kernel: KernelHandle,
+    pub(crate) kind: FileType,
+    /// The file id: the inode number, unless the object has an alias.
+    fileid: u64,
+    path: CountedFd,
+    /// What else `path` is good for.
+    made: GoodFor,
+    reader: OnceLock<CountedFd>,
+    /// Open while somebody writes or something written is not stable: nobody can execute a file that is open for writing.
+    writer: Mutex<Option<Arc<CountedFd>>>,
+    pub(crate) changing: RwLock<()>,
+    changes: Changes,
+    versions: Versions,
+    verdicts: Mutex<Verdicts>,
+    /// Names below a directory; boxed because most objects are files.
+    pub(crate) names: Option<Box<Mutex<Names>>>,
+    /// The listing of a directory.
+    pub(crate) kept: Mutex<Kept>,
+    /// A directory opened for listing, with its current position.
+    pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
+    pub(crate) uncommitted: Uncommitted,
+    pub(crate) link: Link,
+    pub(crate) stream: Stream,
+    /// The last creation that may have made it and has no record yet, in [`crate::oplog::making`]; 0: it has one.
+    pub(crate) made_by: AtomicU64,
+    /// Set on use, cleared by the eviction hand.
+    pub(crate) used: AtomicBool,
+}
+
+/// What a descriptor of an object is good for, besides standing for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GoodFor {
+    /// Nothing: it is O_PATH.
+    Elsewhere,
+    /// Reading: it made the file, or was the first of a new directory.
+    ToRead,
+    /// Reading and writing. Of a server without privileges, which could not open every file that it has made once more.
+    ToWrite,
+}
+
+/// A descriptor to change a file with, while it is in use.
+pub(crate) enum Writer<'a> {
+    Path(BorrowedFd<'a>),
+    Opened(Arc<CountedFd>),
+}
+
+impl AsFd for Writer<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Writer::Path(fd) => *fd,
+            Writer::Opened(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// Counts changes begun and ended, to tell whether two overlapped.
+#[derive(Debug, Default)]
+struct Changes {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Object {
+    pub(crate) fn new(
+        path: OwnedFd,
+        kernel: KernelHandle,
+        attr: &Attr,
+        budget: &Budget,
+        versions: &Versions,
+    ) -> Self {
+        let kind = attr.kind;
+        Object {
+            kernel,
+            kind,
+            fileid: attr.ino,
+            path: budget.count(path),
+            made: GoodFor::Elsewhere,
+            reader: OnceLock::new(),
+            writer: Mutex::new(None),
+            changing: RwLock::new(()),
+            changes: Changes::default(),
+            versions: versions.clone(),
+            verdicts: Mutex::default(),
+            names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
+            kept: Mutex::new(Kept::new(budget.clone())),
+            listing: Mutex::new(None),
+            uncommitted: Uncommitted::new(budget.clone()),
+            link: Link::default(),
+            stream: Stream::default(),
+            made_by: AtomicU64::new(0),
+            used: AtomicBool::new(true),
+        }
+    }
+
+    /// An object by a descriptor that is good for more.
+    pub(crate) fn opened(
+        (file, made): (OwnedFd, GoodFor),
+        kernel: KernelHandle,
+        attr: &Attr,
+        budget: &Budget,
+        versions: &Versions,
+    ) -> Self {
+        Object { made, ..Self::new(file, kernel, attr, budget, versions) }
+    }
+
+    /// What kind of object it is; never changes.
+    pub fn kind(&self) -> FileType {
+        self.kind
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind == FileType::Directory
+    }
+
+    /// The descriptor that stands for the object itself.
+    pub(crate) fn path(&self) -> BorrowedFd<'_> {
+        self.path.as_fd()
+    }
+
+    /// The attributes now. Does not wait for a disk. Fails with `Stale` once the last link is gone.
+    pub fn attr(&self) -> Result<Attr> {
+        let overlay = self.link.overlay();
+        let attr = self.raw_attr()?;
+        Ok(overlay.map_or(attr, |overlay| overlay.over(attr)))
+    }
+
+    /// The attributes of the backing file.
+    pub(crate) fn raw_attr(&self) -> Result<Attr> {
+        let attr = Attr::from(&rustix::fs::fstat(&self.path)?);
+        if attr.nlink == 0 { Err(Error::Stale) } else { Ok(Attr { ino: self.fileid, ..attr }) }
+    }
+
+    /// The descriptor of a file or directory that was made here, with which more can be done than with O_PATH.
+    pub(crate) fn made_with(&self) -> Option<BorrowedFd<'_>> {
+        (self.made != GoodFor::Elsewhere).then(|| self.path())
+    }
+
+    /// Opens the object again with `flags`, as the server itself.
+    pub(crate) fn reopen(&self, flags: OFlags) -> Result<OwnedFd> {
+        Ok(sys::reopen(&self.path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)?)
+    }
+
+    fn require_file(&self) -> Result<()> {
+        match self.kind {
+            FileType::RegularFile => Ok(()),
+            FileType::Directory => Err(Error::Os(rustix::io::Errno::ISDIR)),
+            _ => Err(Error::INVALID),
+        }
+    }
+
+    /// A descriptor to read the contents with; opened once. Any open one is returned without waiting.
+    pub(crate) fn reader(&self, budget: &Budget, may_open: bool) -> Result<BorrowedFd<'_>> {
+        self.require_file()?;
+        if let Some(fd) = self.made_with().or_else(|| Some(self.reader.get()?.as_fd())) {
+            return Ok(fd);
+        }
+        let fd = self.open_data(OFlags::RDONLY, may_open)?;
+        Ok(self.reader.get_or_init(|| budget.count(fd)).as_fd())
+    }
+
+    /// A descriptor to change the contents with; opened once, until [`Object::rest`].
+    pub(crate) fn writer(&self, budget: &Budget, may_open: bool) -> Result<Writer<'_>> {
+        if self.made == GoodFor::ToWrite {
+            return Ok(Writer::Path(self.path()));
+        }
+        if let Some(fd) = &*self.writer.lock() {
+            return Ok(Writer::Opened(fd.clone()));
+        }
+        let fd = self.open_data(OFlags::RDWR, may_open)?;
+        // Another thread may have been faster.
+        let opened = self.writer.lock().get_or_insert_with(|| Arc::new(budget.count(fd))).clone();
+        Ok(Writer::Opened(opened))
+    }
+
+    /// The same, to be kept open; `None`: it cannot be opened, or is open anyway.
+    pub(crate) fn opened_writer(&self, budget: &Budget) -> Option<Arc<CountedFd>> {
+        match self.writer(budget, true) {
+            Ok(Writer::Opened(fd)) => Some(fd),
+            Ok(Writer::Path(_)) | Err(_) => None,
+        }
+    }
+
+    fn open_data(&self, flags: OFlags, may_open: bool) -> Result<OwnedFd> {
+        self.require_file()?;
+        if may_open { self.reopen(flags) } else { Err(Error::WouldBlock) }
+    }
+
+    /// A change of the contents has ended, or become stable: the descriptor for changes is closed if nobody else uses it and
+    /// nothing is left to become stable, of which it would tell the errors. What only the cache has is written with another one.
+    pub(crate) fn rest(&self) {
+        if self.uncommitted.writes() != 0 {
+            return;
+        }
+        let unused = self.writer.lock().take_if(|fd| Arc::strong_count(fd) == 1);
+        // Closed without the lock.
+        drop(unused);
+    }
+
+    /// Whether `cred` may do all of `want`, by an earlier verdict or, if `may_ask`, by asking the kernel.
+    pub(crate) fn permits(
+        &self,
+        cred: &Cred,
+        attr: &Attr,
+        want: u8,
+        may_ask: bool,
+        ask: impl FnOnce(u8) -> Result<Verdict>,
+    ) -> Result<u8> {
+        {
+            let mut verdicts = self.verdicts.lock();
+            if verdicts.ctime == attr.backing_ctime {
+                if let Some(granted) = verdicts.find(cred, attr, want) {
+                    return Ok(granted);
+                }
+            } else {
+                *verdicts = Verdicts::under(attr.backing_ctime);
+            }
+        }
+        if !may_ask {
+            return Err(Error::WouldBlock);
+        }
+        let verdict = ask(want)?;
+        if settled(attr.backing_ctime) {
+            let mut verdicts = self.verdicts.lock();
+            if verdicts.ctime == attr.backing_ctime {
+                verdicts.learn(cred, attr, want, verdict);
+            }
+        }
+        Ok(verdict.granted)
+    }
+
+    /// What the kernel said to classes of callers, and says still if these attributes were just read.
+    pub(crate) fn verdicts(&self, attr: &Attr) -> Classes {
+        let verdicts = self.verdicts.lock();
+        if verdicts.ctime == attr.backing_ctime { verdicts.classes } else { Classes::default() }
+    }
+
+    /// Remembers what a name of this directory leads to.
+    pub(crate) fn learn_name(&self, stamp: Stamp, name: &[u8], child: Option<Child>) {
+        if let Some(names) = &self.names {
+            names.lock().learn(stamp, name, child);
+        }
+    }
+
+    /// Forgets names, listing and permission verdicts.
+    pub(crate) fn forget_known(&self) {
+        *self.verdicts.lock() = Verdicts::default();
+        self.kept.lock().clear();
+        if let Some(names) = &self.names {
+            names.lock().forget();
+        }
+    }
+
+    /// Begins a change whose before-and-after attributes are to be reported.
+    pub(crate) fn begin_change(&self) -> Change<'_> {
+        let version = self.versions.change(&self.kernel);
+        let begun = self.changes.begun.fetch_add(1, Ordering::AcqRel);
+        let alone = self.changes.ended.load(Ordering::Acquire) == begun;
+        let (before, after) = (self.attr(), OnceCell::new());
+        Change { object: self, begun: begun + 1, alone, before, after, _version: version }
+    }
+
+    /// A number that grows with every change made through this server; `None` while one is under way.
+    pub(crate) fn quiet(&self) -> Option<u64> {
+        let ended = self.changes.ended.load(Ordering::Acquire);
+        (self.changes.begun.load(Ordering::Acquire) == ended).then_some(ended)
+    }
+}
+
+/// A change under way; [`Change::end`] gives the attributes around it.
+pub(crate) struct Change<'a> {
+    object: &'a Object,
+    begun: u64,
+    alone: bool,
+    pub(crate) before: Result<Attr>,
+    after: OnceCell<Option<Attr>>,
+    _version: Changing<'a>,
+}
+
+impl Change<'_> {
+    /// The attributes after the change, which has been carried out: asked for once.
+    pub(crate) fn after(&self) -> Option<Attr> {
+        *self.after.get_or_init(|| self.object.attr().ok())
+    }
+
+    /// The attributes after the change; those before it only if nothing overlapped.
+    pub(crate) fn end(self) -> Wcc {
+        let after = self.after();
+        let alone = self.alone && self.object.changes.begun.load(Ordering::Acquire) == self.begun;
+        Wcc { before: self.before.ok().filter(|_| alone), after }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.object.changes.ended.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caches::access_cache::want;
+
+    fn object(dir: &tempfile::TempDir) -> Object {
+        let fd = rustix::fs::open(dir.path(), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        let kernel = sys::name_to_handle(&fd, c"").unwrap();
+        let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
+        let budget = Budget::new(10, 1 << 20);
+        Object::new(fd, kernel, &attr, &budget, &Versions::new(budget.known().clone(), 0))
+    }
+
+    #[test]
+    fn overlapping_changes_report_no_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        let first = object.begin_change();
+        assert_eq!(object.quiet(), None);
+        let second = object.begin_change();
+        assert!(second.end().before.is_none());
+        assert!(first.end().before.is_none());
+        assert_eq!(object.quiet(), Some(2));
+        let alone = object.begin_change().end();
+        assert!(alone.before.is_some() && alone.after.is_some());
+    }
+
+    #[test]
+    fn a_verdict_dies_with_the_ctime_it_was_learnt_under() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        let cred = crate::cred::Creds::default().intern(&crate::cred::Identity {
+            uid: 1,
+            gid: 1,
+            groups: Default::default(),
+        });
+        let mut attr = object.attr().unwrap();
+        attr.backing_ctime.sec -= 3600;
+        let ask = |granted| move |_| Ok(Verdict { granted, by_class: false });
+        assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(want::READ)), Ok(want::READ));
+        assert_eq!(object.permits(&cred, &attr, want::READ, false, ask(0)), Ok(want::READ));
+        assert_eq!(object.permits(&cred, &attr, want::WRITE, false, ask(0)), Err(Error::WouldBlock));
+        attr.backing_ctime.nsec ^= 1;
+        assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(0)), Ok(0));
+    }
+
+    #[test]
+    fn a_verdict_under_a_young_ctime_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let object = object(&dir);
+        let cred = crate::cred::Creds::default().intern(&crate::cred::Identity {
+            uid: 1,
+            gid: 1,
+            groups: Default::default(),
+        });
+        std::fs::write(dir.path().join("new"), b"").unwrap();
+        let attr = object.attr().unwrap();
+        let ask = |granted| move |_| Ok(Verdict { granted, by_class: true });
+        assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(want::READ)), Ok(want::READ));
+        assert_eq!(object.permits(&cred, &attr, want::READ, false, ask(0)), Err(Error::WouldBlock));
+        assert_eq!(object.verdicts(&attr), Classes::default());
+    }
+}

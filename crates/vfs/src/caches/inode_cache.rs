@@ -1,0 +1,308 @@
+//! The objects known now, found by kernel handle, and the descriptors they may hold.
+//!
+//! Eviction is CLOCK per shard: a use sets a mark, the hand clears marks and takes the first object
+//! without one that nobody is using and that has no uncommitted data (closing its descriptor would
+//! lose a write error the kernel has yet to report).
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use forebay_lock::Mutex;
+
+use crate::caches::attr_cache::KnownFiles;
+use crate::caches::dir_cache::Listings;
+use crate::caches::inode::Object;
+use crate::sys::KernelHandle;
+
+/// How many descriptors objects may hold and names directories may remember, how many there are, and what listings are
+/// kept.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<BudgetInner>);
+
+#[derive(Debug)]
+struct BudgetInner {
+    open: AtomicUsize,
+    limit: usize,
+    names: AtomicUsize,
+    names_limit: usize,
+    listings: Listings,
+    known: Arc<KnownFiles>,
+    uncommitted: AtomicUsize,
+}
+
+/// What a remembered name takes, in bytes, if it has twelve of its own.
+pub const NAME_COST: usize = 162;
+
+impl Budget {
+    /// A budget of `limit` descriptors, and of `memory` bytes for names and attributes.
+    pub fn new(limit: usize, memory: usize) -> Self {
+        let none = || AtomicUsize::new(0);
+        let listings = Listings::new(memory / 4);
+        let known = Arc::new(KnownFiles::new(memory / 8 * 3));
+        let names_limit = memory / 8 * 3 / NAME_COST;
+        let (open, names, uncommitted) = (none(), none(), none());
+        Budget(Arc::new(BudgetInner { open, limit, names, names_limit, listings, known, uncommitted }))
+    }
+
+    /// The listings kept in memory.
+    pub fn listings(&self) -> &Listings {
+        &self.0.listings
+    }
+
+    pub(crate) fn count(&self, fd: OwnedFd) -> CountedFd {
+        self.0.open.fetch_add(1, Ordering::Relaxed);
+        CountedFd { fd, budget: self.clone() }
+    }
+
+    /// Descriptors open now.
+    pub fn open(&self) -> usize {
+        self.0.open.load(Ordering::Relaxed)
+    }
+
+    /// What is known of objects that nobody has open.
+    pub fn known(&self) -> &Arc<KnownFiles> {
+        &self.0.known
+    }
+
+    /// Names that directories remember.
+    pub fn names(&self) -> usize {
+        self.0.names.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn names_limit(&self) -> usize {
+        self.0.names_limit
+    }
+
+    /// Takes room for one name; false if there is none.
+    pub(crate) fn take_name(&self) -> bool {
+        let taken = self.0.names.fetch_add(1, Ordering::Relaxed) < self.names_limit();
+        if !taken {
+            self.give_names(1);
+        }
+        taken
+    }
+
+    pub(crate) fn give_names(&self, count: usize) {
+        self.0.names.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Takes room for one more file with uncommitted data, which keeps its descriptors; false if there is none.
+    pub(crate) fn take_uncommitted(&self) -> bool {
+        let taken = self.0.uncommitted.fetch_add(1, Ordering::Relaxed) < self.0.limit / 4;
+        if !taken {
+            self.give_uncommitted();
+        }
+        taken
+    }
+
+    pub(crate) fn give_uncommitted(&self) {
+        self.0.uncommitted.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn exceeded(&self) -> bool {
+        self.open() > self.0.limit
+    }
+}
+
+/// A descriptor that gives its place in the budget back when closed.
+#[derive(Debug)]
+pub(crate) struct CountedFd {
+    fd: OwnedFd,
+    budget: Budget,
+}
+
+impl AsFd for CountedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for CountedFd {
+    fn drop(&mut self) {
+        self.budget.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+pub(crate) const SHARDS: usize = 64;
+/// How many objects one insertion may look at, so that it stays short.
+const HAND_STEPS: usize = 32;
+
+/// The key of an object within its file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Key(KernelHandle);
+
+impl std::hash::Hash for Key {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write(self.0.as_slice());
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    by_key: HashMap<Key, usize, foldhash::fast::FixedState>,
+    slots: Vec<Arc<Object>>,
+    hand: usize,
+}
+
+/// All known objects of one file system.
+pub(crate) struct Table {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: foldhash::fast::RandomState,
+    budget: Budget,
+}
+
+impl Table {
+    pub(crate) fn new(budget: Budget) -> Self {
+        Table {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: foldhash::fast::RandomState::default(),
+            budget,
+        }
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    }
+
+    /// The object with this handle, if it is known.
+    pub(crate) fn get(&self, kernel: &KernelHandle) -> Option<Arc<Object>> {
+        let key = Key(*kernel);
+        let shard = self.shard(&key).lock();
+        let object = shard.slots[*shard.by_key.get(&key)?].clone();
+        object.used.store(true, Ordering::Relaxed);
+        Some(object)
+    }
+
+    /// Adds an object, or returns the one that is already known under its handle. Those that make room for it are shown to
+    /// `leaving`.
+    pub(crate) fn insert(&self, object: Object, leaving: impl Fn(&Object)) -> Arc<Object> {
+        let key = Key(object.kernel);
+        let mut evicted = smallvec::SmallVec::<[Arc<Object>; 4]>::new();
+        let mut shard = self.shard(&key).lock();
+        if let Some(&slot) = shard.by_key.get(&key) {
+            return shard.slots[slot].clone();
+        }
+        while self.budget.exceeded() && evicted.len() < 4 {
+            match shard.evict() {
+                Some(object) => evicted.push(object),
+                None => break,
+            }
+        }
+        let object = Arc::new(object);
+        let slot = shard.slots.len();
+        shard.slots.push(object.clone());
+        shard.by_key.insert(key, slot);
+        drop(shard);
+        evicted.iter().for_each(|object| leaving(object));
+        // Descriptors are closed here, outside the lock: the last close of a file can be slow.
+        drop(evicted);
+        object
+    }
+
+    /// Forgets an object whose last link is gone, so that its space is freed.
+    pub(crate) fn forget(&self, object: &Object) {
+        let key = Key(object.kernel);
+        let mut shard = self.shard(&key).lock();
+        let removed = shard.by_key.get(&key).copied().map(|slot| shard.remove(slot));
+        drop(shard);
+        drop(removed);
+    }
+
+    /// Every known object.
+    pub(crate) fn all(&self) -> Vec<Arc<Object>> {
+        (0..SHARDS).flat_map(|shard| self.in_shard(shard)).collect()
+    }
+
+    /// The known objects of one of the [`SHARDS`] parts.
+    pub(crate) fn in_shard(&self, shard: usize) -> Vec<Arc<Object>> {
+        self.shards[shard].lock().slots.clone()
+    }
+}
+
+impl Shard {
+    fn remove(&mut self, slot: usize) -> Arc<Object> {
+        let object = self.slots.swap_remove(slot);
+        self.by_key.remove(&Key(object.kernel));
+        if let Some(moved) = self.slots.get(slot) {
+            self.by_key.insert(Key(moved.kernel), slot);
+        }
+        object
+    }
+
+    fn evict(&mut self) -> Option<Arc<Object>> {
+        for _ in 0..HAND_STEPS.min(self.slots.len() * 2) {
+            self.hand = if self.hand + 1 < self.slots.len() { self.hand + 1 } else { 0 };
+            let object = &self.slots[self.hand];
+            let spared = object.used.swap(false, Ordering::Relaxed);
+            if !spared && Arc::strong_count(object) == 1 && object.uncommitted.writes() == 0 {
+                return Some(self.remove(self.hand));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+    use crate::coherence::versions::Versions;
+    use crate::sys::KERNEL_HANDLE_MAX;
+    use rustix::fs::{Mode, OFlags};
+
+    static VERSIONS: LazyLock<Versions> =
+        LazyLock::new(|| Versions::new(Budget::new(1, 0).known().clone(), 0));
+
+    fn object(n: u32, budget: &Budget) -> Object {
+        let fd = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap();
+        let mut kernel = KernelHandle { kind: 1, len: 4, bytes: [0; KERNEL_HANDLE_MAX] };
+        kernel.bytes[..4].copy_from_slice(&n.to_le_bytes());
+        let attr = crate::attr::Attr::from(&rustix::fs::fstat(&fd).unwrap());
+        Object::new(fd, kernel, &attr, budget, &VERSIONS)
+    }
+
+    #[test]
+    fn one_object_per_handle() {
+        let budget = Budget::new(100, 1 << 20);
+        let table = Table::new(budget.clone());
+        let first = table.insert(object(1, &budget), |_| ());
+        assert!(Arc::ptr_eq(&first, &table.insert(object(1, &budget), |_| ())));
+        assert!(Arc::ptr_eq(&first, &table.get(&first.kernel).unwrap()));
+        table.forget(&first);
+        assert!(table.get(&first.kernel).is_none());
+    }
+
+    #[test]
+    fn descriptors_stay_near_the_budget_and_unstable_objects_stay() {
+        let budget = Budget::new(200, 1 << 20);
+        let table = Table::new(budget.clone());
+        let unstable = table.insert(object(0, &budget), |_| ());
+        unstable.uncommitted.wrote();
+        let kernel = unstable.kernel;
+        drop(unstable);
+        for n in 1..10_000 {
+            table.insert(object(n, &budget), |_| ());
+        }
+        assert!(budget.open() <= 200 + 2 * SHARDS, "{} descriptors open", budget.open());
+        assert!(table.get(&kernel).is_some());
+    }
+
+    #[test]
+    fn every_remaining_key_finds_its_own_object() {
+        let budget = Budget::new(10_000, 1 << 20);
+        let table = Table::new(budget.clone());
+        let objects: Vec<_> = (0..2000).map(|n| table.insert(object(n, &budget), |_| ())).collect();
+        for object in objects.iter().step_by(3) {
+            table.forget(object);
+        }
+        for (n, object) in objects.iter().enumerate() {
+            let found = table.get(&object.kernel);
+            assert_eq!(found.is_some(), n % 3 != 0);
+            assert!(found.is_none_or(|found| Arc::ptr_eq(&found, object)));
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! What the server keeps in memory of the backing file systems: inodes, attributes, names, listings, permissions.
+
+pub(crate) mod access_cache;
+pub(crate) mod attr_cache;
+pub(crate) mod dentry_cache;
+pub(crate) mod dir_cache;
+pub(crate) mod inode;
+pub(crate) mod inode_cache;

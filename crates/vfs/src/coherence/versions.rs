@@ -1,0 +1,128 @@
+//! Whether an object changed through this server since something about it was remembered, also for objects that are
+//! not in the table: counters of changes begun and ended, shared by the objects whose handles hash alike.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::caches::attr_cache::{Known, KnownFiles};
+use crate::sys::KernelHandle;
+
+/// Objects that share counters: a change of one makes what is remembered of the others look changed too.
+const SLOTS: usize = 16_384;
+const _: () = assert!(SLOTS <= 1 << u16::BITS);
+
+#[derive(Debug, Default)]
+struct Slot {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// A state of the objects that share counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    place: u16,
+    ended: u64,
+}
+
+/// The counters of one file system, and what is known of its objects while they stand still.
+#[derive(Clone, Debug)]
+pub(crate) struct Versions {
+    slots: Arc<[Slot]>,
+    hasher: foldhash::fast::RandomState,
+    known: Arc<KnownFiles>,
+    /// Number of the file system among those served.
+    filesystem: u16,
+}
+
+impl Versions {
+    /// Changes take objects out of what is `known` of file system number `filesystem`.
+    pub(crate) fn new(known: Arc<KnownFiles>, filesystem: u16) -> Self {
+        let slots = (0..SLOTS).map(|_| Slot::default()).collect();
+        Versions { slots, hasher: Default::default(), known, filesystem }
+    }
+
+    fn place(&self, kernel: &KernelHandle) -> u16 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(kernel.as_slice());
+        (hasher.finish() % SLOTS as u64) as u16
+    }
+
+    /// The version now, which is another after every change; `None` while one is under way.
+    pub(crate) fn of(&self, kernel: &KernelHandle) -> Option<Version> {
+        let place = self.place(kernel);
+        let slot = &self.slots[usize::from(place)];
+        let ended = slot.ended.load(Ordering::Acquire);
+        (slot.begun.load(Ordering::Acquire) == ended).then_some(Version { place, ended })
+    }
+
+    /// Whether nothing has changed, nor is about to, since the version was this one.
+    pub(crate) fn holds(&self, version: Version) -> bool {
+        self.slots[usize::from(version.place)].begun.load(Ordering::Acquire) == version.ended
+    }
+
+    /// A change begins; it ends when the result is dropped.
+    pub(crate) fn change(&self, kernel: &KernelHandle) -> Changing<'_> {
+        let slot = &self.slots[usize::from(self.place(kernel))];
+        slot.begun.fetch_add(1, Ordering::AcqRel);
+        // After that: who learns it asks for the version under the lock that this takes.
+        self.known.forget(self.filesystem, kernel);
+        Changing(slot)
+    }
+
+    /// Anything may have changed.
+    pub(crate) fn change_all(&self) {
+        for slot in self.slots.iter() {
+            slot.begun.fetch_add(1, Ordering::AcqRel);
+        }
+        self.known.clear();
+        for slot in self.slots.iter() {
+            slot.ended.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// What is known of an object that nobody has open.
+    pub(crate) fn known(&self, kernel: &KernelHandle) -> Option<Known> {
+        self.known.get(self.filesystem, kernel)
+    }
+
+    /// What is known of an object is not needed any more.
+    pub(crate) fn forget(&self, kernel: &KernelHandle) {
+        self.known.forget(self.filesystem, kernel);
+    }
+
+    /// Remembers what was seen under `version`.
+    pub(crate) fn learn(&self, kernel: &KernelHandle, known: Known, version: Version) {
+        self.known.learn(self.filesystem, kernel, known, || self.holds(version));
+    }
+}
+
+/// A change under way.
+pub(crate) struct Changing<'a>(&'a Slot);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_shows_while_it_lasts_and_ever_after() {
+        let versions = Versions::new(Arc::new(KnownFiles::new(1 << 20)), 0);
+        let kernel = KernelHandle { kind: 1, len: 1, bytes: [7; crate::sys::KERNEL_HANDLE_MAX] };
+        let before = versions.of(&kernel);
+        assert!(before.is_some());
+        let first = versions.change(&kernel);
+        let second = versions.change(&kernel);
+        assert_eq!(versions.of(&kernel), None);
+        drop(first);
+        assert_eq!(versions.of(&kernel), None, "the other is still under way");
+        drop(second);
+        assert!(versions.of(&kernel).is_some_and(|after| Some(after) != before));
+        assert!(!versions.holds(before.unwrap()) && versions.holds(versions.of(&kernel).unwrap()));
+    }
+}

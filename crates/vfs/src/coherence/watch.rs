@@ -1,0 +1,262 @@
+//! What happens in a served file system behind the server's back, as the kernel tells it (fanotify(7)): with that, what is
+//! known of a file is believed until it changes.
+//!
+//! The kernel queues a notification before the call that made the change returns. So whoever reads the queue first and then
+//! answers from memory never takes a change for undone that somebody has seen done. The exception are pages that a program
+//! has mapped: what it writes there is told when it closes the file.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use forebay_lock::Mutex;
+use rustix::io::Errno;
+
+use crate::export::filesystem::Filesystem;
+use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
+
+/// Changes of files: of contents, attributes and links, of names. What is in a directory shows in its change time; that it has
+/// another name itself does not.
+const EVENTS: u64 = libc::FAN_ONDIR
+    | libc::FAN_MODIFY
+    | libc::FAN_ATTRIB
+    | libc::FAN_CLOSE_WRITE
+    | libc::FAN_MOVE_SELF
+    | libc::FAN_DELETE_SELF;
+
+/// What the server does by name: others may have put another file there that it did not know of.
+const BY_NAME: u64 = libc::FAN_ATTRIB | libc::FAN_MOVE_SELF | libc::FAN_DELETE_SELF;
+
+/// Of contents. A file that is closed may have been written to through pages that a program had mapped.
+const CONTENTS: u64 = libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE;
+
+/// Bytes of notifications read at once.
+const BUFFER: usize = 16 << 10;
+/// So many buffers are read by one who wants to answer.
+const BUFFERS: usize = 8;
+/// So many times that, by one who does not.
+const IN_A_ROW: usize = 64;
+/// How often the queue is emptied where nobody asks.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Bytes before an event's records: `struct fanotify_event_metadata`.
+const HEAD: usize = 24;
+/// Bytes of a record before its file handle: header and file system id.
+const RECORD: usize = 12;
+
+/// The queue of a file system's notifications.
+#[derive(Debug)]
+pub struct Watch {
+    queue: OwnedFd,
+    reading: Mutex<()>,
+    /// Notifications of what others did, counted before what they are about is.
+    noticed: AtomicU64,
+    server: i32,
+}
+
+/// What a notification says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notice {
+    /// The server itself did it, to a file that it had open.
+    Own,
+    /// `contents`: others did it, perhaps to its contents.
+    Changed { kernel: KernelHandle, contents: bool },
+    /// Notifications were lost, or cannot be told apart.
+    Anything,
+}
+
+impl Watch {
+    /// Watches the file system that `path` is on. `None` where the kernel, the file system or the want of CAP_SYS_ADMIN does not
+    /// allow it, and after any other error, which is logged.
+    pub fn open(path: &Path) -> Option<Self> {
+        match Self::try_open(path) {
+            Ok(watch) => Some(watch),
+            Err(errno) => {
+                if !is_absent(errno) {
+                    tracing::warn!(
+                        "the kernel does not tell of changes in {} (fanotify: {errno}): fewer answers come from memory; see fanotify(7) \
+                         for its limits",
+                        path.display()
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    fn try_open(path: &Path) -> Result<Self, Errno> {
+        let last = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+        let path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+        let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
+        // SAFETY: plain integers.
+        let queue = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) };
+        if queue < 0 {
+            return Err(last());
+        }
+        // SAFETY: the call just returned this descriptor and nobody else owns it.
+        let queue = unsafe { OwnedFd::from_raw_fd(queue) };
+        let mark = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
+        // SAFETY: a live descriptor, plain integers and a C string.
+        let marked =
+            unsafe { libc::fanotify_mark(queue.as_raw_fd(), mark, EVENTS, libc::AT_FDCWD, path.as_ptr()) };
+        if marked != 0 {
+            return Err(last());
+        }
+        let server = i32::try_from(std::process::id()).map_err(|_| Errno::INVAL)?;
+        Ok(Watch { queue, reading: Mutex::default(), noticed: AtomicU64::new(0), server })
+    }
+
+    /// How many notifications of what others did were read.
+    pub(crate) fn notices(&self) -> u64 {
+        self.noticed.load(Ordering::Acquire)
+    }
+
+    /// Takes notice of everything that happened before the call; false: there was too much of it.
+    pub(crate) fn catch_up(&self, fs: &Filesystem) -> bool {
+        // Whoever waits for the lock may not answer before the other has taken notice of what it has read.
+        let _one = self.reading.lock();
+        let mut buffer = [0; BUFFER];
+        for _ in 0..BUFFERS {
+            match rustix::io::read(&self.queue, &mut buffer) {
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                Ok(0) | Err(_) => {
+                    self.noticed.fetch_add(1, Ordering::AcqRel);
+                    fs.anything_changed();
+                    return false;
+                }
+                Ok(len) => each_notice(&buffer[..len], self.server, |notice| match notice {
+                    Notice::Own => {}
+                    Notice::Changed { kernel, contents } => {
+                        self.noticed.fetch_add(1, Ordering::AcqRel);
+                        fs.changed_behind(&kernel, contents);
+                    }
+                    Notice::Anything => {
+                        self.noticed.fetch_add(1, Ordering::AcqRel);
+                        fs.anything_changed();
+                    }
+                }),
+            }
+        }
+        false
+    }
+}
+
+/// Whether an error means that there are no such notifications. PERM: no CAP_SYS_ADMIN (a filter that forbids the call is told of
+/// elsewhere). NOSYS and INVAL: the kernel does not know them. OPNOTSUPP, XDEV and NODEV: the file system has no ids.
+fn is_absent(errno: Errno) -> bool {
+    let known =
+        [Errno::PERM, Errno::NOSYS, Errno::INVAL, Errno::OPNOTSUPP, Errno::XDEV, Errno::NODEV, Errno::NOENT];
+    known.contains(&errno)
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+/// Calls `tell` for each notification in what was read.
+fn each_notice(mut bytes: &[u8], server: i32, mut tell: impl FnMut(Notice)) {
+    while !bytes.is_empty() {
+        let len = field(bytes, 0).map_or(0, u32::from_ne_bytes) as usize;
+        if len < HEAD || len > bytes.len() {
+            return tell(Notice::Anything);
+        }
+        tell(notice(&bytes[..len], server).unwrap_or(Notice::Anything));
+        bytes = &bytes[len..];
+    }
+}
+
+/// `None`: it cannot be told what changed.
+fn notice(event: &[u8], server: i32) -> Option<Notice> {
+    let mask = u64::from_ne_bytes(field(event, 8)?);
+    if mask & libc::FAN_Q_OVERFLOW != 0 {
+        return None;
+    }
+    let own = i32::from_ne_bytes(field(event, 20)?) == server;
+    if own && mask & BY_NAME == 0 {
+        return Some(Notice::Own);
+    }
+    let record = event.get(usize::from(u16::from_ne_bytes(field(event, 6)?))..)?;
+    if *record.first()? != libc::FAN_EVENT_INFO_TYPE_FID {
+        return None;
+    }
+    let len = u32::from_ne_bytes(field(record, RECORD)?) as usize;
+    let kind = i32::from_ne_bytes(field(record, RECORD + 4)?);
+    let handle = record.get(RECORD + 8..)?.get(..len)?;
+    let mut bytes = [0; KERNEL_HANDLE_MAX];
+    bytes.get_mut(..len)?.copy_from_slice(handle);
+    let kernel = KernelHandle { kind, len: len as u8, bytes };
+    Some(Notice::Changed { kernel, contents: !own && mask & CONTENTS != 0 })
+}
+
+/// Starts the thread that empties the queue as long as the file system is in use: the kernel holds only so much, and
+/// forgets the rest.
+pub(crate) fn start(fs: &Arc<Filesystem>) -> std::io::Result<()> {
+    if fs.watch.is_none() {
+        return Ok(());
+    }
+    let fs = Arc::downgrade(fs);
+    std::thread::Builder::new().name("forebay-watch".into()).spawn(move || keep_up(&fs)).map(drop)
+}
+
+fn keep_up(fs: &Weak<Filesystem>) {
+    loop {
+        std::thread::sleep(PAUSE);
+        let Some(fs) = fs.upgrade() else { return };
+        if let Some(watch) = &fs.watch {
+            let _ = (0..IN_A_ROW).any(|_| watch.catch_up(&fs));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: i32 = 4242;
+
+    fn event(mask: u64, pid: i32, handle: &[u8]) -> Vec<u8> {
+        let padded = handle.len().next_multiple_of(4);
+        let mut bytes = vec![0; HEAD + RECORD + 8 + padded];
+        let len = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&len.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(HEAD as u16).to_ne_bytes());
+        bytes[8..16].copy_from_slice(&mask.to_ne_bytes());
+        bytes[20..24].copy_from_slice(&pid.to_ne_bytes());
+        bytes[HEAD] = libc::FAN_EVENT_INFO_TYPE_FID;
+        bytes[HEAD + 12..HEAD + 16].copy_from_slice(&(handle.len() as u32).to_ne_bytes());
+        bytes[HEAD + 16..HEAD + 20].copy_from_slice(&1i32.to_ne_bytes());
+        bytes[HEAD + 20..HEAD + 20 + handle.len()].copy_from_slice(handle);
+        bytes
+    }
+
+    fn told(bytes: &[u8]) -> Vec<Notice> {
+        let mut told = Vec::new();
+        each_notice(bytes, SERVER, |notice| told.push(notice));
+        told
+    }
+
+    #[test]
+    fn what_others_did_is_told_and_what_cannot_be_told_may_be_anything() {
+        let mut bytes = [0; KERNEL_HANDLE_MAX];
+        bytes[..8].copy_from_slice(b"inodegen");
+        let kernel = KernelHandle { kind: 1, len: 8, bytes };
+        let [changed, renamed] = [true, false].map(|contents| Notice::Changed { kernel, contents });
+        let two = [event(libc::FAN_MODIFY, 7, b"inodegen"), event(libc::FAN_MODIFY, SERVER, b"inodegen")];
+        assert_eq!(told(&two.concat()), [changed, Notice::Own]);
+        let removed = event(libc::FAN_ATTRIB | libc::FAN_CLOSE_WRITE, SERVER, b"inodegen");
+        assert_eq!(told(&removed), [renamed], "perhaps not the file that it meant");
+        assert_eq!(told(&event(libc::FAN_ATTRIB, 7, b"inodegen")), [renamed], "not its contents");
+        assert_eq!(told(&event(libc::FAN_CLOSE_WRITE, 7, b"inodegen")), [changed], "perhaps it was mapped");
+        assert_eq!(told(&event(libc::FAN_Q_OVERFLOW, 0, b"")), [Notice::Anything]);
+        assert_eq!(told(&event(libc::FAN_MODIFY, 0, b"inodegen")), [changed], "no process: not the server");
+        assert_eq!(told(&event(libc::FAN_MODIFY, 7, &[1; KERNEL_HANDLE_MAX + 4])), [Notice::Anything]);
+        let whole = &two[0];
+        for len in 1..whole.len() {
+            assert_eq!(told(&whole[..len]), [Notice::Anything], "{len} bytes of it");
+        }
+    }
+}

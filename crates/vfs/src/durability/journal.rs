@@ -1,0 +1,457 @@
+//! Group commit: many acknowledgements, one trip to stable storage.
+//!
+//! ext4 and XFS order all metadata changes in one journal: once a change made LATER is durable, so is
+//! every earlier one. So a batch ends with one tiny change to an unnamed file of the same file system and
+//! one fsync of it, whatever number of directories and files the batch touched. File data is written
+//! before that: started for all files first, then awaited, so that the disk sees the whole batch at once;
+//! the commit's cache flush covers it. Where that order cannot be assumed (btrfs, tmpfs, an external log,
+//! data=journal, barriers off), every object is synced by itself.
+//!
+//! Each object then belongs to one of several lanes that sync at the same time, with batches of their own.
+//!
+//! The first thread that finds nobody leading leads: a lone client pays no hop between threads. When
+//! more work has queued up meanwhile, a helper thread leads the next batch of the journal while this one answers.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use forebay_lock::{Condvar, Mutex};
+use forebay_metrics::Recorder;
+use rustix::fs::{FileType, Mode, OFlags};
+use smallvec::SmallVec;
+
+use crate::caches::inode::{Object, Writer};
+use crate::caches::inode_cache::Budget;
+use crate::durability::verifier::Verifier;
+use crate::error::{Error, Result};
+use crate::oplog::{Pending, Removal};
+use crate::sys;
+
+/// What must be on stable storage before an acknowledgement.
+#[derive(Default)]
+pub struct Intent {
+    /// Bytes of a file.
+    pub(crate) data: Option<Data>,
+    /// Objects whose names or attributes changed.
+    pub(crate) metadata: SmallVec<[Arc<Object>; 3]>,
+    /// What the cache's log has of it.
+    pub(crate) logged: Option<Logged>,
+    /// The change itself, if its answer is to outlive a crash.
+    pub(crate) pending: Option<Box<Pending>>,
+    /// The removal of a name, for the cache to forget the file once it is gone durably.
+    pub(crate) removal: Option<Removal>,
+}
+
+/// A part of an intent that the cache's log makes durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Logged {
+    /// A frame that a change waits for.
+    Change(forebay_engine::Seq),
+    /// A frame that COMMIT waits for: when it is lost, the verifier says so, and that is the answer.
+    Commit(forebay_engine::Seq),
+}
+
+impl Intent {
+    /// Whether the answer is to be given to [`Vfs::commit`](crate::Vfs::commit).
+    pub fn keeps_answer(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Whether nothing of it is the file system's business.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.data.is_none() && self.metadata.is_empty()
+    }
+}
+
+/// Bytes of a file that were written.
+#[derive(Clone)]
+pub(crate) struct Data {
+    pub(crate) object: Arc<Object>,
+    pub(crate) offset: u64,
+    /// 0 = to the end of the file.
+    pub(crate) len: u64,
+    /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before they were written.
+    pub(crate) errors: u64,
+}
+
+impl Data {
+    /// The file system is about to make them durable: the cache may have copies of them then.
+    pub(crate) fn begin_sync(&self) -> Option<forebay_engine::Syncing> {
+        self.object.link.get()?.begin_sync(self.offset, self.len)
+    }
+}
+
+/// Called once, from some thread, when the intent is durable or has failed.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Calls its argument, which runs the [`Done`]s of one batch, exactly once and before it returns: whoever answers in
+/// them may so gather what goes out together.
+pub type Deliver = fn(&mut dyn FnMut());
+
+/// What the file system promises about the order of its metadata changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// One journal: a later durable change implies all earlier ones.
+    Journal,
+    /// No such promise: each object is synced by itself.
+    PerObject,
+}
+
+/// Counters since start.
+#[derive(Default)]
+pub struct JournalStats {
+    /// Batches made durable.
+    pub batches: AtomicU64,
+    /// Acknowledgements they carried.
+    pub operations: AtomicU64,
+    /// Acknowledgements that turned into errors since something could not be made durable.
+    pub failures: AtomicU64,
+    /// Times that all changes of names so far were made durable for no acknowledgement.
+    pub barriers: AtomicU64,
+    /// How long batches took.
+    pub latency: Recorder,
+}
+
+/// Data ranges above this are written back by their own thread before they join a batch, so that a large
+/// COMMIT does not delay small ones. Bytes.
+const SMALL: u64 = 64 * 1024;
+
+struct Entry {
+    intent: Intent,
+    done: Done,
+}
+
+/// Why an intent is not durable.
+#[derive(Clone, Copy, Debug)]
+enum Failed {
+    /// A sync failed: what it covered may be lost, and the verifier has changed.
+    Sync(Error),
+    /// No sync was tried, so nothing is lost: the same request may succeed later.
+    Untried(Error),
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Sync(error) | Failed::Untried(error) => error,
+        }
+    }
+}
+
+type Synced = std::result::Result<(), Failed>;
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Entry>,
+    leading: bool,
+    helper_idle: bool,
+    helper_leads: bool,
+    closed: bool,
+}
+
+/// Lanes where each object is synced by itself: so many syncs may be under way at once. A device takes many, and
+/// flushes that come together become one.
+const LANES: usize = 64;
+
+/// The group commit of one file system.
+pub struct Journal {
+    order: Order,
+    mount: OwnedFd,
+    marker: Mutex<(OwnedFd, bool)>,
+    /// A commit failed.
+    failed: AtomicBool,
+    /// One if there is one order.
+    lanes: Box<[Mutex<Queue>]>,
+    handed: Condvar,
+    budget: Budget,
+    verifier: Arc<Verifier>,
+    deliver: Deliver,
+    /// Counters since start.
+    pub stats: JournalStats,
+}
+
+impl Journal {
+    /// Opens the group commit of the file system that `root` is a directory of. Without unnamed files
+    /// (O_TMPFILE) the order is not used even if it is promised.
+    pub(crate) fn open(
+        root: OwnedFd,
+        order: Order,
+        budget: Budget,
+        verifier: Arc<Verifier>,
+        deliver: Deliver,
+    ) -> Result<Arc<Self>> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let (marker, order) = match rustix::fs::openat(&root, c".", flags, Mode::RUSR) {
+            Ok(marker) => (marker, order),
+            Err(_) => (rustix::io::fcntl_dupfd_cloexec(&root, 3)?, Order::PerObject),
+        };
+        let lanes = if order == Order::Journal { 1 } else { LANES };
+        let journal = Arc::new(Journal {
+            order,
+            mount: root,
+            marker: Mutex::new((marker, false)),
+            failed: AtomicBool::new(false),
+            lanes: (0..lanes).map(|_| Mutex::default()).collect(),
+            handed: Condvar::new(),
+            budget,
+            verifier,
+            deliver,
+            stats: JournalStats::default(),
+        });
+        let helper = journal.clone();
+        std::thread::Builder::new()
+            .name("forebay-commit".into())
+            .spawn(move || helper.help())
+            .map_err(|_| Error::Busy)?;
+        Ok(journal)
+    }
+
+    /// What order this journal relies on.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Makes `intent` durable and then calls `done`; the calling thread may lead the batch.
+    pub fn submit(&self, intent: Intent, done: Done) {
+        if let Some(data) = &intent.data
+            && (data.len == 0 || data.len > SMALL)
+            && self.order == Order::Journal
+            && let Err(failed) = self.written_back(data)
+        {
+            return self.finish(done, Err(failed));
+        }
+        let lane = self.lane(&intent);
+        let mut queue = lane.lock();
+        queue.waiting.push(Entry { intent, done });
+        if !std::mem::replace(&mut queue.leading, true) {
+            drop(queue);
+            self.lead(lane);
+        }
+    }
+
+    /// Where an intent queues: changes of one file, or in one directory, together.
+    fn lane(&self, intent: &Intent) -> &Mutex<Queue> {
+        let object = intent.data.as_ref().map(|data| &data.object).or(intent.metadata.first());
+        let hash =
+            object.map_or(0, |object| foldhash::fast::FixedState::default().hash_one(Arc::as_ptr(object)));
+        &self.lanes[hash as usize % self.lanes.len()]
+    }
+
+    /// Makes `intent` durable before returning.
+    pub fn wait(&self, intent: Intent) -> Result<()> {
+        let (send, receive) = std::sync::mpsc::sync_channel(1);
+        self.submit(
+            intent,
+            Box::new(move |result| {
+                // The receiver below waits for exactly this.
+                let _ = send.send(result);
+            }),
+        );
+        receive.recv().unwrap_or(Err(Error::Os(rustix::io::Errno::IO)))
+    }
+
+    /// Makes everything done to these files durable; one result each. `errors` of each are
+    /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before the first change that counts.
+    pub(crate) fn sync_files(&self, files: &[(Arc<Object>, u64)]) -> Vec<Result<()>> {
+        let data = |(object, errors): &(Arc<Object>, u64)| Data {
+            object: object.clone(),
+            offset: 0,
+            len: 0,
+            errors: *errors,
+        };
+        if self.order == Order::PerObject {
+            let wait = |file| self.wait(Intent { data: Some(data(file)), ..Intent::default() });
+            return files.iter().map(wait).collect();
+        }
+        files.iter().for_each(|file| self.start_write_back(&data(file)));
+        let wait = |file: &(Arc<Object>, u64)| {
+            let uncommitted = &file.0.uncommitted;
+            let fd = file.0.writer(&self.budget, true)?;
+            uncommitted.synced(file.1, || {
+                let result = sys::sync_file_range(&fd, 0, 0, true).map_err(Error::from);
+                // Whoever calls this still has the data; clients with unstable data of the same file may not.
+                if uncommitted.writes() > 0 { self.or_lost(result) } else { result }
+            })
+        };
+        let mut results: Vec<_> = files.iter().map(wait).collect();
+        if let Err(error) = self.wait(Intent::default()) {
+            results.fill(Err(error));
+        }
+        results
+    }
+
+    /// Makes every change of names made so far durable.
+    pub(crate) fn barrier(&self) -> Result<()> {
+        self.stats.barriers.fetch_add(1, Ordering::Relaxed);
+        match self.order {
+            Order::Journal => self.wait(Intent::default()),
+            Order::PerObject => Ok(rustix::fs::syncfs(self.mount.as_fd())?),
+        }
+    }
+
+    /// Ends the helper thread; batches under way complete.
+    pub(crate) fn close(&self) {
+        self.lanes[0].lock().closed = true;
+        self.handed.notify_all();
+    }
+
+    fn help(&self) {
+        let lane = &self.lanes[0];
+        let mut queue = lane.lock();
+        while !queue.closed {
+            if std::mem::take(&mut queue.helper_leads) {
+                drop(queue);
+                self.lead(lane);
+                queue = lane.lock();
+            } else {
+                queue.helper_idle = true;
+                queue = self.handed.wait(queue);
+                queue.helper_idle = false;
+            }
+        }
+    }
+
+    fn lead(&self, lane: &Mutex<Queue>) {
+        loop {
+            let batch = std::mem::take(&mut lane.lock().waiting);
+            let begun = Instant::now();
+            let results = self.sync(&batch);
+            self.stats.latency.record(begun.elapsed());
+            let mut queue = lane.lock();
+            let more = !queue.waiting.is_empty();
+            let handed = more && queue.helper_idle && !queue.helper_leads;
+            queue.leading = more;
+            queue.helper_leads |= handed;
+            drop(queue);
+            if handed {
+                self.handed.notify_one();
+            }
+            self.stats.batches.fetch_add(1, Ordering::Relaxed);
+            let mut finished = batch.into_iter().zip(results);
+            (self.deliver)(&mut || {
+                finished.by_ref().for_each(|(Entry { intent, done }, result)| {
+                    self.finish(done, result);
+                    intent.data.iter().for_each(|data| data.object.rest());
+                    intent.metadata.iter().for_each(|object| object.rest());
+                });
+            });
+            if !more || handed {
+                return;
+            }
+        }
+    }
+
+    fn finish(&self, done: Done, result: Synced) {
+        self.stats.operations.fetch_add(1, Ordering::Relaxed);
+        if matches!(result, Err(Failed::Sync(_))) {
+            self.stats.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        done(result.map_err(Error::from));
+    }
+
+    /// The descriptor that reports what became of the contents. An error says nothing about them: no sync was tried.
+    fn opened<'a>(&self, object: &'a Object) -> std::result::Result<Writer<'a>, Failed> {
+        object.writer(&self.budget, true).map_err(Failed::Untried)
+    }
+
+    /// Begins to write the bytes back.
+    fn start_write_back(&self, data: &Data) {
+        if let Ok(fd) = self.opened(&data.object) {
+            // The error, if any, is reported by the pass that waits.
+            let _ = sys::sync_file_range(&fd, data.offset, data.len, false);
+        }
+    }
+
+    /// Waits until the bytes are on the device.
+    fn written_back(&self, data: &Data) -> Synced {
+        let fd = self.opened(&data.object)?;
+        let sync =
+            || self.or_lost(sys::sync_file_range(&fd, data.offset, data.len, true).map_err(Error::from));
+        data.object.uncommitted.synced(data.errors, sync).map_err(Failed::Sync)
+    }
+
+    /// A failed sync changes the verifier before anybody can be answered who relies on it.
+    fn or_lost(&self, result: Result<()>) -> Result<()> {
+        result.inspect_err(|_| self.verifier.lost())
+    }
+
+    fn sync(&self, batch: &[Entry]) -> Vec<Synced> {
+        match self.order {
+            Order::Journal => self.sync_journal(batch),
+            Order::PerObject => self.sync_each(batch),
+        }
+    }
+
+    fn sync_journal(&self, batch: &[Entry]) -> Vec<Synced> {
+        let small = |entry: &Entry| entry.intent.data.clone().filter(|data| (1..=SMALL).contains(&data.len));
+        let several = batch.iter().filter(|entry| small(entry).is_some()).nth(1).is_some();
+        if several {
+            for data in batch.iter().filter_map(small) {
+                self.start_write_back(&data);
+            }
+        }
+        let mut results: Vec<Synced> =
+            batch.iter().map(|entry| small(entry).map_or(Ok(()), |data| self.written_back(&data))).collect();
+        if let Err(error) = self.or_lost(self.commit_marker()) {
+            results.fill(Err(Failed::Sync(error)));
+        }
+        results
+    }
+
+    fn commit_marker(&self) -> Result<()> {
+        let mut marker = self.marker.lock();
+        marker.1 = !marker.1;
+        let mode = if marker.1 { Mode::RUSR } else { Mode::RUSR | Mode::WUSR };
+        rustix::fs::fchmod(&marker.0, mode)?;
+        let synced = rustix::fs::fsync(&marker.0);
+        self.failed.fetch_or(synced.is_err(), Ordering::AcqRel);
+        Ok(synced?)
+    }
+
+    /// Whether a commit of the one journal has failed: what it was for may be lost, and no later one tells.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Syncs every object of the batch once, however many of its requests touched it.
+    fn sync_each(&self, batch: &[Entry]) -> Vec<Synced> {
+        let mut synced: HashMap<*const Object, Result<()>> = HashMap::new();
+        let mut sync = |object: &Arc<Object>, errors: u64| -> Result<()> {
+            let sync = || self.or_lost(self.sync_object(object));
+            let result = *synced
+                .entry(Arc::as_ptr(object))
+                .or_insert_with(|| object.uncommitted.synced(object.uncommitted.errors(), sync));
+            result.and_then(|()| object.uncommitted.synced(errors, || Ok(())))
+        };
+        let mut each = |entry: &Entry| {
+            let data = entry.intent.data.iter().map(|data| (&data.object, data.errors));
+            let metadata = entry.intent.metadata.iter().map(|object| (object, object.uncommitted.errors()));
+            // Every object is tried even after one failed: another request may depend on it alone.
+            data.chain(metadata).map(|(object, errors)| sync(object, errors)).fold(Ok(()), Result::and)
+        };
+        batch.iter().map(|entry| each(entry).map_err(Failed::Sync)).collect()
+    }
+
+    fn sync_object(&self, object: &Object) -> Result<()> {
+        let whole = || rustix::fs::syncfs(self.mount.as_fd());
+        // What cannot be opened (a device, a file without permissions to an unprivileged server) is synced with its
+        // file system.
+        let synced = match object.kind() {
+            // The descriptor that was written through: it is the one that learns of write errors.
+            FileType::RegularFile => match object.writer(&self.budget, true) {
+                Ok(fd) => rustix::fs::fsync(fd),
+                Err(_) => whole(),
+            },
+            FileType::Directory => match object.reopen(OFlags::RDONLY) {
+                Ok(fd) => rustix::fs::fsync(fd),
+                Err(_) => whole(),
+            },
+            _ => whole(),
+        };
+        Ok(synced?)
+    }
+}

@@ -1,0 +1,257 @@
+//! The locks of changes that take directories away or move them (docs/metadata-log.md, "What conflicts"): those of the
+//! directories in which names change and of the directory that goes, in one order, so that nobody waits in a circle.
+
+use std::sync::Arc;
+
+use forebay_lock::{MutexGuard, RwLockWriteGuard};
+use smallvec::SmallVec;
+
+use crate::caches::inode::Object;
+use crate::error::{Error, Result};
+use crate::export::Target;
+use crate::export::filesystem::Filesystem;
+use crate::ops::change::c_name;
+use crate::sys::KernelHandle;
+
+/// Where a name leads.
+#[derive(Default)]
+pub(crate) struct Place {
+    pub(crate) handle: Option<KernelHandle>,
+    /// It, if it is a directory.
+    pub(crate) dir: Option<Arc<Object>>,
+}
+
+impl Place {
+    pub(crate) fn look(dir: &Target, name: &[u8]) -> Result<Self> {
+        let fs = &dir.export.fs;
+        let handle = fs.handle_at(&dir.object, &c_name(name)).ok();
+        let unknown = handle.as_ref().filter(|handle| !fs.is_known_file(handle));
+        let found = match unknown.map(|handle| fs.resolve(handle, true)) {
+            // A file, gone meanwhile, or of a file system mounted there, which cannot be changed from here.
+            None | Some(Err(Error::Stale | Error::BadHandle)) => None,
+            Some(found) => Some(found?),
+        };
+        Ok(Place { handle, dir: found.filter(|object| object.is_dir()) })
+    }
+
+    /// Whether locks taken for what was there are those for what is there `now`.
+    fn covers(&self, now: &Place) -> bool {
+        now.dir.is_none() || (self.dir.is_some() && now.handle == self.handle)
+    }
+}
+
+/// Directories locked for a change of what is in them.
+type Locks<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 3]>;
+
+/// What RMDIR has locked, and what the name leads to.
+type Removal<'a> = (Locks<'a>, Option<KernelHandle>);
+
+/// Locks directories for a change of what is in them.
+pub(crate) fn lock<'a>(dirs: &[&'a Arc<Object>]) -> Locks<'a> {
+    let mut dirs = SmallVec::<[&'a Arc<Object>; 3]>::from_slice(dirs);
+    dirs.sort_unstable_by_key(|object| (object.kernel.kind, object.kernel.bytes, object.kernel.len));
+    dirs.dedup_by_key(|object| object.kernel);
+    dirs.into_iter().map(|object| object.changing.write()).collect()
+}
+
+/// Locks a directory for RMDIR of `name`, and the directory that goes, and tells which that is. `None`: another one than was
+/// `seen`.
+pub(crate) fn lock_removal<'a>(dir: &'a Target, name: &[u8], seen: &'a Place) -> Result<Option<Removal<'a>>> {
+    let dirs: SmallVec<[_; 2]> = [&dir.object].into_iter().chain(&seen.dir).collect();
+    let locked = lock(&dirs);
+    let now = Place::look(dir, name)?;
+    Ok(seen.covers(&now).then_some((locked, now.handle)))
+}
+
+/// What a RENAME saw before it had locks. At first nothing: most of them are of files, which need no more.
+#[derive(Default)]
+pub(crate) struct Seen {
+    moved: Place,
+    victim: Place,
+}
+
+/// What a RENAME holds.
+pub(crate) struct Moving<'a> {
+    pub(crate) moved: Option<KernelHandle>,
+    pub(crate) victim: Option<KernelHandle>,
+    _dirs: Locks<'a>,
+    _tree: Option<MutexGuard<'a, ()>>,
+}
+
+impl Seen {
+    fn look(from: (&Target, &[u8]), to: (&Target, &[u8])) -> Result<Self> {
+        Ok(Seen { moved: Place::look(from.0, from.1)?, victim: Place::look(to.0, to.1)? })
+    }
+
+    /// Takes the locks that this needs. If it needs others by now: what is there now.
+    pub(crate) fn lock<'a>(
+        &'a self,
+        fs: &'a Filesystem,
+        from: (&'a Target, &[u8]),
+        to: (&'a Target, &[u8]),
+    ) -> Result<std::result::Result<Moving<'a>, Seen>> {
+        // Two directories that move to other places may each have been in the other's way: those have one order.
+        let far = from.0.object.kernel != to.0.object.kernel;
+        let tree = (far && self.moved.dir.is_some()).then(|| fs.moving.lock());
+        let dirs: SmallVec<[_; 3]> =
+            [&from.0.object, &to.0.object].into_iter().chain(&self.victim.dir).collect();
+        let locked = lock(&dirs);
+        let now = Seen::look(from, to)?;
+        let covered = self.victim.covers(&now.victim) && (!far || now.moved.dir.is_none() || tree.is_some());
+        if !covered {
+            return Ok(Err(now));
+        }
+        let (moved, victim) = (now.moved.handle, now.victim.handle);
+        Ok(Ok(Moving { moved, victim, _dirs: locked, _tree: tree }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::attr::SetAttr;
+    use crate::caches::inode_cache::Budget;
+    use crate::cred::{Cred, Identity};
+    use crate::durability::verifier::Verifier;
+    use crate::export::handle::HandleKey;
+    use crate::export::{ExportSpec, Vfs};
+    use crate::ops::create::Special;
+
+    struct Scene {
+        _home: tempfile::TempDir,
+        vfs: Vfs,
+        root: Target,
+        cred: Cred,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let home = tempfile::tempdir().unwrap();
+            let (path, state) = (home.path().join("data"), home.path().join("state"));
+            std::fs::create_dir(&path).unwrap();
+            std::fs::create_dir(&state).unwrap();
+            let spec = ExportSpec { id: 1, name: "/".into(), path, watch: None };
+            let verifier = Arc::new(Verifier::open(&state).unwrap());
+            let opened =
+                Vfs::open(&[spec], HandleKey::new(&[7; 16]), verifier, Budget::new(1000, 1 << 20), |run| {
+                    run()
+                });
+            let vfs = opened.map_err(|(_, error)| error).unwrap();
+            let root = vfs.exports()[0].root();
+            let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            let cred = vfs.creds.intern(&Identity { uid, gid, groups: Default::default() });
+            Scene { _home: home, vfs, root, cred }
+        }
+
+        fn mkdir(&self, dir: &Target, name: &str) -> Result<Target> {
+            let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+            let made = self.vfs.make(dir, name.as_bytes(), Special::Directory, &set, &self.cred, None);
+            made.result.map(|(target, _)| target)
+        }
+
+        fn rename(&self, from: (&Target, &str), to: (&Target, &str)) -> Result<()> {
+            let (from_name, to_name) = (from.1.as_bytes(), to.1.as_bytes());
+            self.vfs.rename(from.0, from_name, to.0, to_name, &self.cred, None).result
+        }
+
+        fn rmdir(&self, dir: &Target, name: &str) -> Result<()> {
+            self.vfs.rmdir(dir, name.as_bytes(), &self.cred, None).result
+        }
+    }
+
+    /// `act` is not through before `held` is let go of.
+    fn waits_for<G>(held: G, act: impl FnOnce() -> Result<()> + Send) {
+        let (send, done) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || send.send(act()).unwrap());
+            assert_eq!(done.recv_timeout(Duration::from_millis(300)), Err(RecvTimeoutError::Timeout));
+            drop(held);
+            assert_eq!(done.recv().unwrap(), Ok(()));
+        });
+    }
+
+    #[test]
+    fn a_directory_goes_after_the_changes_in_it() {
+        let scene = Scene::new();
+        let dir = scene.mkdir(&scene.root, "d").unwrap();
+        waits_for(dir.object.changing.write(), || scene.rmdir(&scene.root, "d"));
+        let replaced = scene.mkdir(&scene.root, "old").unwrap();
+        scene.mkdir(&scene.root, "new").unwrap();
+        waits_for(replaced.object.changing.write(), || {
+            scene.rename((&scene.root, "new"), (&scene.root, "old"))
+        });
+        assert_eq!(replaced.object.attr(), Err(Error::Stale));
+    }
+
+    #[test]
+    fn directories_move_to_other_parents_one_after_another() {
+        let scene = Scene::new();
+        let dir = scene.mkdir(&scene.root, "d").unwrap();
+        scene.mkdir(&scene.root, "moved").unwrap();
+        let fs = dir.export.fs.clone();
+        waits_for(fs.moving.lock(), || scene.rename((&scene.root, "moved"), (&dir, "moved")));
+        // Nothing else waits for that.
+        let held = fs.moving.lock();
+        scene.rename((&dir, "moved"), (&dir, "again")).unwrap();
+        let how = crate::ops::create::Create::Guarded(SetAttr { mode: Some(0o644), ..SetAttr::default() });
+        assert!(scene.vfs.create(&scene.root, b"f", how, &scene.cred, None).result.is_ok());
+        scene.rename((&scene.root, "f"), (&dir, "f")).unwrap();
+        drop(held);
+    }
+
+    #[test]
+    fn a_directory_that_goes_may_be_one_that_names_change_in() {
+        let scene = Scene::new();
+        let dir = scene.mkdir(&scene.root, "d").unwrap();
+        scene.mkdir(&dir, "inner").unwrap();
+        let full = scene.rename((&dir, "inner"), (&scene.root, "d"));
+        assert_eq!(full, Err(Error::Os(rustix::io::Errno::NOTEMPTY)));
+        assert!(scene.rename((&scene.root, "d"), (&dir, "inner")).is_err(), "below itself");
+        scene.rename((&dir, "inner"), (&dir, "inner")).unwrap();
+        scene.rmdir(&dir, "inner").unwrap();
+        scene.rmdir(&scene.root, "d").unwrap();
+    }
+
+    /// Whatever they lock, and whatever changes between the first look and the locks.
+    #[test]
+    fn removals_and_renames_never_wait_in_a_circle() {
+        let scene = Scene::new();
+        let (send, done) = channel();
+        let parents: Vec<_> = (0..3).map(|n| scene.mkdir(&scene.root, &n.to_string()).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for worker in 0..4usize {
+                let (scene, parents, send) = (&scene, &parents, send.clone());
+                scope.spawn(move || {
+                    let mut seed = worker as u64 + 1;
+                    let mut draw = |below: usize| {
+                        seed = seed
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1_442_695_040_888_963_407);
+                        (seed >> 33) as usize % below
+                    };
+                    for _ in 0..3000 {
+                        let (one, other) = (&parents[draw(3)], &parents[draw(3)]);
+                        let (name, to) = (["a", "b"][draw(2)], ["a", "b"][draw(2)]);
+                        // Most of them fail.
+                        let _ = match draw(3) {
+                            0 => scene.mkdir(one, name).map(drop),
+                            1 => scene.rmdir(one, name),
+                            _ => scene.rename((one, name), (other, to)),
+                        };
+                    }
+                    send.send(()).unwrap();
+                });
+            }
+            for _ in 0..4 {
+                if done.recv_timeout(Duration::from_secs(60)).is_err() {
+                    // The threads that hang cannot be waited for.
+                    eprintln!("they wait for each other");
+                    std::process::abort();
+                }
+            }
+        });
+    }
+}

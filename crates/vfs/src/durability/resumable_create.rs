@@ -1,0 +1,75 @@
+//! Creations of several system calls that a killed server had begun: the name is there, some of the attributes may not be. Who
+//! asks again goes on with it. They are kept for that in memory only: another kill before forgets them.
+
+use std::collections::HashMap;
+
+use forebay_lock::Mutex;
+
+use crate::durability::request_journal::{Asked, CutShort};
+use crate::sys::KernelHandle;
+
+/// By the key of the request.
+#[derive(Debug, Default)]
+pub(crate) struct Begun(Mutex<HashMap<Box<[u8]>, Made>>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Made {
+    filesystem: u32,
+    dir: KernelHandle,
+    name: Box<[u8]>,
+    object: KernelHandle,
+}
+
+impl Begun {
+    /// `cut_short` has made this `object`.
+    pub(crate) fn keep(&self, CutShort { operation, key }: &CutShort, object: KernelHandle) {
+        let Some(entry) = operation.entries.first() else { return };
+        let (filesystem, dir, name) = (operation.filesystem, entry.dir, (*entry.name).into());
+        self.0.lock().insert(operation.reply[..*key].into(), Made { filesystem, dir, name, object });
+    }
+
+    /// What this request has made as `name` in `dir`, if it was cut short in that. It is told once.
+    pub(crate) fn take(
+        &self,
+        asked: &Asked,
+        (filesystem, dir, name): (u32, &KernelHandle, &[u8]),
+    ) -> Option<KernelHandle> {
+        let mut begun = self.0.lock();
+        if begun.is_empty() {
+            return None;
+        }
+        let made = begun.remove(&asked.answer[..asked.key])?;
+        ((made.filesystem, &made.dir, &*made.name) == (filesystem, dir, name)).then_some(made.object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_oplog::{Binding, Operation};
+
+    use super::*;
+    use crate::sys::KERNEL_HANDLE_MAX;
+
+    fn handle(n: u8) -> KernelHandle {
+        KernelHandle { kind: 1, len: 1, bytes: [n; KERNEL_HANDLE_MAX] }
+    }
+
+    #[test]
+    fn the_same_request_goes_on_with_it_once() {
+        let begun = Begun::default();
+        let entry = Binding { dir: handle(1), name: b"name"[..].into(), was: None, now: None };
+        let (entries, reply) = ([entry].into_iter().collect(), b"key"[..].into());
+        let operation = Operation { number: 1, filesystem: 3, entries, objects: Vec::new(), reply };
+        let cut_short = CutShort { operation, key: 3 };
+        let asked = |key: &[u8]| Asked { answer: [key, b"a reply"].concat(), key: key.len() };
+        let place = (3, &handle(1), &b"name"[..]);
+        begun.keep(&cut_short, handle(7));
+        assert_eq!(begun.take(&asked(b"yek"), place), None, "another request");
+        assert_eq!(begun.take(&asked(b"key"), place), Some(handle(7)));
+        assert_eq!(begun.take(&asked(b"key"), place), None, "it has gone on");
+        for other in [(4, &handle(1), &b"name"[..]), (3, &handle(2), b"name"), (3, &handle(1), b"other")] {
+            begun.keep(&cut_short, handle(7));
+            assert_eq!(begun.take(&asked(b"key"), other), None);
+        }
+    }
+}

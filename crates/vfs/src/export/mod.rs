@@ -1,0 +1,520 @@
+//! Exports and the table of them; how a handle from the wire becomes an object.
+
+pub(crate) mod filesystem;
+pub(crate) mod handle;
+pub(crate) mod handle_map;
+pub(crate) mod inherited;
+pub(crate) mod locate;
+pub(crate) mod owner;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use forebay_engine::{Engine, Note};
+
+use self::filesystem::{Filesystem, Scheme};
+use crate::attr::Attr;
+use crate::backing::Store;
+use crate::backing::cache::{Cache, Linked};
+use crate::caches::access_cache::{Verdict, ask_kernel, has_no_acl};
+use crate::caches::attr_cache::Known;
+use crate::caches::inode::Object;
+use crate::caches::inode_cache::Budget;
+use crate::coherence::downtime::{Downtime, Owned};
+use crate::coherence::watch::Watch;
+use crate::cred::{Acting, Cred, Creds, privileged};
+use crate::durability::journal::{Data, Deliver, Intent, Journal, Order};
+use crate::durability::request_journal::UnderWay;
+use crate::durability::verifier::Verifier;
+use crate::error::{Error, Result};
+use crate::export::handle::{Handle, HandleKey};
+use crate::identity::{self, ExportIdentity, Stamp};
+use crate::oplog::{self, Checkpointed, Recovery};
+use crate::state::Before;
+
+/// Whether an operation may wait for a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Fail with [`Error::WouldBlock`] instead.
+    No,
+    /// Take as long as it takes.
+    Yes,
+}
+
+impl Wait {
+    pub(crate) fn allowed(self) -> bool {
+        self == Wait::Yes
+    }
+}
+
+/// A directory to export.
+#[derive(Clone, Debug)]
+pub struct ExportSpec {
+    /// Its number within handles, unique and the same after every restart.
+    pub id: u32,
+    /// The path clients mount, such as "/" or "/data".
+    pub name: String,
+    /// The directory served.
+    pub path: PathBuf,
+    /// What tells of changes by others in its file system, if anything does.
+    pub watch: Option<Arc<Watch>>,
+}
+
+/// A directory in service.
+pub struct Export {
+    /// Its number within handles.
+    pub id: u32,
+    /// The path clients mount.
+    pub name: String,
+    /// The directory served.
+    pub path: PathBuf,
+    /// RFC 1813 fattr3 fsid.
+    pub fsid: u64,
+    /// Which directory of which file system it is.
+    pub identity: ExportIdentity,
+    pub(crate) root: Arc<Object>,
+    pub(crate) fs: Arc<Filesystem>,
+}
+
+impl Export {
+    /// The type of the backing file system, for people.
+    pub fn fs_type(&self) -> &'static str {
+        filesystem::type_name(self.fs.magic)
+    }
+
+    /// The group commit of the backing file system.
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.fs.journal
+    }
+
+    /// Whether handles work through the kernel (exact) or through names (see the crate's `locate`).
+    pub fn kernel_handles(&self) -> bool {
+        matches!(self.fs.scheme, Scheme::Kernel)
+    }
+
+    /// The exported directory as a target.
+    pub fn root(self: &Arc<Self>) -> Target {
+        Target { export: self.clone(), object: self.root.clone() }
+    }
+
+    /// Whether nothing can be changed, since its file system's journal cannot make anything durable; `Busy`: for now.
+    pub fn can_change(&self) -> Result<()> {
+        self.fs.can_change()
+    }
+
+    /// The count of starts that its directory has.
+    pub fn stamp(&self) -> Result<Option<Stamp>> {
+        identity::read_stamp(self.root.path())
+    }
+
+    /// Writes the count of starts, durably. False: the directory can have none.
+    pub fn set_stamp(&self, stamp: Stamp) -> Result<bool> {
+        identity::write_stamp(self.root.path(), stamp)
+    }
+
+    /// Whether one journal orders all changes of the backing file system, and that is relied on.
+    pub fn ordered(&self) -> bool {
+        self.fs.journal.order() == Order::Journal
+    }
+}
+
+/// An object reached through an export.
+#[derive(Clone)]
+pub struct Target {
+    /// The export, whose rules apply.
+    pub export: Arc<Export>,
+    /// The object.
+    pub object: Arc<Object>,
+}
+
+impl Target {
+    /// Attributes; an object whose last link went behind the server's back is forgotten, so that its
+    /// space is freed.
+    pub(crate) fn attr(&self) -> Result<Attr> {
+        self.object.attr().inspect_err(|error| {
+            if *error == Error::Stale {
+                self.export.fs.table.forget(&self.object);
+            }
+        })
+    }
+}
+
+/// How a stop went.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped {
+    /// Files whose unstable data could not be made durable.
+    pub unstable: usize,
+    /// Bytes that only the cache devices have, or why the cache could not be stopped well.
+    pub dirty: std::result::Result<u64, forebay_engine::Error>,
+}
+
+/// Free space as FSSTAT reports it (RFC 1813 section 3.3.18).
+#[derive(Clone, Copy, Debug)]
+pub struct Space {
+    /// Bytes in all, free, and free to ordinary users.
+    pub bytes: (u64, u64, u64),
+    /// Files in all, free, and free to ordinary users.
+    pub files: (u64, u64, u64),
+    /// The longest name, in bytes.
+    pub name_max: u32,
+    /// The block size, in bytes.
+    pub block: u64,
+    /// The largest possible file, in bytes.
+    pub max_file_size: u64,
+    /// The most hard links a file may have.
+    pub max_links: u32,
+}
+
+/// Everything served.
+pub struct Vfs {
+    exports: Vec<Arc<Export>>,
+    pub(crate) key: HandleKey,
+    /// Known callers.
+    pub creds: Creds,
+    /// The write verifier in force.
+    pub verifier: Arc<Verifier>,
+    /// Descriptors held by known objects.
+    pub budget: Budget,
+    pub(crate) cache: OnceLock<Arc<Cache>>,
+    pub(crate) privileged: bool,
+    pub(crate) server_uid: u32,
+}
+
+impl Vfs {
+    /// Opens every export. Fails on the first that cannot be served, with its place in `specs`. `deliver` runs the
+    /// completions of each group commit.
+    pub fn open(
+        specs: &[ExportSpec],
+        key: HandleKey,
+        verifier: Arc<Verifier>,
+        budget: Budget,
+        deliver: Deliver,
+    ) -> std::result::Result<Self, (usize, Error)> {
+        // Modes are the client's business, which has applied its own umask already.
+        rustix::process::umask(rustix::fs::Mode::empty());
+        let mut exports: Vec<Arc<Export>> = Vec::new();
+        for (place, spec) in specs.iter().enumerate() {
+            let export = Self::open_one(spec, &exports, &key, &verifier, &budget, deliver)
+                .map_err(|error| (place, error))?;
+            exports.push(Arc::new(export));
+        }
+        let server_uid = rustix::process::geteuid().as_raw();
+        let privileged = privileged();
+        let (creds, cache) = (Creds::default(), OnceLock::new());
+        Ok(Vfs { exports, key, creds, verifier, budget, cache, privileged, server_uid })
+    }
+
+    fn open_one(
+        spec: &ExportSpec,
+        earlier: &[Arc<Export>],
+        key: &HandleKey,
+        verifier: &Arc<Verifier>,
+        budget: &Budget,
+        deliver: Deliver,
+    ) -> Result<Export> {
+        let root = filesystem::open_root(&spec.path)?;
+        let identity = ExportIdentity::of(&root)?;
+        let device = rustix::fs::fstat(&root)?.st_dev;
+        let fs = match earlier.iter().find(|export| export.fs.device == device) {
+            // Exports of one file system share objects, so their locks and caches agree. Without kernel
+            // handles an object is found from one root only.
+            Some(export) if export.kernel_handles() => {
+                if crate::sys::name_to_handle(&root, c"")? != export.fs.root {
+                    export.fs.aliases.gather(&root)?;
+                }
+                export.fs.clone()
+            }
+            _ => {
+                // Numbers are those of exports, of which there are fewer.
+                let number = u16::try_from(earlier.len());
+                let watch = spec.watch.clone().filter(|_| number.is_ok());
+                let number = number.unwrap_or_default();
+                let opened =
+                    Filesystem::open(&root, budget.clone(), verifier.clone(), deliver, number, watch)?;
+                let fs = Arc::new(opened);
+                crate::coherence::watch::start(&fs).map_err(|_| Error::Busy)?;
+                crate::coherence::sweep::start(&fs).map_err(|_| Error::Busy)?;
+                fs
+            }
+        };
+        let path = rustix::fs::openat(
+            &root,
+            c".",
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        let (root, _) = fs.adopt(path)?;
+        Ok(Export {
+            id: spec.id,
+            fsid: key.derive(&spec.id.to_le_bytes()),
+            name: spec.name.clone(),
+            path: spec.path.clone(),
+            identity,
+            root,
+            fs,
+        })
+    }
+
+    /// The exports, in the order given.
+    pub fn exports(&self) -> &[Arc<Export>] {
+        &self.exports
+    }
+
+    /// The object a handle from the wire names.
+    pub fn target(&self, wire: &[u8], wait: Wait) -> Result<Target> {
+        let (id, kernel) = self.key.open(wire)?;
+        let export = self.exports.iter().find(|export| export.id == id).ok_or(Error::Stale)?;
+        if !wait.allowed() && !export.fs.attributes_in_memory() {
+            return Err(Error::WouldBlock);
+        }
+        let object = export.fs.resolve(&kernel, wait.allowed())?;
+        export.fs.is_recorded(&object, wait.allowed())?;
+        Ok(Target { export: export.clone(), object })
+    }
+
+    /// Answers about what a handle from the wire names, if that is not open and enough is known of it all the same. Never
+    /// waits.
+    pub fn known<T>(&self, wire: &[u8], answer: impl FnOnce(&Export, &Known) -> Option<T>) -> Option<T> {
+        let (id, kernel) = self.key.open(wire).ok()?;
+        let export = self.exports.iter().find(|export| export.id == id)?;
+        export.fs.known(&kernel, Wait::No, |known| answer(export, known))
+    }
+
+    /// The handle of a target.
+    pub fn handle(&self, target: &Target) -> Handle {
+        self.handle_of(&target.export, &target.object)
+    }
+
+    pub(crate) fn handle_of(&self, export: &Export, object: &Object) -> Handle {
+        self.key.seal(export.id, &object.kernel)
+    }
+
+    pub(crate) fn derive(&self, name: &[u8]) -> u64 {
+        self.key.derive(name)
+    }
+
+    pub(crate) fn seal(&self, export: &Export, kernel: &crate::sys::KernelHandle) -> Handle {
+        self.key.seal(export.id, kernel)
+    }
+
+    /// The file systems served, each with the ids of its exports.
+    fn groups(&self) -> Vec<(Arc<Filesystem>, Vec<u32>)> {
+        let mut groups: Vec<(Arc<Filesystem>, Vec<u32>)> = Vec::new();
+        for export in &self.exports {
+            match groups.iter_mut().find(|(fs, _)| Arc::ptr_eq(fs, &export.fs)) {
+                Some((_, ids)) => ids.push(export.id),
+                None => groups.push((export.fs.clone(), vec![export.id])),
+            }
+        }
+        groups
+    }
+
+    /// Every file system served, for the cache engine. Their numbers in its keys are kept in `state_dir`; `recorded` are
+    /// those that the pool has for exports, by their ids. The exports in `adopted` are other directories than before: what
+    /// the engine has for the old ones is set aside.
+    pub fn store(
+        &self,
+        state_dir: &Path,
+        recorded: &[(u32, u32)],
+        adopted: &[u32],
+    ) -> std::io::Result<Store> {
+        let (filesystems, ids): (Vec<_>, Vec<_>) = self.groups().into_iter().unzip();
+        let (numbers, given_up) =
+            crate::state::filesystem_numbers(state_dir, &ids, &Before { recorded, adopted })?;
+        let names = filesystems.iter().map(|fs| self.directories_of(fs)).collect();
+        let filesystems = numbers.into_iter().zip(filesystems).collect();
+        Ok(Store::new(filesystems, names, self.budget.clone(), state_dir, given_up))
+    }
+
+    /// The number that an export's file system has in the keys of the cache.
+    pub fn number_of(&self, store: &Store, export: &Export) -> u32 {
+        let found = store.filesystems().iter().find(|(_, fs)| Arc::ptr_eq(fs, &export.fs));
+        found.map_or(0, |(number, _)| *number)
+    }
+
+    /// The exported directories of a file system.
+    fn directories_of(&self, fs: &Arc<Filesystem>) -> String {
+        let exports = self.exports.iter().filter(|export| Arc::ptr_eq(&export.fs, fs));
+        exports.map(|export| export.path.display().to_string()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// From now on everything served, which is `store`, is owned by a server with this `pool`, which may hold copies of it
+    /// unless it is `fresh`. When that was so before is kept in `state_dir`.
+    pub fn own(&self, store: &Store, state_dir: &Path, pool: u128, fresh: bool) -> std::io::Result<Downtime> {
+        let numbers = store.filesystems().iter().map(|(number, _)| *number);
+        let owned =
+            numbers.zip(self.groups()).map(|(filesystem, (_, exports))| Owned { filesystem, exports });
+        Downtime::end(state_dir, pool, fresh, &owned.collect::<Vec<_>>())
+    }
+
+    /// Makes everything served, which is the engine's backing `store`, equal to what the engine found in its log: `notes`.
+    /// `log` tells the logs of different pools apart. What was under way when a server was killed is in `state_dir`.
+    /// Nobody may have looked at it yet, not even the engine.
+    pub fn recover(
+        &self,
+        store: &Store,
+        state_dir: &Path,
+        log: u64,
+        notes: &[Note],
+    ) -> std::io::Result<Recovery> {
+        let recovery = oplog::recover(UnderWay::open(state_dir, log)?, log, notes, store)?;
+        store.logged(recovery.logged());
+        Ok(recovery)
+    }
+
+    /// Puts the engine in front of everything served, which is its backing `store`, after [`Vfs::recover`].
+    /// Returns the answers to the last changes before the start, as [`Vfs::commit`] was given them, oldest first. Nobody
+    /// may be served yet. `tell` is told when what the log has cannot be made durable in a file system, and when it can.
+    pub fn set_cache(
+        &self,
+        engine: Arc<Engine>,
+        store: &Store,
+        downtime: Downtime,
+        recovery: Recovery,
+        tell: Arc<dyn Fn(Checkpointed) + Send + Sync>,
+    ) -> std::io::Result<Vec<Box<[u8]>>> {
+        let weak = store.filesystems().iter().map(|(number, fs)| (*number, Arc::downgrade(fs)));
+        let under_way = recovery.under_way.clone();
+        let cache = Cache::new(engine, self.verifier.clone(), downtime, under_way, weak.collect(), tell)?;
+        for (number, fs) in store.filesystems() {
+            let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number));
+            // What recovery looked at is in the table already.
+            for object in fs.table.all() {
+                if let Ok(attr) = object.raw_attr() {
+                    linked.meet(&object, &attr);
+                }
+            }
+        }
+        // Before what it puts into the log, which may be full of notes.
+        cache.checkpoints.start()?;
+        let answers = oplog::settle(&cache, recovery, store.filesystems())?;
+        // What was seen before had not been brought to where the log says it is, nor was the cache asked.
+        for (_, fs) in store.filesystems() {
+            fs.anything_changed();
+        }
+        let _ = self.cache.set(cache);
+        Ok(answers)
+    }
+
+    /// The engine, if there is a cache.
+    pub fn engine(&self) -> Option<&Arc<Engine>> {
+        self.cache.get().map(|cache| &cache.engine)
+    }
+
+    /// The cache's log broke: what it has accepted and not made durable may be lost.
+    pub fn log_broke(&self) {
+        if let Some(cache) = self.cache.get() {
+            cache.log_broke();
+        }
+    }
+
+    /// Free space of the file system behind an export, without what is promised to data that only the cache has.
+    pub fn space(&self, export: &Export) -> Result<Space> {
+        let stat = rustix::fs::fstatvfs(export.root.path())?;
+        let dirty = self.cache.get().map_or(0, |cache| cache.engine.dirty_bytes());
+        Ok(Space {
+            bytes: (
+                stat.f_blocks * stat.f_frsize,
+                (stat.f_bfree * stat.f_frsize).saturating_sub(dirty),
+                (stat.f_bavail * stat.f_frsize).saturating_sub(dirty),
+            ),
+            files: (stat.f_files, stat.f_ffree, stat.f_favail),
+            name_max: stat.f_namemax as u32,
+            block: stat.f_bsize,
+            max_file_size: export.fs.largest_file,
+            max_links: export.fs.max_links(),
+        })
+    }
+
+    /// Which of `want` the caller has on the target, whose attributes were just read.
+    pub(crate) fn granted(
+        &self,
+        target: &Target,
+        cred: &Cred,
+        attr: &Attr,
+        want: u8,
+        wait: Wait,
+    ) -> Result<u8> {
+        let object = &target.object;
+        object.permits(cred, attr, want, wait.allowed(), |want| {
+            let acting = self.act_as(cred)?;
+            let granted = ask_kernel(object, want)?;
+            drop(acting);
+            Ok(Verdict { granted, by_class: target.export.fs.has_posix_acls() && has_no_acl(object) })
+        })
+    }
+
+    /// Fails unless the caller has all of `want`.
+    pub(crate) fn require(
+        &self,
+        target: &Target,
+        cred: &Cred,
+        attr: &Attr,
+        want: u8,
+        wait: Wait,
+    ) -> Result<()> {
+        if self.granted(target, cred, attr, want, wait)? == want { Ok(()) } else { Err(Error::ACCESS) }
+    }
+
+    /// The thread acts as the caller while the result lives.
+    pub(crate) fn act_as(&self, cred: &Cred) -> Result<Option<Acting>> {
+        Acting::begin(cred, self.privileged)
+    }
+
+    /// Whether the object belongs to who the server acts as for this caller.
+    pub(crate) fn owns(&self, cred: &Cred, attr: &Attr) -> bool {
+        let acting = if self.privileged { cred.uid() } else { self.server_uid };
+        acting == attr.uid
+    }
+
+    /// Whether the server may act as its callers and open files by handle.
+    pub fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+
+    /// Makes all unstable data durable, stops the cache, and records a clean stop if nothing failed.
+    pub fn stop(&self) -> std::io::Result<Stopped> {
+        let unstable = self.sync_unstable();
+        let dirty = self.cache.get().map_or(Ok(0), |cache| cache.close());
+        if unstable == 0 && dirty.is_ok() {
+            self.verifier.stopped_clean()?;
+        }
+        for export in &self.exports {
+            export.fs.journal.close();
+        }
+        Ok(Stopped { unstable, dirty })
+    }
+
+    /// Makes everything written to the file system behind an export durable (syncfs(2)).
+    pub fn flush(&self, export: &Export) -> Result<()> {
+        Ok(rustix::fs::syncfs(export.fs.mount())?)
+    }
+
+    /// What a server that crashed has left in the page cache becomes durable: clients are about to see it, and reads never
+    /// go back in time. Takes as long as the disks need for it. Returns the exports for which that failed.
+    pub fn settle_after_crash(&self) -> Vec<(&Export, Error)> {
+        let exports = self.exports.iter().filter(|_| self.verifier.follows_a_crash());
+        exports.filter_map(|export| Some((&**export, self.flush(export).err()?))).collect()
+    }
+
+    /// Makes all data that clients were told is unstable durable; returns how many files failed.
+    pub fn sync_unstable(&self) -> usize {
+        let mut failed = 0;
+        for export in &self.exports {
+            for object in export.fs.table.all() {
+                let seen = object.uncommitted.writes();
+                if seen == 0 {
+                    continue;
+                }
+                let data =
+                    Data { object: object.clone(), offset: 0, len: 0, errors: object.uncommitted.errors() };
+                let intent = Intent { data: Some(data), ..Intent::default() };
+                match export.fs.journal.wait(intent) {
+                    Ok(()) => object.uncommitted.committed(seen),
+                    Err(_) => failed += 1,
+                }
+            }
+        }
+        failed
+    }
+}

@@ -1,0 +1,314 @@
+//! READ, WRITE and changes of size with the cache in between.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use forebay_disk::block_on;
+use forebay_engine::buffer::BLOCK;
+use forebay_engine::io::Time as CacheTime;
+use forebay_engine::{Engine, Logged as Accepted, Object as Cached, Tried, TriedRead};
+
+use crate::attr::{Attr, Time};
+use crate::backing::cache::{Linked, from_cache};
+use crate::caches::inode::Object;
+use crate::coherence::external_change::refresh;
+use crate::cred::Cred;
+use crate::durability::journal::{Data, Intent, Logged};
+use crate::error::{Error, Result};
+use crate::export::filesystem::Filesystem;
+use crate::export::{Target, Vfs, Wait};
+use crate::ops::data::{read_full, write_full};
+use crate::ops::overlay::{Unsettled, now};
+
+/// Set-uid and set-gid: a write by others than root takes them away.
+const SET_ID: u32 = 0o6000;
+
+/// A checked WRITE.
+pub(crate) struct Writing<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) cred: &'a Cred,
+    pub(crate) offset: u64,
+    pub(crate) data: &'a [u8],
+    pub(crate) stable: bool,
+    pub(crate) attr: Attr,
+    /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before it.
+    pub(crate) errors: u64,
+}
+
+/// Where a READ's data is.
+pub(crate) enum Found {
+    /// That many bytes of it are in the caller's buffer.
+    Read(usize),
+    /// On the cache devices; only for a caller that may not wait.
+    OnSsd(SsdRead),
+    /// Nothing stands between the caller and the backing file.
+    Plain,
+}
+
+/// The largest READ that an event loop begins itself, in bytes: the copying of larger ones keeps others waiting.
+const SMALL_READ: usize = 64 << 10;
+
+/// A READ of what is on the cache devices: it can be carried out on a thread that must not block.
+pub struct SsdRead {
+    engine: Arc<Engine>,
+    object: Arc<Cached>,
+    offset: u64,
+}
+
+impl SsdRead {
+    /// Fills `buf`. False: something has changed meanwhile or is wrong, so the READ has to begin again and may wait.
+    pub async fn fill(&self, buf: &mut [u8]) -> bool {
+        self.engine.read_cached(&self.object, self.offset, buf).await == Ok(Some(buf.len()))
+    }
+}
+
+impl Vfs {
+    /// Reads into `buf`, from wherever it is fastest.
+    pub(crate) fn read_cached(
+        &self,
+        linked: &Linked,
+        target: &Target,
+        offset: u64,
+        buf: &mut [u8],
+        wait: Wait,
+    ) -> Result<Found> {
+        let link = &target.object.link;
+        let keeps = linked.cache.keeps_reads();
+        // While there is room, everything read is worth caching, streams as well.
+        let fills = keeps && linked.cache.engine.has_room();
+        let Some(cached) = link.get() else {
+            // Nothing is known of it. In memory already, it needs no cache; and only a worker makes it known.
+            if !wait.allowed() {
+                return if fills { self.start_reading(target, offset, buf) } else { Ok(Found::Plain) };
+            }
+            if !keeps || (!fills && link.reads.streams(offset, buf.len() as u64)) {
+                return Ok(Found::Plain);
+            }
+            let read = linked.cache.engine.read(linked.object(&target.object)?, offset, buf);
+            return block_on(read).map(Found::Read).map_err(from_cache);
+        };
+        if link.is_suspect() {
+            if !wait.allowed() {
+                return Err(Error::WouldBlock);
+            }
+            refresh(linked, target, cached)?;
+        }
+        match linked.cache.engine.try_read(cached, offset, buf) {
+            TriedRead::Read(len) if len == buf.len() => return Ok(Found::Read(len)),
+            TriedRead::Uncached => {
+                if !wait.allowed() {
+                    return if fills { self.start_reading(target, offset, buf) } else { Ok(Found::Plain) };
+                }
+                if !keeps || (!fills && link.reads.streams(offset, buf.len() as u64)) {
+                    return Ok(Found::Plain);
+                }
+            }
+            TriedRead::OnSsd if !wait.allowed() && buf.len() <= SMALL_READ => {
+                let (engine, object) = (linked.cache.engine.clone(), cached.clone());
+                return Ok(Found::OnSsd(SsdRead { engine, object, offset }));
+            }
+            _ if !wait.allowed() => return Err(Error::WouldBlock),
+            _ => {}
+        }
+        let read =
+            |buf: &mut [u8]| block_on(linked.cache.engine.read(cached, offset, buf)).map_err(from_cache);
+        let len = read(buf)?;
+        if len < buf.len() && Unsettled::of(cached).is_none() {
+            // It grew behind the server's back.
+            refresh(linked, target, cached)?;
+            return read(buf).map(Found::Read);
+        }
+        Ok(Found::Read(len))
+    }
+
+    /// For a worker to wait for: the kernel begins to read what it has not got when it is asked without waiting, so that
+    /// as many reads are with the disks as there are requests, not as there are workers.
+    fn start_reading(&self, target: &Target, offset: u64, buf: &mut [u8]) -> Result<Found> {
+        if buf.len() <= SMALL_READ
+            && let Ok(file) = target.object.reader(&self.budget, false)
+        {
+            // The worker meets the same error.
+            let _ = read_full(file, buf, offset, Wait::No);
+        }
+        Err(Error::WouldBlock)
+    }
+
+    /// Writes into the cache's log or to the backing file, as the mode and the room there is say. Returns the bytes
+    /// written, whether more than what was asked for is stable, and what has to become durable before the reply.
+    pub(crate) fn write_cached(
+        &self,
+        linked: &Linked,
+        write: &Writing<'_>,
+        wait: Wait,
+    ) -> Result<(usize, bool, Option<Intent>)> {
+        let object = &write.target.object;
+        if !wait.allowed() && (object.link.get().is_none() || object.link.is_suspect()) {
+            return Err(Error::WouldBlock);
+        }
+        // What cannot be opened cannot be destaged either.
+        object.writer(&self.budget, wait.allowed())?;
+        let cached = linked.object(object)?;
+        if object.link.is_suspect() {
+            // The caller shares the lock that this takes alone.
+            return Err(Error::Busy);
+        }
+        let engine = &linked.cache.engine;
+        // The kernel takes the set-id bits away when the write is the caller's own.
+        if write.attr.mode & SET_ID != 0 && write.cred.uid() != 0 {
+            return self.write_direct(linked, write, wait);
+        }
+        let charge = linked.quotas.charge(write.target.export.fs.mount(), write.attr.uid, write.attr.gid);
+        let len = space_of(write.offset, write.data.len());
+        let Some(rooms) = linked.room(write.target, cached, charge.as_deref(), len, wait)? else {
+            return self.write_direct(linked, write, wait);
+        };
+        charge.iter().for_each(|charge| cached.charge(&charge.account));
+        let now = cache_time(now());
+        let accepted = match engine.try_write(cached, write.offset, write.data, now) {
+            Ok(Tried::Accepted(frame)) => Ok(Accepted { len: write.data.len(), frame }),
+            Ok(Tried::Wait) if wait.allowed() => {
+                block_on(engine.write_log(cached, write.offset, write.data, now)).map_err(from_cache)
+            }
+            Ok(Tried::Wait) => Err(Error::WouldBlock),
+            Ok(Tried::Direct) => Ok(Accepted { len: 0, frame: 0 }),
+            Err(error) => Err(from_cache(error)),
+        };
+        let accepted = accepted?;
+        rooms.into_iter().for_each(|room| room.used(space_of(write.offset, accepted.len)));
+        self.write_rest(linked, write, accepted, wait)
+    }
+
+    /// Writes to the backing file what the log has not accepted.
+    fn write_rest(
+        &self,
+        linked: &Linked,
+        write: &Writing<'_>,
+        Accepted { len, frame }: Accepted,
+        wait: Wait,
+    ) -> Result<(usize, bool, Option<Intent>)> {
+        let rest = Writing { offset: write.offset + len as u64, data: &write.data[len..], ..*write };
+        let direct = if rest.data.is_empty() { None } else { Some(self.write_direct(linked, &rest, wait)) };
+        let (direct, stable, intent) = match direct {
+            // What was accepted counts; the client sends the rest again and then learns the error.
+            Some(Err(error)) if len == 0 => return Err(error),
+            None | Some(Err(_)) => (0, write.stable, None),
+            Some(Ok(written)) => written,
+        };
+        if len == 0 || !stable {
+            return Ok((len + direct, stable, intent));
+        }
+        let mut intent = intent.unwrap_or_default();
+        let frame = match intent.logged {
+            Some(Logged::Change(later)) => frame.max(later),
+            _ => frame,
+        };
+        intent.logged = Some(Logged::Change(frame));
+        Ok((len + direct, true, Some(intent)))
+    }
+
+    fn write_direct(
+        &self,
+        linked: &Linked,
+        write: &Writing<'_>,
+        wait: Wait,
+    ) -> Result<(usize, bool, Option<Intent>)> {
+        if !wait.allowed() {
+            return Err(Error::WouldBlock);
+        }
+        let (target, len) = (write.target, write.data.len() as u64);
+        let engine = &linked.cache.engine;
+        if linked.logging.is_touched(&target.object.kernel) {
+            // Recovery might make the file again, and would find nothing of this in the log.
+            linked.cache.checkpoints.make_of(&target.export.fs)?;
+        }
+        let cached = linked.object(&target.object)?;
+        let charge = linked.quotas.charge(target.export.fs.mount(), write.attr.uid, write.attr.gid);
+        let space = space_of(write.offset, write.data.len());
+        let rooms = linked.claim(target, cached, charge.as_deref(), space)?;
+        let fd = target.object.writer(&self.budget, true)?;
+        let direct = block_on(engine.begin_direct(cached, write.offset, len)).map_err(from_cache)?;
+        let own = target.export.fs.own_write(&target.object);
+        let written =
+            self.act_as(write.cred).and_then(|_acting| write_full(fd.as_fd(), write.data, write.offset));
+        drop(own);
+        let done = written.as_ref().ok().map(|len| (write.offset, &write.data[..*len]));
+        let end = done.map_or(0, |(offset, data)| offset + data.len() as u64);
+        let ended =
+            block_on(engine.end_direct(cached, direct, done, end, cache_time(now()))).map_err(from_cache);
+        let (len, frame) = (written?, ended?);
+        rooms.into_iter().for_each(|room| room.used(space_of(write.offset, len)));
+        // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
+        let stable = write.stable || !target.object.uncommitted.wrote();
+        if !stable {
+            target.export.fs.writeback.wrote(&target.object, write.offset, len as u64);
+        }
+        let data = stable.then(|| Data {
+            object: target.object.clone(),
+            offset: write.offset,
+            len: len as u64,
+            errors: write.errors,
+        });
+        let logged = (frame > 0).then_some(Logged::Change(frame));
+        let intent =
+            (data.is_some() || logged.is_some()).then(|| Intent { data, logged, ..Intent::default() });
+        Ok((len, stable, intent))
+    }
+
+    /// Whether a WRITE has a chance not to wait for a disk.
+    pub fn writes_in_memory(&self) -> bool {
+        let cache = self.cache.get();
+        cache.is_some_and(|cache| cache.engine.effective_mode() == forebay_engine::Mode::WriteBack)
+    }
+
+    /// Changes the size of a file on behalf of a caller who may; the caller's own call follows.
+    pub(crate) fn resize_cached(
+        &self,
+        fs: &Filesystem,
+        object: &Object,
+        size: u64,
+        mtime: Option<Time>,
+    ) -> Result<()> {
+        let Some(linked) = fs.linked() else { return Ok(()) };
+        let cached = linked.object(object)?;
+        // Nothing to cut off, nothing to keep in order.
+        if cached.size() == size && Unsettled::of(cached).is_none() && object.raw_attr()?.size == size {
+            return Ok(());
+        }
+        let now = cache_time(mtime.unwrap_or_else(now));
+        block_on(linked.cache.engine.truncate(cached, size, now)).map_err(from_cache)
+    }
+
+    /// Tells the engine of a modification time that was set.
+    pub(crate) fn touch_cached(&self, fs: &Filesystem, object: &Object, mtime: Option<Time>) -> Result<()> {
+        let Some((linked, cached)) = fs.linked().zip(object.link.get()) else { return Ok(()) };
+        let mtime = cache_time(mtime.unwrap_or_else(now));
+        block_on(linked.cache.engine.set_mtime(cached, mtime)).map_err(from_cache)
+    }
+}
+
+/// Bytes of the backing store that a write may take: it has whole blocks.
+fn space_of(offset: u64, len: usize) -> u64 {
+    let block = BLOCK as u64;
+    if len == 0 {
+        return 0;
+    }
+    ((offset + len as u64).div_ceil(block) - offset / block) * block
+}
+
+fn cache_time(time: Time) -> CacheTime {
+    CacheTime { sec: time.sec, nsec: time.nsec }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_takes_all_blocks_that_it_touches() {
+        for (offset, len, blocks) in
+            [(0, 0, 0), (100, 0, 0), (0, 1, 1), (4095, 1, 1), (4095, 2, 2), (4096, 4096, 1), (100, 8192, 3)]
+        {
+            assert_eq!(space_of(offset, len), blocks * 4096, "{len} bytes at {offset}");
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! REMOVE, RMDIR, RENAME and LINK.
+
+use std::sync::Arc;
+
+use forebay_lock::RwLockWriteGuard;
+use forebay_oplog::Bindings;
+use rustix::fs::{AtFlags, CWD};
+use rustix::io::Errno;
+use smallvec::{SmallVec, smallvec};
+
+use crate::attr::{Attr, Wcc};
+use crate::caches::access_cache::want;
+use crate::caches::dentry_cache::Stamp;
+use crate::caches::inode::Change;
+use crate::cred::Cred;
+use crate::durability::journal::Intent;
+use crate::durability::rename_locks::{self, Moving, Place, Seen};
+use crate::durability::request_journal::{self, Asked};
+use crate::error::{Error, Result};
+use crate::export::filesystem::{Scheme, require_dir};
+use crate::export::{Target, Vfs, Wait};
+use crate::oplog::{self, Access, Announced, Did, Pending, Removal, binding};
+use crate::ops::lookup::stamp;
+use crate::sys::{KernelHandle, proc_path};
+
+/// The outcome of a change: it happened or not, the attributes around it, and what must become durable
+/// before it is acknowledged.
+pub struct Changed<T> {
+    /// What came of it.
+    pub result: Result<T>,
+    /// Attributes of the changed object or directory around the change.
+    pub wcc: Wcc,
+    /// To be made durable before the reply; `None` if nothing changed.
+    pub intent: Option<Intent>,
+}
+
+/// The outcome of RENAME: two directories.
+pub struct Renamed {
+    /// What came of it.
+    pub result: Result<()>,
+    /// Around the source directory.
+    pub from: Wcc,
+    /// Around the target directory.
+    pub to: Wcc,
+    /// To be made durable before the reply.
+    pub intent: Option<Intent>,
+}
+
+/// A directory locked for a change of its names.
+pub(crate) struct Renaming<'a> {
+    pub(crate) dir: &'a Target,
+    _alone: Option<RwLockWriteGuard<'a, ()>>,
+    stamp: Option<Stamp>,
+    /// [`Filesystem::notices`](crate::export::filesystem::Filesystem::notices) from before it.
+    notices: u64,
+    change: Change<'a>,
+}
+
+impl<'a> Renaming<'a> {
+    pub(crate) fn begin(dir: &'a Target) -> Self {
+        let alone = dir.object.changing.write();
+        Renaming { _alone: Some(alone), ..Self::locked(dir) }
+    }
+
+    /// The caller has locked it, with others.
+    fn locked(dir: &'a Target) -> Self {
+        let object = &dir.object;
+        let notices = dir.export.fs.notices();
+        let quiet = object.quiet();
+        let change = object.begin_change();
+        let stamp = change.before.ok().zip(quiet).map(|(attr, changes)| Stamp { ctime: attr.ctime, changes });
+        Renaming { dir, _alone: None, stamp, notices, change }
+    }
+
+    /// The directory's attributes before the change.
+    pub(crate) fn before(&self) -> Result<Attr> {
+        self.change.before.or_else(|_| self.dir.attr())
+    }
+
+    /// What the log says of the directory, after the change.
+    pub(crate) fn logged(&self) -> Option<oplog::Object> {
+        oplog::object(self.dir, &self.change.after()?, None, Access::Kept)
+    }
+
+    /// Ends the change; if it was `done`, the names in `changed` now lead elsewhere.
+    pub(crate) fn end(self, done: bool, changed: &[(&[u8], Option<KernelHandle>)]) -> Wcc {
+        let changed = if done { changed } else { &[] };
+        let wcc = self.change.end();
+        let after = wcc.after.as_ref().and_then(|attr| stamp(&self.dir.object, attr));
+        // Under a coarse ctime a later change by others could go unnoticed: then nothing is carried over.
+        if let (Some(from), Some(to), Some(names)) = (self.stamp, after, &self.dir.object.names)
+            && self.dir.export.fs.fine_times
+        {
+            let fs = &self.dir.export.fs;
+            let child =
+                |kernel: &Option<KernelHandle>| kernel.map(|kernel| fs.child_since(kernel, self.notices));
+            let changed: SmallVec<[_; 2]> =
+                changed.iter().map(|(name, kernel)| (*name, child(kernel))).collect();
+            names.lock().carry(from, to, &changed);
+        }
+        wcc
+    }
+}
+
+impl Vfs {
+    /// Removes the name of anything but a directory.
+    pub fn remove(&self, dir: &Target, name: &[u8], cred: &Cred, asked: Option<&Asked>) -> Changed<()> {
+        if let Err(error) = changeable(dir, name) {
+            return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
+        }
+        let renaming = Renaming::begin(dir);
+        let victim = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok();
+        self.unlink(renaming, (name, victim, AtFlags::empty()), cred, asked)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: &Target, name: &[u8], cred: &Cred, asked: Option<&Asked>) -> Changed<()> {
+        let failed = |error| Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
+        match name {
+            b"." => return failed(Error::INVALID),
+            b".." => return failed(Error::Os(Errno::EXIST)),
+            _ => {}
+        }
+        if let Err(error) = changeable(dir, name) {
+            return failed(error);
+        }
+        loop {
+            let seen = match Place::look(dir, name) {
+                Ok(seen) => seen,
+                Err(error) => return failed(error),
+            };
+            match rename_locks::lock_removal(dir, name, &seen) {
+                Ok(Some((_locked, victim))) => {
+                    let removed = (name, victim, AtFlags::REMOVEDIR);
+                    return self.unlink(Renaming::locked(dir), removed, cred, asked);
+                }
+                Ok(None) => {}
+                Err(error) => return failed(error),
+            }
+        }
+    }
+
+    /// Removes `name`, which leads to `victim`.
+    fn unlink(
+        &self,
+        renaming: Renaming<'_>,
+        (name, victim, flags): (&[u8], Option<KernelHandle>, AtFlags),
+        cred: &Cred,
+        asked: Option<&Asked>,
+    ) -> Changed<()> {
+        let dir = renaming.dir;
+        let bindings: Bindings = [binding(dir, name, victim, None)].into_iter().collect();
+        // Its link count changes, and with it what was seen of it under other names.
+        let fs = &dir.export.fs;
+        let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
+        let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
+        let request = fs.under_way(bindings.clone(), asked.filter(|_| victim.is_some()));
+        // Until its descriptor is closed, if that is the last thing that keeps it.
+        let inside = fs.removing.enter();
+        let result = renaming.before().and_then(|_| {
+            let _acting = self.act_as(cred)?;
+            Ok(rustix::fs::unlinkat(dir.object.path(), name, flags)?)
+        });
+        let request = request.and_then(|request| request.carried_out(result.is_ok()));
+        drop(changing);
+        let intent = result.is_ok().then(|| {
+            let objects = renaming.logged().into_iter().collect();
+            let did = Did { bindings, objects, request, ..Did::default() };
+            metadata(&[dir], fs.changed(fs.way(), did))
+        });
+        let wcc = renaming.end(result.is_ok(), &[(name, None)]);
+        let gone = self.forget_if_gone(dir, victim);
+        drop(inside);
+        let intent = intent.map(|intent| {
+            let removal = removal.take().map(|removal| removal.carried_out(gone));
+            Intent { removal, ..intent }
+        });
+        Changed { result, wcc, intent }
+    }
+
+    /// Renames within one export (RFC 1813 section 3.3.14).
+    pub fn rename(
+        &self,
+        from: &Target,
+        from_name: &[u8],
+        to: &Target,
+        to_name: &[u8],
+        cred: &Cred,
+        asked: Option<&Asked>,
+    ) -> Renamed {
+        let refused = require_dir(&to.object)
+            .and_then(|()| changeable(from, from_name))
+            .and_then(|()| changeable(to, to_name))
+            .and_then(|()| match [from_name, to_name].iter().any(|name| matches!(*name, b"." | b"..")) {
+                true => Err(Error::INVALID),
+                false => Ok(()),
+            })
+            .and_then(|()| match from.export.id == to.export.id {
+                true => Ok(()),
+                false => Err(Error::Os(Errno::XDEV)),
+            });
+        let failed = |error| {
+            let (from, to) = (self.wcc_of(from), self.wcc_of(to));
+            Renamed { result: Err(error), from, to, intent: None }
+        };
+        if let Err(error) = refused {
+            return failed(error);
+        }
+        let (from, to) = ((from, from_name), (to, to_name));
+        let mut seen = Seen::default();
+        loop {
+            let now = match seen.lock(&from.0.export.fs, from, to) {
+                Ok(Ok(moving)) => return self.rename_locked(from, to, (cred, asked), moving),
+                Ok(Err(now)) => now,
+                Err(error) => return failed(error),
+            };
+            seen = now;
+        }
+    }
+
+    fn rename_locked(
+        &self,
+        (from, from_name): (&Target, &[u8]),
+        (to, to_name): (&Target, &[u8]),
+        (cred, asked): (&Cred, Option<&Asked>),
+        locked: Moving<'_>,
+    ) -> Renamed {
+        let fs = &from.export.fs;
+        let (victim, moved) = (locked.victim, locked.moved);
+        let first = Renaming::locked(from);
+        let second = (from.object.kernel != to.object.kernel).then(|| Renaming::locked(to));
+        let changing = [&victim, &moved].map(|kernel| {
+            let kernel = kernel.as_ref()?;
+            Some((fs.versions.change(kernel), fs.own_change_of(kernel)))
+        });
+        let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
+        let way = fs.way();
+        // Else rename(2) will refuse, or has nothing to do.
+        let moves = moved.is_some() && victim != moved;
+        let mut bindings = Bindings::new();
+        if moves {
+            bindings.push(binding(from, from_name, moved, None));
+            bindings.push(binding(to, to_name, victim, moved));
+        }
+        let request = fs.under_way(bindings.clone(), asked.filter(|_| moves));
+        let mut announced = None;
+        let both = first.before().and(second.as_ref().map_or(Ok(()), |second| second.before().map(drop)));
+        let result = both.and_then(|()| {
+            if moves {
+                announced = fs.announce(way, [from.object.kernel, to.object.kernel])?;
+            }
+            announced.as_ref().map_or(Ok(()), Announced::say)?;
+            let _acting = self.act_as(cred)?;
+            Ok(rustix::fs::renameat(from.object.path(), from_name, to.object.path(), to_name)?)
+        });
+        drop(changing);
+        let done = result.is_ok();
+        let request = request.and_then(|request| request.carried_out(done));
+        if let (true, Some(moved), Scheme::Names(locator)) = (done, &moved, &from.export.fs.scheme) {
+            locator.learn(moved, &to.object.kernel, to_name);
+        }
+        let intent = done.then(|| {
+            let objects =
+                first.logged().into_iter().chain(second.as_ref().and_then(Renaming::logged)).collect();
+            let did = Did { bindings, objects, request, ..Did::default() };
+            let pending = match announced.take() {
+                Some(announced) => fs.carried_out(announced, did),
+                None => fs.changed(way, did),
+            };
+            metadata(&[from, to], pending)
+        });
+        let (from_wcc, to_wcc) = match second {
+            Some(second) => {
+                let to_wcc = second.end(done, &[(to_name, moved)]);
+                (first.end(done, &[(from_name, None)]), to_wcc)
+            }
+            None => {
+                let wcc = first.end(done, &[(from_name, None), (to_name, moved)]);
+                (wcc, wcc)
+            }
+        };
+        drop(locked);
+        // Of one that failed. It would be dropped before the locks are if the closure had it.
+        drop(announced);
+        let gone = self.forget_if_gone(to, victim);
+        let intent = intent.map(|intent| {
+            let removal = removal.take().map(|removal| removal.carried_out(gone));
+            Intent { removal, ..intent }
+        });
+        Renamed { result, from: from_wcc, to: to_wcc, intent }
+    }
+
+    /// Gives the target another name; returns its attributes after that, if it still has any.
+    pub fn link(
+        &self,
+        target: &Target,
+        dir: &Target,
+        name: &[u8],
+        cred: &Cred,
+        asked: Option<&Asked>,
+    ) -> Changed<Option<Attr>> {
+        let refused = changeable(dir, name).and_then(|()| {
+            match (target.export.id == dir.export.id, target.object.is_dir()) {
+                (false, _) => Err(Error::Os(Errno::XDEV)),
+                (_, true) => Err(Error::PERM),
+                _ => Ok(()),
+            }
+        });
+        if let Err(error) = refused {
+            return Changed { result: Err(error), wcc: self.wcc_of(dir), intent: None };
+        }
+        // A directory before its files, as everywhere.
+        let renaming = Renaming::begin(dir);
+        let _alone = target.object.changing.write();
+        let linked = target.object.begin_change();
+        let fs = &target.export.fs;
+        let own = fs.own_change(&target.object);
+        let kernel = Some(target.object.kernel);
+        let bindings: Bindings = [binding(dir, name, None, kernel)].into_iter().collect();
+        let request = fs.under_way(bindings.clone(), asked.filter(|_| request_journal::is_free(dir, name)));
+        // As the server: a caller may link what it does not own (as over any NFS server), if it may
+        // change the directory.
+        let result = renaming
+            .before()
+            .and_then(|attr| self.require(dir, cred, &attr, want::WRITE | want::EXECUTE, Wait::Yes))
+            .and_then(|()| {
+                let mut path = [0; 32];
+                let path = proc_path(&mut path, target.object.path());
+                Ok(rustix::fs::linkat(CWD, path, dir.object.path(), name, AtFlags::SYMLINK_FOLLOW)?)
+            });
+        drop(own);
+        let request = request.and_then(|request| request.carried_out(result.is_ok()));
+        let intent = result.is_ok().then(|| {
+            let objects = renaming.logged().into_iter().chain(oplog::objects(&[target])).collect();
+            let did = Did { bindings, objects, request, ..Did::default() };
+            metadata(&[dir, target], fs.changed(fs.way(), did))
+        });
+        let wcc = renaming.end(result.is_ok(), &[(name, kernel)]);
+        let after = linked.end().after;
+        Changed { result: result.map(|()| after), wcc, intent }
+    }
+
+    /// Attributes around an operation that did not happen.
+    pub(crate) fn wcc_of(&self, target: &Target) -> Wcc {
+        let attr = target.object.attr().ok();
+        Wcc { before: attr, after: attr }
+    }
+
+    /// Lets go of an object whose last link is gone, so that its space is freed and its handle is stale. Returns what
+    /// the cache knows of it, to be forgotten when that is durable.
+    pub(crate) fn forget_if_gone(
+        &self,
+        dir: &Target,
+        victim: Option<KernelHandle>,
+    ) -> Option<Arc<forebay_engine::Object>> {
+        let (kernel, fs) = (victim?, &dir.export.fs);
+        if fs.aliases.has(&kernel) && fs.is_gone(&kernel) {
+            // Left behind, it is removed at the next start.
+            let _ = fs.aliases.remove(&kernel);
+        }
+        let known = match fs.table.get(&kernel) {
+            Some(object) => Some(object),
+            // Nobody has it open, but the cache may hold some of it. Without kernel handles it would have to be looked
+            // for in the whole tree: what is cached of it is left to age.
+            None if matches!(fs.scheme, Scheme::Names(_)) => {
+                let linked = fs.linked()?;
+                linked
+                    .cache
+                    .engine
+                    .known(&linked.key(&kernel))
+                    .inspect(|known| linked.cache.leaves(known.key()));
+                return None;
+            }
+            None => {
+                let linked = fs.linked()?;
+                let cached = linked.cache.engine.known(&linked.key(&kernel))?;
+                match fs.resolve(&kernel, true) {
+                    Err(Error::Stale) => return Some(cached),
+                    found => found.ok(),
+                }
+            }
+        };
+        let object = known.filter(|object| object.raw_attr() == Err(Error::Stale))?;
+        fs.table.forget(&object);
+        object.link.get().cloned()
+    }
+}
+
+/// Fails unless clients may change what a name leads to, as far as this server is concerned.
+pub(crate) fn changeable(dir: &Target, name: &[u8]) -> Result<()> {
+    require_dir(&dir.object)?;
+    crate::check_name(name)?;
+    dir.export.fs.can_change()?;
+    if dir.export.fs.is_private(&dir.object.kernel, name) { Err(Error::ACCESS) } else { Ok(()) }
+}
+
+/// The intent of a change to names or attributes of these objects.
+pub(crate) fn metadata(targets: &[&Target], pending: Option<Box<Pending>>) -> Intent {
+    let mut metadata: SmallVec<[_; 3]> = smallvec![];
+    metadata.extend(targets.iter().map(|target| target.object.clone()));
+    Intent { metadata, pending, ..Intent::default() }
+}
+
+/// A checked name for a system call that takes C strings.
+pub(crate) fn c_name(name: &[u8]) -> std::ffi::CString {
+    // A NUL was refused before; the empty name leads nowhere.
+    std::ffi::CString::new(name).unwrap_or_default()
+}

@@ -1,0 +1,345 @@
+//! READ, WRITE and COMMIT.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::FileType;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::attr::{Attr, Wcc};
+use crate::caches::access_cache::want;
+use crate::coherence::external_change::refresh;
+use crate::cred::Cred;
+use crate::durability::journal::{Data, Intent, Logged};
+use crate::error::{Error, Result};
+use crate::export::{Target, Vfs, Wait};
+use crate::ops::cached::{Found, SsdRead, Writing};
+use crate::ops::change::Changed;
+use crate::sys::resident;
+
+/// Where READ puts what it finds.
+pub trait ReadInto {
+    /// A buffer for up to `len` bytes; it may hold less. Takes the place of one given before.
+    fn buffer(&mut self, len: usize) -> &mut [u8];
+
+    /// Whether [`splice`](Self::splice) is worth trying.
+    fn may_splice(&self, offset: u64, len: usize) -> bool;
+
+    /// Takes `len` bytes of `file` at `offset` without copying them, waiting for the disk if need be; false if not all
+    /// of them are to be had this way.
+    fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool;
+}
+
+/// What READ found.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadOut {
+    /// Bytes read: spliced, or at the front of the buffer.
+    pub len: usize,
+    /// Whether they reach the end of the file.
+    pub eof: bool,
+    /// The file's attributes.
+    pub attr: Attr,
+}
+
+/// What came of a READ.
+pub enum Reading {
+    /// It is done.
+    Done(ReadOut),
+    /// Its data is on the cache devices: [`SsdRead::fill`] gets all that [`ReadOut::len`] says. Only with [`Wait::No`].
+    OnSsd(SsdRead, ReadOut),
+}
+
+/// What WRITE did.
+#[derive(Clone, Copy, Debug)]
+pub struct Wrote {
+    /// Bytes written.
+    pub len: usize,
+    /// Whether the data is (or, with an intent, will be) on stable storage; possibly more than was asked.
+    pub stable: bool,
+    /// The verifier from before the write: it goes into the reply of an unstable write.
+    pub verifier: [u8; 8],
+}
+
+/// The owner may read and write whatever the mode says: a file created read-only is still written by
+/// its creator (RFC 1813 section 4.4).
+fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wait: Wait) -> Result<()> {
+    match attr.kind {
+        FileType::RegularFile => {}
+        FileType::Directory => return Err(Error::Os(Errno::ISDIR)),
+        _ => return Err(Error::INVALID),
+    }
+    if vfs.owns(cred, attr) {
+        return Ok(());
+    }
+    match vfs.require(target, cred, attr, want, wait) {
+        // What may be executed must be read to be executed.
+        Err(Error::Os(Errno::ACCESS)) if want == want::READ => {
+            vfs.require(target, cred, attr, want::EXECUTE, wait)
+        }
+        result => result,
+    }
+}
+
+impl Vfs {
+    /// Reads up to `count` bytes at `offset`, or fewer if `into` has no room for them. With [`Wait::No`] it is done only
+    /// if all of them are in memory.
+    pub fn read(
+        &self,
+        target: &Target,
+        cred: &Cred,
+        offset: u64,
+        count: usize,
+        wait: Wait,
+        into: &mut impl ReadInto,
+    ) -> Result<Reading> {
+        let mut attr = target.attr()?;
+        permitted(self, target, cred, &attr, want::READ, wait)?;
+        let there = attr.size.saturating_sub(offset);
+        if there == 0 {
+            return Ok(Reading::Done(ReadOut { len: 0, eof: true, attr }));
+        }
+        let count = count.min(usize::try_from(there).unwrap_or(usize::MAX));
+        let (found, room) = match target.export.fs.linked() {
+            Some(linked) => {
+                linked.look(&target.object, &attr);
+                let buf = into.buffer(count);
+                (self.read_cached(linked, target, offset, buf, wait)?, buf.len())
+            }
+            None => (Found::Plain, 0),
+        };
+        let (len, asked) = match found {
+            Found::Read(len) => (len, room),
+            Found::Plain => self.read_plain(target, &attr, offset, count, wait, into)?,
+            Found::OnSsd(read) => {
+                let eof = offset + room as u64 >= attr.size;
+                return Ok(Reading::OnSsd(read, ReadOut { len: room, eof, attr }));
+            }
+        };
+        if len < asked {
+            if !wait.allowed() {
+                return Err(Error::WouldBlock);
+            }
+            // The file shrank while it was read.
+            attr = target.attr()?;
+        }
+        let eof = len < asked || offset + len as u64 >= attr.size;
+        Ok(Reading::Done(ReadOut { len, eof, attr }))
+    }
+
+    /// Reads from the backing file. Returns the bytes read and those there was room for.
+    fn read_plain(
+        &self,
+        target: &Target,
+        attr: &Attr,
+        offset: u64,
+        count: usize,
+        wait: Wait,
+        into: &mut impl ReadInto,
+    ) -> Result<(usize, usize)> {
+        let file = target.object.reader(&self.budget, wait.allowed())?;
+        let may_splice = into.may_splice(offset, count)
+            && (wait.allowed() || self.sees_residency(attr) && resident(file, offset, count));
+        if may_splice && into.splice(file, offset, count) {
+            return Ok((count, count));
+        }
+        let buf = into.buffer(count);
+        Ok((read_full(file, buf, offset, wait)?, buf.len()))
+    }
+
+    /// Whether the kernel says the truth about what of a file is in memory: it does to those who might change it.
+    fn sees_residency(&self, attr: &Attr) -> bool {
+        self.is_privileged() || attr.uid == self.server_uid
+    }
+
+    /// Writes `data` at `offset`. With `stable`, the intent must be made durable before the reply. With [`Wait::No`] it
+    /// succeeds only if the cache takes the data without waiting for a disk, and has no effect otherwise.
+    pub fn write(
+        &self,
+        target: &Target,
+        cred: &Cred,
+        offset: u64,
+        data: &[u8],
+        stable: bool,
+        wait: Wait,
+    ) -> Changed<Wrote> {
+        let refused = |error| match error {
+            Error::WouldBlock => Changed { result: Err(error), wcc: Wcc::default(), intent: None },
+            error => Changed { result: Err(error), wcc: self.wcc_of(target), intent: None },
+        };
+        loop {
+            let side_by_side = match wait {
+                Wait::Yes => Some(target.object.changing.read()),
+                Wait::No => target.object.changing.try_read(),
+            };
+            let Some(side_by_side) = side_by_side else { return refused(Error::WouldBlock) };
+            let change = target.object.begin_change();
+            let errors = target.object.uncommitted.errors();
+            let attr = change.before.or_else(|_| target.attr());
+            if let Ok(attr) = &attr
+                && self.is_outdated(target, attr)
+            {
+                drop((change, side_by_side));
+                match self.refresh(target, attr, wait) {
+                    Ok(()) => continue,
+                    Err(error) => return refused(error),
+                }
+            }
+            let result = attr.and_then(|attr| {
+                self.write_inner(Writing { target, cred, offset, data, stable, attr, errors }, wait)
+            });
+            if matches!(result, Err(Error::WouldBlock)) {
+                return refused(Error::WouldBlock);
+            }
+            let wcc = change.end();
+            return match result {
+                Ok((wrote, intent)) => Changed { result: Ok(wrote), wcc, intent },
+                Err(error) => {
+                    target.object.rest();
+                    Changed { result: Err(error), wcc, intent: None }
+                }
+            };
+        }
+    }
+
+    /// Whether others have changed the file since it was cached. `attr` was just read.
+    fn is_outdated(&self, target: &Target, attr: &Attr) -> bool {
+        let Some(linked) = target.export.fs.linked() else { return false };
+        linked.look(&target.object, attr);
+        target.object.link.is_suspect()
+    }
+
+    /// Drops what is cached of a file that others have changed. `attr` was just read.
+    pub(crate) fn refresh(&self, target: &Target, attr: &Attr, wait: Wait) -> Result<()> {
+        let outdated = self.is_outdated(target, attr);
+        match target.export.fs.linked().zip(target.object.link.get()).filter(|_| outdated) {
+            None => Ok(()),
+            Some(_) if !wait.allowed() => Err(Error::WouldBlock),
+            Some((linked, cached)) => refresh(linked, target, cached),
+        }
+    }
+
+    fn write_inner(&self, write: Writing<'_>, wait: Wait) -> Result<(Wrote, Option<Intent>)> {
+        let Writing { target, cred, offset, data, stable, attr, errors } = write;
+        permitted(self, target, cred, &attr, want::WRITE, wait)?;
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > target.export.fs.largest_file) {
+            return Err(Error::Os(Errno::FBIG));
+        }
+        let verifier = self.verifier.get();
+        if let Some(linked) = target.export.fs.linked().filter(|_| !data.is_empty()) {
+            let (len, stable, intent) = self.write_cached(linked, &write, wait)?;
+            return Ok((Wrote { len, stable, verifier }, intent));
+        }
+        if !wait.allowed() {
+            return Err(Error::WouldBlock);
+        }
+        let fd = target.object.writer(&self.budget, true)?;
+        let len = {
+            // As the caller, so that quotas, reserved blocks and set-uid bits are treated as its own.
+            let _acting = self.act_as(cred)?;
+            write_full(fd.as_fd(), data, offset)?
+        };
+        // Counted only now: a COMMIT that counted it earlier could have synced before the data was there.
+        let stable = stable || !target.object.uncommitted.wrote();
+        if !stable {
+            target.export.fs.writeback.wrote(&target.object, offset, len as u64);
+        }
+        let object = target.object.clone();
+        let data = Data { object, offset, len: len as u64, errors };
+        let intent = (stable && len > 0).then(|| Intent { data: Some(data), ..Intent::default() });
+        Ok((Wrote { len, stable, verifier }, intent))
+    }
+
+    /// What must become durable for COMMIT: nothing if the file has no unstable data. The count is to be
+    /// given to [`Vfs::committed`] once the intent is durable. A range that no file can have is all of this one.
+    pub fn commit_range(&self, target: &Target, cred: &Cred, offset: u64, count: u64) -> (Changed<()>, u64) {
+        let (offset, count) = within(offset, count, target.export.fs.largest_file);
+        let errors = target.object.uncommitted.errors();
+        let seen = target.object.uncommitted.writes();
+        let attr = target.attr();
+        let result = match &attr {
+            Ok(attr) => permitted(self, target, cred, attr, want::WRITE, Wait::Yes),
+            Err(error) => Err(*error),
+        };
+        let linked = target.export.fs.linked().filter(|_| target.object.link.get().is_some());
+        let logged = linked.map(|linked| Logged::Commit(linked.cache.engine.last()));
+        let data = (seen != 0).then(|| Data { object: target.object.clone(), offset, len: count, errors });
+        let intent = (result.is_ok() && (data.is_some() || logged.is_some())).then(|| Intent {
+            data,
+            logged,
+            ..Intent::default()
+        });
+        let wcc = Wcc { before: attr.ok(), after: attr.ok() };
+        let whole = offset == 0 && count == 0;
+        (Changed { result, wcc, intent }, if whole { seen } else { 0 })
+    }
+
+    /// A COMMIT of the whole file became durable.
+    pub fn committed(&self, target: &Target, seen: u64) {
+        target.object.uncommitted.committed(seen);
+    }
+}
+
+/// What to sync for a COMMIT of `count` bytes at `offset` in a file that can have `largest` bytes; a count of 0 is
+/// everything behind the offset. RFC 1813 section 3.3.21 has no error for a bad range, and a Linux server takes it as here.
+fn within(offset: u64, count: u64, largest: u64) -> (u64, u64) {
+    match offset.checked_add(count) {
+        _ if offset >= largest => (0, 0),
+        Some(end) if end <= largest => (offset, count),
+        _ => (offset, 0),
+    }
+}
+
+pub(crate) fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64, wait: Wait) -> Result<usize> {
+    let flags = if wait.allowed() { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
+    let mut done = 0;
+    while done < buf.len() {
+        let mut rest = [IoSliceMut::new(&mut buf[done..])];
+        match rustix::io::preadv2(fd, &mut rest, offset + done as u64, flags) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            // Not every file system knows RWF_NOWAIT.
+            Err(Errno::AGAIN | Errno::OPNOTSUPP) if !wait.allowed() => return Err(Error::WouldBlock),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(done)
+}
+
+pub(crate) fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize> {
+    let mut done = 0;
+    while done < data.len() {
+        match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            // What was written counts; the client sends the rest again and then learns the error.
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_reaches_no_further_than_a_file_can() {
+        let largest = i64::MAX as u64;
+        for (asked, synced) in [
+            ((0, 0), (0, 0)),
+            ((4096, 0), (4096, 0)),
+            ((0, largest), (0, largest)),
+            ((1, largest), (1, 0)),
+            ((largest - 1, 1), (largest - 1, 1)),
+            ((largest - 1, 2), (largest - 1, 0)),
+            ((largest, 0), (0, 0)),
+            ((1 << 63, 1), (0, 0)),
+            ((u64::MAX, u64::MAX), (0, 0)),
+        ] {
+            assert_eq!(within(asked.0, asked.1, largest), synced, "{asked:?}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! READDIRPLUS: from memory as far as the directory's listing is kept there, the rest from the file system.
+
+use std::ffi::CStr;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{AtFlags, FileType};
+use smallvec::SmallVec;
+
+use crate::attr::Attr;
+use crate::caches::access_cache::{settled, want};
+use crate::caches::dentry_cache::Stamp;
+use crate::caches::dir_cache::{CHANGE, Run, Seen, State};
+use crate::cred::Cred;
+use crate::error::{Error, Result};
+use crate::export::filesystem::require_dir;
+use crate::export::handle::Handle;
+use crate::export::{Target, Vfs, Wait};
+use crate::ops::list::{Entry, EntryPlus, ListEnd};
+use crate::ops::lookup::stamp as current;
+use crate::ops::overlay::Overlay;
+use crate::sys::KernelHandle;
+
+/// How long a listing believes attributes that it saw before, in milliseconds, if the object was not changed through this
+/// server since and the kernel does not tell what others do: their changes show in listings this late.
+const FRESH: u64 = 1000;
+
+/// What was seen of an entry.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sight {
+    found: Option<(Attr, Handle)>,
+    /// The same, if it may be remembered.
+    lasting: Option<Seen>,
+}
+
+impl Sight {
+    fn passing(found: Option<(Attr, Handle)>) -> Self {
+        Sight { found, lasting: None }
+    }
+
+    fn entry<'a>(&self, entry: &Entry<'a>) -> EntryPlus<'a> {
+        // The name may lead elsewhere since it was listed: all that is told of it is of one object.
+        let ino = self.found.as_ref().map_or(entry.ino, |(attr, _)| attr.ino);
+        EntryPlus { entry: Entry { ino, ..*entry }, found: self.found }
+    }
+}
+
+/// How far a listing from memory came.
+struct Went {
+    /// The cookie behind which the directory has to be asked; `None`: no more was wanted, or there is no more.
+    goes_on: Option<u64>,
+    /// Whether the last entry was listed.
+    ended: bool,
+}
+
+/// The directory itself and its parent.
+fn is_dot(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
+}
+
+/// Milliseconds of the monotonic clock, a tick late at most.
+fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+impl Vfs {
+    /// Lists names with attributes and handles. With [`Wait::No`] it succeeds only if all it comes to is known; `visit` may
+    /// have been called in vain.
+    pub fn readdirplus(
+        &self,
+        target: &Target,
+        cred: &Cred,
+        cookie: u64,
+        wait: Wait,
+        mut visit: impl FnMut(EntryPlus<'_>) -> bool,
+    ) -> Result<ListEnd> {
+        let attr = target.attr()?;
+        require_dir(&target.object)?;
+        self.require(target, cred, &attr, want::READ, wait)?;
+        // Who may not search the directory sees its names but nothing of what they lead to.
+        let search = self.granted(target, cred, &attr, want::EXECUTE, wait)? != 0;
+        let export = target.export.id;
+        let stamp = current(&target.object, &attr).filter(|_| search && settled(attr.ctime));
+        let state = stamp.map(|stamp| State { stamp, export });
+        let listings = self.budget.listings();
+        let went = self.list_kept(target, state, cookie, wait, &mut visit)?;
+        let Some(from) = went.goes_on else {
+            listings.hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(ListEnd { eof: went.ended, attr: target.attr()? });
+        };
+        if !wait.allowed() {
+            return Err(Error::WouldBlock);
+        }
+        listings.misses.fetch_add(1, Ordering::Relaxed);
+        let mut run = Run::default();
+        let eof = self.each_entry(target, from, &mut |entry| {
+            let seen = if search { self.see(target, entry.name, None, stamp) } else { Sight::default() };
+            let fits = visit(seen.entry(&entry));
+            if fits && state.is_some() {
+                run.push(entry.cookie, entry.ino, entry.name, seen.lasting);
+            }
+            fits
+        })?;
+        let attr = target.attr()?;
+        if let Some(state) = state.filter(|state| current(&target.object, &attr) == Some(state.stamp)) {
+            target.object.kept.lock().extend(&target.object, state, from, &run, eof);
+        }
+        Ok(ListEnd { eof, attr })
+    }
+
+    /// Lists what is kept of a directory in this state from `cookie` on.
+    fn list_kept(
+        &self,
+        target: &Target,
+        state: Option<State>,
+        cookie: u64,
+        wait: Wait,
+        visit: &mut dyn FnMut(EntryPlus<'_>) -> bool,
+    ) -> Result<Went> {
+        let unknown = Ok(Went { goes_on: Some(cookie), ended: false });
+        let Some(state) = state else { return unknown };
+        let kept = match wait {
+            Wait::Yes => Some(target.object.kept.lock()),
+            Wait::No => target.object.kept.try_lock(),
+        };
+        let mut kept = kept.ok_or(Error::WouldBlock)?;
+        let Some(mut at) = kept.find(state, cookie) else { return unknown };
+        let (mut from, now) = (cookie, now());
+        let told = target.export.fs.catch_up();
+        while let Some(known) = kept.get(at) {
+            let (ino, reached) = (known.ino, known.cookie);
+            let entry = Entry { ino, name: known.name, cookie: reached };
+            let versions = &target.export.fs.versions;
+            let young = |seen: &Seen| if seen.until == CHANGE { told } else { now < seen.until };
+            let fresh = |seen: &Seen| young(seen) && versions.holds(seen.version);
+            let fits = match known.seen {
+                Some(seen) if fresh(&seen) => {
+                    visit(Sight::passing(Some((seen.attr, seen.handle))).entry(&entry))
+                }
+                seen if wait.allowed() || is_dot(known.name) => {
+                    // The disk may have to be waited for: others go on meanwhile.
+                    let name = SmallVec::<[u8; 256]>::from_slice(known.name);
+                    drop(kept);
+                    let entry = Entry { ino, name: &name, cookie: reached };
+                    let kernel = seen.and_then(|seen| self.key.open(seen.handle.as_slice()).ok());
+                    let sight = self.see(target, &name, kernel.map(|(_, kernel)| kernel), Some(state.stamp));
+                    let fits = visit(sight.entry(&entry));
+                    kept = target.object.kept.lock();
+                    kept.look_again(state, at, sight.lasting);
+                    fits
+                }
+                _ => return Err(Error::WouldBlock),
+            };
+            if !fits {
+                return Ok(Went { goes_on: None, ended: false });
+            }
+            from = reached;
+            at += 1;
+            if !kept.is_of(state) {
+                return Ok(Went { goes_on: Some(from), ended: false });
+            }
+        }
+        let ended = kept.ends();
+        Ok(Went { goes_on: (!ended).then_some(from), ended })
+    }
+
+    /// Attributes and handle of an entry; none if it vanished meanwhile, lies on another mount, or is the
+    /// parent (which may lie outside the export). `known` is what the name led to when the directory was in the state of
+    /// `stamp`.
+    fn see(&self, dir: &Target, name: &[u8], known: Option<KernelHandle>, stamp: Option<Stamp>) -> Sight {
+        let fs = &dir.export.fs;
+        if name == b"." || name == b".." && dir.object.kernel == dir.export.root.kernel {
+            return Sight::passing(dir.object.attr().ok().map(|attr| (attr, self.handle(dir))));
+        }
+        let mut buffer = [0u8; 256];
+        if name == b".." || name.len() >= buffer.len() {
+            return Sight::default();
+        }
+        buffer[..name.len()].copy_from_slice(name);
+        let Ok(c_name) = CStr::from_bytes_until_nul(&buffer) else { return Sight::default() };
+        let notices = fs.notices();
+        let Ok(kernel) = known.map_or_else(|| fs.handle_at(&dir.object, c_name), Ok) else {
+            return Sight::default();
+        };
+        let (version, overlay) = (fs.versions.of(&kernel), fs.overlay(&kernel));
+        let stat = rustix::fs::statat(dir.object.path(), c_name, AtFlags::SYMLINK_NOFOLLOW);
+        let Some(stat) = stat.ok().filter(|stat| stat.st_dev == fs.device) else { return Sight::default() };
+        // What was learnt holds if nothing has changed the directory up to now, after the attributes were taken.
+        let holds = known.is_none() || stamp.is_some_and(|stamp| dir.object.quiet() == Some(stamp.changes));
+        if !holds || !kernel.may_be_of(stat.st_ino) {
+            return Sight::passing(self.see_by_descriptor(dir, name));
+        }
+        let attr = fs.attr_of(&stat);
+        let settled = overlay.as_ref().is_none_or(Overlay::is_settled);
+        let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
+        let handle = self.seal(&dir.export, &kernel);
+        let version = version.filter(|version| fs.versions.holds(*version));
+        // Nothing but announced changes moves what is the backing file's own. Of directories only their names are watched.
+        let own = settled && attr.ctime == attr.backing_ctime && attr.kind != FileType::Directory;
+        let until = if own && fs.watch.is_some() { CHANGE } else { now() + FRESH };
+        let lasting = version.map(|version| Seen { attr, handle, version, until });
+        if let (Some(version), Some(stamp)) = (version, stamp)
+            && fs.table.get(&kernel).is_none()
+        {
+            if settled {
+                fs.saw(&kernel, &attr, version);
+            }
+            dir.object.learn_name(stamp, name, Some(fs.child_since(kernel, notices)));
+        }
+        Sight { found: Some((attr, handle)), lasting }
+    }
+
+    /// The same where another file may have got the name in between (or the handle does not begin with the inode number):
+    /// one descriptor settles it.
+    fn see_by_descriptor(&self, dir: &Target, name: &[u8]) -> Option<(Attr, Handle)> {
+        let fs = &dir.export.fs;
+        let fd = fs.open_child(&dir.object, name, false).ok()?;
+        let kernel = fs.identify(&fd).ok()?.0;
+        // What is seen here is not kept; nobody is to see what is older after it.
+        fs.versions.forget(&kernel);
+        let overlay = fs.overlay(&kernel);
+        let attr = fs.attr_of(&rustix::fs::fstat(&fd).ok()?);
+        let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
+        Some((attr, self.seal(&dir.export, &kernel)))
+    }
+}

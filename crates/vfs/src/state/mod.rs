@@ -1,0 +1,142 @@
+//! Small files of the state directory, replaced atomically and durably.
+
+pub(crate) mod disowned;
+pub(crate) mod inspect;
+pub(crate) mod lost;
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Writes a file beside `path`, makes it durable, renames it over `path` and makes the name durable.
+pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    fill(&mut file)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(parent) => File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// The secret of this state directory for file handles; made at the first start.
+pub fn handle_secret(state_dir: &Path) -> io::Result<[u8; 16]> {
+    let path = state_dir.join("handle.key");
+    let mut secret = [0; 16];
+    match File::open(&path) {
+        Ok(mut file) => file.read_exact(&mut secret)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
+            replace(&path, |file| file.write_all(&secret))?;
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(secret)
+}
+
+/// What is known of the numbers of file systems besides what the state directory has.
+pub(crate) struct Before<'a> {
+    /// Those that the pool has, by the ids of exports: for a state directory that was lost.
+    pub(crate) recorded: &'a [(u32, u32)],
+    /// Exports that are other directories than before.
+    pub(crate) adopted: &'a [u32],
+}
+
+/// The numbers that tell file systems apart in the keys of the cache, for groups of exports (by their ids) that share one;
+/// and those that were given up, now or before.
+/// A group keeps the number that any of its exports had before, so that exports may come and go. No two groups have one, and
+/// none has one that was given up.
+pub(crate) fn filesystem_numbers(
+    state_dir: &Path,
+    groups: &[Vec<u32>],
+    before: &Before<'_>,
+) -> io::Result<(Vec<u32>, HashSet<u32>)> {
+    let (path, given_up_path) = (state_dir.join("filesystems"), state_dir.join("given-up"));
+    let read = |path: &Path| match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        text => text,
+    };
+    let (text, given_up) = (read(&path)?, read(&given_up_path)?);
+    let parse = |line: &str| -> Option<(u32, u32)> {
+        let (id, number) = line.split_once(' ')?;
+        Some((id.parse().ok()?, number.parse().ok()?))
+    };
+    let mut known: BTreeMap<u32, u32> = before.recorded.iter().copied().collect();
+    known.extend(text.lines().filter_map(parse));
+    let was: HashSet<u32> = before.adopted.iter().filter_map(|id| known.remove(id)).collect();
+    let mut given_up: HashSet<u32> = given_up.lines().filter_map(|line| line.parse().ok()).collect();
+    let mut numbers = Vec::new();
+    for ids in groups {
+        let is_free = |number: &u32| !numbers.contains(number) && !given_up.contains(number);
+        let before = ids.iter().find_map(|id| known.get(id)).copied().filter(is_free);
+        let used: HashSet<u32> = known.values().chain(known.keys()).chain(&was).copied().collect();
+        // An id is nobody else's, and neither is a number that was made of one.
+        let first = ids.iter().min().copied().unwrap_or(0);
+        let is_nobodys = !was.contains(&first) && known.values().all(|number| *number != first);
+        let own = Some(first).filter(|first| is_nobodys && is_free(first));
+        let unused = || (first..=u32::MAX).chain(1..first).find(|it| is_free(it) && !used.contains(it));
+        let number = before.or(own).or_else(unused).unwrap_or(0);
+        known.extend(ids.iter().map(|id| (*id, number)));
+        numbers.push(number);
+    }
+    given_up.extend(was.into_iter().filter(|number| !known.values().any(|it| it == number)));
+    // First: what is set aside may not get the number's files.
+    replace(&given_up_path, |file| given_up.iter().try_for_each(|number| writeln!(file, "{number}")))?;
+    replace(&path, |file| known.iter().try_for_each(|(id, number)| writeln!(file, "{id} {number}")))?;
+    Ok((numbers, given_up))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_file_system_keeps_its_number_while_exports_come_and_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let numbers = |groups: &[Vec<u32>]| {
+            let before = super::Before { recorded: &[], adopted: &[] };
+            super::filesystem_numbers(dir.path(), groups, &before).unwrap().0
+        };
+        assert_eq!(numbers(&[vec![7, 9], vec![3]]), [7, 3]);
+        assert_eq!(numbers(&[vec![3], vec![1, 9]]), [3, 7]);
+        assert_eq!(numbers(&[vec![1]]), [7]);
+        // What was one file system is two.
+        let [first, second] = numbers(&[vec![7], vec![9]])[..] else { panic!() };
+        assert!(first == 7 && second != 7 && second != 3, "{second}");
+        assert_eq!(numbers(&[vec![7], vec![9]]), [first, second]);
+    }
+
+    #[test]
+    fn a_number_that_was_given_up_is_nobody_s_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let numbers = |groups: &[Vec<u32>], adopted: &[u32]| {
+            let before = super::Before { recorded: &[(7, 70)], adopted };
+            super::filesystem_numbers(dir.path(), groups, &before).unwrap()
+        };
+        assert_eq!(numbers(&[vec![7]], &[]).0, [70], "as the pool has it");
+        let (new, given_up) = numbers(&[vec![7]], &[7]);
+        assert!(new != [70] && given_up.contains(&70));
+        assert_eq!(numbers(&[vec![7]], &[]), (new, given_up));
+        // One of two exports of a file system goes elsewhere: the other one keeps it.
+        let other = tempfile::tempdir().unwrap();
+        let numbers = |groups: &[Vec<u32>], adopted: &[u32]| {
+            let before = super::Before { recorded: &[], adopted };
+            super::filesystem_numbers(other.path(), groups, &before).unwrap()
+        };
+        assert_eq!(numbers(&[vec![3, 4]], &[]).0, [3]);
+        let (split, given_up) = numbers(&[vec![3], vec![4]], &[4]);
+        assert!(split[0] == 3 && split[1] != 3 && given_up.is_empty(), "{split:?} {given_up:?}");
+    }
+
+    #[test]
+    fn the_secret_is_made_once_and_is_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let first = super::handle_secret(dir.path()).unwrap();
+        assert_eq!(super::handle_secret(dir.path()).unwrap(), first);
+        let mode = std::fs::metadata(dir.path().join("handle.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
