@@ -13,12 +13,12 @@ use crate::index::object::Object;
 use crate::index::objects::Objects;
 use crate::io::{Backing, Clock, Key, Spawn, Witness};
 use crate::log::Log;
-use crate::log::user_records::Notes;
+use crate::log::user_records::UserRecords;
 use crate::maintain::deadline::{Ticks, Watched};
 use crate::maintain::scrub::Scrubber;
 use crate::plant;
 use crate::pool::membership::Members;
-use crate::recover::load_clean::Warmer;
+use crate::recover::load_clean::CleanLoader;
 use crate::request::service_time::Service;
 use crate::segments::Segments;
 use crate::tiers::clean::Clean;
@@ -108,7 +108,7 @@ pub struct Engine {
     pub(crate) ticks: Arc<Ticks>,
     pub(crate) segments: Segments,
     pub(crate) log: Log,
-    pub(crate) notes: Notes,
+    pub(crate) notes: UserRecords,
     pub(crate) objects: Objects,
     pub(crate) ram: Ram,
     pub(crate) ghosts: Ghosts,
@@ -116,7 +116,7 @@ pub struct Engine {
     pub(crate) destager: Destager,
     pub(crate) service: Service,
     pub(crate) scrubber: Scrubber,
-    pub(crate) warmer: Warmer,
+    pub(crate) warmer: CleanLoader,
     pub(crate) totals: Totals,
     pub(crate) settings: Settings,
     mode: AtomicU8,
@@ -144,7 +144,7 @@ pub(crate) struct Parts {
     pub(crate) pool: crate::pool::Pool,
     pub(crate) segments: Segments,
     pub(crate) objects: Objects,
-    pub(crate) notes: Notes,
+    pub(crate) notes: UserRecords,
     pub(crate) next_seq: Seq,
     pub(crate) devices: Vec<Option<Arc<Watched>>>,
     pub(crate) ticks: Arc<Ticks>,
@@ -157,7 +157,7 @@ impl Engine {
         let segment_size = u64::from(pool.segment_size);
         let slots = (segment_size / crate::buffer::BLOCK as u64) as usize;
         let pages = (settings.ram / crate::buffer::BLOCK as u64) as usize;
-        let lanes = objects.lanes.clone();
+        let volumes = objects.volumes.clone();
         Arc::new_cyclic(|me| Engine {
             me: me.clone(),
             pool_id: pool.uuid,
@@ -172,10 +172,10 @@ impl Engine {
             ram: Ram::new(pages),
             ghosts: Ghosts::new(pages * 2),
             clean: Clean::default(),
-            destager: Destager::new(lanes),
+            destager: Destager::new(volumes),
             service: Service::default(),
             scrubber: Scrubber::default(),
-            warmer: Warmer::default(),
+            warmer: CleanLoader::default(),
             totals: Totals::default(),
             mode: AtomicU8::new(settings.mode as u8),
             settings,

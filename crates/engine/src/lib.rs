@@ -30,17 +30,17 @@ use error::Result;
 pub use event::Event;
 pub use index::account::Account;
 pub use index::object::Object;
-pub use log::user_records::{NOTE_MAX, Note, NoteId};
+pub use log::user_records::{USER_RECORD_MAX, UserRecord, UserRecordId};
 pub use maintain::scrub::Scrub;
 pub use pool::devices::ChangeError;
-pub use recover::load_clean::Warming;
+pub use recover::load_clean::CleanLoading;
 pub use recover::{OpenError, Opening, Recovered, RecoveryProgress};
-pub use request::bypass::Direct;
+pub use request::bypass::BypassWrite;
 pub use request::external_change::Version;
 pub use request::read::TriedRead;
 pub use request::unsynced::Syncing;
 pub use request::write::{Logged, Tried};
-pub use volume::Volume;
+pub use volume::VolumeStatus;
 
 /// The number of a frame of the log: grows by one with every frame.
 pub type Seq = u64;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use forebay_rpc::{OwnedReply, Ticket};
-use forebay_vfs::{Asked, Attr, Changed, Create, Error, Export, Intent, Special, Target, Wait};
+use forebay_vfs::{Asked, Attr, Changed, CommitRequest, Create, Error, Export, Special, Target, Wait};
 use forebay_wire::nfs3::{
     CommitArgs, CreateArgs, CreateHow, CreateOk, Failed, FileHandle, LinkArgs, LinkWcc, MkdirArgs, MknodArgs,
     MknodData, Nfsstat3, Procedure, RemoveArgs, RenameArgs, RenameWcc, Sattr3, SetattrArgs, StableHow,
@@ -26,7 +26,7 @@ use crate::service::{At, Shared};
 /// A change that was made (or refused) and what its reply waits for.
 struct Executed {
     status: Nfsstat3,
-    durable: Option<(Arc<Export>, Intent)>,
+    durable: Option<(Arc<Export>, CommitRequest)>,
     commit: Option<Commit>,
 }
 
@@ -325,7 +325,7 @@ fn put<T: Encode, F: Encode>(
     at: &At,
     result: Result<T, Error>,
     attributes: F,
-    intent: Option<Intent>,
+    intent: Option<CommitRequest>,
 ) -> Executed {
     let result = result.map_err(|error| Failed { status: status(error), attributes });
     result.encode(out);

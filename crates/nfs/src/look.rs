@@ -1,7 +1,7 @@
 //! The procedures that change nothing: GETATTR, LOOKUP, ACCESS, READLINK, FSSTAT, FSINFO, PATHCONF; READ is in `read.rs`.
 
 use forebay_rpc::Reply;
-use forebay_vfs::{Access, Attr, Export, FileType, Known, Wait};
+use forebay_vfs::{Access, Attr, CachedAttr, Export, FileType, Wait};
 use forebay_wire::nfs3::{
     self, AccessArgs, AccessOk, Failed, Fattr3, FileHandle, FsinfoOk, FsstatOk, GetattrArgs, LookupArgs,
     LookupOk, Nfsstat3, Nfstime3, PathconfOk, PostOpAttr, Procedure, access, fsf,
@@ -77,7 +77,7 @@ impl Shared {
         &self,
         call: &Call<'_>,
         object: &FileHandle,
-        answer: impl FnOnce(Caller, &Export, &Known) -> Option<T>,
+        answer: impl FnOnce(Caller, &Export, &CachedAttr) -> Option<T>,
     ) -> Result<T, Stop> {
         let answered =
             self.vfs.known(object.as_bytes(), |export, known| match self.admit(call, export, Wait::No) {

@@ -10,7 +10,7 @@ const NAMED: u8 = 1;
 /// A RENAME about to be carried out: the contents of a slot (see docs/metadata-log.md, "Intents"). To be written under
 /// the locks of both directories. It proves that what was done before it is in the file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Intent {
+pub struct RenameIntent {
     /// The log that its record will be in: what other logs left in a slot says nothing.
     pub log: u64,
     /// The number that its record will have.
@@ -21,7 +21,7 @@ pub struct Intent {
     pub dirs: [Identity; 2],
 }
 
-impl Intent {
+impl RenameIntent {
     /// The contents of a slot. At most 110 bytes; about 45 on ext4 and XFS.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
@@ -53,6 +53,6 @@ impl Intent {
             }
         }
         let known = version == VERSION || version == NAMED;
-        (known && input.0.is_empty()).then_some(Intent { log, number, filesystem, dirs })
+        (known && input.0.is_empty()).then_some(RenameIntent { log, number, filesystem, dirs })
     }
 }

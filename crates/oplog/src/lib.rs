@@ -19,7 +19,7 @@ mod tree;
 pub use found::Found;
 pub use given::{Access, Flags, Given};
 pub use identity::{IDENTITY_MAX, Identity};
-pub use intent::Intent;
+pub use intent::RenameIntent;
 pub use numbers::{Creations, Numbers, Proof, Turns};
 pub use object::{Attributes, Kind, New, Object, Time};
 pub use operation::{Binding, Bindings, Operation};

@@ -1,6 +1,6 @@
 //! Which changes have numbers, and what that says of them.
 //!
-//! A change gets its number under its locks, once it was carried out; a RENAME before that, with its [`crate::Intent`].
+//! A change gets its number under its locks, once it was carried out; a RENAME before that, with its [`crate::RenameIntent`].
 //! Records go to the log in order of numbers.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,7 +12,7 @@ use crate::object::Object;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// Given out by one counter for all file systems, under the locks of the change, once it was carried out; for a RENAME
-    /// before that, with its [`crate::Intent`]. Grows in the order in which changes with a common name or object are
+    /// before that, with its [`crate::RenameIntent`]. Grows in the order in which changes with a common name or object are
     /// carried out, and so does their place in the log.
     pub number: u64,
     /// The file system, as in the keys of the cache.

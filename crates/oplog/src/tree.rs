@@ -3,7 +3,7 @@
 use crate::Name;
 use crate::given::Given;
 use crate::identity::Identity;
-use crate::intent::Intent;
+use crate::intent::RenameIntent;
 use crate::object::{Attributes, Kind, New};
 
 /// A backing file system, as the server itself (not as some caller) sees it. Everything is told and done by identity, never
@@ -68,7 +68,7 @@ pub trait Tree {
     fn set(&mut self, object: Identity, attributes: &Attributes) -> Result<(), Self::Error>;
 
     /// What the slots say of operations of this log, in any order.
-    fn intents(&mut self) -> Result<Vec<Intent>, Self::Error>;
+    fn intents(&mut self) -> Result<Vec<RenameIntent>, Self::Error>;
 
     /// Identities that are known outside under others: (outside, in the file system), in any order.
     fn aliases(&mut self) -> Result<Vec<(Identity, Identity)>, Self::Error>;

@@ -31,7 +31,7 @@ use crate::under_way::UnderWay;
 /// The cache of a running server.
 pub(crate) struct Cache {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) watch: Arc<CacheMonitor>,
     rules: Rules,
     /// Bytes of memory for cached blocks, at most.
     pub(crate) ram: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Cache {
 }
 
 /// What the engine's events tell about the devices and the backing store.
-pub(crate) struct Watch {
+pub(crate) struct CacheMonitor {
     devices: Mutex<Vec<Arc<FileDevice>>>,
     /// What each device is called, and which epoch is in use.
     pub(crate) roster: Roster,
@@ -61,9 +61,9 @@ pub(crate) struct Watch {
     pub(crate) behind: Mutex<crate::space::Behind>,
 }
 
-impl Watch {
+impl CacheMonitor {
     pub(crate) fn new(roster: Roster) -> Self {
-        Watch {
+        CacheMonitor {
             devices: Mutex::default(),
             roster,
             missing: Mutex::default(),
@@ -148,7 +148,7 @@ pub(crate) fn open(
     notices.extend(opened.notices);
     let (uuid, fresh, pool) = (opened.pool.uuid, opened.fresh, opened.pool);
     in_use.require(uuid, settings.cache.format)?;
-    let watch = Arc::new(Watch::new(roster.clone()));
+    let watch = Arc::new(CacheMonitor::new(roster.clone()));
     notices.extend(opened.missing.iter().map(Missing::reason));
     let is_used = |device: &Arc<FileDevice>| pool.present().any(|(_, member)| member.name() == device.name());
     let new = fresh && opened.made.are_all(&opened.devices);
@@ -204,7 +204,7 @@ fn start_engine(
     settings: &Settings,
     (vfs, nfs): (&Arc<Vfs>, &Nfs),
     (events, under_way, identities): (&Arc<EventLog>, &UnderWay, &mut Identities),
-    watch: &Arc<Watch>,
+    watch: &Arc<CacheMonitor>,
     (mut pool, fresh): (Pool, bool),
     (in_use, names): (&InUse, &[String]),
 ) -> Result<(Arc<Engine>, Arc<Threads>), Error> {

@@ -18,7 +18,7 @@ use forebay_engine::io::Device;
 use forebay_lock::Mutex;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-use crate::cache::Watch;
+use crate::cache::CacheMonitor;
 use crate::sandbox;
 
 /// The hidden verb of the `forebay` command that runs [`answer_health`].
@@ -161,7 +161,11 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     /// Looks at once, then every ten minutes.
-    pub(crate) fn start(asker: Asker, watch: Arc<Watch>, events: Arc<EventLog>) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        asker: Asker,
+        watch: Arc<CacheMonitor>,
+        events: Arc<EventLog>,
+    ) -> std::io::Result<Self> {
         let (wake, woken) = channel();
         let thread = std::thread::Builder::new().name("forebay-health".into()).spawn(move || {
             loop {
@@ -193,7 +197,7 @@ impl Drop for Monitor {
     }
 }
 
-fn look(watch: &Watch, events: &EventLog, ask: impl Fn(&str) -> Option<Health>) {
+fn look(watch: &CacheMonitor, events: &EventLog, ask: impl Fn(&str) -> Option<Health>) {
     let devices: Vec<Arc<FileDevice>> = watch.devices();
     watch.health.lock().retain(|name, _| devices.iter().any(|device| device.name() == name));
     for device in devices {

@@ -10,7 +10,7 @@ use forebay_config::{Access, Export, Mode, Portmap, Settings, format_size};
 use forebay_control::{EventLog, HandleMode, Severity};
 use forebay_nfs::{CacheLimits, Nfs, NfsConfig, Ports};
 use forebay_rpc::{Config, Server, StartError};
-use forebay_vfs::{Budget, ExportSpec, HandleKey, MountWatch, Ownership, Verifier, Vfs, Watch};
+use forebay_vfs::{Budget, ExportSpec, HandleKey, HostWatch, MountWatch, Ownership, Verifier, Vfs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 use crate::cache::{self, Cache, CacheReady};
@@ -49,7 +49,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     let asker = Asker::start();
     // Only who has all privileges is told.
     let watches: Vec<_> =
-        settings.exports.iter().map(|export| Watch::open(&export.path).map(Arc::new)).collect();
+        settings.exports.iter().map(|export| HostWatch::open(&export.path).map(Arc::new)).collect();
     let refused = sandbox::refused();
     privileges::drop_capabilities();
     let linger = Linger::new();
@@ -196,7 +196,7 @@ fn open_vfs(
     settings: &Settings,
     identities: &mut Identities,
     open_files: u64,
-    watches: Vec<Option<Arc<Watch>>>,
+    watches: Vec<Option<Arc<HostWatch>>>,
 ) -> Result<Vfs, Error> {
     let failed = |source: io::Error| Error::StateDir { path: settings.state_dir.clone(), source };
     let key = HandleKey::new(&forebay_vfs::handle_secret(&settings.state_dir).map_err(failed)?);

@@ -9,10 +9,10 @@ use forebay_engine::Event;
 use forebay_engine::buffer::BLOCK;
 use forebay_vfs::{Checkpointed, Error, Export, LostFile, Vfs};
 
-use crate::cache::Watch;
+use crate::cache::CacheMonitor;
 
 /// Tells the administrator, and whoever else has to know.
-pub(crate) fn tell(log: &EventLog, watch: &Watch, vfs: &Weak<Vfs>, event: &Event) {
+pub(crate) fn tell(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, event: &Event) {
     let (severity, kind, message) = match event {
         Event::DeviceLost { device, left } => {
             watch.lose(device);

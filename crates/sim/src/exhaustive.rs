@@ -34,7 +34,7 @@ pub enum Action {
     /// Everything is destaged.
     Flush,
     /// A stable note.
-    Note,
+    UserRecord,
 }
 
 /// Every action.
@@ -48,7 +48,7 @@ pub const ACTIONS: [Action; 10] = [
     Action::Cut,
     Action::Grow,
     Action::Flush,
-    Action::Note,
+    Action::UserRecord,
 ];
 
 /// Which device is gone when the machine starts again.
@@ -197,7 +197,7 @@ async fn act(mut client: Client, notary: Notary, actions: Vec<Action>) {
             Action::Cut => client.truncate(1, 100).await,
             Action::Grow => client.truncate(1, 9000).await,
             Action::Flush => client.flush().await,
-            Action::Note => notary.write_one(true).await,
+            Action::UserRecord => notary.write_one(true).await,
         }
     }
 }
@@ -246,6 +246,6 @@ mod tests {
 
     #[test]
     fn a_note_survives_crashes_anywhere() {
-        assert!(all_of(&[Action::Note, Action::Bytes], 4).unwrap() > 20);
+        assert!(all_of(&[Action::UserRecord, Action::Bytes], 4).unwrap() > 20);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::io::{BackingError, Clock as _};
-use forebay_engine::{Engine, NOTE_MAX, Note, NoteId};
+use forebay_engine::{Engine, USER_RECORD_MAX, UserRecord, UserRecordId};
 
 use crate::client::{Allowed, Shared};
 use crate::front::durable;
@@ -19,11 +19,11 @@ pub struct Ledger {
     /// The number in the next note's contents.
     next: u64,
     /// The numbers of all notes since the engine was opened, and of those that it found then.
-    written: BTreeMap<NoteId, u64>,
+    written: BTreeMap<UserRecordId, u64>,
     /// Notes up to here are durable.
-    durable: NoteId,
+    durable: UserRecordId,
     /// Notes up to here may be gone.
-    let_go: NoteId,
+    let_go: UserRecordId,
     /// But not those that are needed for good.
     keeps: bool,
     /// Those cannot be written again now: a flush ends with an error.
@@ -37,7 +37,7 @@ fn is_needed(bytes: &[u8]) -> bool {
 
 /// The contents of note `number`: short ones mostly, some as long as may be.
 fn contents(number: u64) -> Vec<u8> {
-    let most = if number.is_multiple_of(5) { NOTE_MAX - 8 } else { 200 };
+    let most = if number.is_multiple_of(5) { USER_RECORD_MAX - 8 } else { 200 };
     let len = 8 + (mix(number) % (most as u64 + 1)) as usize;
     let words = (1..).flat_map(|word| mix(number ^ mix(word)).to_le_bytes());
     number.to_le_bytes().into_iter().chain(words).take(len).collect()
@@ -56,7 +56,7 @@ impl Ledger {
         contents(self.next)
     }
 
-    fn wrote(&mut self, id: NoteId, bytes: &[u8]) -> Result<(), String> {
+    fn wrote(&mut self, id: UserRecordId, bytes: &[u8]) -> Result<(), String> {
         let number = number_of(bytes).unwrap_or_default();
         match self.written.insert(id, number) {
             Some(_) => Err(format!("two notes have the number {id}")),
@@ -64,7 +64,7 @@ impl Ledger {
         }
     }
 
-    fn durable(&mut self, id: NoteId) {
+    fn durable(&mut self, id: UserRecordId) {
         self.durable = self.durable.max(id);
     }
 
@@ -76,16 +76,16 @@ impl Ledger {
 
     /// What the engine found is compared with what was written before; from now on it has to be found again. Unless
     /// `strict`, both copies of a note may be lost.
-    pub fn recovered(&mut self, notes: &[Note], strict: bool) -> Result<(), String> {
+    pub fn recovered(&mut self, notes: &[UserRecord], strict: bool) -> Result<(), String> {
         let numbers: Option<Vec<_>> = notes.iter().map(|note| number_of(&note.bytes)).collect();
         let numbers = numbers.ok_or("recovery hands back a note that nobody wrote")?;
-        if !notes.iter().map(|note| note.id).eq(1..=notes.len() as NoteId) {
+        if !notes.iter().map(|note| note.id).eq(1..=notes.len() as UserRecordId) {
             return Err("recovered notes are not numbered from 1 on".to_owned());
         }
         if strict {
             self.compare(&numbers)?;
         }
-        self.durable = notes.len() as NoteId;
+        self.durable = notes.len() as UserRecordId;
         self.let_go = 0;
         self.written = notes.iter().map(|note| note.id).zip(numbers).collect();
         Ok(())
@@ -232,8 +232,8 @@ pub fn let_go_slowly(
 mod tests {
     use super::*;
 
-    fn found(numbers: &[u64]) -> Vec<Note> {
-        let note = |(id, number): (NoteId, &u64)| Note { id, bytes: contents(*number).into() };
+    fn found(numbers: &[u64]) -> Vec<UserRecord> {
+        let note = |(id, number): (UserRecordId, &u64)| UserRecord { id, bytes: contents(*number).into() };
         (1..).zip(numbers).map(note).collect()
     }
 

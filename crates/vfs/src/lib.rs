@@ -3,7 +3,7 @@
 //!
 //! [`Vfs`] knows the exports. Every operation takes a [`Target`] (an object within an export) and a [`Cred`];
 //! reading operations take [`Wait`], so that an event loop can try them without ever waiting for a disk.
-//! Changing operations return an [`Intent`]: what must become durable before they may be acknowledged.
+//! Changing operations return an [`CommitRequest`]: what must become durable before they may be acknowledged.
 //!
 //! This crate knows nothing of NFS, sockets or threads but those that lead group commits and let go of removed files.
 
@@ -24,14 +24,14 @@ mod sys;
 
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
 pub use backing::Store;
-pub use caches::attr_cache::{Known, KnownFiles};
+pub use caches::attr_cache::{AttrCache, CachedAttr};
 pub use caches::dir_cache::Listings;
-pub use caches::inode::Object;
+pub use caches::inode::Inode;
 pub use caches::inode_cache::{Budget, NAME_COST};
 pub use coherence::downtime::Downtime;
-pub use coherence::watch::Watch;
+pub use coherence::watch::HostWatch;
 pub use cred::{Cred, Creds, Identity};
-pub use durability::journal::{Deliver, Done, Intent, Journal, JournalStats, Order};
+pub use durability::journal::{CommitRequest, Deliver, Done, Journal, JournalStats, Order};
 pub use durability::request_journal::Asked;
 pub use durability::verifier::Verifier;
 pub use error::{Error, Result};

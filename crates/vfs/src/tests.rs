@@ -9,7 +9,7 @@ use forebay_engine::io::{Backing as _, BackingError, Device};
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Mode, Object as Cached, Settings};
 
-use super::durability::request_journal::UnderWay;
+use super::durability::request_journal::RequestJournal;
 use super::*;
 
 /// The file system is synced object by object, so that changes become durable in any order.
@@ -25,7 +25,7 @@ fn serve(mode: Mode) -> Served {
 }
 
 /// The same, with what tells of changes by others.
-fn serve_watched(mode: Mode, watch: impl FnOnce(&std::path::Path) -> Option<Arc<Watch>>) -> Served {
+fn serve_watched(mode: Mode, watch: impl FnOnce(&std::path::Path) -> Option<Arc<HostWatch>>) -> Served {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let [path, state_dir] = ["data", "state"].map(|name| dir.path().join(name));
     [&path, &state_dir].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
@@ -77,7 +77,7 @@ fn start<T>(
 
 impl Served {
     /// Makes what a change needs durable; without an answer to be kept, so that none waits for those before it.
-    fn commit(&self, intent: Option<Intent>) {
+    fn commit(&self, intent: Option<CommitRequest>) {
         let Some(intent) = intent else { return };
         let (send, done) = channel();
         let done_with = Box::new(move |result| send.send(result).unwrap());
@@ -93,7 +93,7 @@ impl Served {
         result.unwrap().0
     }
 
-    fn write(&self, file: &Target, stable: bool) -> Option<Intent> {
+    fn write(&self, file: &Target, stable: bool) -> Option<CommitRequest> {
         let Changed { result, intent, .. } =
             self.vfs.write(file, &self.cred, 0, &[7; 4096], stable, Wait::Yes);
         assert_eq!(result.unwrap().stable, stable);
@@ -114,14 +114,14 @@ impl Served {
         }
     }
 
-    fn remove(&self, name: &[u8]) -> Option<Intent> {
+    fn remove(&self, name: &[u8]) -> Option<CommitRequest> {
         let Changed { result, intent, .. } = self.vfs.remove(&self.root, name, &self.cred, None);
         result.unwrap();
         intent
     }
 
     /// Another file takes the name.
-    fn replace(&self, name: &[u8]) -> Option<Intent> {
+    fn replace(&self, name: &[u8]) -> Option<CommitRequest> {
         self.create(b"other");
         let Renamed { result, intent, .. } =
             self.vfs.rename(&self.root, b"other", &self.root, name, &self.cred, None);
@@ -139,7 +139,7 @@ impl Drop for Served {
 
 #[test]
 fn a_file_that_loses_two_names_at_once_is_forgotten_when_both_removals_are_durable() {
-    type Remove = fn(&Served, &[u8]) -> Option<Intent>;
+    type Remove = fn(&Served, &[u8]) -> Option<CommitRequest>;
     let ways: [Remove; 2] = [|served, name| served.remove(name), |served, name| served.replace(name)];
     let served = serve(Mode::WriteBack);
     for (first, second, late) in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)] {
@@ -255,11 +255,11 @@ fn what_is_refused_is_not_found_under_way() {
     assert!(vfs.rmdir(root, b"full", cred, asked).result.is_err());
     assert!(vfs.rename(root, b"empty", root, b"full", cred, asked).result.is_err());
     assert!(begun() > before);
-    assert_eq!(UnderWay::open(&state, 1).unwrap().1, []);
+    assert_eq!(RequestJournal::open(&state, 1).unwrap().1, []);
     // As opposed to this.
     let removed = vfs.remove(root, b"file", cred, asked);
     assert!(removed.result.is_ok());
-    assert_eq!(UnderWay::open(&state, 1).unwrap().1.len(), 1);
+    assert_eq!(RequestJournal::open(&state, 1).unwrap().1.len(), 1);
     served.commit(removed.intent);
 }
 
@@ -269,7 +269,7 @@ fn what_is_refused_is_not_found_under_way() {
 fn contents_that_the_host_changes_during_a_change_of_the_servers_own_are_suspect() {
     let mut watched = false;
     let served = serve_watched(Mode::WriteBack, |path| {
-        let watch = Watch::open(path).map(Arc::new);
+        let watch = HostWatch::open(path).map(Arc::new);
         watched = watch.is_some();
         watch
     });

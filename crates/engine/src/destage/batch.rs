@@ -12,7 +12,7 @@ use crate::index::object::{Busy, Object};
 use crate::io::{BackingError, BackingResult, Time};
 use crate::plant;
 use crate::request::sync::Unsynced;
-use crate::volume::{Asked, Lane};
+use crate::volume::{Asked, Volume};
 use crate::wait::all;
 use forebay_lock::Mutex;
 
@@ -44,19 +44,19 @@ impl Part {
 
 impl Engine {
     /// Destages up to `most` blocks of a volume; returns how many, or `None` if it failed.
-    pub(crate) async fn destage(&self, lane: &Arc<Lane>, most: usize) -> Option<usize> {
+    pub(crate) async fn destage(&self, volume: &Arc<Volume>, most: usize) -> Option<usize> {
         // Whatever is taken from the queue, it is in a batch.
-        lane.set_batch(Some(Duration::ZERO));
-        let haste = lane.take_haste();
-        let parts = self.gather(lane, most);
-        lane.set_batch(parts.iter().map(|part| part.since).min());
+        volume.set_batch(Some(Duration::ZERO));
+        let haste = volume.take_haste();
+        let parts = self.gather(volume, most);
+        volume.set_batch(parts.iter().map(|part| part.since).min());
         if parts.is_empty() {
-            lane.give_back(haste);
+            volume.give_back(haste);
             // What was queued needs nothing any more; or it is being written directly or cut, which does not take long.
-            if lane.waiting() == 0 {
-                self.backing_worked(lane);
+            if volume.waiting() == 0 {
+                self.backing_worked(volume);
             }
-            self.destager.pace.changed.wake();
+            self.destager.throttle.changed.wake();
             self.space.wake();
             self.rest(BUSY_PAUSE).await;
             return Some(0);
@@ -65,7 +65,7 @@ impl Engine {
         let last = parts.iter().map(|part| part.object.lock().last_frame).max().unwrap_or(0);
         let logged = self.commit(last).await.is_ok();
         let (begun, writes) = (self.env.clock.now(), AtomicU64::new(0));
-        let asked = self.ask(lane);
+        let asked = self.ask(volume);
         let written = if logged {
             let parts = parts.iter().map(|part| Box::pin(self.write_part(part, &asked, &writes)));
             all(parts.collect()).await
@@ -79,17 +79,17 @@ impl Engine {
         };
         drop(asked);
         let blocks = parts.iter().map(|part| part.blocks.len()).sum::<usize>();
-        lane.service.measured(blocks as u64, writes.into_inner(), self.env.clock.now() - begun);
+        volume.service.measured(blocks as u64, writes.into_inner(), self.env.clock.now() - begun);
         let results = written.into_iter().zip(synced).map(|(written, synced)| written.and(synced));
         let mut healthy = true;
         for (part, result) in parts.into_iter().zip(results) {
             healthy &= self.finish_part(part, result);
         }
-        lane.set_batch(None);
+        volume.set_batch(None);
         if healthy {
-            self.backing_worked(lane);
+            self.backing_worked(volume);
         }
-        self.destager.pace.changed.wake();
+        self.destager.throttle.changed.wake();
         // Space becomes free only once a frame says so; who waits for space sees to it.
         self.segments.advance();
         self.space.wake();
@@ -97,18 +97,18 @@ impl Engine {
     }
 
     /// Takes objects from the queue and what is dirty of them.
-    fn gather(&self, lane: &Lane, most: usize) -> Vec<Part> {
+    fn gather(&self, volume: &Volume, most: usize) -> Vec<Part> {
         let mut parts = Vec::<Part>::new();
         let mut left = most;
         let mut looked = 0;
-        let waiting = lane.waiting();
+        let waiting = volume.waiting();
         while left > 0 && parts.len() < OBJECTS && looked < waiting {
             looked += 1;
-            let Some((object, since)) = lane.next() else { break };
+            let Some((object, since)) = volume.next() else { break };
             let mut state = object.lock();
             if state.busy != Busy::No {
                 drop(state);
-                lane.again(object, since, false);
+                volume.again(object, since, false);
                 continue;
             }
             let from = state.cursor;
@@ -124,7 +124,7 @@ impl Engine {
             if blocks.is_empty() && state.directs > 0 {
                 // Its time is about to change.
                 drop(state);
-                lane.again(object, since, false);
+                volume.again(object, since, false);
                 continue;
             }
             left -= blocks.len().min(left);
@@ -213,19 +213,19 @@ impl Engine {
             state.cursor = blocks.last().map_or(0, |(block, _)| block + 1);
             let done = (blocks.len() - damaged.len()) as u64;
             self.totals.destaged.add(done);
-            object.lane.room.destaged(done);
+            object.volume.room.destaged(done);
         }
         // The pass over this object goes on before the next object's begins.
         let goes_on = result.is_ok() && !state.to_destage(state.cursor..u64::MAX, 1).is_empty();
         state.queued = state.needs_destage() || state.mtime.is_some();
         if state.queued {
             let since = if goes_on { since } else { self.env.clock.now() };
-            object.lane.again(object.clone(), since, goes_on);
+            object.volume.again(object.clone(), since, goes_on);
         }
         drop(state);
         object.changed.wake();
         if let Err(error) = result {
-            self.backing_failed(&object.lane, error);
+            self.backing_failed(&object.volume, error);
         }
         result.is_ok()
     }

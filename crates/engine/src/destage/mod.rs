@@ -1,5 +1,5 @@
 //! Destage: dirty blocks go to the backing store, object by object in order of offset, many at once; each volume in its own
-//! lane (`lane/`).
+//! lane (`volume/`).
 //!
 //! Objects queue in the order in which their oldest dirty block was written, so that the log's tail follows. A block is
 //! clean only once the backing store's sync has succeeded; after a failure it is written again from the log, never
@@ -14,12 +14,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::buffer::BLOCK;
-use crate::destage::throttle::{FULL, LEVEL, Load, Pace};
+use crate::destage::throttle::{FULL, LEVEL, Load, Throttle};
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::index::object::{Object, State};
 use crate::segments::LogUse;
-use crate::volume::{Lane, Lanes};
+use crate::volume::{Volume, Volumes};
 use crate::wait::Gate;
 use crate::{Error, Result};
 use forebay_lock::{Mutex, MutexGuard};
@@ -39,23 +39,23 @@ const RESERVE: usize = 4;
 
 /// What waits to be destaged.
 pub(crate) struct Destager {
-    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) volumes: Arc<Volumes>,
     /// Who rests looks whether there is reason to go on.
     pub(crate) work: Gate,
-    pub(crate) pace: Pace,
+    pub(crate) throttle: Throttle,
     /// Objects with dirty blocks of which no copy could be read.
     damaged: Mutex<Vec<Weak<Object>>>,
 }
 
 impl Destager {
-    pub(crate) fn new(lanes: Arc<Lanes>) -> Self {
-        Destager { lanes, work: Gate::default(), pace: Pace::default(), damaged: Mutex::default() }
+    pub(crate) fn new(volumes: Arc<Volumes>) -> Self {
+        Destager { volumes, work: Gate::default(), throttle: Throttle::default(), damaged: Mutex::default() }
     }
 
     /// Everybody looks for something to do, or for the end.
     pub(crate) fn wake(&self) {
         self.work.wake();
-        self.lanes.wake();
+        self.volumes.wake();
     }
 }
 
@@ -66,20 +66,20 @@ struct Mark {
     head: u64,
     moved: u64,
     /// Failures that there had been.
-    errors: Vec<(Arc<Lane>, u64)>,
+    errors: Vec<(Arc<Volume>, u64)>,
 }
 
 impl Engine {
     /// How full the log is: 1 is its share of the pool, which overwritten blocks may exceed.
     /// What volumes in trouble keep dirty counts for these only; others share the rest.
-    pub(crate) fn log_load(&self, lane: &Lane) -> Load {
+    pub(crate) fn log_load(&self, volume: &Volume) -> Load {
         let LogUse { segments, share, dirty, left } = self.segments.log_use();
         let (share, slots) = (share.max(1) as f64, self.slots() as f64);
-        let set_apart = if lane.is_troubled() { 0 } else { self.destager.lanes.troubled_blocks() };
+        let set_apart = if volume.is_troubled() { 0 } else { self.destager.volumes.troubled_blocks() };
         let dirty = dirty.saturating_sub(set_apart) as f64 / (share * slots - set_apart as f64).max(slots);
         let space = segments as f64 / share;
         // The last unused ones are for what has to be moved, or the tail could never pass.
-        let last = self.destager.lanes.any_troubled() && self.segments.unused_everywhere() < RESERVE;
+        let last = self.destager.volumes.any_troubled() && self.segments.unused_everywhere() < RESERVE;
         let space = if last { space.max(FULL) } else { space };
         Load { dirty, space, share: share * slots, freed: left * slots }
     }
@@ -87,14 +87,14 @@ impl Engine {
     /// Returns the dirty blocks of the volume that has most, as a part of the level at which writers are slowed to the rate of
     /// destaging: 1 is that level.
     pub fn dirty_part(&self) -> f64 {
-        let loads = self.destager.lanes.all().into_iter().map(|lane| self.log_load(&lane).dirty);
+        let loads = self.destager.volumes.all().into_iter().map(|volume| self.log_load(&volume).dirty);
         loads.fold(0.0, f64::max) / LEVEL
     }
 
     /// Seconds since the oldest dirty data was written.
     pub fn dirty_age(&self) -> Duration {
         let now = self.env.clock.now();
-        self.destager.lanes.oldest().map_or(Duration::ZERO, |since| now.saturating_sub(since))
+        self.destager.volumes.oldest().map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
     /// Destages everything that is dirty now. Returns once the backing store has it durably; what clients write
@@ -105,14 +105,14 @@ impl Engine {
     /// tried again in the background. [`Engine::volumes`] says which.
     pub async fn flush(&self) -> Result<()> {
         self.try_damaged_again();
-        let lanes = self.destager.lanes.all();
-        let errors: Vec<_> = lanes.iter().map(|lane| (lane.clone(), lane.errors())).collect();
-        let flushing = self.flushing(lanes);
+        let volumes = self.destager.volumes.all();
+        let errors: Vec<_> = volumes.iter().map(|volume| (volume.clone(), volume.errors())).collect();
+        let flushing = self.flushing(volumes);
         let wanting = self.notes.want();
         let result = loop {
             let mark = self.mark(errors.clone());
             // Once moved, blocks are not in the segments before the head any more.
-            let moved = || self.destager.lanes.moved_under_flush() != mark.moved;
+            let moved = || self.destager.volumes.moved_under_flush() != mark.moved;
             let ready = || if moved() { Some(None) } else { self.flushed(&mark).map(Some) };
             if let Some(result) = self.space.until(ready).await {
                 break result;
@@ -127,8 +127,8 @@ impl Engine {
     }
 
     /// What is dirty now.
-    fn mark(&self, errors: Vec<(Arc<Lane>, u64)>) -> Mark {
-        let moved = self.destager.lanes.moved_under_flush();
+    fn mark(&self, errors: Vec<(Arc<Volume>, u64)>) -> Mark {
+        let moved = self.destager.volumes.moved_under_flush();
         let begun = self.env.clock.now();
         let used = self.log.used_segment();
         if used.is_some() {
@@ -143,19 +143,19 @@ impl Engine {
         if self.closing() {
             return Some(Err(Error::Closing));
         }
-        let is_past = |lane: &Lane| lane.is_past(mark.begun);
+        let is_past = |volume: &Volume| volume.is_past(mark.begun);
         let (dirty, damaged) = (self.segments.blocks().1, self.segments.damaged());
         let past = dirty == 0 || self.segments.advance().tail >= mark.head;
-        if past && damaged == 0 && mark.errors.iter().all(|(lane, _)| is_past(lane)) {
+        if past && damaged == 0 && mark.errors.iter().all(|(volume, _)| is_past(volume)) {
             return Some(Ok(()));
         }
         if dirty > 0 && (dirty == damaged || (past && damaged > 0)) {
             return Some(Err(Error::Damaged));
         }
-        let troubles = mark.errors.iter().map(|(lane, errors)| (lane, lane.trouble_since(*errors)));
+        let troubles = mark.errors.iter().map(|(volume, errors)| (volume, volume.trouble_since(*errors)));
         let (mut first, mut others) = (None, true);
-        for (lane, trouble) in troubles {
-            others &= trouble.is_some() || is_past(lane);
+        for (volume, trouble) in troubles {
+            others &= trouble.is_some() || is_past(volume);
             first = first.or(trouble);
         }
         first.filter(|_| others).map(Err)
@@ -205,15 +205,15 @@ impl Engine {
     }
 
     /// Destages a volume until the engine closes.
-    pub(crate) async fn run_destage(self: Arc<Self>, lane: Arc<Lane>) {
+    pub(crate) async fn run_destage(self: Arc<Self>, volume: Arc<Volume>) {
         let (mut pause, mut batch) = (PAUSE.0, BATCH.0);
         while !self.closing() {
-            let Some(wanted) = self.reason(&lane) else {
-                self.rest_until_reason(&lane).await;
+            let Some(wanted) = self.reason(&volume) else {
+                self.rest_until_reason(&volume).await;
                 continue;
             };
             let begun = self.env.clock.now();
-            match self.destage(&lane, batch).await {
+            match self.destage(&volume, batch).await {
                 Some(done) => {
                     batch = next_batch(batch, done, self.env.clock.now() - begun, wanted);
                     pause = PAUSE.0;
@@ -245,16 +245,16 @@ impl Engine {
         .await;
     }
 
-    async fn rest_until_reason(&self, lane: &Lane) {
-        let known = lane.oldest();
+    async fn rest_until_reason(&self, volume: &Volume) {
+        let known = volume.oldest();
         let until = known.map(|since| since + self.settings.destage_after);
         let wait = until.map(|until| until.saturating_sub(self.env.clock.now()));
         let mut sleep = wait.map(|wait| self.env.clock.sleep(wait.max(Duration::from_millis(1))));
         let reason = || {
-            let changed = known.is_none() && lane.oldest().is_some();
-            (self.closing() || changed || self.reason(lane).is_some()).then_some(())
+            let changed = known.is_none() && volume.oldest().is_some();
+            (self.closing() || changed || self.reason(volume).is_some()).then_some(())
         };
-        let mut woken = Box::pin(lane.work.until(reason));
+        let mut woken = Box::pin(volume.work.until(reason));
         std::future::poll_fn(|context| {
             let slept = sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(context).is_ready());
             if slept || woken.as_mut().poll(context).is_ready() {
@@ -266,14 +266,14 @@ impl Engine {
     }
 
     /// Whether to destage now, and how long a batch should take.
-    fn reason(&self, lane: &Lane) -> Option<Duration> {
-        let oldest = lane.oldest()?;
-        if lane.pressed.load(Ordering::Relaxed) || lane.hurried.load(Ordering::Relaxed) {
+    fn reason(&self, volume: &Volume) -> Option<Duration> {
+        let oldest = volume.oldest()?;
+        if volume.pressed.load(Ordering::Relaxed) || volume.hurried.load(Ordering::Relaxed) {
             return Some(BATCH_TIME);
         }
-        let fill = self.log_load(lane).dirty;
+        let fill = self.log_load(volume).dirty;
         let aged = self.env.clock.now() >= oldest + self.settings.destage_after;
-        let wanted = lane.is_flushing() || !self.is_mirrored() || aged || fill >= 0.25;
+        let wanted = volume.is_flushing() || !self.is_mirrored() || aged || fill >= 0.25;
         wanted.then_some(CALM_BATCH_TIME)
     }
 }

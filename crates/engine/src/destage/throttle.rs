@@ -8,7 +8,7 @@ use forebay_lock::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::volume::Lane;
+use crate::volume::Volume;
 use crate::wait::{Gate, before};
 use forebay_lock::Mutex;
 
@@ -63,7 +63,7 @@ impl Room {
 
 /// How much may be accepted.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct Throttle {
     /// Space in the log: segments that leave the log make it.
     space: Mutex<Supply>,
     pub(crate) changed: Gate,
@@ -184,7 +184,7 @@ pub(crate) struct Wanted {
     pub(crate) all: u64,
 }
 
-impl Pace {
+impl Throttle {
     /// Blocks were appended that no client wrote.
     pub(crate) fn moved(&self, blocks: u64) {
         let mut space = self.space.lock();
@@ -222,19 +222,19 @@ impl Pace {
 
     /// Takes tickets for `wanted` and waits until they are granted. False: writes do not go to the log any more, or the
     /// volume got into trouble, or the engine closes; the writer looks again.
-    pub(crate) async fn wait(&self, engine: &Engine, lane: &Lane, wanted: Wanted) -> bool {
+    pub(crate) async fn wait(&self, engine: &Engine, volume: &Volume, wanted: Wanted) -> bool {
         let now = || engine.env.clock.now();
-        let troubled = lane.is_troubled();
+        let troubled = volume.is_troubled();
         engine.totals.room_waits.add(1);
         let (for_space, for_dirty) = {
-            let (mut space, mut dirty) = (self.space.lock(), lane.room.supply.lock());
+            let (mut space, mut dirty) = (self.space.lock(), volume.room.supply.lock());
             (space.take(wanted.all), dirty.take(wanted.new))
         };
         loop {
-            let load = engine.log_load(lane);
+            let load = engine.log_load(volume);
             let due = {
-                let (mut space, mut dirty) = (self.space.lock(), lane.room.supply.lock());
-                let (now, filled, dirtied) = (now(), load.of_space(), load.of_dirty(&lane.room));
+                let (mut space, mut dirty) = (self.space.lock(), volume.room.supply.lock());
+                let (now, filled, dirtied) = (now(), load.of_space(), load.of_dirty(&volume.room));
                 space.grant(SPACE, &filled, now);
                 dirty.grant(DIRTY, &dirtied, now);
                 let space = space.due(for_space, SPACE, &filled);
@@ -243,7 +243,7 @@ impl Pace {
             };
             let Some(due) = due else { return true };
             let over = || {
-                (!engine.is_mirrored() || lane.is_troubled() != troubled || engine.closing()).then_some(())
+                (!engine.is_mirrored() || volume.is_troubled() != troubled || engine.closing()).then_some(())
             };
             let sleep = engine.env.clock.sleep(due.min(RECHECK));
             if before(sleep, self.changed.until(over)).await.is_some() {
@@ -321,10 +321,10 @@ mod tests {
 
     #[test]
     fn a_log_with_room_takes_everything() {
-        let (pace, room) = (Pace::default(), Room::default());
+        let (throttle, room) = (Throttle::default(), Room::default());
         let load = Load { dirty: 0.49, space: 1.19, share: SHARE, freed: 0.0 };
         let wanted = Wanted { new: 1000, all: 1000 };
-        assert!((0..1000).all(|_| pace.admits(&room, &load, wanted, || panic!("nobody needs to know"))));
+        assert!((0..1000).all(|_| throttle.admits(&room, &load, wanted, || panic!("nobody needs to know"))));
     }
 
     #[test]
@@ -364,35 +364,36 @@ mod tests {
 
     #[test]
     fn overwriting_dirty_blocks_takes_space_only() {
-        let (pace, room) = (Pace::default(), Room::default());
+        let (throttle, room) = (Throttle::default(), Room::default());
         let load = Load { dirty: 1.0, space: 0.3, share: SHARE, freed: 0.0 };
-        let admits = |new| pace.admits(&room, &load, Wanted { new, all: 1 }, || Duration::ZERO);
+        let admits = |new| throttle.admits(&room, &load, Wanted { new, all: 1 }, || Duration::ZERO);
         assert!(!admits(1));
         assert!((0..10_000).all(|_| admits(0)));
     }
 
     #[test]
     fn moved_blocks_take_space_from_clients() {
-        let (pace, room) = (Pace::default(), Room::default());
+        let (throttle, room) = (Throttle::default(), Room::default());
         let load = Load { dirty: 0.0, space: SPACE.from, share: SHARE, freed: 0.0 };
         let admitted = |now: Duration| {
-            (0..).take_while(|_| pace.admits(&room, &load, Wanted { new: 0, all: 1 }, || now)).count()
+            (0..).take_while(|_| throttle.admits(&room, &load, Wanted { new: 0, all: 1 }, || now)).count()
         };
         admitted(Duration::ZERO);
         let before = admitted(MS * 10);
-        pace.moved(before as u64);
+        throttle.moved(before as u64);
         assert!(before > 1 && admitted(MS * 20) <= 1);
     }
 
     #[test]
     fn each_volume_has_the_room_that_its_own_destaging_makes() {
-        let (pace, fast, slow) = (Pace::default(), Room::default(), Room::default());
+        let (throttle, fast, slow) = (Throttle::default(), Room::default(), Room::default());
         let load = Load { dirty: DIRTY.level, space: 0.0, share: SHARE, freed: 0.0 };
         let mut admitted = [0, 0];
         for time in 0..10_000 {
             fast.destaged(1);
             for (room, admitted) in [&fast, &slow].into_iter().zip(&mut admitted) {
-                *admitted += usize::from(pace.admits(room, &load, Wanted { new: 1, all: 1 }, || MS * time));
+                *admitted +=
+                    usize::from(throttle.admits(room, &load, Wanted { new: 1, all: 1 }, || MS * time));
             }
         }
         assert!(admitted[0] > 5 * admitted[1], "{admitted:?}");

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::record::{Body, Facts, Record};
 use super::{BLOCKS_MAX, Invalid};
-use crate::NOTE_MAX;
+use crate::USER_RECORD_MAX;
 use crate::io::{Key, Time};
 
 /// Bytes of a body without objects and records: the two counts.
@@ -42,7 +42,7 @@ pub fn record_len(record: &Record) -> usize {
         Record::Truncate { .. } => 11,
         Record::Truncated { .. } | Record::Forget { .. } => RECORD_MIN,
         Record::Invalidate { .. } | Record::Destaged { .. } => 19,
-        Record::Note { bytes } => RECORD_MIN + bytes.len(),
+        Record::UserRecord { bytes } => RECORD_MIN + bytes.len(),
     }
 }
 
@@ -72,8 +72,8 @@ fn check_record(record: &Record, objects: usize, slots: &Range<u16>) -> Result<(
         | Record::Invalidate { object, .. }
         | Record::Destaged { object, .. }
         | Record::Forget { object } => *object,
-        Record::Note { bytes } if (1..=NOTE_MAX).contains(&bytes.len()) => return Ok(()),
-        Record::Note { .. } => return Err(Invalid("a note that is empty or too long")),
+        Record::UserRecord { bytes } if (1..=USER_RECORD_MAX).contains(&bytes.len()) => return Ok(()),
+        Record::UserRecord { .. } => return Err(Invalid("a note that is empty or too long")),
     };
     if usize::from(object) >= objects {
         return Err(Invalid("a record of an object that is not in the body"));
@@ -160,7 +160,7 @@ fn encode_record(record: &Record, out: &mut Vec<u8>) {
             out.extend_from_slice(&count.to_le_bytes());
         }
         Record::Forget { object } => head(FORGET, *object),
-        Record::Note { bytes } => {
+        Record::UserRecord { bytes } => {
             // Fits: the length was checked.
             head(NOTE, bytes.len() as u16);
             out.extend_from_slice(bytes);
@@ -226,7 +226,7 @@ fn decode_record(input: &mut Reader<'_>) -> Option<Record> {
             count: u64::from_le_bytes(input.array()?),
         },
         FORGET => Record::Forget { object },
-        NOTE => Record::Note { bytes: input.bytes(usize::from(object))?.into() },
+        NOTE => Record::UserRecord { bytes: input.bytes(usize::from(object))?.into() },
         _ => return None,
     })
 }

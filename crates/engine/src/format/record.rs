@@ -65,8 +65,8 @@ pub enum Record {
         object: u16,
     },
     /// What the engine's user wants to find again. It is about no object.
-    Note {
-        /// 1 to [`NOTE_MAX`](crate::NOTE_MAX) bytes.
+    UserRecord {
+        /// 1 to [`USER_RECORD_MAX`](crate::NOTE_MAX) bytes.
         bytes: Box<[u8]>,
     },
 }
@@ -81,7 +81,7 @@ impl Record {
             | Record::Invalidate { object, .. }
             | Record::Destaged { object, .. }
             | Record::Forget { object } => Some(object),
-            Record::Note { .. } => None,
+            Record::UserRecord { .. } => None,
         }
     }
 }

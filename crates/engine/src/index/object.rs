@@ -17,11 +17,11 @@ use crate::index::account::Account;
 use crate::index::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
 use crate::index::ranges::Ranges;
 use crate::io::{Key, Time};
-use crate::request::external_change::Watch;
+use crate::request::external_change::VersionWatch;
 use crate::request::sync::Syncs;
-use crate::request::unsynced::Volatile;
+use crate::request::unsynced::UnsyncedBlocks;
 use crate::segments::Segments;
-use crate::volume::Lane;
+use crate::volume::Volume;
 use crate::wait::Gate;
 use forebay_lock::{Mutex, MutexGuard};
 
@@ -33,11 +33,11 @@ pub struct Object {
     pub(crate) key: Key,
     pub(crate) key_hash: u64,
     /// Where it is destaged.
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) volume: Arc<Volume>,
     state: Mutex<State>,
     /// Something other tasks wait for has changed.
     pub(crate) changed: Gate,
-    pub(crate) watch: Watch,
+    pub(crate) watch: VersionWatch,
 }
 
 /// Who has the object's backing file for itself.
@@ -80,9 +80,9 @@ pub(crate) struct State {
     /// The modification time destage has to give the backing file.
     pub(crate) mtime: Option<Time>,
     pub(crate) leaves: BTreeMap<u64, Leaf>,
-    /// Dirty blocks; counted in `lane` and `account` as well.
+    /// Dirty blocks; counted in `volume` and `account` as well.
     pub(crate) dirty: u64,
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) volume: Arc<Volume>,
     pub(crate) account: Option<Arc<Account>>,
     /// Dirty blocks of which no copy can be read.
     pub(crate) damaged: BTreeSet<u64>,
@@ -97,7 +97,7 @@ pub(crate) struct State {
     pub(crate) directs: u32,
     pub(crate) syncs: Syncs,
     /// Blocks of the backing file that a power cut may take back.
-    pub(crate) volatile: Volatile,
+    pub(crate) volatile: UnsyncedBlocks,
     pub(crate) fetches: Vec<Fetch>,
     pub(crate) next_fetch: u64,
     /// The segment held by a truncation that the backing store has not carried out yet.
@@ -127,16 +127,16 @@ fn split(block: u64) -> (u64, u32) {
 }
 
 impl Object {
-    pub(crate) fn new(number: u64, key: Key, lane: Arc<Lane>) -> Self {
+    pub(crate) fn new(number: u64, key: Key, volume: Arc<Volume>) -> Self {
         let key_hash = key_hash(&key);
         Object {
             number,
             key,
             key_hash,
-            state: Mutex::new(State { lane: lane.clone(), ..State::default() }),
-            lane,
+            state: Mutex::new(State { volume: volume.clone(), ..State::default() }),
+            volume,
             changed: Gate::default(),
-            watch: Watch::default(),
+            watch: VersionWatch::default(),
         }
     }
 
@@ -230,7 +230,7 @@ impl State {
     fn count_dirty(&mut self, dirty: bool) {
         if dirty {
             self.dirty += 1;
-            self.lane.dirtied();
+            self.volume.dirtied();
             self.account.iter().for_each(|account| account.dirtied(1));
         }
     }
@@ -238,7 +238,7 @@ impl State {
     fn count_clean(&mut self, was_dirty: bool) {
         if was_dirty {
             self.dirty -= 1;
-            self.lane.cleaned();
+            self.volume.cleaned();
             self.account.iter().for_each(|account| account.cleaned(1));
         }
     }

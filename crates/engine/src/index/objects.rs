@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::index::object::Object;
 use crate::io::Key;
 use crate::segments::Segments;
-use crate::volume::Lanes;
+use crate::volume::Volumes;
 use forebay_lock::Mutex;
 
 const SHARDS: usize = 32;
@@ -24,15 +24,15 @@ struct Shard {
 
 /// See the file's comment.
 pub(crate) struct Objects {
-    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) volumes: Arc<Volumes>,
     shards: Vec<Mutex<Shard>>,
     next: AtomicU64,
 }
 
 impl Objects {
-    pub(crate) fn new(lanes: Arc<Lanes>) -> Self {
+    pub(crate) fn new(volumes: Arc<Volumes>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Objects { lanes, shards, next: AtomicU64::new(0) }
+        Objects { volumes, shards, next: AtomicU64::new(0) }
     }
 
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
@@ -58,7 +58,7 @@ impl Objects {
             shard.sweep_at = (shard.objects.len() * 2).max(1024);
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let object = Arc::new(Object::new(number, key.clone(), self.lanes.of(key)));
+        let object = Arc::new(Object::new(number, key.clone(), self.volumes.of(key)));
         shard.objects.insert(key.clone(), object.clone());
         object
     }

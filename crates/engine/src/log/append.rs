@@ -8,7 +8,7 @@ use crate::buffer::BLOCK;
 use crate::format::{Facts, Record, bind, content_hash, facts_len, footer, frame, record_len};
 use crate::index::leaf::Page;
 use crate::index::object::Object;
-use crate::log::user_records::{NoteId, Notes};
+use crate::log::user_records::{UserRecordId, UserRecords};
 use crate::plant;
 use crate::segments::Segments;
 use crate::{Error, Seq};
@@ -217,10 +217,10 @@ impl Log {
         &self,
         whose: Whose,
         bytes: &[u8],
-        notes: &Notes,
+        notes: &UserRecords,
         segments: &Segments,
-    ) -> Result<Option<(Seq, NoteId)>, Error> {
-        let record = Record::Note { bytes: bytes.into() };
+    ) -> Result<Option<(Seq, UserRecordId)>, Error> {
+        let record = Record::UserRecord { bytes: bytes.into() };
         let len = record_len(&record);
         self.with_room(whose, 0, len, |current, open| {
             open.gathered.record(record);

@@ -68,7 +68,7 @@ impl Engine {
                         state.set_damaged(block, true, &self.segments);
                     }
                     self.segments.release(segment);
-                    self.destager.lanes.moved(&object.lane);
+                    self.destager.volumes.moved(&object.volume);
                     return Ok(Again::Appended(placed.seq));
                 }
             }

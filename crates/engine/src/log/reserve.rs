@@ -63,13 +63,13 @@ impl Log {
 mod tests {
     use super::*;
     use crate::format::SegmentKind;
-    use crate::log::user_records::Notes;
+    use crate::log::user_records::UserRecords;
     use crate::segments::Segments;
 
     #[test]
     fn what_is_written_into_the_reserve_is_for_movers_only() {
         let segments = Segments::new(1, vec![vec![0], vec![0]], vec![1, 1]);
-        let (log, notes) = (Log::new(1, 1, 256, 1), Notes::default());
+        let (log, notes) = (Log::new(1, 1, 256, 1), UserRecords::default());
         assert_eq!(log.spare(), 0, "the first segment of all");
         log.continue_in(segments.open(SegmentKind::Log, 2, 0).unwrap());
         let takes = |whose| {

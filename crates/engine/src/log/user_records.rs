@@ -20,7 +20,7 @@ use crate::{Error, Result, Seq};
 use forebay_lock::Mutex;
 
 /// The longest note, in bytes: it fits any frame that is empty.
-pub const NOTE_MAX: usize = 4000;
+pub const USER_RECORD_MAX: usize = 4000;
 
 /// Notes may hold this part of what the log may have, before their user is asked to let go of them.
 const SHARE: usize = 8;
@@ -30,20 +30,20 @@ const MOST: u64 = 4;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A note's number: grows by one with each, from 1 at every opening.
-pub type NoteId = u64;
+pub type UserRecordId = u64;
 
 /// A note that was found in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct UserRecord {
     /// Its number from now on.
-    pub id: NoteId,
+    pub id: UserRecordId,
     /// What was appended.
     pub bytes: Box<[u8]>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    last: NoteId,
+    last: UserRecordId,
     /// Segments with notes that were not let go, oldest first.
     kept: VecDeque<Kept>,
     /// The frame of the last note, and what that took of the log, in bytes.
@@ -58,7 +58,7 @@ struct Inner {
 struct Kept {
     segment: SegmentId,
     /// Its last note.
-    last: NoteId,
+    last: UserRecordId,
     /// What its notes take of the log, in bytes.
     bytes: u64,
 }
@@ -72,7 +72,7 @@ impl Inner {
 
 /// Which notes keep which segments in the log.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct UserRecords {
     inner: Mutex<Inner>,
     /// How many wait for notes to be let go.
     wanted: AtomicUsize,
@@ -82,9 +82,15 @@ pub(crate) struct Notes {
     pub(crate) changed: Gate,
 }
 
-impl Notes {
+impl UserRecords {
     /// Numbers a note of `len` bytes that is being put into `frame` in `segment`, and keeps that in the log.
-    pub(crate) fn keep(&self, segment: SegmentId, frame: Seq, len: usize, segments: &Segments) -> NoteId {
+    pub(crate) fn keep(
+        &self,
+        segment: SegmentId,
+        frame: Seq,
+        len: usize,
+        segments: &Segments,
+    ) -> UserRecordId {
         let mut inner = self.inner.lock();
         inner.last += 1;
         let last = inner.last;
@@ -103,7 +109,7 @@ impl Notes {
     }
 
     /// Whether any segment is not kept any more.
-    fn let_go(&self, upto: NoteId, segments: &Segments) -> bool {
+    fn let_go(&self, upto: UserRecordId, segments: &Segments) -> bool {
         let mut inner = self.inner.lock();
         let before = inner.kept.len();
         while let Some(kept) = inner.kept.front().copied().filter(|kept| kept.last <= upto) {
@@ -120,12 +126,12 @@ impl Notes {
     }
 
     /// The last note there is.
-    pub(crate) fn last(&self) -> NoteId {
+    pub(crate) fn last(&self) -> UserRecordId {
         self.inner.lock().last
     }
 
     /// The oldest segment that is kept, and its last note.
-    pub(crate) fn oldest_kept(&self) -> Option<(SegmentId, NoteId)> {
+    pub(crate) fn oldest_kept(&self) -> Option<(SegmentId, UserRecordId)> {
         self.inner.lock().kept.front().map(|kept| (kept.segment, kept.last))
     }
 
@@ -140,7 +146,7 @@ impl Notes {
     }
 
     /// Whether no segment is kept for a note up to this one.
-    fn are_let_go(&self, upto: NoteId) -> bool {
+    fn are_let_go(&self, upto: UserRecordId) -> bool {
         self.inner.lock().kept.front().is_none_or(|kept| kept.last > upto)
     }
 
@@ -158,13 +164,13 @@ impl Notes {
 }
 
 impl Engine {
-    /// Appends a note of 1 to [`NOTE_MAX`] bytes, waiting for room; and while notes have to be let go, a little longer the
+    /// Appends a note of 1 to [`USER_RECORD_MAX`] bytes, waiting for room; and while notes have to be let go, a little longer the
     /// less of it there is. It is durable once [`Engine::commit`] of the frame returned has succeeded, on every device in
     /// use, together with everything accepted before it; and is found again until [`Engine::let_go`].
     ///
     /// # Errors
     /// No cache device is left, or the engine closes.
-    pub async fn note(&self, bytes: &[u8]) -> Result<(Seq, NoteId)> {
+    pub async fn note(&self, bytes: &[u8]) -> Result<(Seq, UserRecordId)> {
         self.spread_notes().await;
         loop {
             if let Some(noted) = self.try_note(bytes)? {
@@ -210,16 +216,16 @@ impl Engine {
     ///
     /// # Errors
     /// No cache device is left.
-    pub fn try_note(&self, bytes: &[u8]) -> Result<Option<(Seq, NoteId)>> {
+    pub fn try_note(&self, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
         self.append_note(Whose::New, bytes)
     }
 
-    pub(crate) fn append_note(&self, whose: Whose, bytes: &[u8]) -> Result<Option<(Seq, NoteId)>> {
+    pub(crate) fn append_note(&self, whose: Whose, bytes: &[u8]) -> Result<Option<(Seq, UserRecordId)>> {
         self.log.append_note(whose, bytes, &self.notes, &self.segments)
     }
 
     /// Notes up to this one are not needed any more.
-    pub fn let_go(&self, upto: NoteId) {
+    pub fn let_go(&self, upto: UserRecordId) {
         let any = self.notes.let_go(upto, &self.segments);
         self.segments.advance();
         if any {
@@ -228,14 +234,14 @@ impl Engine {
         }
         self.notes.changed.wake();
         // Nothing may be left to destage: who waits for the log to be less full waits for this.
-        self.destager.pace.changed.wake();
+        self.destager.throttle.changed.wake();
         self.space.wake();
     }
 
     /// Waits until the log needs notes to be let go, and returns the last one there is; `None` once the engine closes.
     /// Whoever appends notes has to ask, and to answer with [`Engine::let_go`]: flushes and removals of devices wait for
     /// it.
-    pub async fn notes_due(&self) -> Option<NoteId> {
+    pub async fn notes_due(&self) -> Option<UserRecordId> {
         let due = || {
             if self.closing() {
                 return Some(None);
@@ -276,7 +282,7 @@ impl Engine {
 }
 
 /// Somebody waits for notes to be let go; given up or not.
-pub(crate) struct Wanting<'a>(&'a Notes);
+pub(crate) struct Wanting<'a>(&'a UserRecords);
 
 impl Drop for Wanting<'_> {
     fn drop(&mut self) {
@@ -292,7 +298,7 @@ mod tests {
     #[test]
     fn a_segment_stays_in_the_log_until_its_last_note_is_let_go() {
         let segments = Segments::new(1, vec![vec![1, 0], vec![1, 0]], vec![2, 2]);
-        let notes = Notes::default();
+        let notes = UserRecords::default();
         let opened = || {
             let opened = segments.open(SegmentKind::Log, 2, 0).unwrap();
             segments.seal(opened.id);

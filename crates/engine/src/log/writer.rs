@@ -55,8 +55,8 @@ impl Engine {
         if self.segments.reached(reach) {
             self.look_for_room();
             self.space.wake();
-            if self.destager.lanes.any_troubled() {
-                self.destager.pace.changed.wake();
+            if self.destager.volumes.any_troubled() {
+                self.destager.throttle.changed.wake();
             }
         }
         self.deliver(done, Ok(()));
@@ -173,7 +173,7 @@ impl Engine {
             }
             self.totals.log_waits.add(1);
             self.log.set_full(true);
-            self.destager.lanes.press();
+            self.destager.volumes.press();
             self.notes.changed.wake();
             self.space.wake();
             let changed = || self.segments.devices() != active || self.log.is_ending();

@@ -5,7 +5,7 @@ use crate::buffer::BLOCK;
 use crate::engine::Engine;
 use crate::format::Record;
 use crate::log::Whose;
-use crate::log::user_records::NoteId;
+use crate::log::user_records::UserRecordId;
 use crate::{Result, Seq};
 
 impl Engine {
@@ -16,7 +16,7 @@ impl Engine {
     ///
     /// # Errors
     /// No cache device is left.
-    pub async fn let_go_but(&self, upto: NoteId, needed: impl Fn(&[u8]) -> bool) -> Result<bool> {
+    pub async fn let_go_but(&self, upto: UserRecordId, needed: impl Fn(&[u8]) -> bool) -> Result<bool> {
         // What is appended here gets higher numbers.
         let upto = upto.min(self.notes.last());
         let _moving = self.moving();
@@ -25,7 +25,7 @@ impl Engine {
             let Some(segment) = self.segments.get(id).filter(|segment| segment.sealed) else { break };
             let Some(body) = self.read_footer(&segment).await else { break };
             let notes = body.records.iter().filter_map(|record| match record {
-                Record::Note { bytes } if needed(bytes) => Some(bytes),
+                Record::UserRecord { bytes } if needed(bytes) => Some(bytes),
                 _ => None,
             });
             let mut frame = 0;

@@ -4,7 +4,7 @@
 //! few blocks that still count, and destaging those at the pace of the backing store would hold up everything. They are
 //! written again at the log's head instead, as if a client had written the same contents: then the segment can leave.
 //!
-//! So it is with what a volume in trouble keeps dirty (`lane/`), whatever else is in the segment: dirty blocks, and cuts
+//! So it is with what a volume in trouble keeps dirty (`volume/`), whatever else is in the segment: dirty blocks, and cuts
 //! that it has not carried out.
 
 use std::sync::Arc;
@@ -37,16 +37,16 @@ struct Live {
 impl Engine {
     /// Writes what is dirty in the oldest segment again whenever that makes room, until the engine closes.
     pub(crate) async fn run_compact(self: Arc<Self>) {
-        let lanes = &self.destager.lanes;
+        let volumes = &self.destager.volumes;
         let mut stuck = None;
         loop {
             let ready = || {
                 if self.closing() {
                     return Some(None);
                 }
-                let oldest = if lanes.any_troubled() {
+                let oldest = if volumes.any_troubled() {
                     self.segments.worth_passing(self.slots(), self.spare_segments())
-                } else if self.is_mirrored() && !lanes.any_flushing() {
+                } else if self.is_mirrored() && !volumes.any_flushing() {
                     self.segments.worth_compacting(self.slots())
                 } else {
                     None
@@ -57,9 +57,9 @@ impl Engine {
             // The log is broken: nothing is appended any more.
             let Ok(room) = self.compact(id, &segment).await else { return };
             self.segments.advance();
-            self.destager.pace.changed.wake();
+            self.destager.throttle.changed.wake();
             // What could not be read is left to destaging. That of a volume in trouble may only have been on its way.
-            stuck = (room && !lanes.any_troubled()).then_some(id);
+            stuck = (room && !volumes.any_troubled()).then_some(id);
             if stuck.is_none() {
                 // What has left is free once a frame says so, and nobody else may be able to write one.
                 self.log.kick();
@@ -94,7 +94,7 @@ impl Engine {
             let Record::Data { object, block, slot, checksums } = record else { continue };
             let facts = body.objects.get(usize::from(*object));
             let Some(object) = facts.and_then(|facts| self.objects.find(&facts.key)) else { continue };
-            if !object.lane.is_movable() {
+            if !object.volume.is_movable() {
                 continue;
             }
             let state = object.lock();
@@ -139,7 +139,7 @@ impl Engine {
             match self.append_again(&live.object, live.block, &live.copy, Some(page)).await? {
                 Again::Appended(seq) => {
                     self.totals.compacted.add(1);
-                    self.destager.pace.moved(1);
+                    self.destager.throttle.moved(1);
                     frame = frame.max(seq);
                 }
                 Again::Outdated => {}
@@ -155,7 +155,7 @@ impl Engine {
             let Record::Truncate { object, .. } = record else { continue };
             let facts = body.objects.get(usize::from(*object));
             let Some(object) = facts.and_then(|facts| self.objects.find(&facts.key)) else { continue };
-            if object.lane.is_troubled() {
+            if object.volume.is_troubled() {
                 let last = self.log_cut_again(&object, id).await?;
                 self.commit(last).await?;
             }

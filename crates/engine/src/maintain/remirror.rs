@@ -33,8 +33,8 @@ impl Engine {
                 let head = self.log.segment();
                 let wanted = head.and_then(|head| self.segments.to_rewrite(head));
                 let stuck = |segment: &Segment| segment.dirty == segment.damaged;
-                let lanes = &self.destager.lanes;
-                let may = || lanes.any_troubled() || !lanes.any_flushing();
+                let volumes = &self.destager.volumes;
+                let may = || volumes.any_troubled() || !volumes.any_flushing();
                 let wanted = wanted.filter(|(_, segment)| stuck(segment) || may());
                 let changed = self.is_mirrored() != self.segments.is_mirrored(head);
                 (wanted.is_some() || changed || self.segments.lone_left() || self.closing()).then_some(wanted)
@@ -79,7 +79,7 @@ impl Engine {
             _ => self.event(Event::Degraded { left: self.segments.staying() }),
         }
         drop(known);
-        self.destager.pace.changed.wake();
+        self.destager.throttle.changed.wake();
         self.destager.wake();
         self.space.wake();
     }
@@ -89,7 +89,7 @@ impl Engine {
             Some(body) => self.blocks_of(&body),
             None => self.dirty_blocks_of(id),
         };
-        let may = |object: &Object| object.lane.is_movable() || segment.dirty == segment.damaged;
+        let may = |object: &Object| object.volume.is_movable() || segment.dirty == segment.damaged;
         let blocks: Vec<_> = blocks.into_iter().filter(|(object, _)| may(object)).collect();
         let mut blocks = blocks.as_slice();
         let _moving = self.moving();

@@ -94,7 +94,7 @@ impl Engine {
     pub(crate) async fn note_cut(&self, object: &Object, size: u64, mtime: Time) -> Result<()> {
         let noted = || self.env.backing.disown(self.pool_id, &object.key, Disowned::Cut { size, mtime });
         while let Err(error) = noted().await {
-            self.backing_failed(&object.lane, error);
+            self.backing_failed(&object.volume, error);
             if self.closing() {
                 return Err(Error::Closing);
             }

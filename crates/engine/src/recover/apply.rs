@@ -14,18 +14,18 @@ use crate::format::{Body, Footer, Record};
 use crate::index::leaf::{Entry, SegmentId};
 use crate::index::object::{Object, State};
 use crate::index::objects::Objects;
-use crate::log::user_records::{Note, Notes};
+use crate::log::user_records::{UserRecord, UserRecords};
 use crate::plant;
 use crate::pool::Pool;
 use crate::recover::load_clean::{Cold, void};
 use crate::segments::{Segment, Segments, Warmth};
-use crate::volume::Lanes;
+use crate::volume::Volumes;
 
 /// The tables of an engine.
 pub(super) struct Applied {
     pub(super) segments: Segments,
     pub(super) objects: Objects,
-    pub(super) notes: Notes,
+    pub(super) notes: UserRecords,
     /// Segments of the log that lack a footer on some leg.
     pub(super) unsealed: Vec<(SegmentId, Footer)>,
     /// Objects the backing store may not know everything of.
@@ -41,16 +41,16 @@ pub(super) fn apply(
     mut live: Vec<Found>,
     read: &mut Read,
     doubtful: u64,
-    lanes: Arc<Lanes>,
+    volumes: Arc<Volumes>,
 ) -> Applied {
     let next_seq = live.iter().map(|found| found.seq + 1).max().unwrap_or(1).max(read.reach.tail);
     if plant::active("segments are applied newest first") {
         live.reverse();
     }
     let segments = Segments::new(next_seq, free(pool, &live), totals(pool));
-    let objects = Objects::new(lanes);
+    let objects = Objects::new(volumes);
     let mut unsealed = Vec::new();
-    let notes = Notes::default();
+    let notes = UserRecords::default();
     let mut cold = Cold::default();
     let mut recovered = Recovered { frames: read.frames, torn: read.torn, ..Recovered::default() };
     for found in live {
@@ -101,11 +101,11 @@ pub(super) fn apply(
 }
 
 /// The notes of a segment of the log, which they keep there.
-fn notes_of(body: &Body, id: SegmentId, notes: &Notes, segments: &Segments) -> Vec<Note> {
+fn notes_of(body: &Body, id: SegmentId, notes: &UserRecords, segments: &Segments) -> Vec<UserRecord> {
     let found = body.records.iter().filter_map(|record| match record {
-        Record::Note { bytes } => {
+        Record::UserRecord { bytes } => {
             let id = notes.keep(id, 0, bytes.len(), segments);
-            Some(Note { id, bytes: bytes.clone() })
+            Some(UserRecord { id, bytes: bytes.clone() })
         }
         _ => None,
     });
@@ -195,7 +195,7 @@ fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, segments:
             carried_out(&mut state, segments);
         }
         // R26: done above. R28: notes are handed back, not applied.
-        Record::Invalidate { .. } | Record::Note { .. } => {}
+        Record::Invalidate { .. } | Record::UserRecord { .. } => {}
     }
 }
 

@@ -74,7 +74,7 @@ impl Cold {
 
 /// How far loading has come, in segments of the cache devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Warming {
+pub struct CleanLoading {
     /// Segments looked at.
     pub done: u64,
     /// Segments there were to load when service started.
@@ -83,16 +83,16 @@ pub struct Warming {
 
 /// The same, counted.
 #[derive(Debug, Default)]
-pub(crate) struct Warmer {
+pub(crate) struct CleanLoader {
     done: AtomicU64,
     segments: AtomicU64,
 }
 
 impl Engine {
     /// How far loading the clean copies has come; `None` when it is over.
-    pub fn warming(&self) -> Option<Warming> {
+    pub fn warming(&self) -> Option<CleanLoading> {
         let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        let warming = Warming { done: get(&self.warmer.done), segments: get(&self.warmer.segments) };
+        let warming = CleanLoading { done: get(&self.warmer.done), segments: get(&self.warmer.segments) };
         self.segments.is_warming().then_some(warming)
     }
 
@@ -244,7 +244,10 @@ pub(crate) fn void(record: &Record, known: &[Arc<Object>]) -> Option<Void> {
         Record::Truncate { object, size } => (object, size / BLOCK as u64..u64::MAX),
         Record::Invalidate { object, block, count } => (object, *block..block.saturating_add(*count)),
         Record::Forget { object } => (object, 0..u64::MAX),
-        Record::Data { .. } | Record::Truncated { .. } | Record::Destaged { .. } | Record::Note { .. } => {
+        Record::Data { .. }
+        | Record::Truncated { .. }
+        | Record::Destaged { .. }
+        | Record::UserRecord { .. } => {
             return None;
         }
     };

@@ -26,11 +26,11 @@ use crate::event::Event;
 use crate::format::{Place, SegmentId as Name, SegmentKind};
 use crate::index::object::Object;
 use crate::io::{BackingError, Device, Durability};
-use crate::log::user_records::Note;
+use crate::log::user_records::UserRecord;
 use crate::maintain::deadline::{Ticks, Watched};
 use crate::pool::{Pool, PoolError, State};
 use crate::recover::load_clean::Cold;
-use crate::volume::Lanes;
+use crate::volume::Volumes;
 use crate::{Error, Seq};
 
 use apply::Applied;
@@ -70,7 +70,7 @@ pub struct Recovered {
     /// Whether the last frame was on one device only, or torn.
     pub torn: bool,
     /// Notes found in the log, in order: all that are durable and were not let go, perhaps after some that were.
-    pub notes: Vec<Note>,
+    pub notes: Vec<UserRecord>,
 }
 
 /// An engine that knows all that is on its devices and has not asked its backing store for anything yet: whoever put notes
@@ -85,7 +85,7 @@ pub struct Opening {
 
 impl Opening {
     /// The notes found in the log; see [`Recovered::notes`].
-    pub fn notes(&self) -> &[Note] {
+    pub fn notes(&self) -> &[UserRecord] {
         &self.recovered.notes
     }
 
@@ -163,9 +163,9 @@ impl Engine {
         let mut read = frames::read_log(&pool, &found, &progress).await?;
         let live = headers::live(found.clone(), &read, doubtful);
         let kept: Vec<u64> = live.iter().map(|found| found.seq).collect();
-        let lanes = Arc::new(Lanes::new(env.backing.clone()));
+        let volumes = Arc::new(Volumes::new(env.backing.clone()));
         let Applied { segments, objects, notes, unsealed, unsure, cold, recovered } =
-            apply::apply(&pool, live, &mut read, doubtful, lanes);
+            apply::apply(&pool, live, &mut read, doubtful, volumes);
         let names = pool.members.iter().map(|m| m.device.as_ref().map(|d| d.name().to_owned()));
         let names: Vec<_> = names.collect();
         let also_lost = pool.open_epoch().await?;

@@ -16,7 +16,7 @@ use crate::{Error, Result, Seq};
 
 /// A direct write under way; ended by [`Engine::end_direct`].
 #[must_use]
-pub struct Direct {
+pub struct BypassWrite {
     range: Range<u64>,
     /// The frame that says that older copies do not count.
     frame: Seq,
@@ -45,7 +45,7 @@ struct Entered {
 impl Engine {
     /// Prepares a write of `len` bytes at `offset` straight to the backing store: waits until nothing of the range is
     /// dirty, and lets no older copy of it count any more.
-    pub async fn begin_direct(&self, object: &Arc<Object>, offset: u64, len: u64) -> Result<Direct> {
+    pub async fn begin_direct(&self, object: &Arc<Object>, offset: u64, len: u64) -> Result<BypassWrite> {
         let range = blocks(offset, len);
         loop {
             if let Some(entered) = self.enter_direct(object, &range, offset..offset + len)? {
@@ -56,8 +56,8 @@ impl Engine {
                     failed => failed,
                 };
                 let frame = frame.inspect_err(|_| self.leave(object, fetch))?;
-                let asked = self.ask(&object.lane);
-                return Ok(Direct { range, frame, fetch, mended, asked, synced: false, failed });
+                let asked = self.ask(&object.volume);
+                return Ok(BypassWrite { range, frame, fetch, mended, asked, synced: false, failed });
             }
             let ready = || {
                 let state = object.lock();
@@ -119,13 +119,13 @@ impl Engine {
     pub async fn end_direct(
         &self,
         object: &Arc<Object>,
-        direct: Direct,
+        direct: BypassWrite,
         written: Option<(u64, &[u8])>,
         size: u64,
         now: Time,
     ) -> Result<Seq> {
-        let Direct { range, mut frame, fetch, mended, asked, synced, failed } = direct;
-        self.answered(&object.lane, asked);
+        let BypassWrite { range, mut frame, fetch, mended, asked, synced, failed } = direct;
+        self.answered(&object.volume, asked);
         if !synced {
             object.lock().volatile.wrote(range.clone());
         }
@@ -384,7 +384,7 @@ impl Engine {
             self.objects.remove(&object.key);
         }
         object.changed.wake();
-        self.destager.pace.changed.wake();
+        self.destager.throttle.changed.wake();
         self.space.wake();
     }
 }

@@ -18,7 +18,7 @@ const SUSPECT: u64 = u64::MAX;
 /// The version of an object in the backing store as its owner saw it last. The owner's changes are announced, so that a
 /// version that is another without one is the work of others. A version is any number but the two above.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct VersionWatch {
     seen: AtomicU64,
     /// The version that stands for all from the owner's hidden changes; 0 if there were none since the last that shows.
     shown: AtomicU64,
@@ -43,7 +43,7 @@ pub struct Version {
     pub unwatched: bool,
 }
 
-impl Watch {
+impl VersionWatch {
     fn compare(&self, now: Option<Version>) {
         let Some(now) = now else { return };
         let seen = match self.seen.load(Ordering::Relaxed) {
@@ -214,7 +214,7 @@ impl Engine {
     /// # Errors
     /// The backing store's; it is tried again in the background. [`Error::Damaged`]: no copy of some of it can be read.
     pub async fn destage_object(&self, object: &Arc<Object>) -> Result<()> {
-        let errors = object.lane.errors();
+        let errors = object.volume.errors();
         let ready = || {
             let state = object.lock();
             let settled = state.gone || state.dirty == 0 && state.mtime.is_none();
@@ -224,10 +224,10 @@ impl Engine {
                 true => Some(Ok(())),
                 false if self.closing() => Some(Err(Error::Closing)),
                 false if dirty > 0 && dirty == damaged => Some(Err(Error::Damaged)),
-                false => object.lane.trouble_since(errors).map(Err),
+                false => object.volume.trouble_since(errors).map(Err),
             }
         };
-        let _flushing = self.flushing(vec![object.lane.clone()]);
+        let _flushing = self.flushing(vec![object.volume.clone()]);
         self.hurry(object);
         self.space.until(ready).await
     }
@@ -237,20 +237,20 @@ impl Engine {
     /// # Errors
     /// As [`Engine::destage_object`], and that the volume is late.
     pub async fn destage_beside(&self, object: &Object, enough: impl Fn() -> bool) -> Result<()> {
-        let lane = &object.lane;
-        let (begun, errors) = (self.env.clock.now(), lane.errors());
-        let ready = || match enough() || lane.is_past(begun) {
+        let volume = &object.volume;
+        let (begun, errors) = (self.env.clock.now(), volume.errors());
+        let ready = || match enough() || volume.is_past(begun) {
             true => Some(Ok(())),
             false if self.closing() => Some(Err(Error::Closing)),
-            false => lane.trouble_since(errors).map(Err),
+            false => volume.trouble_since(errors).map(Err),
         };
-        let _flushing = self.flushing(vec![lane.clone()]);
+        let _flushing = self.flushing(vec![volume.clone()]);
         self.space.until(ready).await
     }
 
     /// Bytes of the object's volume that only the cache has.
     pub fn dirty_bytes_beside(&self, object: &Object) -> u64 {
-        object.lane.dirty() * crate::buffer::BLOCK as u64
+        object.volume.dirty() * crate::buffer::BLOCK as u64
     }
 
     /// Bytes that only the cache has.

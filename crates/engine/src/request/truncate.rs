@@ -30,7 +30,7 @@ impl Engine {
         drop(state);
         object.changed.wake();
         // What was cut off need not be destaged.
-        self.destager.pace.changed.wake();
+        self.destager.throttle.changed.wake();
         self.space.wake();
         result
     }
@@ -182,7 +182,7 @@ impl Engine {
                     if let Some((placed, page)) = placed.zip(last) {
                         let pages = SmallVec::from_iter([page]);
                         self.install(&mut state, object, size / BLOCK as u64, pages, &placed);
-                        self.destager.lanes.moved(&object.lane);
+                        self.destager.volumes.moved(&object.volume);
                     }
                     return Ok(appended.seq);
                 }
@@ -221,11 +221,11 @@ impl Engine {
         let last = last.map(|page| Arc::new(Buffer::from_bytes(&page)));
         let mut failed = false;
         loop {
-            let asked = self.ask(&object.lane);
+            let asked = self.ask(&object.volume);
             let result = self.cut_backing(object, size, mtime, last.as_ref()).await;
             drop(asked);
-            if result.is_ok() && (failed || object.lane.is_late()) {
-                self.backing_worked(&object.lane);
+            if result.is_ok() && (failed || object.volume.is_late()) {
+                self.backing_worked(&object.volume);
             }
             let begun = object.lock().truncating.is_some();
             let error = match (result, begun) {
@@ -238,7 +238,7 @@ impl Engine {
                 (result, false) => return Ok(result?),
                 (Err(error), true) => error,
             };
-            self.backing_failed(&object.lane, error);
+            self.backing_failed(&object.volume, error);
             failed = true;
             if self.closing() {
                 return Err(Error::Closing);

@@ -10,7 +10,7 @@ use crate::index::ranges::Ranges;
 
 /// Such blocks of one object.
 #[derive(Debug, Default)]
-pub(crate) struct Volatile {
+pub(crate) struct UnsyncedBlocks {
     /// Written since the last sync began.
     blocks: Ranges,
     /// What syncs cover, by number: those under way, and those that failed. After such a one no later sync tells what became of
@@ -26,7 +26,7 @@ pub struct Syncing {
     number: u64,
 }
 
-impl Volatile {
+impl UnsyncedBlocks {
     /// These blocks were written.
     pub(crate) fn wrote(&mut self, range: Range<u64>) {
         self.syncs.iter_mut().for_each(|(_, covered)| drop(covered.take(&range)));
@@ -34,7 +34,7 @@ impl Volatile {
         self.blocks.add(range);
     }
 
-    /// A sync of `range` begins: to be told to [`Volatile::end`] by its number.
+    /// A sync of `range` begins: to be told to [`UnsyncedBlocks::end`] by its number.
     pub(crate) fn begin(&mut self, range: Range<u64>) -> u64 {
         self.last += 1;
         let covered = self.blocks.take(&range);
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_block_is_durable_once_a_sync_succeeds_that_began_after_it_was_written() {
-        let mut volatile = Volatile::default();
+        let mut volatile = UnsyncedBlocks::default();
         let early = volatile.begin(0..10);
         volatile.wrote(2..6);
         volatile.end(early, true);
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn after_a_sync_that_failed_only_another_write_helps() {
-        let mut volatile = Volatile::default();
+        let mut volatile = UnsyncedBlocks::default();
         volatile.wrote(0..2);
         for succeeded in [false, true] {
             let sync = volatile.begin(0..2);

@@ -25,7 +25,7 @@ pub enum Tried {
     /// It would have to wait.
     Wait,
     /// In the mode in force it goes to the backing store.
-    Direct,
+    Bypass,
 }
 
 /// What the log has accepted of a write, from its start on.
@@ -46,9 +46,9 @@ enum Blocked {
     /// Contents of a partly overwritten block are not in memory.
     Load(u64),
     /// Too much is dirty: so many blocks have to wait for their turn.
-    Pace(Wanted),
+    Throttle(Wanted),
     /// Not for the log.
-    Direct,
+    Bypass,
 }
 
 /// The old contents of a partly overwritten block, read while the object was not locked.
@@ -79,11 +79,11 @@ impl Engine {
         let mut write = Writing { offset, data, now, paced, loaded: SmallVec::new() };
         if data.len() > BLOCK * 64 {
             // Its parts may need several frames.
-            return Ok(if self.takes_log(object, offset, data.len()) { Tried::Wait } else { Tried::Direct });
+            return Ok(if self.takes_log(object, offset, data.len()) { Tried::Wait } else { Tried::Bypass });
         }
         match self.attempt(object, &mut write)? {
             Ok(seq) => Ok(Tried::Accepted(seq)),
-            Err(Blocked::Direct) => Ok(Tried::Direct),
+            Err(Blocked::Bypass) => Ok(Tried::Bypass),
             Err(_) => Ok(Tried::Wait),
         }
     }
@@ -134,7 +134,7 @@ impl Engine {
                 Err(blocked) => blocked,
             };
             match blocked {
-                Blocked::Direct => {
+                Blocked::Bypass => {
                     self.unload(object, &mut write);
                     return Ok(None);
                 }
@@ -157,8 +157,8 @@ impl Engine {
                         }
                     }
                 }
-                Blocked::Pace(wanted) => {
-                    if self.destager.pace.wait(self, &object.lane, wanted).await {
+                Blocked::Throttle(wanted) => {
+                    if self.destager.throttle.wait(self, &object.volume, wanted).await {
                         write.paced = None;
                     }
                 }
@@ -190,7 +190,7 @@ impl Engine {
         write: &mut Writing<'_>,
     ) -> Result<std::result::Result<Seq, Blocked>> {
         if !self.takes_log(object, write.offset, write.data.len()) {
-            return Ok(Err(Blocked::Direct));
+            return Ok(Err(Blocked::Bypass));
         }
         let range = blocks(write.offset, write.data.len() as u64);
         let mut pages: SmallVec<[(Page, u64); 4]> = SmallVec::new();
@@ -229,26 +229,31 @@ impl Engine {
             let all = paced.end - paced.start;
             let new = all - state.dirty_entries(paced.clone()).count() as u64;
             // What is in trouble is not waited for.
-            let stream = all >= STREAM && !self.is_set_apart(&object.lane) && state.is_free_for_direct(paced);
-            if let Some(trouble) = self.holds_back(&object.lane, new) {
+            let stream =
+                all >= STREAM && !self.is_set_apart(&object.volume) && state.is_free_for_direct(paced);
+            if let Some(trouble) = self.holds_back(&object.volume, new) {
                 // One that fails may take it, or says why not; where older contents wait, they come first.
                 let asked = trouble != Error::Late && state.is_free_for_direct(paced);
-                return if asked { Ok(Err(Blocked::Direct)) } else { Err(trouble) };
+                return if asked { Ok(Err(Blocked::Bypass)) } else { Err(trouble) };
             }
-            if stream && self.service.is_faster_direct(&object.lane.service) {
-                return Ok(Err(Blocked::Direct));
+            if stream && self.service.is_faster_direct(&object.volume.service) {
+                return Ok(Err(Blocked::Bypass));
             }
-            let lane = &object.lane;
+            let volume = &object.volume;
             // It need not wait for room that nothing makes.
-            let new = if self.is_set_apart(lane) { 0 } else { new };
+            let new = if self.is_set_apart(volume) { 0 } else { new };
             let wanted = Wanted { new, all };
-            if !self.destager.pace.admits(&lane.room, &self.log_load(lane), wanted, || self.env.clock.now()) {
+            if !self
+                .destager
+                .throttle
+                .admits(&volume.room, &self.log_load(volume), wanted, || self.env.clock.now())
+            {
                 // Where destaging sets the pace, a stream is through sooner without the log.
                 if stream {
-                    return Ok(Err(Blocked::Direct));
+                    return Ok(Err(Blocked::Bypass));
                 }
-                self.destager.lanes.press();
-                return Ok(Err(Blocked::Pace(wanted)));
+                self.destager.volumes.press();
+                return Ok(Err(Blocked::Throttle(wanted)));
             }
             write.paced = None;
         }

@@ -94,7 +94,7 @@ impl Engine {
         self.segments.let_go(id);
         self.look_for_room();
         let short = self.segments.least_free(&self.active_devices(), false) < 2;
-        if short || self.destager.lanes.any_troubled() {
+        if short || self.destager.volumes.any_troubled() {
             self.log.kick();
         }
         self.space.wake();

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::io::{Backing, Key};
-use crate::volume::Lane;
+use crate::volume::Volume;
 use crate::wait::Gate;
 use forebay_lock::Mutex;
 
 /// All lanes, by volume.
-pub(crate) struct Lanes {
+pub(crate) struct Volumes {
     backing: Arc<dyn Backing>,
     /// Those served, then others of which the log has something, as they become known. There are few.
-    pub(crate) all: Mutex<Vec<Arc<Lane>>>,
+    pub(crate) all: Mutex<Vec<Arc<Volume>>>,
     /// Their tasks may run: recovery is over.
     pub(crate) open: AtomicBool,
     /// How many are in trouble.
@@ -24,11 +24,12 @@ pub(crate) struct Lanes {
     pub(crate) asked: Gate,
 }
 
-impl Lanes {
+impl Volumes {
     pub(crate) fn new(backing: Arc<dyn Backing>) -> Self {
         // Also those of which nothing was asked yet: whoever is in trouble must leave room for them.
-        let all = backing.volumes().into_iter().map(|volume| Arc::new(Lane { volume, ..Lane::default() }));
-        Lanes {
+        let all =
+            backing.volumes().into_iter().map(|volume| Arc::new(Volume { id: volume, ..Volume::default() }));
+        Volumes {
             all: Mutex::new(all.collect()),
             backing,
             open: AtomicBool::new(false),
@@ -39,32 +40,32 @@ impl Lanes {
     }
 
     /// The lane of the object that `key` names.
-    pub(crate) fn of(&self, key: &Key) -> Arc<Lane> {
-        let volume = self.backing.volume(key);
+    pub(crate) fn of(&self, key: &Key) -> Arc<Volume> {
+        let id = self.backing.volume(key);
         let mut all = self.all.lock();
-        if let Some(lane) = all.iter().find(|lane| lane.volume == volume) {
-            return lane.clone();
+        if let Some(volume) = all.iter().find(|volume| volume.id == id) {
+            return volume.clone();
         }
-        let lane = Arc::new(Lane { volume, ..Lane::default() });
-        all.push(lane.clone());
-        lane
+        let volume = Arc::new(Volume { id, ..Volume::default() });
+        all.push(volume.clone());
+        volume
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Lane>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Volume>> {
         self.all.lock().clone()
     }
 
     /// Has all look for something to do.
     pub(crate) fn wake(&self) {
-        self.all.lock().iter().for_each(|lane| lane.work.wake());
+        self.all.lock().iter().for_each(|volume| volume.work.wake());
         self.asked.wake();
     }
 
     /// The log needs space.
     pub(crate) fn press(&self) {
-        for lane in self.all.lock().iter() {
-            lane.pressed.store(true, Ordering::Relaxed);
-            lane.work.wake();
+        for volume in self.all.lock().iter() {
+            volume.pressed.store(true, Ordering::Relaxed);
+            volume.work.wake();
         }
     }
 
@@ -74,7 +75,7 @@ impl Lanes {
 
     /// Whether a flush waits for any.
     pub(crate) fn any_flushing(&self) -> bool {
-        self.all.lock().iter().any(|lane| lane.is_flushing())
+        self.all.lock().iter().any(|volume| volume.is_flushing())
     }
 
     /// Dirty blocks of volumes in trouble.
@@ -82,17 +83,17 @@ impl Lanes {
         if !self.any_troubled() {
             return 0;
         }
-        self.all.lock().iter().filter(|lane| lane.is_troubled()).map(|lane| lane.dirty()).sum()
+        self.all.lock().iter().filter(|volume| volume.is_troubled()).map(|volume| volume.dirty()).sum()
     }
 
     /// Since when anything waits.
     pub(crate) fn oldest(&self) -> Option<Duration> {
-        self.all.lock().iter().filter_map(|lane| lane.oldest()).min()
+        self.all.lock().iter().filter_map(|volume| volume.oldest()).min()
     }
 
-    /// A block of `lane` was moved within the log.
-    pub(crate) fn moved(&self, lane: &Lane) {
-        if lane.is_flushing() {
+    /// A block of `volume` was moved within the log.
+    pub(crate) fn moved(&self, volume: &Volume) {
+        if volume.is_flushing() {
             self.moved.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -104,10 +105,10 @@ impl Lanes {
 }
 
 /// Objects that wait know their lane: neither would ever go.
-impl Drop for Lanes {
+impl Drop for Volumes {
     fn drop(&mut self) {
-        for lane in self.all() {
-            let waiting = std::mem::take(&mut *lane.queue.lock());
+        for volume in self.all() {
+            let waiting = std::mem::take(&mut *volume.queue.lock());
             drop(waiting);
         }
     }

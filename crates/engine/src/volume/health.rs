@@ -8,7 +8,7 @@ use crate::Error;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::io::BackingError;
-use crate::volume::Lane;
+use crate::volume::Volume;
 
 /// A volume that owes an answer for longer is late.
 const LATE: Duration = Duration::from_secs(10);
@@ -36,14 +36,14 @@ impl Health {
 
 /// Something that a volume was asked; it has answered once this is dropped.
 pub(crate) struct Asked {
-    lane: Arc<Lane>,
+    volume: Arc<Volume>,
     number: u64,
 }
 
 impl Asked {
     /// A part of it was answered.
     pub(crate) fn goes_on(&self, now: Duration) {
-        let mut health = self.lane.health.lock();
+        let mut health = self.volume.health.lock();
         for (_, since) in health.asked.iter_mut().filter(|(number, _)| *number == self.number) {
             *since = now;
         }
@@ -52,11 +52,11 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.lane.health.lock().asked.retain(|(number, _)| *number != self.number);
+        self.volume.health.lock().asked.retain(|(number, _)| *number != self.number);
     }
 }
 
-impl Lane {
+impl Volume {
     /// Whether it fails or is late.
     pub(crate) fn is_troubled(&self) -> bool {
         self.troubled.load(Ordering::Relaxed)
@@ -84,7 +84,7 @@ impl Lane {
         health.last += 1;
         let number = health.last;
         health.asked.push((number, now));
-        Asked { lane: self.clone(), number }
+        Asked { volume: self.clone(), number }
     }
 
     /// What is wrong.
@@ -113,56 +113,56 @@ impl Lane {
 
 impl Engine {
     /// The volume is about to be asked something.
-    pub(crate) fn ask(&self, lane: &Arc<Lane>) -> Asked {
-        let asked = lane.ask(self.env.clock.now());
-        self.destager.lanes.asked.wake();
+    pub(crate) fn ask(&self, volume: &Arc<Volume>) -> Asked {
+        let asked = volume.ask(self.env.clock.now());
+        self.destager.volumes.asked.wake();
         asked
     }
 
     /// A volume failed: it is tried again.
-    pub(crate) fn backing_failed(&self, lane: &Lane, error: BackingError) {
+    pub(crate) fn backing_failed(&self, volume: &Volume, error: BackingError) {
         self.totals.backing_errors.add(1);
-        let new = self.diagnose(lane, |health| {
-            lane.errors.fetch_add(1, Ordering::Relaxed);
+        let new = self.diagnose(volume, |health| {
+            volume.errors.fetch_add(1, Ordering::Relaxed);
             health.late &= !health.asked.is_empty();
             health.failure.replace(error).is_none()
         });
         if new {
-            self.event(Event::BackingFailed { volume: self.env.backing.name(lane.volume), error });
+            self.event(Event::BackingFailed { volume: self.env.backing.name(volume.id), error });
         }
         self.tell_waiting();
     }
 
     /// A volume did what it was asked for.
-    pub(crate) fn backing_worked(&self, lane: &Lane) {
-        self.look_again(lane, |health| health.failure = None);
+    pub(crate) fn backing_worked(&self, volume: &Volume) {
+        self.look_again(volume, |health| health.failure = None);
     }
 
     /// A volume has answered somebody else than destaging, whatever it said.
-    pub(crate) fn answered(&self, lane: &Lane, asked: Asked) {
+    pub(crate) fn answered(&self, volume: &Volume, asked: Asked) {
         drop(asked);
-        self.look_again(lane, |_| ());
+        self.look_again(volume, |_| ());
     }
 
-    fn look_again(&self, lane: &Lane, change: impl FnOnce(&mut Health)) {
+    fn look_again(&self, volume: &Volume, change: impl FnOnce(&mut Health)) {
         let healed = |health: &mut Health| {
             let was = health.is_troubled();
             change(health);
             health.late &= !health.asked.is_empty();
             was && !health.is_troubled()
         };
-        if lane.is_troubled() && self.diagnose(lane, healed) {
-            self.event(Event::BackingHealed { volume: self.env.backing.name(lane.volume) });
+        if volume.is_troubled() && self.diagnose(volume, healed) {
+            self.event(Event::BackingHealed { volume: self.env.backing.name(volume.id) });
             self.tell_waiting();
         }
     }
 
-    fn diagnose(&self, lane: &Lane, found: impl FnOnce(&mut Health) -> bool) -> bool {
-        let mut health = lane.health.lock();
+    fn diagnose(&self, volume: &Volume, found: impl FnOnce(&mut Health) -> bool) -> bool {
+        let mut health = volume.health.lock();
         let new = found(&mut health);
         let now = health.is_troubled();
-        if lane.troubled.swap(now, Ordering::Relaxed) != now {
-            let count = &self.destager.lanes.troubled;
+        if volume.troubled.swap(now, Ordering::Relaxed) != now {
+            let count = &self.destager.volumes.troubled;
             if now {
                 count.fetch_add(1, Ordering::Relaxed)
             } else {
@@ -174,17 +174,17 @@ impl Engine {
 
     /// Who waits for room, for a flush or for the log's tail looks again.
     fn tell_waiting(&self) {
-        self.destager.pace.changed.wake();
+        self.destager.throttle.changed.wake();
         self.space.wake();
     }
 
     /// Notices when a volume is late, until the engine closes.
     pub(crate) async fn run_watch(self: Arc<Self>) {
-        let lanes = &self.destager.lanes;
-        let due = || lanes.all().iter().filter_map(|lane| lane.due()).min();
+        let volumes = &self.destager.volumes;
+        let due = || volumes.all().iter().filter_map(|volume| volume.due()).min();
         while !self.closing() {
             match due() {
-                None => lanes.asked.until(|| (self.closing() || due().is_some()).then_some(())).await,
+                None => volumes.asked.until(|| (self.closing() || due().is_some()).then_some(())).await,
                 Some(due) => match due.saturating_sub(self.env.clock.now()) {
                     Duration::ZERO => self.find_late(),
                     left => self.rest(left).await,
@@ -195,13 +195,13 @@ impl Engine {
 
     fn find_late(&self) {
         let now = self.env.clock.now();
-        for lane in self.destager.lanes.all() {
-            if lane.due().is_some_and(|due| due + OVERSLEPT <= now) {
-                lane.give_time(now);
-            } else if lane.due().is_some_and(|due| due <= now)
-                && self.diagnose(&lane, |health| !std::mem::replace(&mut health.late, true))
+        for volume in self.destager.volumes.all() {
+            if volume.due().is_some_and(|due| due + OVERSLEPT <= now) {
+                volume.give_time(now);
+            } else if volume.due().is_some_and(|due| due <= now)
+                && self.diagnose(&volume, |health| !std::mem::replace(&mut health.late, true))
             {
-                self.event(Event::BackingLate { volume: self.env.backing.name(lane.volume), after: LATE });
+                self.event(Event::BackingLate { volume: self.env.backing.name(volume.id), after: LATE });
                 self.tell_waiting();
             }
         }
@@ -209,16 +209,16 @@ impl Engine {
 
     /// Why a write that makes `new` more blocks of its volume dirty has to hear of its volume's trouble; `None` if it has
     /// not.
-    pub(crate) fn holds_back(&self, lane: &Lane, new: u64) -> Option<Error> {
-        if new == 0 || !self.is_set_apart(lane) {
+    pub(crate) fn holds_back(&self, volume: &Volume, new: u64) -> Option<Error> {
+        if new == 0 || !self.is_set_apart(volume) {
             return None;
         }
         let most = self.segments.log_use().share as u64 * self.slots() as u64 / SHARE;
-        if self.destager.lanes.troubled_blocks() + new <= most { None } else { lane.trouble() }
+        if self.destager.volumes.troubled_blocks() + new <= most { None } else { volume.trouble() }
     }
 
     /// Whether others must not suffer from what a volume keeps dirty.
-    pub(crate) fn is_set_apart(&self, lane: &Lane) -> bool {
-        lane.is_troubled() && self.destager.lanes.all.lock().iter().any(|other| !other.is_troubled())
+    pub(crate) fn is_set_apart(&self, volume: &Volume) -> bool {
+        volume.is_troubled() && self.destager.volumes.all.lock().iter().any(|other| !other.is_troubled())
     }
 }

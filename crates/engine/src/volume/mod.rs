@@ -21,14 +21,14 @@ use crate::request::service_time::ServiceTime;
 use crate::wait::Gate;
 use forebay_lock::Mutex;
 
-pub(crate) use all::Lanes;
+pub(crate) use all::Volumes;
 pub(crate) use health::Asked;
 use health::Health;
 
 /// A volume as destaging sees it.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
-    pub(crate) volume: u32,
+pub(crate) struct Volume {
+    pub(crate) id: u32,
     /// What waits, and since when.
     queue: Mutex<VecDeque<(Arc<Object>, Duration)>>,
     /// Since when the oldest of the objects in the batch under way waits.
@@ -66,20 +66,20 @@ pub(crate) struct Haste {
 /// See [`Engine::flushing`].
 pub(crate) struct Flushing<'a> {
     engine: &'a Engine,
-    lanes: Vec<Arc<Lane>>,
+    volumes: Vec<Arc<Volume>>,
 }
 
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
-        for lane in &self.lanes {
-            lane.flushing.fetch_sub(1, Ordering::Relaxed);
+        for volume in &self.volumes {
+            volume.flushing.fetch_sub(1, Ordering::Relaxed);
         }
         // Who moves blocks within the log goes on.
         self.engine.space.wake();
     }
 }
 
-impl Lane {
+impl Volume {
     fn push(&self, object: Arc<Object>, now: Duration) {
         self.queue.lock().push_back((object, now));
         self.work.wake();
@@ -155,7 +155,7 @@ impl Lane {
 
 /// A volume as an administrator sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Volume {
+pub struct VolumeStatus {
     /// What it is called, by [`Backing::name`](crate::io::Backing::name).
     pub name: String,
     /// Blocks of 4 KiB that it does not have yet.
@@ -166,68 +166,68 @@ pub struct Volume {
 
 impl Engine {
     /// Every volume that is served, and others of which the log has something.
-    pub fn volumes(&self) -> Vec<Volume> {
-        let all = self.destager.lanes.all();
-        let volume = |lane: Arc<Lane>| Volume {
-            name: self.env.backing.name(lane.volume),
-            dirty_blocks: lane.dirty(),
-            trouble: lane.trouble(),
+    pub fn volumes(&self) -> Vec<VolumeStatus> {
+        let all = self.destager.volumes.all();
+        let status = |volume: Arc<Volume>| VolumeStatus {
+            name: self.env.backing.name(volume.id),
+            dirty_blocks: volume.dirty(),
+            trouble: volume.trouble(),
         };
-        all.into_iter().map(volume).collect()
+        all.into_iter().map(status).collect()
     }
 
     /// Starts the tasks of lanes with something to do, and what watches over all.
     pub(crate) fn start_lanes(self: &Arc<Self>) {
         self.start("forebay-watch", Engine::run_watch);
-        self.destager.lanes.open.store(true, Ordering::Release);
+        self.destager.volumes.open.store(true, Ordering::Release);
         self.destager
-            .lanes
+            .volumes
             .all()
             .into_iter()
-            .filter(|lane| lane.waiting() > 0)
-            .for_each(|lane| self.start_lane(lane));
+            .filter(|volume| volume.waiting() > 0)
+            .for_each(|volume| self.start_lane(volume));
     }
 
-    fn start_lane(&self, lane: Arc<Lane>) {
-        if lane.is_started() || !self.destager.lanes.open.load(Ordering::Acquire) {
+    fn start_lane(&self, volume: Arc<Volume>) {
+        if volume.is_started() || !self.destager.volumes.open.load(Ordering::Acquire) {
             return;
         }
         if let Some(engine) = self.me.upgrade()
-            && !lane.started.swap(true, Ordering::AcqRel)
+            && !volume.started.swap(true, Ordering::AcqRel)
         {
-            engine.start("forebay-destage", |engine| engine.run_destage(lane));
+            engine.start("forebay-destage", |engine| engine.run_destage(volume));
         }
     }
 
     /// Has an object destaged in its turn.
     pub(crate) fn queue(&self, object: &Arc<Object>) {
-        object.lane.push(object.clone(), self.env.clock.now());
-        self.start_lane(object.lane.clone());
+        object.volume.push(object.clone(), self.env.clock.now());
+        self.start_lane(object.volume.clone());
     }
 
     /// Somebody waits for this object: it goes first.
     pub(crate) fn hurry(&self, object: &Arc<Object>) {
-        let lane = &object.lane;
-        lane.hurried.store(true, Ordering::Relaxed);
+        let volume = &object.volume;
+        volume.hurried.store(true, Ordering::Relaxed);
         // Before the queue is locked: others lock it with the object locked.
         let dirty = object.lock().dirty > 0;
-        let mut queue = lane.queue.lock();
+        let mut queue = volume.queue.lock();
         if let Some(at) = queue.iter().position(|(queued, _)| Arc::ptr_eq(queued, object)) {
             queue.swap(0, at);
         } else if dirty {
             queue.push_front((object.clone(), self.env.clock.now()));
         }
         drop(queue);
-        lane.work.wake();
-        self.start_lane(lane.clone());
+        volume.work.wake();
+        self.start_lane(volume.clone());
     }
 
-    /// Everything dirty of `lanes` is destaged without delay while the result lives.
-    pub(crate) fn flushing(&self, lanes: Vec<Arc<Lane>>) -> Flushing<'_> {
-        for lane in &lanes {
-            lane.flushing.fetch_add(1, Ordering::Relaxed);
-            lane.work.wake();
+    /// Everything dirty of `volumes` is destaged without delay while the result lives.
+    pub(crate) fn flushing(&self, volumes: Vec<Arc<Volume>>) -> Flushing<'_> {
+        for volume in &volumes {
+            volume.flushing.fetch_add(1, Ordering::Relaxed);
+            volume.work.wake();
         }
-        Flushing { engine: self, lanes }
+        Flushing { engine: self, volumes }
     }
 }

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::identity::Identity;
-use crate::intent::Intent;
+use crate::intent::RenameIntent;
 use crate::operation::Operation;
 use crate::plant;
 
@@ -24,7 +24,7 @@ pub(super) struct CarriedOut {
 }
 
 impl CarriedOut {
-    pub(super) fn of(intents: &[Intent], operations: &[Operation]) -> Self {
+    pub(super) fn of(intents: &[RenameIntent], operations: &[Operation]) -> Self {
         let horizon = intents.iter().map(|intent| intent.number).max();
         let horizon = horizon.filter(|_| !plant::active("the horizon is the checkpoint")).unwrap_or(0);
         let mut known = CarriedOut { horizon, below: BTreeMap::new() };

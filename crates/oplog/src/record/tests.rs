@@ -2,7 +2,7 @@ use super::*;
 use crate::identity::IDENTITY_MAX;
 use crate::object::{Attributes, Kind, New, Object, Time};
 use crate::operation::{Binding, Bindings};
-use crate::{Access, Flags, Given, Intent, RECORD_MAX};
+use crate::{Access, Flags, Given, RECORD_MAX, RenameIntent};
 
 fn identity(len: u8) -> Identity {
     let mut bytes = [0; IDENTITY_MAX];
@@ -111,17 +111,17 @@ fn what_is_cut_short_is_no_record_and_nothing_panics() {
 #[test]
 fn intents_are_read_as_they_were_written() {
     for dirs in [[identity(40), identity(12)], [identity(8), identity(8)]] {
-        let intent = Intent { log: 5, number: 1 << 40, filesystem: 9, dirs };
+        let intent = RenameIntent { log: 5, number: 1 << 40, filesystem: 9, dirs };
         let bytes = intent.encode();
         assert!(bytes.len() <= 110);
-        assert_eq!(Intent::decode(&bytes), Some(intent.clone()));
+        assert_eq!(RenameIntent::decode(&bytes), Some(intent.clone()));
         for len in 0..bytes.len() {
-            assert_eq!(Intent::decode(&bytes[..len]), None);
+            assert_eq!(RenameIntent::decode(&bytes[..len]), None);
         }
         for bit in 0..8 * bytes.len() {
             let mut changed = bytes.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            let read = Intent::decode(&changed);
+            let read = RenameIntent::decode(&changed);
             assert!(read.is_none_or(|read| read != intent && read.encode() == changed), "one encoding");
         }
     }
@@ -139,9 +139,9 @@ fn intents_of_the_first_version_are_read() {
         bytes[0] = byte;
         Identity { kind: 1, len: 1, bytes }
     };
-    let intent = Intent { log: 5, number: 7, filesystem: 9, dirs: [dir(2), dir(3)] };
+    let intent = RenameIntent { log: 5, number: 7, filesystem: 9, dirs: [dir(2), dir(3)] };
     let moved = [head.concat(), part(2, b"from"), part(3, b"to"), object(4)].concat();
-    assert_eq!(Intent::decode(&moved), Some(intent.clone()));
-    assert_eq!(Intent::decode(&[&moved[..], &object(5)].concat()), Some(intent));
-    assert_eq!(Intent::decode(&moved[..moved.len() - 1]), None);
+    assert_eq!(RenameIntent::decode(&moved), Some(intent.clone()));
+    assert_eq!(RenameIntent::decode(&[&moved[..], &object(5)].concat()), Some(intent));
+    assert_eq!(RenameIntent::decode(&moved[..moved.len() - 1]), None);
 }

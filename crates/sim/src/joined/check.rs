@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_engine::{Note, NoteId};
-use forebay_oplog::{Identity, Intent, Operation, Outcome, Record};
+use forebay_engine::{UserRecord, UserRecordId};
+use forebay_oplog::{Identity, Operation, Outcome, Record, RenameIntent};
 
 use super::server::{Answer, Ended, Logged, Xid};
 use super::world::World;
@@ -87,7 +87,7 @@ impl Crashed {
     fn check_log(
         &mut self,
         found: &BTreeMap<u64, Operation>,
-        let_go: NoteId,
+        let_go: UserRecordId,
         dropped: &BTreeSet<u64>,
     ) -> Result<(), String> {
         self.check_once()?;
@@ -139,12 +139,12 @@ impl Crashed {
 
 impl World {
     /// What the log has must be what was put into it.
-    pub(super) fn check_log(&mut self, notes: &[Note]) -> Result<(), String> {
-        let operation = |note: &Note| match Record::decode(&note.bytes) {
+    pub(super) fn check_log(&mut self, notes: &[UserRecord]) -> Result<(), String> {
+        let operation = |note: &UserRecord| match Record::decode(&note.bytes) {
             Some(Record::Operation(operation)) => Some((note.id, *operation)),
             _ => None,
         };
-        let operations: Vec<(NoteId, Operation)> = notes.iter().filter_map(operation).collect();
+        let operations: Vec<(UserRecordId, Operation)> = notes.iter().filter_map(operation).collect();
         let found: BTreeMap<u64, Operation> =
             operations.iter().map(|(_, it)| (it.number, it.clone())).collect();
         for (note, operation) in &self.kept {
@@ -193,7 +193,7 @@ impl World {
     }
 
     /// What a crash left to do.
-    pub(super) fn count_crash(&self, intents: &[Intent], checkpoint: u64) {
+    pub(super) fn count_crash(&self, intents: &[RenameIntent], checkpoint: u64) {
         let Some(crashed) = &self.crashed else { return };
         let logged = |number: &u64| crashed.logged.as_ref().is_some_and(|logged| logged.contains(number));
         let left = crashed.transactions();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use forebay_engine::io::Device;
 use forebay_engine::pool::Pool;
-use forebay_engine::{Engine, Env, Note, Opening, Settings};
-use forebay_oplog::{Found, Identity, Intent, Operation, Record, reconcile};
+use forebay_engine::{Engine, Env, Opening, Settings, UserRecord};
+use forebay_oplog::{Found, Identity, Operation, Record, RenameIntent, reconcile};
 
 use super::plant;
 use super::server::Server;
@@ -134,7 +134,7 @@ impl World {
 
     /// Makes the tree equal to the log, durably. Returns what the log has, its checkpoint, and the highest number in it and in
     /// the slots.
-    fn recover_names(&mut self, notes: &[Note]) -> Result<(Found, u64, u64), Refused> {
+    fn recover_names(&mut self, notes: &[UserRecord]) -> Result<(Found, u64, u64), Refused> {
         let found = Found::read(notes.iter().map(|note| &*note.bytes));
         let found = found.ok_or_else(|| Refused::Wrong("a note is no record".to_owned()))?;
         self.check_log(notes).map_err(Refused::Wrong)?;
@@ -142,7 +142,8 @@ impl World {
         if let Some(crashed) = &mut self.crashed {
             crashed.read_checkpoint(checkpoint);
         }
-        let intents: Vec<Intent> = self.shared.store.lock().volume.state.slots.values().cloned().collect();
+        let intents: Vec<RenameIntent> =
+            self.shared.store.lock().volume.state.slots.values().cloned().collect();
         let last = intents.iter().map(|intent| intent.number).fold(found.last(), u64::max);
         self.shared.tell(|| {
             let numbers: Vec<u64> = operations.iter().map(|operation| operation.number).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use forebay_engine::{Mode, NoteId};
+use forebay_engine::{Mode, UserRecordId};
 use forebay_lock::Mutex;
 use forebay_oplog::{Identity, Operation};
 
@@ -60,8 +60,8 @@ pub(super) struct World {
     /// What is known of the session that has ended.
     pub(super) crashed: Option<Crashed>,
     /// The operations that the last recovery found, by their notes, and up to which note they may be gone.
-    pub(super) kept: Vec<(NoteId, Operation)>,
-    pub(super) let_go: NoteId,
+    pub(super) kept: Vec<(UserRecordId, Operation)>,
+    pub(super) let_go: UserRecordId,
     pub(super) dropped: BTreeSet<u64>,
     /// What that recovery made again.
     pub(super) made_again: Vec<Identity>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use forebay_oplog::{Access, Binding, Identity, Intent, Kind, Name, New, Object, Operation};
+use forebay_oplog::{Access, Binding, Identity, Kind, Name, New, Object, Operation, RenameIntent};
 
 use super::volume::{Refused, Volume, time};
 
@@ -245,7 +245,7 @@ impl Worker<'_> {
         }
         let is_directory = self.is_directory(moved)?;
         if let Some(slot) = slot {
-            let intent = Intent { log: LOG, number: self.number, filesystem: 0, dirs: [from.0, to.0] };
+            let intent = RenameIntent { log: LOG, number: self.number, filesystem: 0, dirs: [from.0, to.0] };
             self.volume.slot(slot, Some(intent));
         }
         self.volume.move_name((from_dir, &from.1), (to_dir, &to.1))?;

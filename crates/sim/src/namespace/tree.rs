@@ -1,6 +1,6 @@
 //! The virtual file system as reconciliation sees it.
 
-use forebay_oplog::{Attributes, Given, Identity, Intent, Kind, Name, New, Tree};
+use forebay_oplog::{Attributes, Given, Identity, Kind, Name, New, RenameIntent, Tree};
 
 use super::volume::{Refused, Volume};
 
@@ -81,7 +81,7 @@ impl Tree for Volume {
         Ok(())
     }
 
-    fn intents(&mut self) -> Result<Vec<Intent>, Refused> {
+    fn intents(&mut self) -> Result<Vec<RenameIntent>, Refused> {
         Ok(self.state.slots.values().cloned().collect())
     }
 

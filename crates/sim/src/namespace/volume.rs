@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay_oplog::{Attributes, IDENTITY_MAX, Identity, Intent, Kind, Name, New, Time};
+use forebay_oplog::{Attributes, IDENTITY_MAX, Identity, Kind, Name, New, RenameIntent, Time};
 
 /// Why an operation is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct State {
     /// Every object.
     pub inodes: BTreeMap<Identity, Arc<Inode>>,
     /// What the slots of RENAMEs say.
-    pub slots: BTreeMap<usize, Intent>,
+    pub slots: BTreeMap<usize, RenameIntent>,
     /// Identities by which others are known outside.
     pub aliases: BTreeMap<Identity, Identity>,
 }
@@ -292,7 +292,7 @@ impl Volume {
     }
 
     /// Sets or empties a slot.
-    pub fn slot(&mut self, slot: usize, intent: Option<Intent>) {
+    pub fn slot(&mut self, slot: usize, intent: Option<RenameIntent>) {
         match intent {
             Some(intent) => self.state.slots.insert(slot, intent),
             None => self.state.slots.remove(&slot),

@@ -228,7 +228,7 @@ impl Rig {
         }
         let facts = Facts { key: file(), size: frame.size, mtime: None };
         let objects = if records.is_empty() { Vec::new() } else { vec![facts] };
-        records.push(Record::Note { bytes: frame.seq.to_le_bytes().into() });
+        records.push(Record::UserRecord { bytes: frame.seq.to_le_bytes().into() });
         Body { objects, records }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::io::Clock as _;
-use forebay_engine::{Engine, Error, Mode, Volume};
+use forebay_engine::{Engine, Error, Mode, VolumeStatus};
 
 use super::{LIMIT, check, cut, until, with_client, world_with};
 use crate::backing::{Rates, Stuck};
@@ -43,7 +43,7 @@ fn fill(world: &World, engine: &Arc<Engine>, file: u8, range: std::ops::Range<u6
     });
 }
 
-fn volume(engine: &Engine) -> Volume {
+fn volume(engine: &Engine) -> VolumeStatus {
     engine.volumes().into_iter().find(|volume| volume.name == "volume 1").unwrap()
 }
 

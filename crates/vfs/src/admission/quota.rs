@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use crate::admission::reserve::{Reserve, Room, Space, now, space};
 use crate::attr::Attr;
 use crate::backing::cache::{Linked, from_cache};
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::cred::Acting;
 use crate::error::{Error, Result};
 use crate::export::filesystem::Filesystem;
@@ -219,7 +219,7 @@ impl Linked {
 
     /// A file's owner or group is about to change, which nobody else can do meanwhile: the kernel judges by what it knows of the
     /// file's size, so it is told everything.
-    pub(crate) fn settle_charge(&self, fs: &Filesystem, object: &Object, attr: &Attr) {
+    pub(crate) fn settle_charge(&self, fs: &Filesystem, object: &Inode, attr: &Attr) {
         let dirty = object.link.get().filter(|cached| cached.dirty_blocks() > 0);
         if let Some(cached) = dirty.filter(|_| self.quotas.charge(fs.mount(), attr.uid, attr.gid).is_some()) {
             // In vain while the backing store fails: then destaging finds out.

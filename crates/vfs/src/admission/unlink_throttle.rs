@@ -12,15 +12,15 @@ const PATIENCE: Duration = Duration::from_millis(5);
 
 /// Counts those inside.
 #[derive(Default)]
-pub(crate) struct Gate {
+pub(crate) struct UnlinkThrottle {
     inside: Mutex<usize>,
     left: Condvar,
 }
 
 /// Dropped when its thread is through.
-pub(crate) struct Inside<'a>(&'a Gate);
+pub(crate) struct Inside<'a>(&'a UnlinkThrottle);
 
-impl Gate {
+impl UnlinkThrottle {
     /// Waits for a moment if there are enough inside.
     pub(crate) fn enter(&self) -> Inside<'_> {
         self.enter_within(PATIENCE)
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn no_more_than_that_are_inside_while_they_get_on() {
-        let (gate, inside, through) = (Gate::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let (gate, inside, through) = (UnlinkThrottle::default(), AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 * MOST {
                 scope.spawn(|| {
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn who_has_waited_goes_in_all_the_same() {
-        let gate = Gate::default();
+        let gate = UnlinkThrottle::default();
         let inside: Vec<_> = (0..2 * MOST).map(|_| gate.enter_within(Duration::ZERO)).collect();
         assert_eq!(inside.len(), 2 * MOST);
         drop(inside);

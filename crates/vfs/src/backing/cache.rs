@@ -23,11 +23,11 @@ use rustix::io::Errno;
 use crate::admission::quota::Quotas;
 use crate::admission::reserve::Reserve;
 use crate::attr::Attr;
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::coherence::downtime::Downtime;
 use crate::durability::journal::{Done, Logged};
-use crate::durability::request_journal::UnderWay;
-use crate::durability::resumable_create::Begun;
+use crate::durability::request_journal::RequestJournal;
+use crate::durability::resumable_create::ResumableCreates;
 use crate::durability::verifier::Verifier;
 use crate::error::{Error, Result};
 use crate::export::filesystem::Filesystem;
@@ -42,8 +42,8 @@ pub(crate) struct Cache {
     pub(crate) downtime: Downtime,
     pub(crate) oplog: Arc<OpLog>,
     pub(crate) checkpoints: Checkpoints,
-    pub(crate) under_way: Arc<UnderWay>,
-    pub(crate) begun: Begun,
+    pub(crate) under_way: Arc<RequestJournal>,
+    pub(crate) begun: ResumableCreates,
     /// Objects whose removal is durable, for the engine to forget: it may wait for room in its log, as whoever answers
     /// clients must not.
     removed: Mutex<Option<Forgetter>>,
@@ -100,7 +100,7 @@ impl Cache {
         engine: Arc<Engine>,
         verifier: Arc<Verifier>,
         downtime: Downtime,
-        under_way: Arc<UnderWay>,
+        under_way: Arc<RequestJournal>,
         filesystems: Vec<(u32, Weak<Filesystem>)>,
         tell: Tell,
     ) -> std::io::Result<Arc<Self>> {
@@ -125,7 +125,7 @@ impl Cache {
         let oplog = Arc::<OpLog>::default();
         let checkpoints = Checkpoints::new(engine.clone(), oplog.clone(), filesystems, tell);
         let broken = AtomicBool::new(false);
-        let begun = Begun::default();
+        let begun = ResumableCreates::default();
         Ok(Arc::new(Cache {
             engine,
             verifier,
@@ -236,7 +236,7 @@ impl Linked {
 
     /// Lets an object that is about to enter the table refer to what the engine knows of it; `attr` is the backing
     /// file's.
-    pub(crate) fn meet(&self, object: &Object, attr: &Attr) {
+    pub(crate) fn meet(&self, object: &Inode, attr: &Attr) {
         if attr.kind != FileType::RegularFile {
             return;
         }
@@ -246,7 +246,7 @@ impl Linked {
     }
 
     /// The engine's object of a file.
-    pub(crate) fn object<'a>(&self, object: &'a Object) -> Result<&'a Arc<Cached>> {
+    pub(crate) fn object<'a>(&self, object: &'a Inode) -> Result<&'a Arc<Cached>> {
         if let Some(cached) = object.link.cached.get() {
             return Ok(cached);
         }

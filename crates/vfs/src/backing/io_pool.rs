@@ -20,7 +20,7 @@ const STACK: usize = 256 << 10;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The threads of one file system. They end when this is dropped, each after what it is at.
-pub(crate) struct Hands(Arc<Shared>);
+pub(crate) struct IoPool(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -42,7 +42,7 @@ struct Outcome<T> {
     waker: Option<Waker>,
 }
 
-impl Hands {
+impl IoPool {
     /// Starts the threads. Where the system refuses some, the others do.
     pub(crate) fn new() -> Self {
         let shared = Arc::new(Shared::default());
@@ -56,7 +56,7 @@ impl Hands {
                 break;
             }
         }
-        Hands(shared)
+        IoPool(shared)
     }
 
     /// Begins `work` on another thread; if none is idle, it is done when the result is first polled, by who polls it.
@@ -91,7 +91,7 @@ impl Hands {
     }
 }
 
-impl Drop for Hands {
+impl Drop for IoPool {
     fn drop(&mut self) {
         // Not waited for: the last owner may be a job.
         self.0.state.lock().closed = true;
@@ -147,7 +147,7 @@ mod tests {
         word.recv_timeout(Duration::from_secs(60)).is_ok()
     }
 
-    fn until_idle(hands: &Hands) {
+    fn until_idle(hands: &IoPool) {
         while hands.0.state.lock().idle < THREADS {
             std::thread::yield_now();
         }
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_at_once_is_done_side_by_side() {
-        let hands = Hands::new();
+        let hands = IoPool::new();
         until_idle(&hands);
         let ((tell_first, first), (tell_second, second)) = (channel(), channel());
         let one = hands.run(move || tell_second.send(()).is_ok() && hear(&first));
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_no_thread_is_idle_for_is_done_by_who_waits_for_it() {
-        let hands = Hands::new();
+        let hands = IoPool::new();
         until_idle(&hands);
         let (ends, busy): (Vec<_>, Vec<_>) = (0..THREADS)
             .map(|_| {

@@ -20,8 +20,8 @@ use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::backing::cache::parse_key;
-use crate::backing::io_pool::Hands;
-use crate::caches::inode::Object;
+use crate::backing::io_pool::IoPool;
+use crate::caches::inode::Inode;
 use crate::caches::inode_cache::{Budget, CountedFd};
 use crate::error::{Error, Result};
 use crate::export::Wait;
@@ -36,7 +36,7 @@ const WALKS: usize = 3;
 
 /// Every served file system, as [`Backing`].
 #[derive(Clone)]
-pub struct Store(Arc<Inner>, Arc<Vec<(u32, Hands)>>);
+pub struct Store(Arc<Inner>, Arc<Vec<(u32, IoPool)>>);
 
 /// The number of the volume of a file that was never one of ours.
 const NO_VOLUME: u32 = u32::MAX;
@@ -77,7 +77,7 @@ enum Place {
 #[derive(Clone)]
 struct Written {
     fs: Arc<Filesystem>,
-    object: Arc<Object>,
+    object: Arc<Inode>,
     /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before the first write.
     errors: u64,
     /// What it is written with, so that it stays open.
@@ -114,7 +114,7 @@ impl Store {
     ) -> Self {
         let (disowned, lost) = (Disowned::new(state_dir), Lost::new(state_dir));
         let (written, logged) = (Mutex::default(), Mutex::default());
-        let hands = filesystems.iter().map(|(number, _)| (*number, Hands::new())).collect();
+        let hands = filesystems.iter().map(|(number, _)| (*number, IoPool::new())).collect();
         let inner = Inner { filesystems, names, budget, written, disowned, lost, given_up, logged };
         Store(Arc::new(inner), Arc::new(hands))
     }

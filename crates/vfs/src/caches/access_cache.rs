@@ -6,7 +6,7 @@
 use rustix::io::Errno;
 
 use crate::attr::{Attr, Time};
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::cred::Cred;
 use crate::error::Result;
 use crate::sys;
@@ -76,7 +76,7 @@ impl Classes {
 
 /// What the kernel said about who may do what, believed while `ctime` stands.
 #[derive(Debug, Default)]
-pub(crate) struct Verdicts {
+pub(crate) struct AccessCache {
     pub(crate) ctime: Time,
     pub(crate) classes: Classes,
     /// Where there is an access control list: of a few callers.
@@ -86,7 +86,7 @@ pub(crate) struct Verdicts {
 
 /// What the kernel said to a caller.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct AccessVerdict {
     pub(crate) granted: u8,
     /// Whether it is that of the caller's whole class.
     pub(crate) by_class: bool,
@@ -109,10 +109,10 @@ pub(crate) fn settled(ctime: Time) -> bool {
     nanos(now.tv_sec, now.tv_nsec).saturating_sub(nanos(ctime.sec, ctime.nsec.into())) > SETTLED_NANOS
 }
 
-impl Verdicts {
+impl AccessCache {
     /// None yet, under this ctime.
     pub(crate) fn under(ctime: Time) -> Self {
-        Verdicts { ctime, ..Verdicts::default() }
+        AccessCache { ctime, ..AccessCache::default() }
     }
 
     /// Which of `want` the caller has; `attr` are of this ctime. `None`: not known.
@@ -121,7 +121,7 @@ impl Verdicts {
         self.classes.find(cred, attr, want).or_else(own)
     }
 
-    pub(crate) fn learn(&mut self, cred: &Cred, attr: &Attr, asked: u8, verdict: Verdict) {
+    pub(crate) fn learn(&mut self, cred: &Cred, attr: &Attr, asked: u8, verdict: AccessVerdict) {
         if verdict.by_class {
             return self.classes.0[Class::of(cred, attr).0].learn(asked, verdict.granted);
         }
@@ -139,7 +139,7 @@ impl Verdicts {
 }
 
 /// Asks the kernel which of `want` the thread's present identity has on the object.
-pub(crate) fn ask_kernel(object: &Object, want: u8) -> Result<u8> {
+pub(crate) fn ask_kernel(object: &Inode, want: u8) -> Result<u8> {
     let mut granted = 0;
     for bit in [want::READ, want::WRITE, want::EXECUTE] {
         if want & bit != 0 && sys::may_access(object.path(), i32::from(bit))? {
@@ -150,7 +150,7 @@ pub(crate) fn ask_kernel(object: &Object, want: u8) -> Result<u8> {
 }
 
 /// Whether the object certainly has no access control list, on a file system whose lists are POSIX ones.
-pub(crate) fn has_no_acl(object: &Object) -> bool {
+pub(crate) fn has_no_acl(object: &Inode) -> bool {
     let mut path = [0; 32];
     let path = sys::proc_path(&mut path, object.path());
     let found = rustix::fs::getxattr(path, c"system.posix_acl_access", &mut [0u8; 0]);
@@ -182,8 +182,8 @@ mod tests {
     fn callers_whom_the_kernel_may_tell_apart_are_of_different_classes() {
         let attr = attr(7, 8);
         let (owner, member, other) = (cred(7, 8, &[]), cred(9, 1, &[5, 8]), cred(9, 7, &[6]));
-        let mut verdicts = Verdicts::under(attr.ctime);
-        let say = |granted| Verdict { granted, by_class: true };
+        let mut verdicts = AccessCache::under(attr.ctime);
+        let say = |granted| AccessVerdict { granted, by_class: true };
         verdicts.learn(&member, &attr, want::READ | want::WRITE, say(want::READ));
         for unknown in [&owner, &other, &cred(0, 0, &[]), &cred(0, 8, &[]), &cred(0, 0, &[8])] {
             assert_eq!(verdicts.find(unknown, &attr, want::READ), None, "{unknown:?}");
@@ -201,9 +201,9 @@ mod tests {
     #[test]
     fn what_is_said_of_one_caller_says_nothing_of_others() {
         let (attr, creds) = (attr(7, 8), Creds::default());
-        let mut verdicts = Verdicts::under(attr.ctime);
+        let mut verdicts = AccessCache::under(attr.ctime);
         let cred = |uid| creds.intern(&Identity { uid, gid: 8, groups: Default::default() });
-        let granted = Verdict { granted: want::READ, by_class: false };
+        let granted = AccessVerdict { granted: want::READ, by_class: false };
         verdicts.learn(&cred(1), &attr, want::READ, granted);
         assert_eq!(verdicts.find(&cred(1), &attr, want::READ), Some(want::READ));
         assert_eq!(verdicts.find(&cred(2), &attr, want::READ), None);

@@ -49,7 +49,7 @@ struct Part {
 
 /// What is known of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct CachedAttr {
     /// Its attributes.
     pub attr: Attr,
     /// What the kernel said of it as it is.
@@ -57,27 +57,27 @@ pub struct Known {
 }
 
 /// The known objects of all file systems.
-pub struct KnownFiles {
+pub struct AttrCache {
     parts: Box<[Mutex<Part>]>,
     /// Objects that a part has room for.
     room: usize,
     hasher: foldhash::fast::RandomState,
     /// GETATTR, LOOKUP and ACCESS of what is not open: answered from here, and not.
     pub hits: AtomicU64,
-    /// See [`KnownFiles::hits`].
+    /// See [`AttrCache::hits`].
     pub misses: AtomicU64,
 }
 
-impl std::fmt::Debug for KnownFiles {
+impl std::fmt::Debug for AttrCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "KnownFiles({})", self.len())
+        write!(f, "AttrCache({})", self.len())
     }
 }
 
-impl KnownFiles {
+impl AttrCache {
     /// Room for as many as fit into `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        KnownFiles {
+        AttrCache {
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             room: (limit / COST / PARTS).min(u32::MAX as usize),
             hasher: Default::default(),
@@ -99,7 +99,7 @@ impl KnownFiles {
     }
 
     /// What is known of an object. The caller has looked first whether anything happened behind the server's back.
-    pub(crate) fn get(&self, filesystem: u16, kernel: &KernelHandle) -> Option<Known> {
+    pub(crate) fn get(&self, filesystem: u16, kernel: &KernelHandle) -> Option<CachedAttr> {
         let hash = self.hash(filesystem, kernel);
         let mut part = self.part(hash).lock();
         let Part { index, records, .. } = &mut *part;
@@ -110,12 +110,12 @@ impl KnownFiles {
         Some(record.known())
     }
 
-    /// Puts an object in, unless `holds` says no: asked under the lock that [`KnownFiles::forget`] takes.
+    /// Puts an object in, unless `holds` says no: asked under the lock that [`AttrCache::forget`] takes.
     pub(crate) fn learn(
         &self,
         filesystem: u16,
         kernel: &KernelHandle,
-        known: Known,
+        known: CachedAttr,
         holds: impl FnOnce() -> bool,
     ) {
         let hash = self.hash(filesystem, kernel);

@@ -33,14 +33,14 @@ pub(crate) struct Child {
 pub(crate) enum Found {
     /// It leads there.
     Here(KernelHandle),
-    /// It leads there if the child still has this version. The caller that finds it so may say so: [`Names::prove`].
+    /// It leads there if the child still has this version. The caller that finds it so may say so: [`DentryCache::prove`].
     HereIf(KernelHandle, Version),
     /// It leads nowhere.
     Nowhere,
 }
 
 #[derive(Debug)]
-struct Known {
+struct CachedDentry {
     child: Child,
     /// [`Stamp::changes`] under which it was seen, or proven.
     changes: u64,
@@ -48,17 +48,17 @@ struct Known {
 
 /// What a directory's names led to.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct DentryCache {
     stamp: Option<Stamp>,
-    known: HashMap<Box<[u8]>, Known, foldhash::fast::RandomState>,
+    known: HashMap<Box<[u8]>, CachedDentry, foldhash::fast::RandomState>,
     /// Names that lead nowhere.
     absent: HashSet<Box<[u8]>, foldhash::fast::RandomState>,
     budget: Budget,
 }
 
-impl Names {
+impl DentryCache {
     pub(crate) fn new(budget: Budget) -> Self {
-        Names { stamp: None, known: HashMap::default(), absent: HashSet::default(), budget }
+        DentryCache { stamp: None, known: HashMap::default(), absent: HashSet::default(), budget }
     }
 
     /// What `name` leads to, or that it leads nowhere, if that is known under `stamp`.
@@ -67,8 +67,12 @@ impl Names {
             return None;
         }
         match self.known.get(name) {
-            Some(Known { child, changes }) if *changes == stamp.changes => Some(Found::Here(child.kernel)),
-            Some(Known { child, .. }) => child.version.map(|version| Found::HereIf(child.kernel, version)),
+            Some(CachedDentry { child, changes }) if *changes == stamp.changes => {
+                Some(Found::Here(child.kernel))
+            }
+            Some(CachedDentry { child, .. }) => {
+                child.version.map(|version| Found::HereIf(child.kernel, version))
+            }
             None => self.absent.contains(name).then_some(Found::Nowhere),
         }
     }
@@ -111,7 +115,7 @@ impl Names {
     /// `changes` are those under which it was seen.
     fn set(&mut self, name: &[u8], child: Option<Child>, changes: u64) {
         if let (Some(known), Some(child)) = (self.known.get_mut(name), child) {
-            *known = Known { child, changes };
+            *known = CachedDentry { child, changes };
             return;
         }
         self.drop_name(name);
@@ -119,7 +123,7 @@ impl Names {
             return;
         }
         if let Some(child) = child {
-            self.known.insert(name.into(), Known { child, changes });
+            self.known.insert(name.into(), CachedDentry { child, changes });
         } else {
             self.absent.insert(name.into());
         }
@@ -143,7 +147,7 @@ impl Names {
     }
 }
 
-impl Drop for Names {
+impl Drop for DentryCache {
     fn drop(&mut self) {
         self.forget();
     }
@@ -177,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_name_is_believed_only_under_its_stamp() {
-        let mut names = Names::new(Budget::new(10, 1 << 20));
+        let mut names = DentryCache::new(Budget::new(10, 1 << 20));
         names.learn(stamp(1, 0), b"a", Some(child(1)));
         assert_eq!(names.get(stamp(1, 0), b"a"), here(1));
         assert_eq!(names.get(stamp(2, 0), b"a"), None);
@@ -188,7 +192,7 @@ mod tests {
 
     #[test]
     fn own_changes_carry_the_other_names_over() {
-        let mut names = Names::new(Budget::new(10, 1 << 20));
+        let mut names = DentryCache::new(Budget::new(10, 1 << 20));
         names.learn(stamp(1, 0), b"a", Some(child(1)));
         names.learn(stamp(1, 0), b"b", Some(child(2)));
         names.learn(stamp(1, 0), b"nowhere", None);
@@ -218,7 +222,7 @@ mod tests {
     #[test]
     fn all_directories_together_remember_no_more_than_the_budget() {
         let budget = Budget::new(1, 10_000);
-        let mut names = Names::new(budget.clone());
+        let mut names = DentryCache::new(budget.clone());
         let most = budget.names_limit();
         for n in 0..most + 10 {
             names.learn(stamp(1, 0), &n.to_le_bytes(), (n % 2 == 0).then_some(child(1)));

@@ -15,7 +15,7 @@ use forebay_lock::Mutex;
 
 use crate::attr::Attr;
 use crate::caches::dentry_cache::Stamp;
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::caches::inode_cache::Budget;
 use crate::coherence::versions::Version;
 use crate::export::handle::Handle;
@@ -63,7 +63,7 @@ pub(crate) struct Run {
 
 /// An entry as a listing has it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known<'a> {
+pub(crate) struct ListedEntry<'a> {
     pub(crate) cookie: u64,
     pub(crate) ino: u64,
     pub(crate) name: &'a [u8],
@@ -81,7 +81,7 @@ impl Run {
         self.entries.push(Entry { cookie, ino, text, name: len, handle: handle.len() as u8, seen });
     }
 
-    fn get(&self, at: usize) -> Option<Known<'_>> {
+    fn get(&self, at: usize) -> Option<ListedEntry<'_>> {
         let entry = self.entries.get(at)?;
         let (name, rest) = self.text[entry.text as usize..].split_at(entry.name.into());
         let handle = &rest[..entry.handle.into()];
@@ -91,7 +91,7 @@ impl Run {
             version,
             until,
         });
-        Some(Known { cookie: entry.cookie, ino: entry.ino, name, seen })
+        Some(ListedEntry { cookie: entry.cookie, ino: entry.ino, name, seen })
     }
 
     fn grows_from(&self, cookie: u64) -> bool {
@@ -123,7 +123,7 @@ enum Tier {
 
 /// The listing of one directory; empty at first.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct DirCache {
     state: Option<State>,
     run: Run,
     /// Whether the last entry is the directory's last.
@@ -141,9 +141,9 @@ pub(crate) struct Kept {
 /// More uses than this count no more.
 const USES: u8 = 3;
 
-impl Kept {
+impl DirCache {
     pub(crate) fn new(budget: Budget) -> Self {
-        Kept {
+        DirCache {
             state: None,
             run: Run::default(),
             ends: false,
@@ -167,7 +167,7 @@ impl Kept {
         self.run.entries.binary_search_by_key(&cookie, |entry| entry.cookie).ok().map(|at| at + 1)
     }
 
-    pub(crate) fn get(&self, at: usize) -> Option<Known<'_>> {
+    pub(crate) fn get(&self, at: usize) -> Option<ListedEntry<'_>> {
         self.run.get(at)
     }
 
@@ -193,7 +193,7 @@ impl Kept {
 
     /// Goes on behind `cookie` with entries of `object` in this state; `ends`: they reach its end. Nothing happens where
     /// they do not go on from the last one, or there is no room.
-    pub(crate) fn extend(&mut self, object: &Arc<Object>, state: State, cookie: u64, run: &Run, ends: bool) {
+    pub(crate) fn extend(&mut self, object: &Arc<Inode>, state: State, cookie: u64, run: &Run, ends: bool) {
         if self.state != Some(state) {
             self.clear();
             self.state = Some(state);
@@ -245,7 +245,7 @@ fn recount(total: &AtomicUsize, part: &mut usize, now: usize) {
     total.fetch_sub(std::mem::replace(part, now), Ordering::Relaxed);
 }
 
-impl Drop for Kept {
+impl Drop for DirCache {
     fn drop(&mut self) {
         self.clear();
     }
@@ -268,8 +268,8 @@ pub struct Listings {
 
 #[derive(Debug, Default)]
 struct Queues {
-    new: VecDeque<Weak<Object>>,
-    proven: VecDeque<Weak<Object>>,
+    new: VecDeque<Weak<Inode>>,
+    proven: VecDeque<Weak<Inode>>,
     /// Directories whose listings left the short queue last.
     ghosts: VecDeque<KernelHandle>,
     /// When the queues are this long, what is gone is taken out.
@@ -309,7 +309,7 @@ impl Listings {
     }
 
     /// A directory gets a listing.
-    fn enter(&self, object: &Arc<Object>) -> Tier {
+    fn enter(&self, object: &Arc<Inode>) -> Tier {
         let mut queues = self.queues.lock();
         if queues.new.len() + queues.proven.len() >= queues.sweep_at {
             queues.new.retain(|object| object.strong_count() > 0);

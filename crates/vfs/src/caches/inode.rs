@@ -17,9 +17,9 @@ use rustix::fs::{FileType, OFlags};
 
 use crate::attr::{Attr, Wcc};
 use crate::backing::cache::Link;
-use crate::caches::access_cache::{Classes, Verdict, Verdicts, settled};
-use crate::caches::dentry_cache::{Child, Names, Stamp};
-use crate::caches::dir_cache::Kept;
+use crate::caches::access_cache::{AccessCache, AccessVerdict, Classes, settled};
+use crate::caches::dentry_cache::{Child, DentryCache, Stamp};
+use crate::caches::dir_cache::DirCache;
 use crate::caches::inode_cache::{Budget, CountedFd};
 use crate::coherence::versions::{Changing, Versions};
 use crate::cred::Cred;
@@ -30,7 +30,7 @@ use crate::sys::{self, KernelHandle};
 
 /// A known object of a backing file system.
 #[derive(Debug)]
-pub struct Object {
+pub struct Inode {
     pub(crate) kernel: KernelHandle,
     pub(crate) kind: FileType,
     /// The file id: the inode number, unless the object has an alias.
@@ -44,11 +44,11 @@ pub struct Object {
     pub(crate) changing: RwLock<()>,
     changes: Changes,
     versions: Versions,
-    verdicts: Mutex<Verdicts>,
+    verdicts: Mutex<AccessCache>,
     /// Names below a directory; boxed because most objects are files.
-    pub(crate) names: Option<Box<Mutex<Names>>>,
+    pub(crate) names: Option<Box<Mutex<DentryCache>>>,
     /// The listing of a directory.
-    pub(crate) kept: Mutex<Kept>,
+    pub(crate) kept: Mutex<DirCache>,
     /// A directory opened for listing, with its current position.
     pub(crate) listing: Mutex<Option<(CountedFd, u64)>>,
     pub(crate) uncommitted: Uncommitted,
@@ -93,7 +93,7 @@ struct Changes {
     ended: AtomicU64,
 }
 
-impl Object {
+impl Inode {
     pub(crate) fn new(
         path: OwnedFd,
         kernel: KernelHandle,
@@ -102,7 +102,7 @@ impl Object {
         versions: &Versions,
     ) -> Self {
         let kind = attr.kind;
-        Object {
+        Inode {
             kernel,
             kind,
             fileid: attr.ino,
@@ -114,8 +114,9 @@ impl Object {
             changes: Changes::default(),
             versions: versions.clone(),
             verdicts: Mutex::default(),
-            names: (kind == FileType::Directory).then(|| Box::new(Mutex::new(Names::new(budget.clone())))),
-            kept: Mutex::new(Kept::new(budget.clone())),
+            names: (kind == FileType::Directory)
+                .then(|| Box::new(Mutex::new(DentryCache::new(budget.clone())))),
+            kept: Mutex::new(DirCache::new(budget.clone())),
             listing: Mutex::new(None),
             uncommitted: Uncommitted::new(budget.clone()),
             link: Link::default(),
@@ -133,7 +134,7 @@ impl Object {
         budget: &Budget,
         versions: &Versions,
     ) -> Self {
-        Object { made, ..Self::new(file, kernel, attr, budget, versions) }
+        Inode { made, ..Self::new(file, kernel, attr, budget, versions) }
     }
 
     /// What kind of object it is; never changes.
@@ -191,7 +192,7 @@ impl Object {
         Ok(self.reader.get_or_init(|| budget.count(fd)).as_fd())
     }
 
-    /// A descriptor to change the contents with; opened once, until [`Object::rest`].
+    /// A descriptor to change the contents with; opened once, until [`Inode::rest`].
     pub(crate) fn writer(&self, budget: &Budget, may_open: bool) -> Result<Writer<'_>> {
         if self.made == GoodFor::ToWrite {
             return Ok(Writer::Path(self.path()));
@@ -236,7 +237,7 @@ impl Object {
         attr: &Attr,
         want: u8,
         may_ask: bool,
-        ask: impl FnOnce(u8) -> Result<Verdict>,
+        ask: impl FnOnce(u8) -> Result<AccessVerdict>,
     ) -> Result<u8> {
         {
             let mut verdicts = self.verdicts.lock();
@@ -245,7 +246,7 @@ impl Object {
                     return Ok(granted);
                 }
             } else {
-                *verdicts = Verdicts::under(attr.backing_ctime);
+                *verdicts = AccessCache::under(attr.backing_ctime);
             }
         }
         if !may_ask {
@@ -276,7 +277,7 @@ impl Object {
 
     /// Forgets names, listing and permission verdicts.
     pub(crate) fn forget_known(&self) {
-        *self.verdicts.lock() = Verdicts::default();
+        *self.verdicts.lock() = AccessCache::default();
         self.kept.lock().clear();
         if let Some(names) = &self.names {
             names.lock().forget();
@@ -301,7 +302,7 @@ impl Object {
 
 /// A change under way; [`Change::end`] gives the attributes around it.
 pub(crate) struct Change<'a> {
-    object: &'a Object,
+    object: &'a Inode,
     begun: u64,
     alone: bool,
     pub(crate) before: Result<Attr>,
@@ -334,12 +335,12 @@ mod tests {
     use super::*;
     use crate::caches::access_cache::want;
 
-    fn object(dir: &tempfile::TempDir) -> Object {
+    fn object(dir: &tempfile::TempDir) -> Inode {
         let fd = rustix::fs::open(dir.path(), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         let kernel = sys::name_to_handle(&fd, c"").unwrap();
         let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
         let budget = Budget::new(10, 1 << 20);
-        Object::new(fd, kernel, &attr, &budget, &Versions::new(budget.known().clone(), 0))
+        Inode::new(fd, kernel, &attr, &budget, &Versions::new(budget.known().clone(), 0))
     }
 
     #[test]
@@ -367,7 +368,7 @@ mod tests {
         });
         let mut attr = object.attr().unwrap();
         attr.backing_ctime.sec -= 3600;
-        let ask = |granted| move |_| Ok(Verdict { granted, by_class: false });
+        let ask = |granted| move |_| Ok(AccessVerdict { granted, by_class: false });
         assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(want::READ)), Ok(want::READ));
         assert_eq!(object.permits(&cred, &attr, want::READ, false, ask(0)), Ok(want::READ));
         assert_eq!(object.permits(&cred, &attr, want::WRITE, false, ask(0)), Err(Error::WouldBlock));
@@ -386,7 +387,7 @@ mod tests {
         });
         std::fs::write(dir.path().join("new"), b"").unwrap();
         let attr = object.attr().unwrap();
-        let ask = |granted| move |_| Ok(Verdict { granted, by_class: true });
+        let ask = |granted| move |_| Ok(AccessVerdict { granted, by_class: true });
         assert_eq!(object.permits(&cred, &attr, want::READ, true, ask(want::READ)), Ok(want::READ));
         assert_eq!(object.permits(&cred, &attr, want::READ, false, ask(0)), Err(Error::WouldBlock));
         assert_eq!(object.verdicts(&attr), Classes::default());

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_lock::Mutex;
 
-use crate::caches::attr_cache::KnownFiles;
+use crate::caches::attr_cache::AttrCache;
 use crate::caches::dir_cache::Listings;
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::sys::KernelHandle;
 
 /// How many descriptors objects may hold and names directories may remember, how many there are, and what listings are
@@ -29,7 +29,7 @@ struct BudgetInner {
     names: AtomicUsize,
     names_limit: usize,
     listings: Listings,
-    known: Arc<KnownFiles>,
+    known: Arc<AttrCache>,
     uncommitted: AtomicUsize,
 }
 
@@ -41,7 +41,7 @@ impl Budget {
     pub fn new(limit: usize, memory: usize) -> Self {
         let none = || AtomicUsize::new(0);
         let listings = Listings::new(memory / 4);
-        let known = Arc::new(KnownFiles::new(memory / 8 * 3));
+        let known = Arc::new(AttrCache::new(memory / 8 * 3));
         let names_limit = memory / 8 * 3 / NAME_COST;
         let (open, names, uncommitted) = (none(), none(), none());
         Budget(Arc::new(BudgetInner { open, limit, names, names_limit, listings, known, uncommitted }))
@@ -63,7 +63,7 @@ impl Budget {
     }
 
     /// What is known of objects that nobody has open.
-    pub fn known(&self) -> &Arc<KnownFiles> {
+    pub fn known(&self) -> &Arc<AttrCache> {
         &self.0.known
     }
 
@@ -143,20 +143,20 @@ impl std::hash::Hash for Key {
 #[derive(Default)]
 struct Shard {
     by_key: HashMap<Key, usize, foldhash::fast::FixedState>,
-    slots: Vec<Arc<Object>>,
+    slots: Vec<Arc<Inode>>,
     hand: usize,
 }
 
 /// All known objects of one file system.
-pub(crate) struct Table {
+pub(crate) struct InodeCache {
     shards: Box<[Mutex<Shard>]>,
     hasher: foldhash::fast::RandomState,
     budget: Budget,
 }
 
-impl Table {
+impl InodeCache {
     pub(crate) fn new(budget: Budget) -> Self {
-        Table {
+        InodeCache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: foldhash::fast::RandomState::default(),
             budget,
@@ -168,7 +168,7 @@ impl Table {
     }
 
     /// The object with this handle, if it is known.
-    pub(crate) fn get(&self, kernel: &KernelHandle) -> Option<Arc<Object>> {
+    pub(crate) fn get(&self, kernel: &KernelHandle) -> Option<Arc<Inode>> {
         let key = Key(*kernel);
         let shard = self.shard(&key).lock();
         let object = shard.slots[*shard.by_key.get(&key)?].clone();
@@ -178,9 +178,9 @@ impl Table {
 
     /// Adds an object, or returns the one that is already known under its handle. Those that make room for it are shown to
     /// `leaving`.
-    pub(crate) fn insert(&self, object: Object, leaving: impl Fn(&Object)) -> Arc<Object> {
+    pub(crate) fn insert(&self, object: Inode, leaving: impl Fn(&Inode)) -> Arc<Inode> {
         let key = Key(object.kernel);
-        let mut evicted = smallvec::SmallVec::<[Arc<Object>; 4]>::new();
+        let mut evicted = smallvec::SmallVec::<[Arc<Inode>; 4]>::new();
         let mut shard = self.shard(&key).lock();
         if let Some(&slot) = shard.by_key.get(&key) {
             return shard.slots[slot].clone();
@@ -203,7 +203,7 @@ impl Table {
     }
 
     /// Forgets an object whose last link is gone, so that its space is freed.
-    pub(crate) fn forget(&self, object: &Object) {
+    pub(crate) fn forget(&self, object: &Inode) {
         let key = Key(object.kernel);
         let mut shard = self.shard(&key).lock();
         let removed = shard.by_key.get(&key).copied().map(|slot| shard.remove(slot));
@@ -212,18 +212,18 @@ impl Table {
     }
 
     /// Every known object.
-    pub(crate) fn all(&self) -> Vec<Arc<Object>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
         (0..SHARDS).flat_map(|shard| self.in_shard(shard)).collect()
     }
 
     /// The known objects of one of the [`SHARDS`] parts.
-    pub(crate) fn in_shard(&self, shard: usize) -> Vec<Arc<Object>> {
+    pub(crate) fn in_shard(&self, shard: usize) -> Vec<Arc<Inode>> {
         self.shards[shard].lock().slots.clone()
     }
 }
 
 impl Shard {
-    fn remove(&mut self, slot: usize) -> Arc<Object> {
+    fn remove(&mut self, slot: usize) -> Arc<Inode> {
         let object = self.slots.swap_remove(slot);
         self.by_key.remove(&Key(object.kernel));
         if let Some(moved) = self.slots.get(slot) {
@@ -232,7 +232,7 @@ impl Shard {
         object
     }
 
-    fn evict(&mut self) -> Option<Arc<Object>> {
+    fn evict(&mut self) -> Option<Arc<Inode>> {
         for _ in 0..HAND_STEPS.min(self.slots.len() * 2) {
             self.hand = if self.hand + 1 < self.slots.len() { self.hand + 1 } else { 0 };
             let object = &self.slots[self.hand];
@@ -257,18 +257,18 @@ mod tests {
     static VERSIONS: LazyLock<Versions> =
         LazyLock::new(|| Versions::new(Budget::new(1, 0).known().clone(), 0));
 
-    fn object(n: u32, budget: &Budget) -> Object {
+    fn object(n: u32, budget: &Budget) -> Inode {
         let fd = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap();
         let mut kernel = KernelHandle { kind: 1, len: 4, bytes: [0; KERNEL_HANDLE_MAX] };
         kernel.bytes[..4].copy_from_slice(&n.to_le_bytes());
         let attr = crate::attr::Attr::from(&rustix::fs::fstat(&fd).unwrap());
-        Object::new(fd, kernel, &attr, budget, &VERSIONS)
+        Inode::new(fd, kernel, &attr, budget, &VERSIONS)
     }
 
     #[test]
     fn one_object_per_handle() {
         let budget = Budget::new(100, 1 << 20);
-        let table = Table::new(budget.clone());
+        let table = InodeCache::new(budget.clone());
         let first = table.insert(object(1, &budget), |_| ());
         assert!(Arc::ptr_eq(&first, &table.insert(object(1, &budget), |_| ())));
         assert!(Arc::ptr_eq(&first, &table.get(&first.kernel).unwrap()));
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn descriptors_stay_near_the_budget_and_unstable_objects_stay() {
         let budget = Budget::new(200, 1 << 20);
-        let table = Table::new(budget.clone());
+        let table = InodeCache::new(budget.clone());
         let unstable = table.insert(object(0, &budget), |_| ());
         unstable.uncommitted.wrote();
         let kernel = unstable.kernel;
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn every_remaining_key_finds_its_own_object() {
         let budget = Budget::new(10_000, 1 << 20);
-        let table = Table::new(budget.clone());
+        let table = InodeCache::new(budget.clone());
         let objects: Vec<_> = (0..2000).map(|n| table.insert(object(n, &budget), |_| ())).collect();
         for object in objects.iter().step_by(3) {
             table.forget(object);

@@ -13,7 +13,7 @@ use forebay_engine::{Object as Cached, Version};
 
 use crate::attr::Attr;
 use crate::backing::cache::{Link, Linked, from_cache};
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::error::Result;
 use crate::export::Target;
 use crate::export::filesystem::Filesystem;
@@ -23,7 +23,7 @@ use crate::sys::KernelHandle;
 /// A change of a file by this server, under way.
 pub(crate) struct Own<'a> {
     linked: &'a Linked,
-    object: Arc<Object>,
+    object: Arc<Inode>,
     cached: Arc<Cached>,
     /// The file's change time before it, and the one that clients saw; `None` if they are not to see the change.
     before: Option<(u64, u64)>,
@@ -49,14 +49,14 @@ impl Drop for Own<'_> {
 impl Linked {
     /// The state of the backing file. Every change gives it another number, unless it comes within the same tick of a
     /// coarse clock.
-    fn version(&self, object: &Object) -> Option<Version> {
+    fn version(&self, object: &Inode) -> Option<Version> {
         let attr = object.raw_attr().ok()?;
         let unwatched = self.cache.downtime.covers(self.number(), attr.backing_ctime);
         Some(Version { number: number(attr.backing_ctime), unwatched })
     }
 
     /// Looks whether others have changed the file, whose attributes were just read.
-    pub(crate) fn look(&self, object: &Object, attr: &Attr) {
+    pub(crate) fn look(&self, object: &Inode, attr: &Attr) {
         if let Some(cached) = object.link.get().filter(|cached| !cached.is_seen(number(attr.backing_ctime))) {
             // Again, since a change of this server's own may have ended in between.
             cached.look(|| self.version(object));
@@ -65,7 +65,7 @@ impl Linked {
 
     /// Drops what is cached of a file, whose contents the backing store has; false if it has not. Nobody may change it
     /// through this server meanwhile.
-    pub(crate) fn forget(&self, object: &Object, cached: &Arc<Cached>) -> Result<bool> {
+    pub(crate) fn forget(&self, object: &Inode, cached: &Arc<Cached>) -> Result<bool> {
         let attr = object.raw_attr()?;
         let changed = self.cache.engine.changed_outside(cached, attr.size, number(attr.backing_ctime));
         block_on(changed).map_err(from_cache)
@@ -82,7 +82,7 @@ impl Link {
 
 impl Filesystem {
     /// The server begins to change the file, or its change time; until the result is dropped.
-    pub(crate) fn own_change(&self, object: &Arc<Object>) -> Option<Own<'_>> {
+    pub(crate) fn own_change(&self, object: &Arc<Inode>) -> Option<Own<'_>> {
         let linked = self.linked()?;
         let cached = object.link.get()?.clone();
         let attr = object.attr().ok()?;
@@ -93,7 +93,7 @@ impl Filesystem {
 
     /// The server begins to write to the file for a client. The same as [`Filesystem::own_change`] without its system call at
     /// the end: a change by others at that moment is noticed within 50 ms.
-    pub(crate) fn own_write(&self, object: &Arc<Object>) -> Option<Own<'_>> {
+    pub(crate) fn own_write(&self, object: &Arc<Inode>) -> Option<Own<'_>> {
         let mut own = self.own_change(object)?;
         own.told = None;
         Some(own)
@@ -109,7 +109,7 @@ impl Filesystem {
     }
 
     /// The same for what the engine does to the file: clients saw that when they did it.
-    pub(crate) fn hidden_change(&self, object: &Arc<Object>) -> Option<Own<'_>> {
+    pub(crate) fn hidden_change(&self, object: &Arc<Inode>) -> Option<Own<'_>> {
         let linked = self.linked()?;
         let cached = object.link.get()?.clone();
         let shown = number(object.attr().ok()?.ctime);
@@ -120,7 +120,7 @@ impl Filesystem {
     /// The same for a file that need not be in the table.
     pub(crate) fn own_change_of(&self, kernel: &KernelHandle) -> Option<Own<'_>> {
         let linked = self.linked()?;
-        match self.table.get(kernel) {
+        match self.inodes.get(kernel) {
             Some(object) => self.own_change(&object),
             None => {
                 // Learnt anew when it is asked for next.

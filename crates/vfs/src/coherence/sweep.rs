@@ -28,9 +28,9 @@ fn sweep(fs: &Weak<Filesystem>) {
         std::thread::sleep(PAUSE);
         let Some(fs) = fs.upgrade() else { return };
         for shard in turn..turn + AT_ONCE {
-            for object in fs.table.in_shard(shard) {
+            for object in fs.inodes.in_shard(shard) {
                 if object.attr() == Err(Error::Stale) {
-                    fs.table.forget(&object);
+                    fs.inodes.forget(&object);
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::caches::attr_cache::{Known, KnownFiles};
+use crate::caches::attr_cache::{AttrCache, CachedAttr};
 use crate::sys::KernelHandle;
 
 /// Objects that share counters: a change of one makes what is remembered of the others look changed too.
@@ -30,14 +30,14 @@ pub(crate) struct Version {
 pub(crate) struct Versions {
     slots: Arc<[Slot]>,
     hasher: foldhash::fast::RandomState,
-    known: Arc<KnownFiles>,
+    known: Arc<AttrCache>,
     /// Number of the file system among those served.
     filesystem: u16,
 }
 
 impl Versions {
     /// Changes take objects out of what is `known` of file system number `filesystem`.
-    pub(crate) fn new(known: Arc<KnownFiles>, filesystem: u16) -> Self {
+    pub(crate) fn new(known: Arc<AttrCache>, filesystem: u16) -> Self {
         let slots = (0..SLOTS).map(|_| Slot::default()).collect();
         Versions { slots, hasher: Default::default(), known, filesystem }
     }
@@ -82,7 +82,7 @@ impl Versions {
     }
 
     /// What is known of an object that nobody has open.
-    pub(crate) fn known(&self, kernel: &KernelHandle) -> Option<Known> {
+    pub(crate) fn known(&self, kernel: &KernelHandle) -> Option<CachedAttr> {
         self.known.get(self.filesystem, kernel)
     }
 
@@ -92,7 +92,7 @@ impl Versions {
     }
 
     /// Remembers what was seen under `version`.
-    pub(crate) fn learn(&self, kernel: &KernelHandle, known: Known, version: Version) {
+    pub(crate) fn learn(&self, kernel: &KernelHandle, known: CachedAttr, version: Version) {
         self.known.learn(self.filesystem, kernel, known, || self.holds(version));
     }
 }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_change_shows_while_it_lasts_and_ever_after() {
-        let versions = Versions::new(Arc::new(KnownFiles::new(1 << 20)), 0);
+        let versions = Versions::new(Arc::new(AttrCache::new(1 << 20)), 0);
         let kernel = KernelHandle { kind: 1, len: 1, bytes: [7; crate::sys::KERNEL_HANDLE_MAX] };
         let before = versions.of(&kernel);
         assert!(before.is_some());

@@ -49,7 +49,7 @@ const RECORD: usize = 12;
 
 /// The queue of a file system's notifications.
 #[derive(Debug)]
-pub struct Watch {
+pub struct HostWatch {
     queue: OwnedFd,
     reading: Mutex<()>,
     /// Notifications of what others did, counted before what they are about is.
@@ -68,7 +68,7 @@ enum Notice {
     Anything,
 }
 
-impl Watch {
+impl HostWatch {
     /// Watches the file system that `path` is on. `None` where the kernel, the file system or the want of CAP_SYS_ADMIN does not
     /// allow it, and after any other error, which is logged.
     pub fn open(path: &Path) -> Option<Self> {
@@ -106,7 +106,7 @@ impl Watch {
             return Err(last());
         }
         let server = i32::try_from(std::process::id()).map_err(|_| Errno::INVAL)?;
-        Ok(Watch { queue, reading: Mutex::default(), noticed: AtomicU64::new(0), server })
+        Ok(HostWatch { queue, reading: Mutex::default(), noticed: AtomicU64::new(0), server })
     }
 
     /// How many notifications of what others did were read.

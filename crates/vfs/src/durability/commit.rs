@@ -5,16 +5,16 @@ use std::sync::Arc;
 use forebay_engine::Mode;
 
 use crate::backing::cache::Cache;
-use crate::durability::journal::{Data, Done, Intent};
+use crate::durability::journal::{CommitRequest, Data, Done};
 use crate::error::Result;
 use crate::export::filesystem::Filesystem;
 use crate::export::{Export, Vfs};
 use crate::oplog::{self, Pending, Way};
 
 impl Vfs {
-    /// Makes an intent durable, then calls `done` from some thread. With a cache, and where [`Intent::keeps_answer`],
+    /// Makes an intent durable, then calls `done` from some thread. With a cache, and where [`CommitRequest::keeps_answer`],
     /// `answer` becomes durable as well: after a crash [`Vfs::set_cache`] returns it if the change happened.
-    pub fn commit(&self, export: &Export, mut intent: Intent, answer: &[u8], done: Done) {
+    pub fn commit(&self, export: &Export, mut intent: CommitRequest, answer: &[u8], done: Done) {
         let fs = export.fs.clone();
         let Some(cache) = self.cache.get() else { return settle(&fs, intent, done) };
         let recorded = |pending: &Pending| pending.way() != Way::Each || !answer.is_empty();
@@ -37,7 +37,7 @@ impl Vfs {
 }
 
 /// What happens between the file system's part of an intent and `done`: the log's part, and what is forgotten.
-fn after_journal(cache: &Arc<Cache>, intent: &mut Intent, done: Done) -> Done {
+fn after_journal(cache: &Arc<Cache>, intent: &mut CommitRequest, done: Done) -> Done {
     let (logged, removal) = (intent.logged.take(), intent.removal.take());
     let syncing = intent.data.as_ref().and_then(Data::begin_sync);
     if logged.is_none() && removal.is_none() && syncing.is_none() {
@@ -62,7 +62,7 @@ fn after_journal(cache: &Arc<Cache>, intent: &mut Intent, done: Done) -> Done {
 fn commit_logged(
     cache: &Arc<Cache>,
     fs: Arc<Filesystem>,
-    mut intent: Intent,
+    mut intent: CommitRequest,
     (pending, frame): (Box<Pending>, forebay_engine::Seq),
     done: Done,
 ) {
@@ -82,18 +82,18 @@ fn commit_logged(
 }
 
 /// The log is lost, so the file system itself has to make a change durable.
-fn commit_unlogged(cache: &Arc<Cache>, fs: &Filesystem, mut intent: Intent, done: Done) {
+fn commit_unlogged(cache: &Arc<Cache>, fs: &Filesystem, mut intent: CommitRequest, done: Done) {
     let done = after_journal(cache, &mut intent, done);
     oplog::submit(cache, fs, intent, done);
 }
 
 /// The file system makes a change durable, whatever the log has of it.
-fn commit_in_journal(cache: &Arc<Cache>, fs: &Filesystem, mut intent: Intent, done: Done) {
+fn commit_in_journal(cache: &Arc<Cache>, fs: &Filesystem, mut intent: CommitRequest, done: Done) {
     let done = after_journal(cache, &mut intent, done);
     settle(fs, intent, done);
 }
 
-fn settle(fs: &Filesystem, intent: Intent, done: Done) {
+fn settle(fs: &Filesystem, intent: CommitRequest, done: Done) {
     match intent.is_empty() {
         true => done(Ok(())),
         false => fs.journal.submit(intent, done),

@@ -24,7 +24,7 @@ use forebay_metrics::Recorder;
 use rustix::fs::{FileType, Mode, OFlags};
 use smallvec::SmallVec;
 
-use crate::caches::inode::{Object, Writer};
+use crate::caches::inode::{Inode, Writer};
 use crate::caches::inode_cache::Budget;
 use crate::durability::verifier::Verifier;
 use crate::error::{Error, Result};
@@ -33,11 +33,11 @@ use crate::sys;
 
 /// What must be on stable storage before an acknowledgement.
 #[derive(Default)]
-pub struct Intent {
+pub struct CommitRequest {
     /// Bytes of a file.
     pub(crate) data: Option<Data>,
     /// Objects whose names or attributes changed.
-    pub(crate) metadata: SmallVec<[Arc<Object>; 3]>,
+    pub(crate) metadata: SmallVec<[Arc<Inode>; 3]>,
     /// What the cache's log has of it.
     pub(crate) logged: Option<Logged>,
     /// The change itself, if its answer is to outlive a crash.
@@ -55,7 +55,7 @@ pub(crate) enum Logged {
     Commit(forebay_engine::Seq),
 }
 
-impl Intent {
+impl CommitRequest {
     /// Whether the answer is to be given to [`Vfs::commit`](crate::Vfs::commit).
     pub fn keeps_answer(&self) -> bool {
         self.pending.is_some()
@@ -70,7 +70,7 @@ impl Intent {
 /// Bytes of a file that were written.
 #[derive(Clone)]
 pub(crate) struct Data {
-    pub(crate) object: Arc<Object>,
+    pub(crate) object: Arc<Inode>,
     pub(crate) offset: u64,
     /// 0 = to the end of the file.
     pub(crate) len: u64,
@@ -121,7 +121,7 @@ pub struct JournalStats {
 const SMALL: u64 = 64 * 1024;
 
 struct Entry {
-    intent: Intent,
+    intent: CommitRequest,
     done: Done,
 }
 
@@ -216,7 +216,7 @@ impl Journal {
     }
 
     /// Makes `intent` durable and then calls `done`; the calling thread may lead the batch.
-    pub fn submit(&self, intent: Intent, done: Done) {
+    pub fn submit(&self, intent: CommitRequest, done: Done) {
         if let Some(data) = &intent.data
             && (data.len == 0 || data.len > SMALL)
             && self.order == Order::Journal
@@ -234,7 +234,7 @@ impl Journal {
     }
 
     /// Where an intent queues: changes of one file, or in one directory, together.
-    fn lane(&self, intent: &Intent) -> &Mutex<Queue> {
+    fn lane(&self, intent: &CommitRequest) -> &Mutex<Queue> {
         let object = intent.data.as_ref().map(|data| &data.object).or(intent.metadata.first());
         let hash =
             object.map_or(0, |object| foldhash::fast::FixedState::default().hash_one(Arc::as_ptr(object)));
@@ -242,7 +242,7 @@ impl Journal {
     }
 
     /// Makes `intent` durable before returning.
-    pub fn wait(&self, intent: Intent) -> Result<()> {
+    pub fn wait(&self, intent: CommitRequest) -> Result<()> {
         let (send, receive) = std::sync::mpsc::sync_channel(1);
         self.submit(
             intent,
@@ -256,19 +256,19 @@ impl Journal {
 
     /// Makes everything done to these files durable; one result each. `errors` of each are
     /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before the first change that counts.
-    pub(crate) fn sync_files(&self, files: &[(Arc<Object>, u64)]) -> Vec<Result<()>> {
-        let data = |(object, errors): &(Arc<Object>, u64)| Data {
+    pub(crate) fn sync_files(&self, files: &[(Arc<Inode>, u64)]) -> Vec<Result<()>> {
+        let data = |(object, errors): &(Arc<Inode>, u64)| Data {
             object: object.clone(),
             offset: 0,
             len: 0,
             errors: *errors,
         };
         if self.order == Order::PerObject {
-            let wait = |file| self.wait(Intent { data: Some(data(file)), ..Intent::default() });
+            let wait = |file| self.wait(CommitRequest { data: Some(data(file)), ..CommitRequest::default() });
             return files.iter().map(wait).collect();
         }
         files.iter().for_each(|file| self.start_write_back(&data(file)));
-        let wait = |file: &(Arc<Object>, u64)| {
+        let wait = |file: &(Arc<Inode>, u64)| {
             let uncommitted = &file.0.uncommitted;
             let fd = file.0.writer(&self.budget, true)?;
             uncommitted.synced(file.1, || {
@@ -278,7 +278,7 @@ impl Journal {
             })
         };
         let mut results: Vec<_> = files.iter().map(wait).collect();
-        if let Err(error) = self.wait(Intent::default()) {
+        if let Err(error) = self.wait(CommitRequest::default()) {
             results.fill(Err(error));
         }
         results
@@ -288,7 +288,7 @@ impl Journal {
     pub(crate) fn barrier(&self) -> Result<()> {
         self.stats.barriers.fetch_add(1, Ordering::Relaxed);
         match self.order {
-            Order::Journal => self.wait(Intent::default()),
+            Order::Journal => self.wait(CommitRequest::default()),
             Order::PerObject => Ok(rustix::fs::syncfs(self.mount.as_fd())?),
         }
     }
@@ -354,7 +354,7 @@ impl Journal {
     }
 
     /// The descriptor that reports what became of the contents. An error says nothing about them: no sync was tried.
-    fn opened<'a>(&self, object: &'a Object) -> std::result::Result<Writer<'a>, Failed> {
+    fn opened<'a>(&self, object: &'a Inode) -> std::result::Result<Writer<'a>, Failed> {
         object.writer(&self.budget, true).map_err(Failed::Untried)
     }
 
@@ -419,8 +419,8 @@ impl Journal {
 
     /// Syncs every object of the batch once, however many of its requests touched it.
     fn sync_each(&self, batch: &[Entry]) -> Vec<Synced> {
-        let mut synced: HashMap<*const Object, Result<()>> = HashMap::new();
-        let mut sync = |object: &Arc<Object>, errors: u64| -> Result<()> {
+        let mut synced: HashMap<*const Inode, Result<()>> = HashMap::new();
+        let mut sync = |object: &Arc<Inode>, errors: u64| -> Result<()> {
             let sync = || self.or_lost(self.sync_object(object));
             let result = *synced
                 .entry(Arc::as_ptr(object))
@@ -436,7 +436,7 @@ impl Journal {
         batch.iter().map(|entry| each(entry).map_err(Failed::Sync)).collect()
     }
 
-    fn sync_object(&self, object: &Object) -> Result<()> {
+    fn sync_object(&self, object: &Inode) -> Result<()> {
         let whole = || rustix::fs::syncfs(self.mount.as_fd());
         // What cannot be opened (a device, a file without permissions to an unprivileged server) is synced with its
         // file system.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_lock::{MutexGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::error::{Error, Result};
 use crate::export::Target;
 use crate::export::filesystem::Filesystem;
@@ -18,7 +18,7 @@ use crate::sys::KernelHandle;
 pub(crate) struct Place {
     pub(crate) handle: Option<KernelHandle>,
     /// It, if it is a directory.
-    pub(crate) dir: Option<Arc<Object>>,
+    pub(crate) dir: Option<Arc<Inode>>,
 }
 
 impl Place {
@@ -47,8 +47,8 @@ type Locks<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 3]>;
 type Removal<'a> = (Locks<'a>, Option<KernelHandle>);
 
 /// Locks directories for a change of what is in them.
-pub(crate) fn lock<'a>(dirs: &[&'a Arc<Object>]) -> Locks<'a> {
-    let mut dirs = SmallVec::<[&'a Arc<Object>; 3]>::from_slice(dirs);
+pub(crate) fn lock<'a>(dirs: &[&'a Arc<Inode>]) -> Locks<'a> {
+    let mut dirs = SmallVec::<[&'a Arc<Inode>; 3]>::from_slice(dirs);
     dirs.sort_unstable_by_key(|object| (object.kernel.kind, object.kernel.bytes, object.kernel.len));
     dirs.dedup_by_key(|object| object.kernel);
     dirs.into_iter().map(|object| object.changing.write()).collect()

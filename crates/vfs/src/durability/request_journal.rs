@@ -66,7 +66,7 @@ impl CutShort {
 
 /// The file.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub(crate) struct RequestJournal {
     file: File,
     path: PathBuf,
     head: Vec<u8>,
@@ -85,7 +85,7 @@ struct Inner {
 /// A change under way; dropped, it is answered.
 #[derive(Debug)]
 pub(crate) struct Request {
-    under_way: Arc<UnderWay>,
+    under_way: Arc<RequestJournal>,
     number: u64,
     slot: u64,
 }
@@ -96,7 +96,7 @@ fn head(log: u64) -> io::Result<Vec<u8>> {
     Ok([&MAGIC[..], &log.to_le_bytes(), &boot].concat())
 }
 
-impl UnderWay {
+impl RequestJournal {
     /// Opens the file of a log; returns also what was under way when the last server was killed, oldest first.
     pub(crate) fn open(state_dir: &Path, log: u64) -> io::Result<(Arc<Self>, Vec<CutShort>)> {
         let (path, head) = (state_dir.join("under-way"), head(log)?);
@@ -105,7 +105,7 @@ impl UnderWay {
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&path).map_err(named)?;
         let cut_short = read(&std::fs::read(&path).map_err(named)?, &head);
-        Ok((Arc::new(UnderWay { file, path, head, inner: Mutex::default() }), cut_short))
+        Ok((Arc::new(RequestJournal { file, path, head, inner: Mutex::default() }), cut_short))
     }
 
     /// What was under way is dealt with.
@@ -230,7 +230,7 @@ mod tests {
         Binding { dir: most, name: name.into(), was: Some(most), now: Some(most) }
     }
 
-    fn begin(under_way: &Arc<UnderWay>, name: &[u8]) -> Request {
+    fn begin(under_way: &Arc<RequestJournal>, name: &[u8]) -> Request {
         let asked = Asked { answer: b"key and reply".to_vec(), key: 3 };
         under_way.begin(3, [entry(name)].into_iter().collect(), &asked)
     }
@@ -241,13 +241,13 @@ mod tests {
     }
 
     fn opened(dir: &Path, log: u64) -> Vec<CutShort> {
-        UnderWay::open(dir, log).unwrap().1
+        RequestJournal::open(dir, log).unwrap().1
     }
 
     #[test]
     fn what_is_not_answered_is_found_and_what_was_refused_is_not() {
         let dir = tempfile::tempdir().unwrap();
-        let (under_way, none) = UnderWay::open(dir.path(), LOG).unwrap();
+        let (under_way, none) = RequestJournal::open(dir.path(), LOG).unwrap();
         assert_eq!(none, []);
         under_way.clear().unwrap();
         drop(begin(&under_way, b"answered"));
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn the_file_is_as_large_as_what_is_under_way_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        let (under_way, _) = UnderWay::open(dir.path(), LOG).unwrap();
+        let (under_way, _) = RequestJournal::open(dir.path(), LOG).unwrap();
         under_way.clear().unwrap();
         let size = || dir.path().join("under-way").metadata().unwrap().len();
         let first = begin(&under_way, b"first");
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn a_change_of_two_longest_names_fits() {
         let dir = tempfile::tempdir().unwrap();
-        let (under_way, _) = UnderWay::open(dir.path(), LOG).unwrap();
+        let (under_way, _) = RequestJournal::open(dir.path(), LOG).unwrap();
         under_way.clear().unwrap();
         let entries = [entry(&[b'a'; 255]), entry(&[b'b'; 255])].into_iter().collect();
         // An IPv6 client's key and the longest reply.
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn no_bytes_are_taken_for_more_than_they_are() {
         let dir = tempfile::tempdir().unwrap();
-        let (under_way, _) = UnderWay::open(dir.path(), LOG).unwrap();
+        let (under_way, _) = RequestJournal::open(dir.path(), LOG).unwrap();
         under_way.clear().unwrap();
         let _request = begin(&under_way, b"name");
         let good = std::fs::read(dir.path().join("under-way")).unwrap();

@@ -10,7 +10,7 @@ use crate::sys::KernelHandle;
 
 /// By the key of the request.
 #[derive(Debug, Default)]
-pub(crate) struct Begun(Mutex<HashMap<Box<[u8]>, Made>>);
+pub(crate) struct ResumableCreates(Mutex<HashMap<Box<[u8]>, Made>>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Made {
@@ -20,7 +20,7 @@ struct Made {
     object: KernelHandle,
 }
 
-impl Begun {
+impl ResumableCreates {
     /// `cut_short` has made this `object`.
     pub(crate) fn keep(&self, CutShort { operation, key }: &CutShort, object: KernelHandle) {
         let Some(entry) = operation.entries.first() else { return };
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_same_request_goes_on_with_it_once() {
-        let begun = Begun::default();
+        let begun = ResumableCreates::default();
         let entry = Binding { dir: handle(1), name: b"name"[..].into(), was: None, now: None };
         let (entries, reply) = ([entry].into_iter().collect(), b"key"[..].into());
         let operation = Operation { number: 1, filesystem: 3, entries, objects: Vec::new(), reply };

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use forebay_lock::Mutex;
 
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::caches::inode_cache::Budget;
 use crate::sys;
 
@@ -47,7 +47,7 @@ impl Stream {
 
 /// The thread of one file system that starts write-back; it may have to wait for the device's queue, as nobody else
 /// should. It ends with the value.
-pub(crate) struct Writeback(SyncSender<(Arc<Object>, Range<u64>)>);
+pub(crate) struct Writeback(SyncSender<(Arc<Inode>, Range<u64>)>);
 
 impl Writeback {
     pub(crate) fn start(budget: Budget) -> std::io::Result<Self> {
@@ -58,7 +58,7 @@ impl Writeback {
     }
 
     /// An UNSTABLE write was made.
-    pub(crate) fn wrote(&self, object: &Arc<Object>, offset: u64, len: u64) {
+    pub(crate) fn wrote(&self, object: &Arc<Inode>, offset: u64, len: u64) {
         if let Some(range) = object.stream.wrote(offset, len) {
             // Full: see WAITING.
             let _ = self.0.try_send((object.clone(), range));
@@ -66,7 +66,7 @@ impl Writeback {
     }
 }
 
-fn run(steps: &Receiver<(Arc<Object>, Range<u64>)>, budget: &Budget) {
+fn run(steps: &Receiver<(Arc<Inode>, Range<u64>)>, budget: &Budget) {
     for (object, range) in steps {
         if let Ok(fd) = object.writer(budget, true) {
             // An error, if any, is told to the COMMIT that waits.

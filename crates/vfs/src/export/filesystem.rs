@@ -10,26 +10,26 @@ use forebay_oplog::Removals;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::admission::unlink_throttle::Gate;
+use crate::admission::unlink_throttle::UnlinkThrottle;
 use crate::attr::Attr;
 use crate::backing::cache::Linked;
 use crate::caches::access_cache::Classes;
-use crate::caches::attr_cache::Known;
+use crate::caches::attr_cache::CachedAttr;
 use crate::caches::dentry_cache::Child;
-use crate::caches::inode::{GoodFor, Object};
-use crate::caches::inode_cache::{Budget, Table};
+use crate::caches::inode::{GoodFor, Inode};
+use crate::caches::inode_cache::{Budget, InodeCache};
 use crate::coherence::versions::{Version, Versions};
-use crate::coherence::watch::Watch;
+use crate::coherence::watch::HostWatch;
 use crate::durability::journal::{Deliver, Journal};
 use crate::durability::journal_order::order_of;
 use crate::durability::verifier::Verifier;
 use crate::durability::writeback::Writeback;
 use crate::error::{Error, Result};
 use crate::export::Wait;
-use crate::export::handle_map::{Aliases, PRIVATE, is_made_up};
+use crate::export::handle_map::{HandleMap, PRIVATE, is_made_up};
 use crate::export::locate::{self, Locator};
 use crate::oplog::making::Making;
-use crate::oplog::rename_intents::Slots;
+use crate::oplog::rename_intents::RenameIntents;
 use crate::ops::overlay::Overlay;
 use crate::sys::{self, KernelHandle};
 
@@ -44,7 +44,7 @@ pub(crate) enum Scheme {
     /// open_by_handle_at: exact, needs CAP_DAC_READ_SEARCH.
     Kernel,
     /// Inode number and birth time, found through names.
-    Names(Locator),
+    DentryCache(Locator),
 }
 
 /// One mounted backing file system.
@@ -54,16 +54,16 @@ pub(crate) struct Filesystem {
     mount: OwnedFd,
     /// The directory whose [`PRIVATE`] is the server's own.
     pub(crate) root: KernelHandle,
-    pub(crate) aliases: Aliases,
-    pub(crate) slots: Arc<Slots>,
+    pub(crate) aliases: HandleMap,
+    pub(crate) slots: Arc<RenameIntents>,
     pub(crate) making: Arc<Making>,
     pub(crate) removals: Mutex<Removals<Arc<Cached>>>,
     /// Held by a RENAME of a directory to another parent.
     pub(crate) moving: Mutex<()>,
     /// Around the removal of names.
-    pub(crate) removing: Gate,
+    pub(crate) removing: UnlinkThrottle,
     pub(crate) scheme: Scheme,
-    pub(crate) table: Table,
+    pub(crate) inodes: InodeCache,
     pub(crate) journal: Arc<Journal>,
     pub(crate) writeback: Writeback,
     pub(crate) budget: Budget,
@@ -71,7 +71,7 @@ pub(crate) struct Filesystem {
     pub(crate) largest_file: u64,
     pub(crate) versions: Versions,
     /// What others do in it, if the kernel tells.
-    pub(crate) watch: Option<Arc<Watch>>,
+    pub(crate) watch: Option<Arc<HostWatch>>,
     /// The cache in front of it.
     pub(crate) linked: OnceLock<Linked>,
     /// Whether two changes of an object always show different ctimes if it was looked at in between.
@@ -86,7 +86,7 @@ impl Filesystem {
         verifier: Arc<Verifier>,
         deliver: Deliver,
         number: u16,
-        watch: Option<Arc<Watch>>,
+        watch: Option<Arc<HostWatch>>,
     ) -> Result<Self> {
         let device = rustix::fs::fstat(root)?.st_dev;
         let magic = rustix::fs::fstatfs(root)?.f_type;
@@ -111,14 +111,14 @@ impl Filesystem {
             magic,
             mount: again()?,
             root: identity(root)?,
-            aliases: Aliases::open(again()?, kernel_handles)?,
+            aliases: HandleMap::open(again()?, kernel_handles)?,
             slots: Arc::default(),
             making: Arc::default(),
             removals: Mutex::default(),
             moving: Mutex::default(),
-            removing: Gate::default(),
-            scheme: if kernel_handles { Scheme::Kernel } else { Scheme::Names(Locator::new(again()?)) },
-            table: Table::new(budget.clone()),
+            removing: UnlinkThrottle::default(),
+            scheme: if kernel_handles { Scheme::Kernel } else { Scheme::DentryCache(Locator::new(again()?)) },
+            inodes: InodeCache::new(budget.clone()),
             journal: Journal::open(again()?, order, budget.clone(), verifier, deliver)?,
             writeback: Writeback::start(budget.clone()).map_err(|_| Error::Busy)?,
             largest_file: largest_file(root, magic)?,
@@ -150,7 +150,7 @@ impl Filesystem {
     pub(crate) fn identify(&self, fd: impl AsFd) -> Result<(KernelHandle, Attr)> {
         let kernel = match &self.scheme {
             Scheme::Kernel => self.aliases.outer(sys::name_to_handle(&fd, c"")?)?,
-            Scheme::Names(_) => locate::identity(&fd)?,
+            Scheme::DentryCache(_) => locate::identity(&fd)?,
         };
         Ok((kernel, self.attr_of(&rustix::fs::fstat(&fd)?)))
     }
@@ -177,16 +177,16 @@ impl Filesystem {
     }
 
     /// The object an O_PATH descriptor refers to, and its attributes.
-    pub(crate) fn adopt(&self, fd: OwnedFd) -> Result<(Arc<Object>, Attr)> {
+    pub(crate) fn adopt(&self, fd: OwnedFd) -> Result<(Arc<Inode>, Attr)> {
         self.adopt_opened((fd, GoodFor::Elsewhere))
     }
 
     /// The same of any descriptor.
-    fn adopt_opened(&self, opened: (OwnedFd, GoodFor)) -> Result<(Arc<Object>, Attr)> {
+    fn adopt_opened(&self, opened: (OwnedFd, GoodFor)) -> Result<(Arc<Inode>, Attr)> {
         let (kernel, attr) = self.identify(&opened.0)?;
-        let object = match self.table.get(&kernel) {
+        let object = match self.inodes.get(&kernel) {
             Some(object) => object,
-            None => self.enter(Object::opened(opened, kernel, &attr, &self.budget, &self.versions), &attr),
+            None => self.enter(Inode::opened(opened, kernel, &attr, &self.budget, &self.versions), &attr),
         };
         // Asked for after the backing file's: taken again if the engine knows more.
         let attr = if object.link.get().is_some() { object.attr()? } else { attr };
@@ -198,24 +198,24 @@ impl Filesystem {
         &self,
         file: (OwnedFd, GoodFor),
         (kernel, attr): (KernelHandle, Attr),
-        dir: &Object,
+        dir: &Inode,
         name: &[u8],
-    ) -> (Arc<Object>, Attr) {
-        let object = Object::opened(file, kernel, &attr, &self.budget, &self.versions);
+    ) -> (Arc<Inode>, Attr) {
+        let object = Inode::opened(file, kernel, &attr, &self.budget, &self.versions);
         self.seen_as(&kernel, dir, name);
         (self.enter(object, &attr), attr)
     }
 
-    fn enter(&self, object: Object, attr: &Attr) -> Arc<Object> {
+    fn enter(&self, object: Inode, attr: &Attr) -> Arc<Inode> {
         object.made_by.store(self.making.latest(), Ordering::Relaxed);
         if let Some(linked) = self.linked.get() {
             linked.meet(&object, attr);
         }
-        self.table.insert(object, |leaving| self.remember(leaving))
+        self.inodes.insert(object, |leaving| self.remember(leaving))
     }
 
     /// Keeps what is known of an object that has left the table.
-    fn remember(&self, object: &Object) {
+    fn remember(&self, object: &Inode) {
         if self.watch.is_none() || object.is_dir() {
             return;
         }
@@ -229,7 +229,7 @@ impl Filesystem {
             (Some(version), Ok(attr)) => {
                 let verdicts = object.verdicts(&attr);
                 let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
-                self.versions.learn(kernel, Known { attr, verdicts }, version);
+                self.versions.learn(kernel, CachedAttr { attr, verdicts }, version);
             }
             // What was kept of it before it came into the table is older.
             _ => self.versions.forget(kernel),
@@ -242,7 +242,7 @@ impl Filesystem {
         // Nobody may see an object before the record that made it is in the log.
         let recorded = self.linked.get().is_none() || self.making.latest() == 0;
         if self.watch.is_some() && recorded && attr.kind != FileType::Directory {
-            self.versions.learn(kernel, Known { attr: *attr, verdicts: Classes::default() }, version);
+            self.versions.learn(kernel, CachedAttr { attr: *attr, verdicts: Classes::default() }, version);
         }
     }
 
@@ -252,7 +252,7 @@ impl Filesystem {
         &self,
         kernel: &KernelHandle,
         wait: Wait,
-        answer: impl FnOnce(&Known) -> Option<T>,
+        answer: impl FnOnce(&CachedAttr) -> Option<T>,
     ) -> Option<T> {
         let known = if self.catch_up() { self.versions.known(kernel) } else { None };
         let answered = known.and_then(|known| answer(&known));
@@ -295,7 +295,7 @@ impl Filesystem {
     /// Whatever is known of an object is asked for again.
     pub(crate) fn forget_known(&self, kernel: &KernelHandle) {
         drop(self.versions.change(kernel));
-        if let Some(object) = self.table.get(kernel) {
+        if let Some(object) = self.inodes.get(kernel) {
             object.forget_known();
         }
     }
@@ -306,10 +306,10 @@ impl Filesystem {
     }
 
     /// The handle of `name` in `dir` without keeping the object; for READDIRPLUS.
-    pub(crate) fn handle_at(&self, dir: &Object, name: &std::ffi::CStr) -> Result<KernelHandle> {
+    pub(crate) fn handle_at(&self, dir: &Inode, name: &std::ffi::CStr) -> Result<KernelHandle> {
         match &self.scheme {
             Scheme::Kernel => self.aliases.outer(sys::name_to_handle(dir.path(), name)?),
-            Scheme::Names(locator) => {
+            Scheme::DentryCache(locator) => {
                 let fd = self.open_child(dir, name.to_bytes(), false)?;
                 let kernel = locate::identity(&fd)?;
                 locator.learn(&kernel, &dir.kernel, name.to_bytes());
@@ -319,8 +319,8 @@ impl Filesystem {
     }
 
     /// The object a kernel handle names.
-    pub(crate) fn resolve(&self, kernel: &KernelHandle, wait: bool) -> Result<Arc<Object>> {
-        if let Some(object) = self.table.get(kernel) {
+    pub(crate) fn resolve(&self, kernel: &KernelHandle, wait: bool) -> Result<Arc<Inode>> {
+        if let Some(object) = self.inodes.get(kernel) {
             return Ok(object);
         }
         if !wait {
@@ -331,15 +331,15 @@ impl Filesystem {
                 let inner = self.aliases.inner(kernel);
                 (self.open_inner(&inner)?, self.aliases.outer(inner)?)
             }
-            Scheme::Names(locator) => (locator.find(kernel)?, *kernel),
+            Scheme::DentryCache(locator) => (locator.find(kernel)?, *kernel),
         };
         let attr = self.attr_of(&rustix::fs::fstat(&fd)?);
-        Ok(self.enter(Object::new(fd, kernel, &attr, &self.budget, &self.versions), &attr))
+        Ok(self.enter(Inode::new(fd, kernel, &attr, &self.budget, &self.versions), &attr))
     }
 
     /// An object is asked for by its handle: the record of its creation has to be in the log before anything is done to it.
     /// Waits for other threads only.
-    pub(crate) fn is_recorded(&self, object: &Object, wait: bool) -> Result<()> {
+    pub(crate) fn is_recorded(&self, object: &Inode, wait: bool) -> Result<()> {
         let made_by = object.made_by.load(Ordering::Relaxed);
         if made_by == 0 {
             return Ok(());
@@ -356,7 +356,7 @@ impl Filesystem {
 
     /// Whether it takes no system call to tell that this is no directory.
     pub(crate) fn is_known_file(&self, kernel: &KernelHandle) -> bool {
-        match self.table.get(kernel) {
+        match self.inodes.get(kernel) {
             Some(object) => !object.is_dir(),
             None => self.versions.known(kernel).is_some_and(|known| known.attr.kind != FileType::Directory),
         }
@@ -389,12 +389,12 @@ impl Filesystem {
 
     /// Opens `name` in `dir` as O_PATH, never through a symlink, never onto another mount. With
     /// `cached`, only if the kernel needs no disk for it (else `WouldBlock`).
-    pub(crate) fn open_child(&self, dir: &Object, name: &[u8], cached: bool) -> Result<OwnedFd> {
+    pub(crate) fn open_child(&self, dir: &Inode, name: &[u8], cached: bool) -> Result<OwnedFd> {
         let cached = if cached { ResolveFlags::CACHED } else { ResolveFlags::empty() };
         self.open_named(dir, name, OFlags::PATH, cached)
     }
 
-    fn open_named(&self, dir: &Object, name: &[u8], how: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
+    fn open_named(&self, dir: &Inode, name: &[u8], how: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
         let (flags, resolve) = (how | OFlags::NOFOLLOW | OFlags::CLOEXEC, resolve | ResolveFlags::NO_XDEV);
         match rustix::fs::openat2(dir.path(), name, flags, Mode::empty(), resolve) {
             // A mount point below the export is not part of it.
@@ -404,13 +404,13 @@ impl Filesystem {
     }
 
     /// Looks `name` up in `dir` and takes what it finds into the table.
-    pub(crate) fn child(&self, dir: &Object, name: &[u8], cached: bool) -> Result<(Arc<Object>, Attr)> {
+    pub(crate) fn child(&self, dir: &Inode, name: &[u8], cached: bool) -> Result<(Arc<Inode>, Attr)> {
         self.adopt_named(self.open_child(dir, name, cached)?, dir, name)
     }
 
     /// Takes a directory into the table that was just made, so that what it was given can be asked for without opening it
     /// again.
-    pub(crate) fn new_directory(&self, dir: &Object, name: &[u8]) -> Result<(Arc<Object>, Attr)> {
+    pub(crate) fn new_directory(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY;
         let Ok(fd) = self.open_named(dir, name, how, ResolveFlags::empty()) else {
             // A server without privileges may make what it cannot read.
@@ -422,21 +422,21 @@ impl Filesystem {
     }
 
     /// Takes the object an O_PATH descriptor refers to into the table; it was just seen as `name` in `dir`.
-    pub(crate) fn adopt_named(&self, fd: OwnedFd, dir: &Object, name: &[u8]) -> Result<(Arc<Object>, Attr)> {
+    pub(crate) fn adopt_named(&self, fd: OwnedFd, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
         let (object, attr) = self.adopt(fd)?;
         self.seen_as(&object.kernel, dir, name);
         Ok((object, attr))
     }
 
-    fn seen_as(&self, kernel: &KernelHandle, dir: &Object, name: &[u8]) {
-        if let Scheme::Names(locator) = &self.scheme {
+    fn seen_as(&self, kernel: &KernelHandle, dir: &Inode, name: &[u8]) {
+        if let Scheme::DentryCache(locator) = &self.scheme {
             locator.learn(kernel, &dir.kernel, name);
         }
     }
 
     /// Whether `dir` lies in the tree below `root`; climbs by "..", so it is right even after a
     /// directory was moved behind the server's back.
-    pub(crate) fn is_below(&self, dir: &Object, root: &Object) -> Result<bool> {
+    pub(crate) fn is_below(&self, dir: &Inode, root: &Inode) -> Result<bool> {
         let mut at = rustix::fs::openat(dir.path(), c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         loop {
             let here = rustix::fs::fstat(&at)?;
@@ -565,7 +565,7 @@ pub(crate) fn open_root(path: &std::path::Path) -> Result<OwnedFd> {
 }
 
 /// Fails unless `object` is a directory.
-pub(crate) fn require_dir(object: &Object) -> Result<()> {
+pub(crate) fn require_dir(object: &Inode) -> Result<()> {
     if object.kind() == FileType::Directory { Ok(()) } else { Err(Error::Os(Errno::NOTDIR)) }
 }
 

@@ -34,7 +34,7 @@ const INO_GENERATION: i32 = 1;
 const LARGE_INO: i32 = 0x80;
 
 /// The aliases of one file system.
-pub(crate) struct Aliases {
+pub(crate) struct HandleMap {
     /// The directory whose `.forebay` they are in.
     root: OwnedFd,
     /// Only where handles are the kernel's.
@@ -160,10 +160,10 @@ impl Maps {
     }
 }
 
-impl Aliases {
+impl HandleMap {
     /// Reads those below `root`, a directory of the file system.
     pub(crate) fn open(root: OwnedFd, used: bool) -> Result<Self> {
-        let aliases = Aliases { root, used, any: AtomicBool::new(false), maps: RwLock::default() };
+        let aliases = HandleMap { root, used, any: AtomicBool::new(false), maps: RwLock::default() };
         aliases.read()?;
         Ok(aliases)
     }
@@ -321,9 +321,9 @@ mod tests {
         KernelHandle { kind: INO_GENERATION, len: 8, bytes }
     }
 
-    fn open(dir: &tempfile::TempDir) -> Aliases {
+    fn open(dir: &tempfile::TempDir) -> HandleMap {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        Aliases::open(rustix::fs::open(dir.path(), flags, Mode::empty()).unwrap(), true).unwrap()
+        HandleMap::open(rustix::fs::open(dir.path(), flags, Mode::empty()).unwrap(), true).unwrap()
     }
 
     #[test]

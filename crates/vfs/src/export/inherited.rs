@@ -11,7 +11,7 @@ use forebay_oplog::{Flags, Given, Name};
 use rustix::fs::{FileType, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::error::{Error, Result};
 use crate::sys;
 
@@ -24,7 +24,7 @@ const XFLAGS_OWN: u32 = 0x8000_0003;
 const INHERITED: u32 = 0x2001_c0cf;
 
 /// What an object that was just made has. `has_inode_flags`: FS_IOC_FSGETXATTR does not tell of all flags.
-pub(crate) fn of_new(dir: &Object, object: &Object, has_inode_flags: bool) -> Result<Given> {
+pub(crate) fn of_new(dir: &Inode, object: &Inode, has_inode_flags: bool) -> Result<Given> {
     let mut path = [0; 32];
     let path = sys::proc_path(&mut path, object.path());
     let opened = match (object.kind(), object.made_with()) {
@@ -56,7 +56,7 @@ pub(crate) fn of_new(dir: &Object, object: &Object, has_inode_flags: bool) -> Re
 }
 
 /// What goes with the mode of an object that was there before.
-pub(crate) fn of_old(object: &Object) -> Result<Given> {
+pub(crate) fn of_old(object: &Inode) -> Result<Given> {
     let mut path = [0; 32];
     let path = sys::proc_path(&mut path, object.path());
     let acl = match object.kind() {

@@ -10,21 +10,21 @@ pub(crate) mod owner;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use forebay_engine::{Engine, Note};
+use forebay_engine::{Engine, UserRecord};
 
 use self::filesystem::{Filesystem, Scheme};
 use crate::attr::Attr;
 use crate::backing::Store;
 use crate::backing::cache::{Cache, Linked};
-use crate::caches::access_cache::{Verdict, ask_kernel, has_no_acl};
-use crate::caches::attr_cache::Known;
-use crate::caches::inode::Object;
+use crate::caches::access_cache::{AccessVerdict, ask_kernel, has_no_acl};
+use crate::caches::attr_cache::CachedAttr;
+use crate::caches::inode::Inode;
 use crate::caches::inode_cache::Budget;
 use crate::coherence::downtime::{Downtime, Owned};
-use crate::coherence::watch::Watch;
+use crate::coherence::watch::HostWatch;
 use crate::cred::{Acting, Cred, Creds, privileged};
-use crate::durability::journal::{Data, Deliver, Intent, Journal, Order};
-use crate::durability::request_journal::UnderWay;
+use crate::durability::journal::{CommitRequest, Data, Deliver, Journal, Order};
+use crate::durability::request_journal::RequestJournal;
 use crate::durability::verifier::Verifier;
 use crate::error::{Error, Result};
 use crate::export::handle::{Handle, HandleKey};
@@ -57,7 +57,7 @@ pub struct ExportSpec {
     /// The directory served.
     pub path: PathBuf,
     /// What tells of changes by others in its file system, if anything does.
-    pub watch: Option<Arc<Watch>>,
+    pub watch: Option<Arc<HostWatch>>,
 }
 
 /// A directory in service.
@@ -72,7 +72,7 @@ pub struct Export {
     pub fsid: u64,
     /// Which directory of which file system it is.
     pub identity: ExportIdentity,
-    pub(crate) root: Arc<Object>,
+    pub(crate) root: Arc<Inode>,
     pub(crate) fs: Arc<Filesystem>,
 }
 
@@ -124,7 +124,7 @@ pub struct Target {
     /// The export, whose rules apply.
     pub export: Arc<Export>,
     /// The object.
-    pub object: Arc<Object>,
+    pub object: Arc<Inode>,
 }
 
 impl Target {
@@ -133,7 +133,7 @@ impl Target {
     pub(crate) fn attr(&self) -> Result<Attr> {
         self.object.attr().inspect_err(|error| {
             if *error == Error::Stale {
-                self.export.fs.table.forget(&self.object);
+                self.export.fs.inodes.forget(&self.object);
             }
         })
     }
@@ -274,7 +274,7 @@ impl Vfs {
 
     /// Answers about what a handle from the wire names, if that is not open and enough is known of it all the same. Never
     /// waits.
-    pub fn known<T>(&self, wire: &[u8], answer: impl FnOnce(&Export, &Known) -> Option<T>) -> Option<T> {
+    pub fn known<T>(&self, wire: &[u8], answer: impl FnOnce(&Export, &CachedAttr) -> Option<T>) -> Option<T> {
         let (id, kernel) = self.key.open(wire).ok()?;
         let export = self.exports.iter().find(|export| export.id == id)?;
         export.fs.known(&kernel, Wait::No, |known| answer(export, known))
@@ -285,7 +285,7 @@ impl Vfs {
         self.handle_of(&target.export, &target.object)
     }
 
-    pub(crate) fn handle_of(&self, export: &Export, object: &Object) -> Handle {
+    pub(crate) fn handle_of(&self, export: &Export, object: &Inode) -> Handle {
         self.key.seal(export.id, &object.kernel)
     }
 
@@ -355,9 +355,9 @@ impl Vfs {
         store: &Store,
         state_dir: &Path,
         log: u64,
-        notes: &[Note],
+        notes: &[UserRecord],
     ) -> std::io::Result<Recovery> {
-        let recovery = oplog::recover(UnderWay::open(state_dir, log)?, log, notes, store)?;
+        let recovery = oplog::recover(RequestJournal::open(state_dir, log)?, log, notes, store)?;
         store.logged(recovery.logged());
         Ok(recovery)
     }
@@ -379,7 +379,7 @@ impl Vfs {
         for (number, fs) in store.filesystems() {
             let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number));
             // What recovery looked at is in the table already.
-            for object in fs.table.all() {
+            for object in fs.inodes.all() {
                 if let Ok(attr) = object.raw_attr() {
                     linked.meet(&object, &attr);
                 }
@@ -440,7 +440,7 @@ impl Vfs {
             let acting = self.act_as(cred)?;
             let granted = ask_kernel(object, want)?;
             drop(acting);
-            Ok(Verdict { granted, by_class: target.export.fs.has_posix_acls() && has_no_acl(object) })
+            Ok(AccessVerdict { granted, by_class: target.export.fs.has_posix_acls() && has_no_acl(object) })
         })
     }
 
@@ -501,14 +501,14 @@ impl Vfs {
     pub fn sync_unstable(&self) -> usize {
         let mut failed = 0;
         for export in &self.exports {
-            for object in export.fs.table.all() {
+            for object in export.fs.inodes.all() {
                 let seen = object.uncommitted.writes();
                 if seen == 0 {
                     continue;
                 }
                 let data =
                     Data { object: object.clone(), offset: 0, len: 0, errors: object.uncommitted.errors() };
-                let intent = Intent { data: Some(data), ..Intent::default() };
+                let intent = CommitRequest { data: Some(data), ..CommitRequest::default() };
                 match export.fs.journal.wait(intent) {
                     Ok(()) => object.uncommitted.committed(seen),
                     Err(_) => failed += 1,

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_disk::block_on;
-use forebay_engine::{Engine, NoteId};
+use forebay_engine::{Engine, UserRecordId};
 use forebay_lock::Mutex;
 use forebay_oplog::{Object, Proof, Record};
 use rustix::io::Errno;
@@ -215,7 +215,7 @@ impl Shared {
     }
 
     /// Lets go of notes up to `upto`, which were appended before the checkpoint that ended so. False: they stay for now.
-    fn let_go(&self, upto: NoteId, made: Result<()>) -> bool {
+    fn let_go(&self, upto: UserRecordId, made: Result<()>) -> bool {
         if made.is_ok() {
             self.engine.let_go(upto);
             return true;
@@ -356,7 +356,7 @@ impl Checkpoints {
 
     /// The last one: nothing may be changed any more. Returns whether the log may let go of all notes.
     pub(crate) fn make_last(&self) -> bool {
-        let let_go = || self.shared.engine.let_go(NoteId::MAX);
+        let let_go = || self.shared.engine.let_go(UserRecordId::MAX);
         let made = self.shared.make(|made| made.map(|()| let_go()).is_ok());
         if made {
             // The record of this checkpoint stays as long as anything before it does.

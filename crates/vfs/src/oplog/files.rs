@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
-use forebay_oplog::{Attributes, Given, Intent, Kind, Name, New, Time, Tree};
+use forebay_oplog::{Attributes, Given, Kind, Name, New, RenameIntent, Time, Tree};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps, Uid,
 };
@@ -280,7 +280,7 @@ impl Tree for Files<'_> {
         Ok(())
     }
 
-    fn intents(&mut self) -> Result<Vec<Intent>> {
+    fn intents(&mut self) -> Result<Vec<RenameIntent>> {
         let mut intents = during(|| "reading .forebay/slots".into(), rename_intents::read(self.fs))?;
         intents.retain(|intent| intent.log == self.log);
         Ok(intents)

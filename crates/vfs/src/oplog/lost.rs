@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Pending, Way, rename_intents};
 use crate::backing::cache::Cache;
-use crate::durability::journal::{Done, Intent};
+use crate::durability::journal::{CommitRequest, Done};
 use crate::error::Result;
 use crate::export::filesystem::Filesystem;
 use forebay_engine::Seq;
@@ -25,7 +25,7 @@ impl Filesystem {
 }
 
 /// Makes a change durable that the log was to make durable, and did not.
-pub(crate) fn submit(cache: &Cache, fs: &Filesystem, intent: Intent, done: Done) {
+pub(crate) fn submit(cache: &Cache, fs: &Filesystem, intent: CommitRequest, done: Done) {
     cache.log_broke();
     match fs.log_lost() {
         Ok(()) => fs.journal.submit(intent, done),
@@ -50,7 +50,7 @@ pub(crate) fn both(
                 // Not before: recovery may need what its slot says.
                 drop(pending);
                 match durable {
-                    Err(_) if logs => submit(&theirs, &fs, Intent::default(), done),
+                    Err(_) if logs => submit(&theirs, &fs, CommitRequest::default(), done),
                     // That the answer is not kept is no reason not to give it.
                     _ => done(Ok(())),
                 }

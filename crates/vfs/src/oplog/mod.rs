@@ -22,9 +22,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use forebay_disk::{block_on, tasks};
-use forebay_engine::{Mode, NOTE_MAX, Seq};
+use forebay_engine::{Mode, Seq, USER_RECORD_MAX};
 use forebay_lock::{Condvar, Mutex};
-use forebay_oplog::{Bindings, Identity, Intent, New, Numbers, Operation, Proof};
+use forebay_oplog::{Bindings, Identity, New, Numbers, Operation, Proof, RenameIntent};
 
 use crate::attr::Attr;
 use crate::backing::cache::{Cache, Linked};
@@ -43,7 +43,7 @@ use queue::Queue;
 pub use recover::Recovery;
 pub(crate) use recover::{recover, settle};
 pub(crate) use removal::Removal;
-use rename_intents::Slots;
+use rename_intents::RenameIntents;
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -84,7 +84,7 @@ pub(crate) struct Pending {
     /// Of an object that it made: what it was to be.
     made: Option<Rights>,
     /// Of a RENAME: where it said what it was about to do. Taken back with the value.
-    slot: Option<(Arc<Slots>, OwnedFd)>,
+    slot: Option<(Arc<RenameIntents>, OwnedFd)>,
     /// Of a creation, until its record is in the log.
     ticket: Option<Ticket>,
     /// For the next server, if this one is killed before it is durable.
@@ -205,7 +205,7 @@ impl Filesystem {
     /// whether recovery will not: the journal's commit may succeed though that of the checkpoint was late.
     pub(crate) fn way_with_size(
         &self,
-        object: &crate::caches::inode::Object,
+        object: &crate::caches::inode::Inode,
         size: Option<u64>,
     ) -> (Option<Way>, Result<()>) {
         let way = self.way();
@@ -235,7 +235,7 @@ impl Filesystem {
         self.journal.barrier()
     }
 
-    /// What a server that was killed had made for the same request: see [`Begun`](crate::durability::resumable_create::Begun).
+    /// What a server that was killed had made for the same request: see [`ResumableCreates`](crate::durability::resumable_create::Begun).
     pub(crate) fn begun(&self, asked: &Asked, dir: &Target, name: &[u8]) -> Option<Identity> {
         let linked = self.linked()?;
         linked.cache.begun.take(asked, (linked.number(), &dir.object.kernel, name))
@@ -289,7 +289,7 @@ impl Filesystem {
         let slot = self.slots.take(self)?;
         let log = linked.cache.oplog.clone();
         let (identity, number) = log.begin_ahead();
-        let intent = Intent { log: identity, number, filesystem: linked.number(), dirs };
+        let intent = RenameIntent { log: identity, number, filesystem: linked.number(), dirs };
         let slots = self.slots.clone();
         Ok(Some(Announced { log, slots, intent, way, slot: Some(slot), ended: false }))
     }
@@ -309,8 +309,8 @@ impl Filesystem {
 /// log, and to wait for room there, so nobody may hold locks of directories who drops it.
 pub(crate) struct Announced {
     log: Arc<OpLog>,
-    slots: Arc<Slots>,
-    intent: Intent,
+    slots: Arc<RenameIntents>,
+    intent: RenameIntent,
     way: Way,
     slot: Option<OwnedFd>,
     ended: bool,
@@ -359,7 +359,7 @@ pub(crate) fn objects(targets: &[&Target]) -> Vec<Object> {
     targets.iter().filter_map(object).collect()
 }
 
-const _: () = assert!(forebay_oplog::RECORD_MAX == NOTE_MAX);
+const _: () = assert!(forebay_oplog::RECORD_MAX == USER_RECORD_MAX);
 
 /// A record fits a note unless it has a longer text of a symbolic link, in bytes; see [`Filesystem::without_record`].
 pub(crate) const TEXT_MAX: usize = 2048;
@@ -404,7 +404,7 @@ pub(crate) fn keep(
     then: impl FnOnce(Box<Pending>, std::result::Result<Option<Seq>, forebay_engine::Error>) + Send + 'static,
 ) {
     let record = pending.record(answer).encode();
-    if record.len() > NOTE_MAX {
+    if record.len() > USER_RECORD_MAX {
         return then(pending, Ok(None));
     }
     pending.recorded = true;
@@ -463,8 +463,8 @@ mod tests {
             .encode()
         };
         let text = New::Link([b't'; TEXT_MAX].into());
-        assert!(record(1, vec![object(None), object(Some(text))]).len() <= NOTE_MAX);
-        assert!(record(2, vec![object(None), object(None)]).len() <= NOTE_MAX);
+        assert!(record(1, vec![object(None), object(Some(text))]).len() <= USER_RECORD_MAX);
+        assert!(record(2, vec![object(None), object(None)]).len() <= USER_RECORD_MAX);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::io;
 use std::sync::Arc;
 
 use forebay_disk::block_on;
-use forebay_engine::{NOTE_MAX, Note};
+use forebay_engine::{USER_RECORD_MAX, UserRecord};
 use forebay_oplog::{
     Binding, Change, Entry, Found, Object as LoggedObject, Operation, Record, SetAside, Tree as _, reconcile,
 };
@@ -33,14 +33,14 @@ use super::files::Files;
 use super::rename_intents;
 use crate::backing::cache::{Cache, key};
 use crate::backing::{Logged, Store};
-use crate::caches::inode::Object;
-use crate::durability::request_journal::{CutShort, UnderWay};
+use crate::caches::inode::Inode;
+use crate::durability::request_journal::{CutShort, RequestJournal};
 use crate::error::Error;
 use crate::export::filesystem::Filesystem;
 use crate::sys::{KernelHandle, proc_path};
 
 /// Numbers in one record.
-const VOID: usize = (NOTE_MAX - 9) / 8;
+const VOID: usize = (USER_RECORD_MAX - 9) / 8;
 
 pub(super) type Filesystems = [(u32, Arc<Filesystem>)];
 pub(super) type Name = (u32, KernelHandle, smallvec::SmallVec<[u8; 32]>);
@@ -49,7 +49,7 @@ pub(super) type Name = (u32, KernelHandle, smallvec::SmallVec<[u8; 32]>);
 pub struct Recovery {
     found: Found,
     log: u64,
-    pub(crate) under_way: Arc<UnderWay>,
+    pub(crate) under_way: Arc<RequestJournal>,
     /// What a killed server may have carried out without a record.
     cut_short: Vec<CutShort>,
     /// The highest number in the log and in the slots.
@@ -62,9 +62,9 @@ pub struct Recovery {
 
 /// Makes the file systems equal to the log with this identity, durably. Nobody may look at them yet, not even the cache.
 pub(crate) fn recover(
-    (under_way, cut_short): (Arc<UnderWay>, Vec<CutShort>),
+    (under_way, cut_short): (Arc<RequestJournal>, Vec<CutShort>),
     log: u64,
-    notes: &[Note],
+    notes: &[UserRecord],
     store: &Store,
 ) -> io::Result<Recovery> {
     let filesystems = store.filesystems();
@@ -177,7 +177,7 @@ impl Recovery {
 }
 
 fn told(fs: &Filesystem, SetAside { dir, name, .. }: &SetAside) -> String {
-    let path = |dir: &Object| {
+    let path = |dir: &Inode| {
         let mut buffer = [0; 32];
         rustix::fs::readlink(proc_path(&mut buffer, dir.path()), Vec::new()).ok()
     };
@@ -252,7 +252,7 @@ pub(crate) fn settle(
     Ok(found.replies().collect())
 }
 
-fn read(notes: &[Note]) -> io::Result<Found> {
+fn read(notes: &[UserRecord]) -> io::Result<Found> {
     Found::read(notes.iter().map(|note| &*note.bytes)).ok_or_else(|| {
         let why = "the cache's log has a record of a change that this version of Forebay does not know; use the version \
                    that wrote it";
@@ -422,7 +422,7 @@ mod tests {
             Record::Change(Box::new(Change { number: 10, confirmed: 9, ..removed.changes[&1].clone() })),
         ];
         let notes: Vec<_> =
-            (1..).zip(&notes).map(|(id, record)| Note { id, bytes: record.encode().into() }).collect();
+            (1..).zip(&notes).map(|(id, record)| UserRecord { id, bytes: record.encode().into() }).collect();
         let read = read(&notes).unwrap();
         assert_eq!((read.settled, read.void.contains(&1), read.changes.len()), (9, true, 2));
     }

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use forebay_lock::{Condvar, Mutex};
-use forebay_oplog::{Intent, Record};
+use forebay_oplog::{Record, RenameIntent};
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -20,7 +20,7 @@ const MOST: usize = 256;
 
 /// The slots of one file system.
 #[derive(Default)]
-pub(crate) struct Slots {
+pub(crate) struct RenameIntents {
     inner: Mutex<Inner>,
     freed: Condvar,
 }
@@ -31,7 +31,7 @@ struct Inner {
     made: usize,
 }
 
-impl Slots {
+impl RenameIntents {
     /// A slot for a RENAME, to be given back once its record is durable, or it has failed. Waits until one is free, for as
     /// long as a frame of the log takes: so nobody may have a number yet, which others' records wait for.
     pub(crate) fn take(&self, fs: &Filesystem) -> Result<OwnedFd> {
@@ -72,12 +72,12 @@ impl Slots {
 }
 
 /// Says in a slot what its RENAME is about to do.
-pub(crate) fn say(slot: &OwnedFd, intent: &Intent) -> Result<()> {
+pub(crate) fn say(slot: &OwnedFd, intent: &RenameIntent) -> Result<()> {
     Ok(rustix::fs::fsetxattr(slot, ATTRIBUTE, &intent.encode(), XattrFlags::empty())?)
 }
 
 /// What the slots of earlier runs say.
-pub(crate) fn read(fs: &Filesystem) -> Result<Vec<Intent>> {
+pub(crate) fn read(fs: &Filesystem) -> Result<Vec<RenameIntent>> {
     let mut intents = Vec::new();
     each(fs, |dir, name| {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -85,7 +85,7 @@ pub(crate) fn read(fs: &Filesystem) -> Result<Vec<Intent>> {
         let mut bytes = [0; 1024];
         match rustix::fs::fgetxattr(&slot, ATTRIBUTE, &mut bytes) {
             // An extended attribute is set as a whole: what cannot be read is another version's.
-            Ok(len) => intents.push(Intent::decode(&bytes[..len]).ok_or(Errno::BADMSG)?),
+            Ok(len) => intents.push(RenameIntent::decode(&bytes[..len]).ok_or(Errno::BADMSG)?),
             Err(Errno::NODATA) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn who_finds_no_slot_gets_the_next_one_that_is_given_back() {
-        let slots = Slots::default();
+        let slots = RenameIntents::default();
         let make = |_| Ok(OwnedFd::from(tempfile::tempfile().unwrap()));
         let taken: Vec<_> = (0..3).map(|_| slots.take_or_make(3, make).unwrap()).collect();
         let (send, got) = channel();

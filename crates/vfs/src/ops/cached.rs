@@ -10,10 +10,10 @@ use forebay_engine::{Engine, Logged as Accepted, Object as Cached, Tried, TriedR
 
 use crate::attr::{Attr, Time};
 use crate::backing::cache::{Linked, from_cache};
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::coherence::external_change::refresh;
 use crate::cred::Cred;
-use crate::durability::journal::{Data, Intent, Logged};
+use crate::durability::journal::{CommitRequest, Data, Logged};
 use crate::error::{Error, Result};
 use crate::export::filesystem::Filesystem;
 use crate::export::{Target, Vfs, Wait};
@@ -140,7 +140,7 @@ impl Vfs {
         linked: &Linked,
         write: &Writing<'_>,
         wait: Wait,
-    ) -> Result<(usize, bool, Option<Intent>)> {
+    ) -> Result<(usize, bool, Option<CommitRequest>)> {
         let object = &write.target.object;
         if !wait.allowed() && (object.link.get().is_none() || object.link.is_suspect()) {
             return Err(Error::WouldBlock);
@@ -170,7 +170,7 @@ impl Vfs {
                 block_on(engine.write_log(cached, write.offset, write.data, now)).map_err(from_cache)
             }
             Ok(Tried::Wait) => Err(Error::WouldBlock),
-            Ok(Tried::Direct) => Ok(Accepted { len: 0, frame: 0 }),
+            Ok(Tried::Bypass) => Ok(Accepted { len: 0, frame: 0 }),
             Err(error) => Err(from_cache(error)),
         };
         let accepted = accepted?;
@@ -185,7 +185,7 @@ impl Vfs {
         write: &Writing<'_>,
         Accepted { len, frame }: Accepted,
         wait: Wait,
-    ) -> Result<(usize, bool, Option<Intent>)> {
+    ) -> Result<(usize, bool, Option<CommitRequest>)> {
         let rest = Writing { offset: write.offset + len as u64, data: &write.data[len..], ..*write };
         let direct = if rest.data.is_empty() { None } else { Some(self.write_direct(linked, &rest, wait)) };
         let (direct, stable, intent) = match direct {
@@ -211,7 +211,7 @@ impl Vfs {
         linked: &Linked,
         write: &Writing<'_>,
         wait: Wait,
-    ) -> Result<(usize, bool, Option<Intent>)> {
+    ) -> Result<(usize, bool, Option<CommitRequest>)> {
         if !wait.allowed() {
             return Err(Error::WouldBlock);
         }
@@ -249,8 +249,11 @@ impl Vfs {
             errors: write.errors,
         });
         let logged = (frame > 0).then_some(Logged::Change(frame));
-        let intent =
-            (data.is_some() || logged.is_some()).then(|| Intent { data, logged, ..Intent::default() });
+        let intent = (data.is_some() || logged.is_some()).then(|| CommitRequest {
+            data,
+            logged,
+            ..CommitRequest::default()
+        });
         Ok((len, stable, intent))
     }
 
@@ -264,7 +267,7 @@ impl Vfs {
     pub(crate) fn resize_cached(
         &self,
         fs: &Filesystem,
-        object: &Object,
+        object: &Inode,
         size: u64,
         mtime: Option<Time>,
     ) -> Result<()> {
@@ -279,7 +282,7 @@ impl Vfs {
     }
 
     /// Tells the engine of a modification time that was set.
-    pub(crate) fn touch_cached(&self, fs: &Filesystem, object: &Object, mtime: Option<Time>) -> Result<()> {
+    pub(crate) fn touch_cached(&self, fs: &Filesystem, object: &Inode, mtime: Option<Time>) -> Result<()> {
         let Some((linked, cached)) = fs.linked().zip(object.link.get()) else { return Ok(()) };
         let mtime = cache_time(mtime.unwrap_or_else(now));
         block_on(linked.cache.engine.set_mtime(cached, mtime)).map_err(from_cache)

@@ -13,7 +13,7 @@ use crate::caches::access_cache::want;
 use crate::caches::dentry_cache::Stamp;
 use crate::caches::inode::Change;
 use crate::cred::Cred;
-use crate::durability::journal::Intent;
+use crate::durability::journal::CommitRequest;
 use crate::durability::rename_locks::{self, Moving, Place, Seen};
 use crate::durability::request_journal::{self, Asked};
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ pub struct Changed<T> {
     /// Attributes of the changed object or directory around the change.
     pub wcc: Wcc,
     /// To be made durable before the reply; `None` if nothing changed.
-    pub intent: Option<Intent>,
+    pub intent: Option<CommitRequest>,
 }
 
 /// The outcome of RENAME: two directories.
@@ -43,7 +43,7 @@ pub struct Renamed {
     /// Around the target directory.
     pub to: Wcc,
     /// To be made durable before the reply.
-    pub intent: Option<Intent>,
+    pub intent: Option<CommitRequest>,
 }
 
 /// A directory locked for a change of its names.
@@ -173,7 +173,7 @@ impl Vfs {
         drop(inside);
         let intent = intent.map(|intent| {
             let removal = removal.take().map(|removal| removal.carried_out(gone));
-            Intent { removal, ..intent }
+            CommitRequest { removal, ..intent }
         });
         Changed { result, wcc, intent }
     }
@@ -256,7 +256,7 @@ impl Vfs {
         drop(changing);
         let done = result.is_ok();
         let request = request.and_then(|request| request.carried_out(done));
-        if let (true, Some(moved), Scheme::Names(locator)) = (done, &moved, &from.export.fs.scheme) {
+        if let (true, Some(moved), Scheme::DentryCache(locator)) = (done, &moved, &from.export.fs.scheme) {
             locator.learn(moved, &to.object.kernel, to_name);
         }
         let intent = done.then(|| {
@@ -285,7 +285,7 @@ impl Vfs {
         let gone = self.forget_if_gone(to, victim);
         let intent = intent.map(|intent| {
             let removal = removal.take().map(|removal| removal.carried_out(gone));
-            Intent { removal, ..intent }
+            CommitRequest { removal, ..intent }
         });
         Renamed { result, from: from_wcc, to: to_wcc, intent }
     }
@@ -358,11 +358,11 @@ impl Vfs {
             // Left behind, it is removed at the next start.
             let _ = fs.aliases.remove(&kernel);
         }
-        let known = match fs.table.get(&kernel) {
+        let known = match fs.inodes.get(&kernel) {
             Some(object) => Some(object),
             // Nobody has it open, but the cache may hold some of it. Without kernel handles it would have to be looked
             // for in the whole tree: what is cached of it is left to age.
-            None if matches!(fs.scheme, Scheme::Names(_)) => {
+            None if matches!(fs.scheme, Scheme::DentryCache(_)) => {
                 let linked = fs.linked()?;
                 linked
                     .cache
@@ -381,7 +381,7 @@ impl Vfs {
             }
         };
         let object = known.filter(|object| object.raw_attr() == Err(Error::Stale))?;
-        fs.table.forget(&object);
+        fs.inodes.forget(&object);
         object.link.get().cloned()
     }
 }
@@ -395,10 +395,10 @@ pub(crate) fn changeable(dir: &Target, name: &[u8]) -> Result<()> {
 }
 
 /// The intent of a change to names or attributes of these objects.
-pub(crate) fn metadata(targets: &[&Target], pending: Option<Box<Pending>>) -> Intent {
+pub(crate) fn metadata(targets: &[&Target], pending: Option<Box<Pending>>) -> CommitRequest {
     let mut metadata: SmallVec<[_; 3]> = smallvec![];
     metadata.extend(targets.iter().map(|target| target.object.clone()));
-    Intent { metadata, pending, ..Intent::default() }
+    CommitRequest { metadata, pending, ..CommitRequest::default() }
 }
 
 /// A checked name for a system call that takes C strings.

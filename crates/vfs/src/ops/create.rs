@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::attr::{Attr, SetAttr, SetTime, Time};
 use crate::caches::access_cache::want;
-use crate::caches::inode::{GoodFor, Object};
+use crate::caches::inode::{GoodFor, Inode};
 use crate::cred::Cred;
 use crate::durability::request_journal::{self, Asked};
 use crate::error::{Error, Result};
@@ -60,7 +60,7 @@ fn verifier_times(verifier: [u8; 8]) -> (Time, Time) {
 
 /// Makes a regular file; returns also what of its attributes is still to be set. The descriptor is for reading only if `to_read`
 /// says that this is enough, and the kernel allows it.
-fn open_new(dir: &Object, name: &[u8], how: Create, to_read: bool) -> Result<(OwnedFd, GoodFor, SetAttr)> {
+fn open_new(dir: &Inode, name: &[u8], how: Create, to_read: bool) -> Result<(OwnedFd, GoodFor, SetAttr)> {
     let set = match how {
         Create::Unchecked(set) | Create::Guarded(set) => set,
         Create::Exclusive(verifier) => {
@@ -80,7 +80,7 @@ fn open_new(dir: &Object, name: &[u8], how: Create, to_read: bool) -> Result<(Ow
 
 /// Makes a file that has its times before its name: after a crash at any instant, a client that asks again with the same
 /// verifier finds nothing, or what is its own. `None` where the file system has no files without a name.
-fn open_new_with_times(dir: &Object, name: &[u8], atime: Time, mtime: Time) -> Result<Option<OwnedFd>> {
+fn open_new_with_times(dir: &Inode, name: &[u8], atime: Time, mtime: Time) -> Result<Option<OwnedFd>> {
     // A name that is taken counts before a directory that may not be written, as for open(2).
     if rustix::fs::statat(dir.path(), name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
         return Err(Error::Os(Errno::EXIST));
@@ -452,7 +452,7 @@ fn make_special(dir: &Target, name: &[u8], special: Special<'_>, mode: u32) -> R
 mod tests {
     use super::*;
     use crate::cred::Identity;
-    use crate::{Budget, ExportSpec, HandleKey, Verifier, Watch};
+    use crate::{Budget, ExportSpec, HandleKey, HostWatch, Verifier};
 
     /// Somebody on the host renames a file while a client makes another one: between the two looks at the directory, so that its
     /// change time shows one change only.
@@ -462,7 +462,7 @@ mod tests {
         let [path, state] = ["data", "state"].map(|name| dir.path().join(name));
         [&path, &state].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
         for watched in [false, true] {
-            let watch = if watched { Watch::open(&path).map(std::sync::Arc::new) } else { None };
+            let watch = if watched { HostWatch::open(&path).map(std::sync::Arc::new) } else { None };
             let told = watch.is_some();
             let spec = ExportSpec { id: 1, name: "/".to_owned(), path: path.clone(), watch };
             let verifier = std::sync::Arc::new(Verifier::open(&state).unwrap());

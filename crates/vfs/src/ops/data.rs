@@ -10,7 +10,7 @@ use crate::attr::{Attr, Wcc};
 use crate::caches::access_cache::want;
 use crate::coherence::external_change::refresh;
 use crate::cred::Cred;
-use crate::durability::journal::{Data, Intent, Logged};
+use crate::durability::journal::{CommitRequest, Data, Logged};
 use crate::error::{Error, Result};
 use crate::export::{Target, Vfs, Wait};
 use crate::ops::cached::{Found, SsdRead, Writing};
@@ -218,7 +218,7 @@ impl Vfs {
         }
     }
 
-    fn write_inner(&self, write: Writing<'_>, wait: Wait) -> Result<(Wrote, Option<Intent>)> {
+    fn write_inner(&self, write: Writing<'_>, wait: Wait) -> Result<(Wrote, Option<CommitRequest>)> {
         let Writing { target, cred, offset, data, stable, attr, errors } = write;
         permitted(self, target, cred, &attr, want::WRITE, wait)?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > target.export.fs.largest_file) {
@@ -245,7 +245,8 @@ impl Vfs {
         }
         let object = target.object.clone();
         let data = Data { object, offset, len: len as u64, errors };
-        let intent = (stable && len > 0).then(|| Intent { data: Some(data), ..Intent::default() });
+        let intent =
+            (stable && len > 0).then(|| CommitRequest { data: Some(data), ..CommitRequest::default() });
         Ok((Wrote { len, stable, verifier }, intent))
     }
 
@@ -263,10 +264,10 @@ impl Vfs {
         let linked = target.export.fs.linked().filter(|_| target.object.link.get().is_some());
         let logged = linked.map(|linked| Logged::Commit(linked.cache.engine.last()));
         let data = (seen != 0).then(|| Data { object: target.object.clone(), offset, len: count, errors });
-        let intent = (result.is_ok() && (data.is_some() || logged.is_some())).then(|| Intent {
+        let intent = (result.is_ok() && (data.is_some() || logged.is_some())).then(|| CommitRequest {
             data,
             logged,
-            ..Intent::default()
+            ..CommitRequest::default()
         });
         let wcc = Wcc { before: attr.ok(), after: attr.ok() };
         let whole = offset == 0 && count == 0;

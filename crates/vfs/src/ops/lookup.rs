@@ -4,9 +4,9 @@ use rustix::io::Errno;
 
 use crate::attr::Attr;
 use crate::caches::access_cache::{settled, want};
-use crate::caches::attr_cache::Known;
+use crate::caches::attr_cache::CachedAttr;
 use crate::caches::dentry_cache::{self, Stamp};
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::filesystem::require_dir;
@@ -37,7 +37,7 @@ impl Access {
     }
 }
 
-impl Known {
+impl CachedAttr {
     /// What of `asked` the caller may do, if the kernel has said so.
     pub fn access(&self, cred: &Cred, asked: Access) -> Option<Access> {
         self.verdicts.find(cred, &self.attr, asked.want()).map(Access::of)
@@ -105,7 +105,7 @@ impl Vfs {
         match known {
             Some(dentry_cache::Found::Nowhere) => return Err(NONE),
             Some(dentry_cache::Found::Here(kernel)) => {
-                let attr = match fs.table.get(&kernel) {
+                let attr = match fs.inodes.get(&kernel) {
                     Some(object) => object.attr().ok(),
                     None => fs.known(&kernel, wait, |known| Some(known.attr)),
                 };
@@ -168,6 +168,6 @@ impl Vfs {
 }
 
 /// The state names may be believed under; `None` while a change is under way.
-pub(crate) fn stamp(dir: &Object, attr: &Attr) -> Option<Stamp> {
+pub(crate) fn stamp(dir: &Inode, attr: &Attr) -> Option<Stamp> {
     Some(Stamp { ctime: attr.ctime, changes: dir.quiet()? })
 }

@@ -200,7 +200,7 @@ impl Vfs {
         let until = if own && fs.watch.is_some() { CHANGE } else { now() + FRESH };
         let lasting = version.map(|version| Seen { attr, handle, version, until });
         if let (Some(version), Some(stamp)) = (version, stamp)
-            && fs.table.get(&kernel).is_none()
+            && fs.inodes.get(&kernel).is_none()
         {
             if settled {
                 fs.saw(&kernel, &attr, version);

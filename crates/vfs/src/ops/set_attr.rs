@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use crate::attr::{Attr, SetAttr, SetTime, Time};
 use crate::caches::access_cache::want;
-use crate::caches::inode::Object;
+use crate::caches::inode::Inode;
 use crate::cred::Cred;
 use crate::error::{Error, Result};
 use crate::export::inherited;
@@ -139,7 +139,7 @@ impl Vfs {
 }
 
 /// As whoever the thread acts as. Sets `changed` once one of them was.
-fn change_owner_and_mode(object: &Object, set: &SetAttr, changed: &mut bool) -> Result<()> {
+fn change_owner_and_mode(object: &Inode, set: &SetAttr, changed: &mut bool) -> Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
         let (uid, gid) = (set.uid.map(rustix::fs::Uid::from_raw), set.gid.map(rustix::fs::Gid::from_raw));
         rustix::fs::chownat(object.path(), c"", uid, gid, AtFlags::EMPTY_PATH)?;

@@ -43,7 +43,7 @@ pub(crate) fn from_hex(text: &str) -> Vec<u8> {
 
 #[test]
 fn frame_of_notes() {
-    let note = |bytes: &[u8]| Record::Note { bytes: bytes.into() };
+    let note = |bytes: &[u8]| Record::UserRecord { bytes: bytes.into() };
     let body = Body { objects: Vec::new(), records: vec![note(b"a note"), note(&[0xff; 300])] };
     let frame = encoded(&head(10, 0, &body), &body);
     assert_golden("frame_of_notes", include_str!("../golden/frame_of_notes.hex"), &frame);

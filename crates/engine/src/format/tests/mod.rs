@@ -114,7 +114,7 @@ fn any_record(objects: u16) -> impl Strategy<Value = Record> {
             count
         }),
         (0..objects).prop_map(|object| Record::Forget { object }),
-        vec(any::<u8>(), 1..=64).prop_map(|bytes| Record::Note { bytes: bytes.into() }),
+        vec(any::<u8>(), 1..=64).prop_map(|bytes| Record::UserRecord { bytes: bytes.into() }),
     ]
 }
 

@@ -124,8 +124,11 @@ fn bad_bodies() -> Vec<(&'static str, Body)> {
         ("a slot at the end of what fits", data(0, 0, u16::MAX, 2)),
         ("no checksums", data(0, 0, 11, 0)),
         ("data beyond the last block", data(0, BLOCKS_MAX, 11, 1)),
-        ("an empty note", push(Record::Note { bytes: Box::default() })),
-        ("a note that is too long", push(Record::Note { bytes: vec![1; crate::NOTE_MAX + 1].into() })),
+        ("an empty note", push(Record::UserRecord { bytes: Box::default() })),
+        (
+            "a note that is too long",
+            push(Record::UserRecord { bytes: vec![1; crate::USER_RECORD_MAX + 1].into() }),
+        ),
         ("a block number that overflows", data(0, u64::MAX, 11, 2)),
         (
             "invalidation beyond the last block",

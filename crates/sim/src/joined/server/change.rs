@@ -134,7 +134,7 @@ impl Server {
         };
         let number = self.inner.lock().numbers.begin_ahead();
         if !plant::active("a RENAME says nothing in its slot") {
-            let intent = Intent { log: LOG, number, filesystem: 0, dirs };
+            let intent = RenameIntent { log: LOG, number, filesystem: 0, dirs };
             self.store.lock().volume.slot(slot, Some(intent));
         }
         self.pause().await;
@@ -198,7 +198,7 @@ impl Server {
         }
     }
 
-    fn noted(&self, turn: &Turn, note: Option<NoteId>) {
+    fn noted(&self, turn: &Turn, note: Option<UserRecordId>) {
         let mut inner = self.inner.lock();
         if note.is_some() {
             inner.logged.entry(turn.number).or_default().note = note;

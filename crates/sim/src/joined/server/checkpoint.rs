@@ -8,7 +8,7 @@ use crate::joined::plant;
 impl Server {
     /// Everything that has a number by now is in the file system, durably, and the log says so. `notes`: those up to this
     /// one are let go then; while the journal fails, but for those that recovery may need.
-    async fn make_checkpoint(&self, notes: Option<NoteId>) -> Result<(), Refused> {
+    async fn make_checkpoint(&self, notes: Option<UserRecordId>) -> Result<(), Refused> {
         while std::mem::replace(&mut self.inner.lock().checkpointing, true) {
             self.wait().await;
         }
@@ -24,7 +24,7 @@ impl Server {
         let let_go = made.is_ok() || plant::active("notes are let go though the journal fails");
         match notes {
             Some(notes) if let_go => self.let_go(notes),
-            Some(notes) if notes < NoteId::MAX && !self.carry(notes).await => self.later().await,
+            Some(notes) if notes < UserRecordId::MAX && !self.carry(notes).await => self.later().await,
             _ => {}
         }
         self.inner.lock().checkpointing = false;
@@ -39,7 +39,7 @@ impl Server {
         self.executor.sleep(Duration::from_millis(100)).await;
     }
 
-    fn let_go(&self, notes: NoteId) {
+    fn let_go(&self, notes: UserRecordId) {
         let mut inner = self.inner.lock();
         inner.let_go = inner.let_go.max(notes);
         drop(inner);
@@ -88,10 +88,10 @@ impl Server {
     /// A clean stop, with nothing under way. Returns whether everything that was answered is durable.
     pub(in crate::joined) async fn stop(&self) -> Result<bool, Error> {
         let settled = self.store.settle().await.is_ok();
-        let made = self.make_checkpoint(Some(NoteId::MAX)).await.is_ok();
+        let made = self.make_checkpoint(Some(UserRecordId::MAX)).await.is_ok();
         if made {
             // The record of this checkpoint stays as long as anything before it does.
-            self.engine.let_go(NoteId::MAX);
+            self.engine.let_go(UserRecordId::MAX);
         } else {
             self.hits.hit(Fault::JoinedStopWithout);
         }

@@ -114,7 +114,7 @@ impl Server {
     }
 
     /// Lets go of notes but of those that recovery may need, since the journal fails. False: they stay for now.
-    pub(super) async fn carry(&self, upto: NoteId) -> bool {
+    pub(super) async fn carry(&self, upto: UserRecordId) -> bool {
         let needed = |note: &[u8]| match Record::decode(note) {
             Some(Record::Operation(operation)) => self.needs(&operation),
             _ => false,

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::io::Clock as _;
-use forebay_engine::{Engine, Error, Mode, NoteId, Object, Seq};
+use forebay_engine::{Engine, Error, Mode, Object, Seq, UserRecordId};
 use forebay_lock::Mutex;
-use forebay_oplog::{Creations, Identity, Intent, Numbers, Proof, Record, Removals, Turns};
+use forebay_oplog::{Creations, Identity, Numbers, Proof, Record, Removals, RenameIntent, Turns};
 
 use super::store::{Store, key};
 use crate::executor::{Executor, Promise, promise};
@@ -35,7 +35,7 @@ const SLOTS: usize = 2;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Logged {
     /// Its record in the log, if it came so far.
-    pub(super) note: Option<NoteId>,
+    pub(super) note: Option<UserRecordId>,
     /// Its client was answered.
     pub(super) answered: bool,
 }
@@ -45,7 +45,7 @@ struct Turn {
     number: u64,
     record: Vec<u8>,
     ticket: Option<u64>,
-    noted: Promise<Result<(Seq, NoteId), Error>>,
+    noted: Promise<Result<(Seq, UserRecordId), Error>>,
 }
 
 /// UNSTABLE writes of a file past the log, and how many of them are known to be stable.
@@ -87,7 +87,7 @@ struct Inner {
     logged: BTreeMap<u64, Logged>,
     /// Numbers in the order of the log.
     order: Vec<u64>,
-    let_go: NoteId,
+    let_go: UserRecordId,
 }
 
 /// What is known of a session when it has ended.
@@ -99,7 +99,7 @@ pub(super) struct Ended {
     /// Those with a record, in the order of the log.
     pub(super) order: Vec<u64>,
     /// Notes up to this one may be gone.
-    pub(super) let_go: NoteId,
+    pub(super) let_go: UserRecordId,
     /// The records of these changes may be gone as well.
     pub(super) dropped: BTreeSet<u64>,
 }

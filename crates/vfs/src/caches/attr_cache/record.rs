@@ -4,7 +4,7 @@ use rustix::fs::FileType;
 
 use crate::attr::{Attr, Time};
 use crate::caches::access_cache::Classes;
-use crate::caches::attr_cache::Known;
+use crate::caches::attr_cache::CachedAttr;
 use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
 
 /// The longest handle kept, in bytes: enough for ext4 and XFS.
@@ -51,8 +51,8 @@ fn unpack_time(packed: u64) -> Time {
 
 impl Record {
     /// `None`: too unusual to be kept.
-    pub(crate) fn pack(filesystem: u16, kernel: &KernelHandle, known: Known) -> Option<Self> {
-        let Known { attr, verdicts } = known;
+    pub(crate) fn pack(filesystem: u16, kernel: &KernelHandle, known: CachedAttr) -> Option<Self> {
+        let CachedAttr { attr, verdicts } = known;
         let mut handle = [0; HANDLE];
         handle.get_mut(..kernel.len.into())?.copy_from_slice(kernel.as_slice());
         let mut times = [0; 4];
@@ -87,7 +87,7 @@ impl Record {
         }
     }
 
-    pub(crate) fn known(&self) -> Known {
+    pub(crate) fn known(&self) -> CachedAttr {
         let [atime, mtime, ctime, backing_ctime] = self.times.map(unpack_time);
         let attr = Attr {
             kind: FileType::from_raw_mode(self.mode.into()),
@@ -104,7 +104,7 @@ impl Record {
             ctime,
             backing_ctime,
         };
-        Known { attr, verdicts: self.verdicts }
+        CachedAttr { attr, verdicts: self.verdicts }
     }
 
     pub(crate) fn is(&self, filesystem: u16, kernel: &KernelHandle) -> bool {

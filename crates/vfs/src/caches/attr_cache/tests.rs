@@ -30,21 +30,21 @@ fn attr(n: u64) -> Attr {
 }
 
 /// With these attributes, and nothing said of who may do what.
-fn of(attr: Attr) -> Known {
-    Known { attr, verdicts: Classes::default() }
+fn of(attr: Attr) -> CachedAttr {
+    CachedAttr { attr, verdicts: Classes::default() }
 }
 
-fn seen(n: u64) -> Known {
+fn seen(n: u64) -> CachedAttr {
     of(attr(n))
 }
 
-fn learn(known: &KnownFiles, n: u64) {
+fn learn(known: &AttrCache, n: u64) {
     known.learn(0, &kernel(n), seen(n), || true);
 }
 
 #[test]
 fn what_is_learnt_is_known_as_it_was_until_it_is_forgotten() {
-    let known = KnownFiles::new(1 << 20);
+    let known = AttrCache::new(1 << 20);
     learn(&known, 1);
     learn(&known, 2);
     assert_eq!((known.get(0, &kernel(1)), known.get(0, &kernel(2))), (Some(seen(1)), Some(seen(2))));
@@ -66,11 +66,13 @@ fn what_is_learnt_is_known_as_it_was_until_it_is_forgotten() {
 
 #[test]
 fn what_the_kernel_said_counts_as_long_as_the_change_time_stands() {
-    let known = KnownFiles::new(1 << 20);
-    let said =
-        |sec, verdicts| Known { attr: Attr { backing_ctime: Time { sec, nsec: 5 }, ..attr(1) }, verdicts };
-    let verdicts = |known: &KnownFiles| known.get(0, &kernel(1)).unwrap().verdicts;
-    let learn = |known: &KnownFiles, sec, verdicts| {
+    let known = AttrCache::new(1 << 20);
+    let said = |sec, verdicts| CachedAttr {
+        attr: Attr { backing_ctime: Time { sec, nsec: 5 }, ..attr(1) },
+        verdicts,
+    };
+    let verdicts = |known: &AttrCache| known.get(0, &kernel(1)).unwrap().verdicts;
+    let learn = |known: &AttrCache, sec, verdicts| {
         known.learn(0, &kernel(1), said(sec, verdicts), || true);
     };
     let (none, some) = (Classes::default(), Classes::of_everybody(0o4));
@@ -85,7 +87,7 @@ fn what_the_kernel_said_counts_as_long_as_the_change_time_stands() {
 #[test]
 fn a_walk_over_everything_displaces_nothing_that_is_asked_for() {
     let limit = 64 * 100 * COST;
-    let known = KnownFiles::new(limit);
+    let known = AttrCache::new(limit);
     for n in 0..2000 {
         learn(&known, n);
         assert!(known.get(0, &kernel(n)).is_some());
@@ -101,7 +103,7 @@ fn a_walk_over_everything_displaces_nothing_that_is_asked_for() {
 
 #[test]
 fn what_is_forgotten_and_learnt_again_takes_no_more_room() {
-    let known = KnownFiles::new(1 << 30);
+    let known = AttrCache::new(1 << 30);
     let mut most = 0;
     for round in 0..1000 {
         for n in 0..1000 {
@@ -124,7 +126,7 @@ fn what_is_forgotten_and_learnt_again_takes_no_more_room() {
 fn ten_million_files_fit_into_less_than_a_third_of_four_gibibytes() {
     let files: u64 = std::env::var("FOREBAY_TEST_FILES").map_or(100_000, |text| text.parse().unwrap());
     let limit = files as usize * COST * 21 / 20;
-    let known = KnownFiles::new(limit);
+    let known = AttrCache::new(limit);
     (0..files).for_each(|n| learn(&known, n));
     eprintln!("{} bytes for each of {}", known.bytes() / known.len(), known.len());
     assert!(known.len() as u64 > files / 100 * 99);

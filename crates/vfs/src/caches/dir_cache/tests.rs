@@ -19,10 +19,10 @@ fn versions() -> &'static Versions {
     &ALL
 }
 
-fn directory(n: u32, budget: &Budget) -> Arc<Object> {
+fn directory(n: u32, budget: &Budget) -> Arc<Inode> {
     let fd = rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap();
     let attr = Attr::from(&rustix::fs::fstat(&fd).unwrap());
-    Arc::new(Object::new(fd, kernel(n), &attr, budget, versions()))
+    Arc::new(Inode::new(fd, kernel(n), &attr, budget, versions()))
 }
 
 fn state(changes: u64) -> State {
@@ -46,7 +46,7 @@ fn run(cookies: impl IntoIterator<Item = u64>) -> Run {
 }
 
 /// Cookies of what is kept from a place on.
-fn cookies(kept: &mut Kept, state: State, cookie: u64) -> Option<Vec<u64>> {
+fn cookies(kept: &mut DirCache, state: State, cookie: u64) -> Option<Vec<u64>> {
     let from = kept.find(state, cookie)?;
     let entries = (from..).map_while(|at| kept.get(at));
     Some(
@@ -119,7 +119,7 @@ fn what_is_looked_at_again_is_the_same_object_or_not_remembered() {
 /// Directories of a hundred entries, with memory for about 40 of them.
 const LISTING: u64 = 100;
 
-fn list(dir: &Arc<Object>) -> bool {
+fn list(dir: &Arc<Inode>) -> bool {
     let known = cookies(&mut dir.kept.lock(), state(0), 0).is_some();
     if !known {
         dir.kept.lock().extend(dir, state(0), 0, &run(1..=LISTING), true);
