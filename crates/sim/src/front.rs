@@ -1,8 +1,8 @@
 //! WRITE, READ and COMMIT as `vfs` carries them out: the engine is asked without waiting first, as by an event loop, and
 //! then again by a worker that may wait. The bytes that the log does not take go to the backing file past the engine.
 //!
-//! The counterpart of `vfs/src/cached.rs` (`write_cached`, `write_direct`, `read_cached`), of `vfs/src/data.rs`
-//! (`commit_range`) and of `vfs/src/commit.rs` (`commit_in_journal`).
+//! The counterpart of `vfs/src/ops/cached.rs` (`write_cached`, `write_direct`, `read_cached`), of `vfs/src/ops/data.rs`
+//! (`commit_range`) and of `vfs/src/durability/commit.rs` (`commit_in_journal`).
 
 use std::sync::Arc;
 use std::time::Duration;

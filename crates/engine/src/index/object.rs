@@ -106,7 +106,7 @@ pub(crate) struct State {
     pub(crate) carried_out: bool,
     /// The log may have a modification time of the object.
     pub(crate) logged: bool,
-    /// What the cache devices have of these blocks does not count, should they ever be seen again: see `gone.rs`.
+    /// What the cache devices have of these blocks does not count, should they ever be seen again: see `pool/no_device.rs`.
     pub(crate) disowned: Ranges,
     /// Where the destager goes on.
     pub(crate) cursor: u64,

@@ -1,5 +1,5 @@
-//! What is in the log is appended to it again: blocks of its oldest segment that still count (`compact.rs`), blocks of which
-//! there is one copy or none (`rewrite.rs`), notes (`carry.rs`), cuts that are not carried out (`cut.rs`).
+//! What is in the log is appended to it again: blocks of its oldest segment that still count (`maintain/compact.rs`), blocks of which
+//! there is one copy or none (`maintain/remirror.rs`), notes (`maintain/carry.rs`), cuts that are not carried out (`request/truncate.rs`).
 //!
 //! A record behind another one wins at recovery. So a block is appended again only while its object is locked and the
 //! index names the very copy that was read. A cut, too, is put into the log and into the index under that lock: no block

@@ -1,5 +1,5 @@
 //! The records of the log, applied in order: the newest wins (rows R23 to R30 of the table of cases in docs/on-disk-format.md). The segments that are not part of the log any more are
-//! loaded once service has started (`warm.rs`).
+//! loaded once service has started (`recover/load_clean.rs`).
 
 use std::collections::HashMap;
 use std::ops::Range;

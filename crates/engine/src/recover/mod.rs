@@ -5,7 +5,7 @@
 //! 3. The records of the log are applied in order; the newest wins (`apply.rs`).
 //! 4. A frame that only one leg has is copied to the other; segments without a footer get one.
 //! 5. Cuts that the backing store may not have carried out are carried out.
-//! 6. Service starts; the segments that are not part of the log any more are loaded behind it (`warm.rs`).
+//! 6. Service starts; the segments that are not part of the log any more are loaded behind it (`recover/load_clean.rs`).
 //!
 //! Everything before 4 only reads, and 4 to 6 write what is there already or do what is logged: recovery may be
 //! interrupted anywhere and begun again.

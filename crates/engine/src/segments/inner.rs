@@ -53,7 +53,7 @@ impl Inner {
         loop {
             let id = self.next_id;
             self.next_id = id.wrapping_add(1);
-            // The last one stands for no segment (`gone.rs`).
+            // The last one stands for no segment (`pool/no_device.rs`).
             if id != SegmentId::MAX && !self.table.contains_key(&id) {
                 return id;
             }

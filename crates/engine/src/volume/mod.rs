@@ -2,7 +2,7 @@
 //! not answer is in nobody's way but its own.
 //!
 //! What a volume in trouble keeps dirty stays in the log, and is moved to the log's head whenever the log's tail has to
-//! pass (`compact.rs`). So that there is room to do so, its writers are told of the trouble once volumes in trouble hold a
+//! pass (`maintain/compact.rs`). So that there is room to do so, its writers are told of the trouble once volumes in trouble hold a
 //! quarter of the log's share, if there are other volumes: those go on.
 
 mod all;

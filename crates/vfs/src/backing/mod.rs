@@ -151,7 +151,7 @@ impl Store {
         &self.0.filesystems
     }
 
-    /// Begins `work` on the object's file system, beside whatever else is done there (`hands.rs`).
+    /// Begins `work` on the object's file system, beside whatever else is done there (`backing/io_pool.rs`).
     fn begin<T: Send + 'static>(
         &self,
         object: Option<&Key>,
