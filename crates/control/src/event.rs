@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use forebay_lock::{Condvar, Mutex};
+use forebay_common::lock::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Past;

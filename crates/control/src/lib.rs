@@ -16,7 +16,7 @@ mod status;
 
 pub use client::{Client, ClientError, Past};
 pub use event::{Event, EventLog, Severity};
-pub use forebay_metrics::{LatencySummary, Recorder, Snapshot};
+pub use forebay_common::metrics::{LatencySummary, Recorder, Snapshot};
 pub use history::EventWriter;
 pub use protocol::{
     CachedFiles, Call, DeviceWear, FlushProgress, FlushReport, PROTOCOL_VERSION, PoolDevice, PoolRequest,

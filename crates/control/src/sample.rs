@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use forebay_metrics::Snapshot;
+use forebay_common::metrics::Snapshot;
 
 /// Counters of a server since its start, and a few values of the moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

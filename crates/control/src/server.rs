@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use forebay_common::lock::{Condvar, Mutex};
 use forebay_config::Mode;
-use forebay_lock::{Condvar, Mutex};
 
 use crate::client::Past;
 use crate::event::{EventLog, Severity};

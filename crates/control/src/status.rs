@@ -7,7 +7,7 @@ use forebay_config::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::PoolStatus;
-use forebay_metrics::LatencySummary;
+use forebay_common::metrics::LatencySummary;
 
 /// A server at one moment. Times are nanoseconds since 1970 unless they are durations; sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

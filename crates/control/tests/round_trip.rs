@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_config::Mode;
 use forebay_control::{
     CachedFiles, Client, ClientError, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress,
@@ -18,7 +19,6 @@ use forebay_control::{
     PoolRequest, PoolStatus, ProcedureStatus, Recorder, RefusedStatus, ReloadReport, ReplyCacheStatus,
     SandboxStatus, Server, ServerError, Severity, StatSample, Status, WorkerStatus, socket_path,
 };
-use forebay_lock::Mutex;
 use tempfile::TempDir;
 
 /// A server in pass-through whose flush has to be let through, so that tests decide when it ends.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
 
 use crate::wear;

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// Shared by the one that completes and the one that waits.
 pub(crate) struct Slot<T>(Mutex<State<T>>);

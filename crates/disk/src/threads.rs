@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::io::{Io, Spawn};
-use forebay_lock::Mutex;
 
 use crate::completion::{Completion, Slot};
 use crate::executor::block_on;

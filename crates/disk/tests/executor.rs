@@ -28,7 +28,7 @@ fn block_of(byte: u8) -> Buffer {
 
 /// Ends when the other side is dropped or sends.
 fn from_thread<T: Send + 'static>(thread: impl FnOnce() -> T + Send + 'static) -> Io<T> {
-    let slot = Arc::new(forebay_lock::Mutex::new((None, None::<std::task::Waker>)));
+    let slot = Arc::new(forebay_common::lock::Mutex::new((None, None::<std::task::Waker>)));
     let theirs = slot.clone();
     std::thread::spawn(move || {
         let value = thread();

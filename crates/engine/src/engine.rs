@@ -1,10 +1,10 @@
 //! The engine as its users see it, and what its parts share.
 
-use forebay_lock::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use forebay_lock::RwLock;
+use forebay_common::lock::RwLock;
 
 use crate::counters::Totals;
 use crate::destage::Destager;
@@ -26,7 +26,7 @@ use crate::tiers::ghost::Ghosts;
 use crate::tiers::ram::Ram;
 use crate::wait::Gate;
 use crate::{Completion, Result, Seq};
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

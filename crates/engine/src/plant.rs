@@ -1,6 +1,6 @@
 //! Deliberate bugs, one at a time, to prove that the simulator finds them.
 
-forebay_plant::plants![
+forebay_common::plants![
     "late copies replace newer ones",
     "late copies count though they were dropped",
     "frames are not flushed",
@@ -55,11 +55,11 @@ forebay_plant::plants![
 
 /// Bugs between two threads: worlds run one task at a time and cannot meet them. `crates/threads` does.
 pub mod threads {
-    use forebay_lock::MutexGuard;
+    use forebay_common::lock::MutexGuard;
 
     use crate::index::object::{Object, State};
 
-    forebay_plant::plants![
+    forebay_common::plants![
         "facts are taken before the wait for room",
         "a repair does not ask whether its place is still a leg",
         "a place is used again before its repair has ended",

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 use crate::plant::threads;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use forebay_rpc::Peer;
 
 /// Counters of one client address.

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use forebay_vfs::Wait;
 use forebay_wire::nfs3::Nfsstat3;
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use forebay_vfs::{Cred, Errno, Error, FileType, Identity, Target, Wait};
 use forebay_wire::mount3::{
     DirPath, ExportEntry, ExportList, MAX_NAME, MAX_PATH, MountEntry, MountList, MountOk, MountRes,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// Why a client was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use forebay_rpc::{Replies, Ticket};
 use forebay_wire::rpc::{Auth, AuthSys};
 use smallvec::SmallVec;

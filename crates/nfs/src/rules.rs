@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forebay_common::lock::RwLock;
 use forebay_config::Export;
-use forebay_lock::RwLock;
 
 /// The rules in force.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use forebay_metrics::Recorder;
+use forebay_common::metrics::Recorder;
 use forebay_wire::nfs3::Procedure;
 
 /// Counters of one procedure.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 use crate::pool::{Account, Pool};
 

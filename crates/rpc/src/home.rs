@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::addresses::Seat;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 use crate::spinner::Spinner;
 

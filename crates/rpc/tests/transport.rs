@@ -187,7 +187,7 @@ fn clients_that_come_and_go_in_the_middle_leave_nothing_behind() {
 
 /// Answers nothing until `BATCH` requests are there, then all of them together.
 struct Together {
-    waiting: forebay_lock::Mutex<Vec<(Record, Ticket)>>,
+    waiting: forebay_common::lock::Mutex<Vec<(Record, Ticket)>>,
 }
 
 const BATCH: usize = 100;
@@ -212,7 +212,7 @@ impl Service for Together {
 
 #[test]
 fn replies_finished_together_go_out_together() {
-    let service = Arc::new(Together { waiting: forebay_lock::Mutex::new(Vec::new()) });
+    let service = Arc::new(Together { waiting: forebay_common::lock::Mutex::new(Vec::new()) });
     let server = Server::bind(&[([127, 0, 0, 1], 0).into()], two_loops(), service).unwrap().spawn().unwrap();
     let mut clients: Vec<_> = (0..4).map(|_| Client::new(&server)).collect();
     for round in 0..20u8 {

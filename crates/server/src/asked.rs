@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_lock::{Condvar, Mutex};
+use forebay_common::lock::{Condvar, Mutex};
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_millis(250);

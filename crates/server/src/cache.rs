@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use forebay_common::lock::Mutex;
 use forebay_config::{Mode, Settings, format_size};
 use forebay_control::{EventLog, Severity};
 use forebay_disk::{FileDevice, SystemClock, Threads, block_on};
@@ -13,7 +14,6 @@ use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::{Device, Witness};
 use forebay_engine::pool::{Pool, PoolError, Uuid};
 use forebay_engine::{ChangeError, Engine, Env, Recovered};
-use forebay_lock::Mutex;
 use forebay_nfs::Nfs;
 use forebay_vfs::Vfs;
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use forebay_common::lock::Mutex;
 use forebay_config::{Mode, Portmap, Settings};
 use forebay_control::{
     CachedFiles, ClientStatus, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport,
@@ -14,7 +15,6 @@ use forebay_control::{
     Starting, StatSample, Status, WorkerStatus,
 };
 use forebay_engine::Usage;
-use forebay_lock::Mutex;
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running, Stats as TransportStats};
 use forebay_vfs::{Export, Holdings, MountWatch, NAME_COST, Space, Vfs, lost_files};

@@ -12,10 +12,10 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_control::{EventLog, Severity};
 use forebay_disk::{FileDevice, Health};
 use forebay_engine::io::Device;
-use forebay_lock::Mutex;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::cache::CacheMonitor;

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use forebay_common::lock::Mutex;
 use forebay_disk::{unblock, whereabouts};
 use forebay_engine::io::{Io, Leg, Noted, Witness, WitnessError};
 use forebay_engine::pool::{Pool, PoolError};
-use forebay_lock::Mutex;
 
 use crate::cache::written;
 use crate::epochs::Epochs;

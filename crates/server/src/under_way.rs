@@ -5,9 +5,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use forebay_common::lock::Mutex;
 use forebay_control::Starting;
 use forebay_engine::RecoveryProgress;
-use forebay_lock::Mutex;
 
 use crate::host::Host;
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::io::{Clock as _, Device, Time};
 use forebay_engine::{ChangeError, Engine, Error, Event, Object, Seq};
-use forebay_lock::Mutex;
 
 use crate::backing::Store;
 use crate::disk::Disk;

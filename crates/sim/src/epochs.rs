@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::io::{Io, Leg, Noted, Witness, WitnessError};
-use forebay_lock::Mutex;
 
 use crate::executor::Executor;
 

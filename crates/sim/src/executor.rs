@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::io::{Clock, Io, Spawn};
-use forebay_lock::Mutex;
 
 use crate::rng::{Rng, mix};
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use forebay_sim::exhaustive;
 use forebay_sim::hits::{FAULTS, Hits, Worlds};
 use forebay_sim::joined;
@@ -199,7 +199,9 @@ fn main() -> ExitCode {
     };
     if let Some(seed) = arguments.seed {
         #[cfg(feature = "plant")]
-        forebay_plant::plant(arguments.plants.and_then(|part| named(worlds, &part).first().copied()));
+        forebay_common::planted_bugs::plant(
+            arguments.plants.and_then(|part| named(worlds, &part).first().copied()),
+        );
         return one(worlds, seed);
     }
     // The message comes with the seed; the default hook would print it without.
@@ -329,7 +331,7 @@ fn named(worlds: Worlds, part: &str) -> Vec<&'static str> {
 /// Plants each bug with `part` in its name and looks for the first seed that finds it.
 #[cfg(feature = "plant")]
 fn plants(worlds: Worlds, part: &str, seeds: &[u64], threads: usize) -> ExitCode {
-    use forebay_plant::plant;
+    use forebay_common::planted_bugs::plant;
     let bugs = named(worlds, part);
     let next = AtomicU64::new(0);
     let missed = AtomicU64::new(0);

@@ -12,10 +12,10 @@ fn scenario(name: &str) -> &'static Scenario {
 /// The first of so many orders in which something goes wrong.
 fn first_failure(name: &str, orders: u64) -> Option<Failure> {
     let scenario = scenario(name);
-    let planted = forebay_plant::planted();
-    forebay_plant::plant(None);
+    let planted = forebay_common::planted_bugs::planted();
+    forebay_common::planted_bugs::plant(None);
     let before = scenario.prepared().unwrap();
-    forebay_plant::plant(planted);
+    forebay_common::planted_bugs::plant(planted);
     let orders = match std::env::var("FOREBAY_ORDER") {
         Ok(order) => order.parse().map(|order| order..order + 1).unwrap(),
         Err(_) => 0..orders,
@@ -30,9 +30,9 @@ fn holds(name: &str, orders: u64) {
 
 /// `bug` is met in one of so many orders.
 fn finds(bug: &'static str, name: &str, orders: u64) {
-    forebay_plant::plant(Some(bug));
+    forebay_common::planted_bugs::plant(Some(bug));
     let failure = first_failure(name, orders);
-    forebay_plant::plant(None);
+    forebay_common::planted_bugs::plant(None);
     eprintln!("{bug}: {failure:?}");
     assert!(failure.is_some(), "{bug}: not found in {orders} orders of {name}");
 }
@@ -106,9 +106,9 @@ fn table() {
                 continue;
             }
             let begun = std::time::Instant::now();
-            forebay_plant::plant(bug);
+            forebay_common::planted_bugs::plant(bug);
             let failures = failures(scenario, &before, orders);
-            forebay_plant::plant(None);
+            forebay_common::planted_bugs::plant(None);
             let first = failures.first().map(|f| (f.seed, f.message.chars().take(200).collect::<String>()));
             println!("{:4} {:20} {name} {:?} {first:?}", failures.len(), scenario.name, begun.elapsed());
         }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use forebay_lock::RwLock;
+use forebay_common::lock::RwLock;
 use smallvec::SmallVec;
 
 use crate::error::Result;

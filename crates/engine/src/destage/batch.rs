@@ -1,6 +1,6 @@
 //! One batch of destaging: gathered, written, synced, and only then clean.
 
-use forebay_lock::atomic::{AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::plant;
 use crate::request::sync::Unsynced;
 use crate::volume::{Asked, Volume};
 use crate::wait::all;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// Objects destaged together at most.
 const OBJECTS: usize = 256;

@@ -9,7 +9,7 @@ pub(crate) mod batch;
 mod destaged;
 pub(crate) mod throttle;
 
-use forebay_lock::atomic::Ordering;
+use forebay_common::lock::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::segments::LogUse;
 use crate::volume::{Volume, Volumes};
 use crate::wait::Gate;
 use crate::{Error, Result};
-use forebay_lock::{Mutex, MutexGuard};
+use forebay_common::lock::{Mutex, MutexGuard};
 
 /// Blocks destaged between two syncs, at least and at most.
 const BATCH: (usize, usize) = (256, 8192);

@@ -4,13 +4,13 @@
 //! segment. So a writer takes a *ticket*, and tickets are granted at a steady rate: the mean rate at which room comes back,
 //! plus a share of the room that is left. Writers go on in the order of their tickets, and nobody waits for a lump.
 
-use forebay_lock::atomic::{AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::volume::Volume;
 use crate::wait::{Gate, before};
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// How full something may get, as parts of the log's share of the pool.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Accounts: what is dirty of many objects together, of those of one owner say.
 
-use forebay_lock::atomic::{AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use crate::buffer::BLOCK;

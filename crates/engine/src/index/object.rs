@@ -23,7 +23,7 @@ use crate::request::unsynced::UnsyncedBlocks;
 use crate::segments::Segments;
 use crate::volume::Volume;
 use crate::wait::Gate;
-use forebay_lock::{Mutex, MutexGuard};
+use forebay_common::lock::{Mutex, MutexGuard};
 
 /// An object of the backing store, as the cache knows it.
 #[derive(Debug)]

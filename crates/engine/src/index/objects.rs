@@ -1,6 +1,6 @@
 //! All objects the cache knows, by key.
 
-use forebay_lock::atomic::{AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::index::object::Object;
 use crate::io::Key;
 use crate::segments::Segments;
 use crate::volume::Volumes;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 const SHARDS: usize = 32;
 

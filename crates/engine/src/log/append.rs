@@ -1,6 +1,6 @@
 //! Into the open frame.
 
-use forebay_lock::MutexGuard;
+use forebay_common::lock::MutexGuard;
 use smallvec::SmallVec;
 
 use super::{Appended, Current, Log, Open, Placed, State, Whose};

@@ -1,6 +1,6 @@
 //! Reading and writing slots on the devices, and what happens when one fails.
 
-use forebay_lock::atomic::Ordering;
+use forebay_common::lock::atomic::Ordering;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;

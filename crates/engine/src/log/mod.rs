@@ -15,10 +15,10 @@ pub(crate) mod writer;
 
 pub(crate) use reserve::{Moving, RESERVE, Whose};
 
-use forebay_lock::atomic::{AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use smallvec::SmallVec;
 
 use crate::buffer::Buffer;

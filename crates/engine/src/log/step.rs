@@ -1,6 +1,6 @@
 //! What the writer does, one step after another.
 
-use forebay_lock::atomic::Ordering;
+use forebay_common::lock::atomic::Ordering;
 
 use super::append::FRAME_BODY;
 use super::{Closed, Current, Log, Open, State, Step};

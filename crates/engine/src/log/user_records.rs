@@ -4,7 +4,7 @@
 //! and hands back at recovery what it finds in the log: every durable note that was not let go, in order, each once;
 //! and before those perhaps some that were let go already.
 
-use forebay_lock::atomic::{AtomicUsize, Ordering};
+use forebay_common::lock::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::log::Whose;
 use crate::segments::Segments;
 use crate::wait::{Gate, before};
 use crate::{Error, Result, Seq};
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// The longest note, in bytes: it fits any frame that is empty.
 pub const USER_RECORD_MAX: usize = 4000;

@@ -10,7 +10,7 @@
 //! operation until it ends, and the pool does not use the device any more. It can be added again only once it is closed,
 //! which is when nothing is under way on it.
 
-use forebay_lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use forebay_common::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -21,7 +21,7 @@ use crate::event::Event;
 use crate::io::{Device, DeviceError, Durability, Io};
 use crate::plant;
 use crate::wait::Gate;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// Ticks within the deadline.
 const TICKS: u32 = 4;

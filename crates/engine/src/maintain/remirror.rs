@@ -6,7 +6,7 @@
 //! backing store has older contents, which nobody must ever get, so the log says that they are damaged for as long as
 //! nobody overwrites or cuts them off.
 
-use forebay_lock::atomic::Ordering;
+use forebay_common::lock::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Scrubbing: what nobody reads for long is read all the same, so that a bad copy is repaired while there is a good one.
 //! Once in a while with pauses, or at once when somebody asks for it.
 
-use forebay_lock::atomic::{AtomicBool, Ordering};
+use forebay_common::lock::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::index::leaf::SegmentId;
 use crate::segments::Segment;
 use crate::wait::Gate;
 use crate::{Error, Result};
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// Pause after each segment: clients come first.
 const PAUSE: Duration = Duration::from_millis(500);

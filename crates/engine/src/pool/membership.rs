@@ -9,7 +9,7 @@ use crate::plant;
 use crate::pool::{AlsoLost, Member, Pool, PoolError, State};
 use crate::segments::Reach;
 use crate::wait::Gate;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// The pool, lent to one change at a time.
 pub(crate) struct Members {

@@ -6,7 +6,7 @@
 //! dropped from the index since service started. While this goes on, any object may have copies that nobody knows of
 //! ([`State::may_be_copied`](crate::index::object::State::may_be_copied)): changes that go past the log say so in it.
 
-use forebay_lock::atomic::{AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! What others do to an object of the backing store, behind the cache's back.
 
-use forebay_lock::atomic::{AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use crate::Result;
@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::index::object::{Busy, Object};
 use crate::io::{BackingError, Key};
-use forebay_lock::{Mutex, MutexGuard};
+use forebay_common::lock::{Mutex, MutexGuard};
 
 /// No version was seen yet, since the pool was opened.
 const UNSEEN: u64 = 0;

@@ -1,6 +1,6 @@
 //! How long the log and the backing store take for what belongs together: a stream goes where it is through sooner.
 
-use forebay_lock::atomic::{AtomicU64, Ordering};
+use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Blocks written together that say something of streams.

@@ -16,7 +16,7 @@ mod space;
 mod tests;
 mod warm;
 
-use forebay_lock::atomic::AtomicBool;
+use forebay_common::lock::atomic::AtomicBool;
 use std::collections::{BTreeMap, VecDeque};
 
 use smallvec::SmallVec;
@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use crate::format::{Place, SegmentKind};
 use crate::index::leaf::SegmentId;
 use crate::plant;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 use inner::Until;
 use retire::Retiring;

@@ -195,9 +195,9 @@ fn planted_bugs_of_segments_are_found() {
     )];
     assert!(IN_UNIT_TESTS.iter().all(|bug| finders.iter().any(|(found, _)| found == bug)));
     for (bug, finder) in finders {
-        forebay_plant::plant(Some(bug));
+        forebay_common::planted_bugs::plant(Some(bug));
         let failed = std::panic::catch_unwind(finder).is_err();
-        forebay_plant::plant(None);
+        forebay_common::planted_bugs::plant(None);
         assert!(failed, "MISSED: {bug}");
     }
 }

@@ -1,6 +1,6 @@
 //! Segments that are put into the index behind the start of service.
 
-use forebay_lock::atomic::Ordering;
+use forebay_common::lock::atomic::Ordering;
 
 use smallvec::SmallVec;
 

@@ -3,7 +3,7 @@
 //! A clean segment has no frames: its records are in the footer, written when it is full. What a crash loses with it is
 //! in the backing store.
 
-use forebay_lock::atomic::{AtomicBool, Ordering};
+use forebay_common::lock::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::log::RESERVE;
 use crate::log::gathered::Gathered;
 use crate::segments::Opened;
 use crate::wait::Gate;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// Blocks that may wait to be written.
 const WAITING: usize = 1024;

@@ -1,7 +1,7 @@
 //! Eviction: whole segments, strictly oldest first; blocks that were read since they were written are written again, and all
 //! where most of the room is taken by what does not count any more: early then, so that there is time for it.
 
-use forebay_lock::atomic::Ordering;
+use forebay_common::lock::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::buffer::BLOCK;

@@ -1,13 +1,13 @@
 //! The memory tier: a FIFO of blocks; what was used meanwhile goes round again (S3-FIFO's main queue, SOSP'23).
 
-use forebay_lock::atomic::{AtomicBool, AtomicUsize, Ordering};
+use forebay_common::lock::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use crate::engine::Engine;
 use crate::index::object::{Object, Source};
 use crate::wait::pass;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// A place in the queue: a block that is in memory, or was.
 type Entry = (Weak<Object>, u64);

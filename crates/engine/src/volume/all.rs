@@ -1,13 +1,13 @@
 //! All lanes, by volume.
 
-use forebay_lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use forebay_common::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::io::{Backing, Key};
 use crate::volume::Volume;
 use crate::wait::Gate;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 /// All lanes, by volume.
 pub(crate) struct Volumes {

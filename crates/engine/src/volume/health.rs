@@ -1,6 +1,6 @@
 //! What is wrong with a volume: it fails, or owes an answer for too long.
 
-use forebay_lock::atomic::Ordering;
+use forebay_common::lock::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 

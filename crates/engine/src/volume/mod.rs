@@ -8,7 +8,7 @@
 mod all;
 mod health;
 
-use forebay_lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use forebay_common::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::index::object::Object;
 use crate::request::service_time::ServiceTime;
 use crate::wait::Gate;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 pub(crate) use all::Volumes;
 pub(crate) use health::Asked;

@@ -80,7 +80,7 @@ impl Source {
 pub(crate) struct Echo {
     workers: Workers<Job>,
     pub(crate) source: Arc<Source>,
-    gate: Arc<(forebay_lock::Mutex<bool>, forebay_lock::Condvar)>,
+    gate: Arc<(forebay_common::lock::Mutex<bool>, forebay_common::lock::Condvar)>,
     pub(crate) connected: AtomicUsize,
     pub(crate) disconnected: AtomicUsize,
     pub(crate) refused: AtomicUsize,
@@ -88,7 +88,7 @@ pub(crate) struct Echo {
 
 impl Echo {
     pub(crate) fn new() -> Arc<Self> {
-        let gate = Arc::new((forebay_lock::Mutex::new(false), forebay_lock::Condvar::new()));
+        let gate = Arc::new((forebay_common::lock::Mutex::new(false), forebay_common::lock::Condvar::new()));
         let inner = Arc::clone(&gate);
         let source = Source::new();
         let from = Arc::clone(&source);

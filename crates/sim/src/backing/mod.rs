@@ -22,9 +22,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{BLOCK, Slice};
 use forebay_engine::io::{BackingError, Disowned, Key, Time};
-use forebay_lock::Mutex;
 
 use crate::content::Content;
 use crate::executor::Executor;

@@ -24,9 +24,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{BLOCK, Slice};
 use forebay_engine::format::content_hash;
-use forebay_lock::Mutex;
 
 use crate::executor::Executor;
 use crate::hits::{Fault, Hits};

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::Error;
 use forebay_engine::io::{BackingError, Clock as _, Time};
-use forebay_lock::Mutex;
 use forebay_oplog::{Identity, Kind};
 
 use super::calls::{CHANGES, Calls};

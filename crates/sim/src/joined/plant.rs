@@ -1,6 +1,6 @@
 //! Deliberate bugs of the simulated server, one at a time, to prove that joined worlds find them.
 
-forebay_plant::plants![
+forebay_common::plants![
     "answered before the record is durable",
     "a RENAME says nothing in its slot",
     "a checkpoint without a commit",

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use forebay_common::lock::{Mutex, MutexGuard};
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Backing, BackingError, BackingResult, Clock as _, Disowned, Io, Key, Time};
-use forebay_lock::{Mutex, MutexGuard};
 use forebay_oplog::{Identity, Kind};
 
 use super::plant;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::{Mode, UserRecordId};
-use forebay_lock::Mutex;
 use forebay_oplog::{Identity, Operation};
 
 use super::check::Crashed;

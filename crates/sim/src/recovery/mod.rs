@@ -9,6 +9,7 @@ pub(crate) mod segments;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::format::{
     Body, Facts, Footer, FrameHead, Place, Record, SegmentHeader, SegmentKind, bind, content_hash, frame,
@@ -17,7 +18,6 @@ use forebay_engine::format::{
 use forebay_engine::io::{Device as _, Durability, Key};
 use forebay_engine::pool::{Pool, PoolError, Superblock, segment_offset};
 use forebay_engine::{Engine, Env, Event, Mode, OpenError, Recovered, Settings};
-use forebay_lock::Mutex;
 
 use crate::backing::Store;
 use crate::content::Content;

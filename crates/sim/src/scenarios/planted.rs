@@ -2,7 +2,7 @@
 
 use std::panic::catch_unwind;
 
-use forebay_plant::plant;
+use forebay_common::planted_bugs::plant;
 
 use super::*;
 use crate::recovery::{log, records, segments};

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::Engine;
 use forebay_engine::io::{Clock as _, Key, Time};
-use forebay_lock::Mutex;
 
 use super::{LIMIT, world_with};
 use crate::content::Content;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::io::{Clock as _, Device as _};
 use forebay_engine::pool::{Contents, identify};
 use forebay_engine::{ChangeError, Engine, Event, Mode};
-use forebay_lock::Mutex;
 
 use super::{LIMIT, check, cut, with_client, world_with, write};
 use crate::backing::{Rates, Stuck};

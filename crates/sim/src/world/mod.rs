@@ -11,8 +11,8 @@ mod turns;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::Engine;
-use forebay_lock::Mutex;
 
 use crate::backing::Store;
 use crate::client::{Allowed, Shared};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use forebay_lock::{Condvar, Mutex};
+use forebay_common::lock::{Condvar, Mutex};
 
 /// How many are let in at once. On XFS with 32 clients: with 4 a sixth more removals than without a gate, with 8 none.
 const MOST: usize = 4;

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use forebay_common::lock::{Condvar, Mutex};
 use forebay_engine::io::Io;
-use forebay_lock::{Condvar, Mutex};
 
 /// Threads of a file system.
 const THREADS: usize = 8;

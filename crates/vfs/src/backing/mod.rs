@@ -13,9 +13,9 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::{Backing, BackingError, BackingResult, Disowned as What, Io, Key, Time};
-use forebay_lock::Mutex;
 use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 

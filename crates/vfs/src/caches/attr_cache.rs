@@ -14,7 +14,7 @@ use self::record::Record;
 use crate::attr::Attr;
 use crate::caches::access_cache::Classes;
 use crate::sys::KernelHandle;
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use hashbrown::HashTable;
 
 mod record;

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 use crate::attr::Attr;
 use crate::caches::dentry_cache::Stamp;

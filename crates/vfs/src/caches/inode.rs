@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use forebay_lock::{Mutex, RwLock};
+use forebay_common::lock::{Mutex, RwLock};
 use rustix::fs::{FileType, OFlags};
 
 use crate::attr::{Attr, Wcc};

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 use crate::caches::attr_cache::AttrCache;
 use crate::caches::dir_cache::Listings;

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use siphasher::sip::SipHasher24;
 
 use crate::attr::Time;

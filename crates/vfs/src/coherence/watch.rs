@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use rustix::io::Errno;
 
 use crate::export::filesystem::Filesystem;

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use forebay_lock::{Condvar, Mutex};
-use forebay_metrics::Recorder;
+use forebay_common::lock::{Condvar, Mutex};
+use forebay_common::metrics::Recorder;
 use rustix::fs::{FileType, Mode, OFlags};
 use smallvec::SmallVec;
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use forebay_lock::{MutexGuard, RwLockWriteGuard};
+use forebay_common::lock::{MutexGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 use crate::caches::inode::Inode;

@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use forebay_oplog::{Bindings, Numbers, Operation, Record};
 use rustix::io::Errno;
 

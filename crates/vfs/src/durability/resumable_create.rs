@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 use crate::durability::request_journal::{Asked, CutShort};
 use crate::sys::KernelHandle;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 use crate::caches::inode_cache::Budget;
 use crate::error::{Error, Result};

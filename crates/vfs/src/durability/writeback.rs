@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 use crate::caches::inode::Inode;
 use crate::caches::inode_cache::Budget;

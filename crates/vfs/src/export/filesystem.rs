@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use forebay_common::lock::Mutex;
 use forebay_engine::Object as Cached;
-use forebay_lock::Mutex;
 use forebay_oplog::Removals;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;

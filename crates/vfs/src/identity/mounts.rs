@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Weak};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::ExportIdentity;

@@ -11,9 +11,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use forebay_common::lock::Mutex;
 use forebay_disk::block_on;
 use forebay_engine::{Engine, UserRecordId};
-use forebay_lock::Mutex;
 use forebay_oplog::{Object, Proof, Record};
 use rustix::io::Errno;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_lock::{Condvar, Mutex};
+use forebay_common::lock::{Condvar, Mutex};
 use forebay_oplog::Creations;
 
 /// The creations under way on a file system, numbered from 1.

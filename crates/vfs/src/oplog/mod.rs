@@ -21,9 +21,9 @@ pub(crate) mod rename_intents;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use forebay_common::lock::{Condvar, Mutex};
 use forebay_disk::{block_on, tasks};
 use forebay_engine::{Mode, Seq, USER_RECORD_MAX};
-use forebay_lock::{Condvar, Mutex};
 use forebay_oplog::{Bindings, Identity, New, Numbers, Operation, Proof, RenameIntent};
 
 use crate::attr::Attr;

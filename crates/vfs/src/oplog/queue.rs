@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::sync_channel;
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 use forebay_oplog::Turns;
 
 /// What is to be done when it is a number's turn.

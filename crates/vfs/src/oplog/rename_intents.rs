@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use forebay_lock::{Condvar, Mutex};
+use forebay_common::lock::{Condvar, Mutex};
 use forebay_oplog::{Record, RenameIntent};
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;

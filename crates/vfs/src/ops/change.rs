@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_lock::RwLockWriteGuard;
+use forebay_common::lock::RwLockWriteGuard;
 use forebay_oplog::Bindings;
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;

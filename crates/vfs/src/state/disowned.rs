@@ -6,8 +6,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use forebay_common::lock::Mutex;
 use forebay_engine::io::{Disowned as What, Key, Time};
-use forebay_lock::Mutex;
 
 /// The notes, one file for each pool: a line for each, with a full stop, so that a torn one says nothing.
 pub(crate) struct Disowned {

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use forebay_common::lock::Mutex;
 use forebay_engine::io::{Key, Time};
-use forebay_lock::Mutex;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use siphasher::sip::SipHasher24;

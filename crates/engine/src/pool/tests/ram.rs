@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
-use forebay_lock::Mutex;
+use forebay_common::lock::Mutex;
 
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::io::{Device, DeviceError, Durability, Io};

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_common::lock::Mutex;
 use forebay_engine::io::Clock as _;
 use forebay_engine::{Engine, Error, Mode, Object, Seq, UserRecordId};
-use forebay_lock::Mutex;
 use forebay_oplog::{Creations, Identity, Numbers, Proof, Record, Removals, RenameIntent, Turns};
 
 use super::store::{Store, key};

@@ -17,7 +17,7 @@ macro_rules! plants {
         pub(crate) fn active(bug: &'static str) -> bool {
             let lists = [PLANTS, IN_SCENARIOS, IN_UNIT_TESTS];
             debug_assert!(lists.iter().any(|list| list.contains(&bug)), "{bug} is not listed");
-            $crate::is_planted(bug)
+            $crate::planted_bugs::is_planted(bug)
         }
     };
 }
