@@ -1,4 +1,5 @@
-//! Footers: what decodes is encoded as the same bytes. The input is the last block, then those before it.
+//! Fuzzes footers: a decoded footer must encode to its input. The input is the last block, followed by the earlier
+//! blocks.
 #![no_main]
 
 use forebay_engine::format::{SegmentId, footer};

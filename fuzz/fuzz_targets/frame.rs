@@ -1,4 +1,4 @@
-//! Frames, heads and bodies: what decodes is encoded as the same bytes.
+//! Fuzzes the heads and bodies of frames: a decoded frame must encode to its input.
 #![no_main]
 
 use forebay_engine::buffer::BLOCK;
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     let head = frame::decode_head(&block, &segment, start);
     let Some(body) = frame::decode_body(&block, &tail, &segment, start) else { return };
     let head = head.expect("a frame with a body has a head");
-    // A frame of a whole segment takes a while, and its data is not looked at.
+    // A frame as long as a segment takes much time, and the decoder does not read its data.
     if head.data_blocks > 64 {
         return;
     }

@@ -1,4 +1,4 @@
-//! Arguments and results of MOUNT v3 and of the port mapper.
+//! Fuzzes arguments and results of MOUNT v3 and of the port mapper.
 #![no_main]
 
 use forebay_fuzz::check;

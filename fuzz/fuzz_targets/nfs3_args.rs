@@ -1,4 +1,4 @@
-//! Arguments and results of the NFSv3 procedures: the first word is the procedure, the rest its message.
+//! Fuzzes arguments and results of the NFSv3 procedures. The first word is the procedure, followed by its message.
 #![no_main]
 
 use forebay_fuzz::{Reader, check};

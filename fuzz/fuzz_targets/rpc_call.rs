@@ -1,4 +1,4 @@
-//! Headers of calls and replies, as they arrive in a record.
+//! Fuzzes headers of calls and replies, as they arrive in a record.
 #![no_main]
 
 use forebay_fuzz::{Encode, Reader, check};

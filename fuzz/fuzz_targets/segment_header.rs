@@ -1,4 +1,4 @@
-//! Headers of segments: what decodes is encoded as the same bytes.
+//! Fuzzes headers of segments: a decoded header must encode to its input.
 #![no_main]
 
 use forebay_engine::format::{Place, SegmentHeader};

@@ -1,11 +1,11 @@
-//! Superblocks: what decodes is encoded as the same bytes, but for the features that an older format did not have yet.
+//! Fuzzes superblocks: a decoded superblock must encode to its input, except for features that an older format lacks.
 #![no_main]
 
 use forebay_engine::pool::Superblock;
 use forebay_fuzz::{blocks, seal};
 use libfuzzer_sys::fuzz_target;
 
-/// Where the features are that a reader has to know.
+/// Position of the features that a reader must know.
 const FEATURES: std::ops::Range<usize> = 24..32;
 
 fuzz_target!(|bytes: &[u8]| {

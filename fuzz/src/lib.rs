@@ -1,7 +1,7 @@
-//! What every fuzz target asserts.
+//! The assertions of every fuzz target.
 
-/// Decodes a value of each type from the start of `bytes`: no panic, and what decodes survives encoding and decoding
-/// again unchanged, without growing.
+/// Decodes a value of each type from the start of `bytes`. Decoding must not panic. A decoded value must survive
+/// encoding and decoding, and must not grow.
 #[macro_export]
 macro_rules! check {
     ($bytes:expr, $($ty:ty),* $(,)?) => {{$(

@@ -1,5 +1,5 @@
-"""In a guest that has booted: waits for the server, checks every file that a client was told is durable, changes some, and pulls
-the plug. Every line that it writes to the port begins with a word that xtask/src/boot.rs reads."""
+"""The judge in a booted guest: waits for the server, checks every file that was acknowledged as durable, changes some
+files, and cuts the power. Every line that it writes to the port begins with a word that xtask/src/boot.rs reads."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import zlib
 
 PORT = "/dev/virtio-ports/output"
 MOUNT = "/mnt"
-# Emulated: a start with a few retries takes a minute on a busy machine.
+# The machine is emulated: a start with a few retries takes a minute if the host is busy.
 PATIENCE = 240
 
 
@@ -35,7 +35,7 @@ def unit():
 
 
 def settled():
-    """Waits until the server serves, has failed, or is not tried any more."""
+    """Waits until the server serves, has failed, or systemd does not start it any more."""
     end, still = time.monotonic() + PATIENCE, 0
     while time.monotonic() < end:
         state = unit()
@@ -65,7 +65,7 @@ def expected():
 
 
 def check(tell, ledger):
-    """Every file of the ledger has one of the contents that it may have; '-': it may be absent."""
+    """Checks that every file of the ledger has one of its permitted contents; '-' permits its absence."""
     for name, generations in ledger.items():
         try:
             with open(os.path.join(MOUNT, name), "rb") as file:
@@ -96,7 +96,7 @@ def write(tell, name, generation):
 def change(tell, ledger, boot):
     for number in range(4):
         write(tell, "b%s-%d" % (boot, number), "1")
-    # An overwritten file is written under another name first: it is whole in every generation.
+    # An overwritten file is first written under another name, so that it is whole in every generation.
     tell("TRY over %s" % boot)
     with open(os.path.join(MOUNT, "new"), "wb") as file:
         file.write(contents("over", boot))
@@ -112,7 +112,7 @@ def change(tell, ledger, boot):
 
 
 def exercise():
-    """Calls of every kind that clients make: a filter around the server must not forbid what one of them needs."""
+    """Makes calls of every kind: a filter around the server must not forbid a system call that one of them needs."""
     place = os.path.join(MOUNT, "calls")
     os.mkdir(place)
     path = lambda name: os.path.join(place, name)
@@ -131,7 +131,7 @@ def exercise():
     os.mknod(path("device"), 0o600 | 0o020000, os.makedev(1, 3))
     os.rename(path("hard"), path("renamed"))
     os.statvfs(place)
-    # As another user, with groups: the server acts as that user. Its own process, for the ids are the process's.
+    # As another user with groups, so that the server acts as that user. The ids belong to a process, so a child calls.
     os.chmod(place, 0o777)
     child = os.fork()
     if child == 0:
@@ -152,12 +152,12 @@ def exercise():
 
 
 def mirror(tell):
-    """Adds the SSD that the pool lost in an earlier boot, if both are there, and waits until writes are cached again."""
+    """Adds the SSD that the pool lost in an earlier boot, if both are present; waits until writes are cached again."""
     ssds = ["/dev/disk/by-id/virtio-ssd1", "/dev/disk/by-id/virtio-ssd2"]
     if status().get("effective_mode") == "write-back" or not all(map(os.path.exists, ssds)):
         return
     for ssd in ssds:
-        # One that is in use says so.
+        # The server refuses a device that is in use.
         code, _, error = run("forebay", "pool", "add", ssd, "--force", "--state-dir", "/var/lib/forebay/main", limit=120)
         tell("ADD %s: %s" % (ssd, "done" if code == 0 else error.strip()))
     end = time.monotonic() + 60
@@ -182,7 +182,7 @@ def serve(tell, boot):
         exercise()
         change(tell, ledger, boot)
     except OSError as error:
-        # Where every disk came, boot.rs takes this for a failure.
+        # If every disk appeared, boot.rs counts this as a failure.
         tell("STOPPED changes fail: %s" % error)
     now = status()
     pool = now.get("pool") or {}
@@ -195,7 +195,7 @@ def serve(tell, boot):
 
 
 def refused(tell):
-    """A refusal has said why, and has made nothing where the array is not mounted."""
+    """Checks that a refusal gave its reason, and made no file below the mount point of an absent array."""
     state = unit()
     tell("STATE %s/%s %s" % (state.get("ActiveState"), state.get("SubState"), state.get("Result")))
     if not os.path.ismount("/srv/array") and os.listdir("/srv/array"):
@@ -231,7 +231,7 @@ if __name__ == "__main__":
     except BaseException:
         tell("WRONG the judge failed: " + traceback.format_exc())
     tell("END")
-    # The power fails: nothing is synced.
+    # Cuts the power without a sync.
     with open("/proc/sysrq-trigger", "w") as file:
         file.write("b")
     time.sleep(60)

@@ -1,6 +1,6 @@
-# Runs in the guest's root before systemd: the shipped unit, its configuration, and the disks that come late.
-# Given: BINARY, UNIT, JUDGE (paths), DROP_IN, LEDGER (text), LATE ("serial=seconds ..."),
-# ARRAY_WAIT and STATE_WAIT (how long their mounts wait for the disks)
+# Runs in the guest's root before systemd: installs the shipped unit and its configuration, and delays disks.
+# Variables: BINARY, UNIT, JUDGE (paths), DROP_IN, LEDGER (text), LATE ("serial=seconds ..."),
+# ARRAY_WAIT and STATE_WAIT (time that their mounts wait for the disks)
 set -e
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
@@ -26,7 +26,7 @@ cat > /etc/fstab << END
 /dev/disk/by-id/virtio-state /var/lib/forebay ext4 nofail,x-systemd.device-timeout=$STATE_WAIT 0 0
 END
 
-# What a boot of this machine would do besides.
+# These services of the host must not run in the guest.
 for unit in systemd-hwdb-update ldconfig systemd-firstboot systemd-sysusers systemd-journal-catalog-update systemd-update-done \
     systemd-update-utmp systemd-machine-id-commit systemd-random-seed systemd-pstore systemd-modules-load systemd-binfmt \
     systemd-remount-fs systemd-tmpfiles-setup systemd-tmpfiles-setup-dev kmod-static-nodes systemd-journal-flush; do
@@ -60,7 +60,7 @@ Type=oneshot
 ExecStart=/bin/sh /run/late
 END
 
-# A late disk leaves its driver now and finds it again after its time.
+# A late disk is unbound from its driver now, and bound again after its delay.
 : > /run/late
 for late in $LATE; do
     serial=${late%=*}

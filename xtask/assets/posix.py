@@ -1,8 +1,8 @@
-"""What applications do to files, as checks that run in three places:
+"""Checks of operations that applications make on files. They run in three places:
 
     posix.py before DIR   on the server's host, on the directory served, before it is mounted
     posix.py guest DIR    on the client, on the mounted export
-    posix.py after DIR    on the server's host again: is what the client did really there?
+    posix.py after DIR    on the server's host again: checks that the client's changes are there
 
 Every check is a function below; each prints `ok NAME`, `not ok NAME: WHY` or `skip NAME: WHY`.
 """
@@ -34,7 +34,7 @@ class Skip(Exception):
 
 @contextlib.contextmanager
 def fails(*codes):
-    """The body must fail with one of these error codes."""
+    """Asserts that the body fails with one of these error codes."""
     try:
         yield
     except OSError as error:
@@ -54,7 +54,7 @@ def read(path):
 
 
 def user(uid, check, gid=None, groups=()):
-    """Runs `check` in a child with these credentials; its exception is raised here."""
+    """Runs `check` in a child with these credentials, and raises its exception here."""
     pipe_in, pipe_out = os.pipe()
     child = os.fork()
     if child == 0:
@@ -74,7 +74,7 @@ def user(uid, check, gid=None, groups=()):
 
 
 def drop_caches():
-    """Forgets what the client has cached, so that the next read asks the server."""
+    """Drops the caches of the client, so that the next read asks the server."""
     os.sync()
     write("/proc/sys/vm/drop_caches", b"3")
 
@@ -93,7 +93,7 @@ def run(*words, cwd=None):
     return done.stdout
 
 
-# Before: what the served directory holds when the client comes
+# Before: the contents of the served directory before the client mounts it
 
 def before_crowd():
     os.mkdir("crowd")
@@ -174,7 +174,7 @@ def guest_exclusive_create():
     os.symlink("nowhere", "link")
     with fails(errno.EEXIST):
         os.open("link", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    # The verifier of an exclusive create must not show as times.
+    # The times must not show the verifier of an exclusive create.
     assert abs(os.stat("a").st_mtime - os.stat(".").st_mtime) < 60
 
 
@@ -438,7 +438,7 @@ def guest_crowded_directory():
     assert len(names) == CROWD and len(set(names)) == CROWD, f"{len(names)} names, {len(set(names))} of them distinct"
     for number in range(0, CROWD, CROWD // 50):
         os.stat(f"../crowd/{number:06}")
-    # Names that stay must be seen exactly once while others come and go.
+    # Names that stay must be listed exactly once while other names appear and disappear.
     seen = []
     with os.scandir("../crowd") as entries:
         for count, entry in enumerate(entries):
@@ -505,7 +505,7 @@ def guest_symlinks():
     os.symlink("loop", "loop")
     with fails(errno.ELOOP):
         read("loop")
-    # A link is followed by the client: it can never lead it to the server's files.
+    # The client follows a link itself, so a link never leads to the server's files.
     if os.path.lexists("../points-outside"):
         assert os.readlink("../points-outside") == "/etc/hostname"
 
@@ -595,7 +595,7 @@ def guest_build():
     assert b"up to date" in run("make")
 
 
-# After: the served directory, once the client is gone
+# After: the served directory after the client has unmounted it
 
 def after_sparse():
     info = os.stat("guest_sparse/sparse")

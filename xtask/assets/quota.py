@@ -1,4 +1,4 @@
-"""Quotas of the file system served, through the kernel client of the same machine. As root, where the kernel has quotas.
+"""Checks quotas of the served file system through this machine's kernel client. Needs root and a kernel with quotas.
 
     quota.py FS MODE FOREBAY     FS is ext4 or xfs
 """
@@ -14,7 +14,7 @@ from quota_rig import Backing, Running, Server, Wrong, act, expect, image
 
 CHUNK, BLOCK = 64 << 10, 4 << 10
 HARD = 24 * MIB
-# Less than the limit may be given out, for what files need besides their data, but not less by more than this.
+# A file needs blocks besides its data, so the server may accept less than the limit: at most this much less.
 SLACK = 4 * MIB
 MOUNT = "/mnt"
 
@@ -24,7 +24,7 @@ def mib(count):
 
 
 def content(name, version, place, size):
-    """Every block of 4 KiB says where it belongs."""
+    """Returns data in which every block of 4 KiB contains its place."""
     blocks = []
     for block in range(place // BLOCK, -(-(place + size) // BLOCK)):
         label = f"{name} {version} {block} ".encode()
@@ -33,10 +33,10 @@ def content(name, version, place, size):
 
 
 def write(name, start, end, version=0):
-    """In chunks, each durable; how far it came, and whether the quota ended it."""
+    """Writes durable chunks. Returns the bytes written, and true if the quota ended the writes."""
     place = start
     try:
-        # Also a new file may need blocks.
+        # A new file may need blocks, too.
         file = os.open(f"{MOUNT}/{name}", os.O_CREAT | os.O_WRONLY | os.O_SYNC, 0o644)
         with os.fdopen(file, "wb", buffering=0) as file:
             file.seek(start)
@@ -57,7 +57,7 @@ def remove(name):
 
 
 def fill(user, name, start=0, limit=HARD):
-    """Until the quota ends it; `limit` is what may be acknowledged."""
+    """Writes until the quota ends it. `limit` is the most that may be acknowledged."""
     return filled([act(user, write, name, start, limit + 8 * MIB)], limit)
 
 
@@ -76,7 +76,7 @@ def all_written(user, name, start, end, version=0):
 
 
 def holds(name, size, overwritten=0, directory=SERVED):
-    """What was acknowledged, maybe with a part of the write that was refused; `overwritten` bytes have version 1."""
+    """Checks the acknowledged data, possibly with a part of the refused write. `overwritten` bytes have version 1."""
     with open(f"{directory}/{name}", "rb") as file:
         length = os.fstat(file.fileno()).st_size
         expect(size <= length < size + CHUNK, f"{name} in {directory} has {length} bytes, {size} were acknowledged")
@@ -86,19 +86,19 @@ def holds(name, size, overwritten=0, directory=SERVED):
 
 
 def memory_dropped():
-    """What the client reads from now on, it asks for."""
+    """Drops the caches of the client, so that it asks the server from now on."""
     with open("/proc/sys/vm/drop_caches", "w") as file:
         file.write("1\n")
 
 
 def kernel_log():
-    """Its end: emulated machines have troubles of their own."""
+    """Returns the end of the kernel log, because an emulated machine has failures of its own."""
     lines = subprocess.run(["dmesg"], capture_output=True, text=True).stdout.splitlines()
     return " | ".join(lines[-15:])
 
 
 class Cases:
-    """Run in this order; users are 1001 and on, with a group of the same number."""
+    """The cases, run in this order. Users have the ids 1001 and up, each with a group of that number."""
 
     def __init__(self, backing, server):
         self.backing, self.server = backing, server
@@ -151,9 +151,9 @@ class Cases:
         all_written(1004, "soft", 0, 12 * MIB)
         self.server.destaged()
         self.backing.limit(USER, 1004, 64 * MIB, soft=8 * MIB, until=1)
-        # The server asks twice a second.
+        # The server asks for quotas twice a second.
         time.sleep(1)
-        # In the same file XFS may have set blocks aside before.
+        # In this file XFS may have reserved blocks earlier.
         place, ended = act(1004, write, "late", 0, 2 * MIB)
         expect(ended and place == 0, f"{mib(place)} acknowledged though the grace is over")
         self.server.destaged()
@@ -187,7 +187,7 @@ class Cases:
         holds("crash", size)
 
     def reached(self, name):
-        """How much was acknowledged in that file until the quota ended it."""
+        """Returns the bytes acknowledged in that file before the quota ended the writes."""
         expect(name in self.sizes, "its user did not get to the limit before")
         return self.sizes[name]
 
@@ -205,7 +205,7 @@ class Cases:
                 self.mend()
 
     def mend(self):
-        """Without limits all can be destaged, and the next case finds no trouble."""
+        """Removes the limits, so that all data can be destaged before the next case."""
         self.sizes.clear()
         self.backing.no_limits()
         if self.server.died():
@@ -220,7 +220,7 @@ class Cases:
 def main(kind, mode, binary):
     image("ssd", 300 * MIB, MAKE["ext4"], SSD)
     backing, server = Backing(kind), Server(mode, binary)
-    # Everybody makes files.
+    # Every user may make files.
     os.chmod(SERVED, 0o777)
     options = f"vers=3,nolock,proto=tcp,mountproto=tcp,port={PORT},mountport={PORT}"
     subprocess.run(["mount", "-t", "nfs", "-o", options, "127.0.0.1:/", MOUNT], check=True)

@@ -1,4 +1,4 @@
-"""What `quota.py` runs on: a file system with limits, a server in front of it, and processes of users."""
+"""The rig of `quota.py`: a file system with limits, a server in front of it, and processes of users."""
 
 import contextlib
 import ctypes
@@ -11,7 +11,7 @@ import subprocess
 import time
 
 KIB, MIB = 1 << 10, 1 << 20
-# Emulation is slow: nothing that works takes so many seconds.
+# Emulation is slow, but an operation that works ends within this number of seconds.
 PATIENCE = 120
 PORT = 2049
 SERVED, SSD = "/srv/served", "/srv/ssd"
@@ -24,7 +24,7 @@ LIMITS, TIME = 1, 16
 
 
 class Wrong(Exception):
-    """What a case finds."""
+    """A failure that a case has found."""
 
 
 def expect(true, why):
@@ -33,7 +33,7 @@ def expect(true, why):
 
 
 class Backing:
-    """The file system served, in an image."""
+    """The served file system, in an image."""
 
     def __init__(self, kind):
         self.device = image("served", 400 * MIB, MAKE[kind], SERVED, OPTIONS[kind])
@@ -41,7 +41,7 @@ class Backing:
         self.libc = ctypes.CDLL(None, use_errno=True)
 
     def limit(self, who, number, hard, soft=0, until=0):
-        """In bytes, 0 is none; the grace of the soft limit ends at `until`, in seconds since 1970."""
+        """Sets limits in bytes; 0 means none. The grace of the soft limit ends at `until`, in seconds since 1970."""
         valid = LIMITS | (TIME if until else 0)
         limits = struct.pack("8QI4x", hard // KIB, soft // KIB, 0, 0, 0, 0, until, 0, valid)
         if self.libc.quotactl(SET_QUOTA << 8 | who, self.device.encode(), number, limits):
@@ -97,7 +97,7 @@ class Server:
         self.start()
 
     def ask(self, *words):
-        """Exit status and what it printed."""
+        """Returns the exit status and the output."""
         command = [self.binary, *words, "--state-dir", f"{SSD}/state"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
@@ -106,14 +106,14 @@ class Server:
         return done.returncode, done.stdout or done.stderr
 
     def events(self):
-        """New since the last time."""
+        """Returns the events since the last call."""
         events = [json.loads(line) for line in self.ask("events", "--json")[1].splitlines()]
         events = [event for event in events if event["sequence"] > self.known]
         self.known = max([self.known, *(event["sequence"] for event in events)])
         return events
 
     def destaged(self):
-        """All that was acknowledged goes to the directory, and nothing failed on the way."""
+        """Checks that all acknowledged data reaches the directory without a failure."""
         status, said = self.ask("flush", "--wait")
         failed = [event["message"] for event in self.events() if event["kind"] in ("backing-failed", "backing-late")]
         expect(status == 0, f"flush ended with {status}: {' '.join(said.split())} {failed[:1]}")
@@ -125,7 +125,7 @@ class Server:
 
 
 class Running:
-    """A process of a user; the result comes through a pipe."""
+    """Runs a function in a process of a user; the result comes through a pipe."""
 
     def __init__(self, user, work, *arguments):
         read, write = os.pipe()
@@ -134,7 +134,7 @@ class Running:
         if self.child == 0:
             status = 1
             try:
-                # Ends it even while it waits for the server.
+                # Ends the process even while it waits for the server.
                 signal.alarm(PATIENCE)
                 os.setgroups([])
                 os.setgid(user)

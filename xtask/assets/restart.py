@@ -1,7 +1,7 @@
-"""Load that goes on while the server is killed and started again.
+"""A load that continues while the server is killed and started again.
 
-    restart.py guest MOUNT SHARE    the load; SHARE is a directory that the host sees too
-    restart.py host DIR SHARE       is everything that was acknowledged in the directory served?
+    restart.py guest MOUNT SHARE    the load; SHARE is a directory that the host can read as well
+    restart.py host DIR SHARE       checks that every acknowledged change is in the served directory
 """
 
 import os
@@ -11,7 +11,7 @@ import threading
 import time
 
 CRASHES = 3
-# Work of each thread before the next crash may come.
+# Number of steps of each thread before the next crash.
 STEPS = 25
 place, root, share = sys.argv[1:]
 
@@ -27,7 +27,7 @@ def acknowledged(kind):
 
 
 class Load(threading.Thread):
-    """Steps until the last crash is over; every step that came back is noted."""
+    """Makes steps until the last crash is over, and records every step that succeeded."""
 
     def __init__(self, kind):
         super().__init__()
@@ -45,7 +45,7 @@ class Load(threading.Thread):
         self.done.append(name)
 
     def files(self, name):
-        """A new file, made durable, then renamed."""
+        """Makes a file, syncs and renames it."""
         handle = os.open(f"{name}.part", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         with open(handle, "wb") as file:
             file.write(content(name))
@@ -54,14 +54,14 @@ class Load(threading.Thread):
         os.rename(f"{name}.part", name)
 
     def lines(self, name):
-        """One more line at the end of a file, made durable."""
+        """Appends a line to a file and syncs it."""
         with open("lines", "a") as file:
             file.write(name + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def directories(self, name):
-        """A directory made, another made and removed, a link made and removed: each would fail if it was done twice."""
+        """Makes a directory; makes and removes another one and a link. Each call would fail if executed twice."""
         os.mkdir(name)
         os.mkdir(f"{name}.gone")
         os.rmdir(f"{name}.gone")
@@ -113,7 +113,7 @@ def host():
     wanted = acknowledged("directories")
     lost = [name for name in wanted if not os.path.isdir(name)]
     verdict("no directory is lost", lost and f"{len(lost)} directories, first {lost[0]}")
-    # No part of a file, no removed directory.
+    # There must be no partial file and no removed directory.
     known = {"lines", "lost+found", *acknowledged("files"), *wanted}
     others = sorted(set(os.listdir(".")) - known)
     verdict("nothing else is there", others and f"{len(others)} names, first {others[0]}")

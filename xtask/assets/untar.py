@@ -1,8 +1,8 @@
-"""A source tree is unpacked on a mount while the power of the server is cut.
+"""Unpacks a source tree on a mount while the power of the server is cut.
 
-    untar.py make ARCHIVE FILES          writes an archive, always the same one
-    untar.py guest MOUNT SHARE CUTS      unpacks SHARE/tree.tar; SHARE is a directory that the host sees too
-    untar.py host DIR SHARE              is it all in the directory served, and nothing else?
+    untar.py make ARCHIVE FILES          writes an archive; equal arguments give equal archives
+    untar.py guest MOUNT SHARE CUTS      unpacks SHARE/tree.tar; SHARE is a directory that the host can read as well
+    untar.py host DIR SHARE              checks that the served directory has exactly the tree
 """
 
 import io
@@ -13,9 +13,9 @@ import sys
 import tarfile
 import time
 
-# Files of a directory of the tree; directories of a directory.
+# Number of files, and of directories, in a directory of the tree.
 FILES, DIRECTORIES = 12, 6
-# Of the files that are there before a cut, one in so many is kept open.
+# One out of this number of files is kept open over a cut.
 HELD = 8
 
 
@@ -29,7 +29,7 @@ def entry(path, kind, chance):
 
 
 def make(archive, count):
-    """Sizes as in the sources of Linux: half below 3.3 KiB, 10 KiB on average; some links of both kinds."""
+    """Writes an archive with sizes as in Linux: half of them below 3.3 KiB, 10 KiB on average; some are links."""
     chance = random.Random(int(count))
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
         for number in range(int(count)):
@@ -63,7 +63,7 @@ def verdict(name, problem):
 
 
 def compare(archive, directory):
-    """Types, modes, owners, times, contents, and what links lead to."""
+    """Compares types, modes, owners, times, contents, and targets of links."""
     result = subprocess.run(["tar", "-d", "-f", archive, "-C", directory], capture_output=True, text=True)
     lines = (result.stdout + result.stderr).splitlines()
     if result.returncode or lines:
@@ -71,7 +71,7 @@ def compare(archive, directory):
 
 
 class Open:
-    """Files that a process has had open since before a cut."""
+    """The files that a process keeps open over a cut."""
 
     def __init__(self):
         os.mkdir("beside")
@@ -79,7 +79,7 @@ class Open:
         self.lines = os.open("lines", os.O_CREAT | os.O_EXCL | os.O_RDWR)
         self.removed = os.open("removed", os.O_CREAT | os.O_EXCL | os.O_RDWR)
         os.write(self.removed, b"still there")
-        # The client gives it another name until it is closed.
+        # The client renames a removed file until it is closed.
         os.unlink("removed")
         self.held, self.written = [], b""
 
@@ -89,13 +89,13 @@ class Open:
             self.held.append((path, handle, os.fstat(handle).st_ino))
 
     def step(self, path):
-        """On a mount that writes synchronously this is durable when it comes back."""
+        """Appends a line to an open file; the mount is synchronous, so the line is durable on return."""
         line = (path + "\n").encode()
         os.write(self.lines, line)
         self.written += line
 
     def check(self, archive):
-        """Nothing may come from the client's own memory."""
+        """Checks every open file; the caches are dropped first, so that the client reads from the server."""
         os.sync()
         with open("/proc/sys/vm/drop_caches", "w") as file:
             file.write("3")
@@ -128,7 +128,7 @@ def guest(mount, share, cuts):
     tar = subprocess.Popen(["tar", "-x", "-v", "-f", archive, "-C", mount], stdout=subprocess.PIPE, text=True)
     goals = [names * (cut + 1) // (cuts + 1) for cut in range(cuts)]
     for line in tar.stdout:
-        # It tells a name before it makes it: the one before that is all there.
+        # A name is reported before its file is made, so the file before it must be complete.
         if cuts and seen and len(seen) % HELD == 0:
             opened.hold(f"{mount}/{seen[-1]}")
             opened.step(seen[-1])

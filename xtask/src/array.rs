@@ -10,24 +10,24 @@ use anyhow::Result;
 
 use crate::process::output;
 
-/// A file system on emulated disks with a volatile write cache; gone with the value.
+/// A file system on emulated disks with a volatile write cache. The disks are removed when this value is dropped.
 pub(crate) struct Array {
     forebay: PathBuf,
     name: String,
     state: PathBuf,
     fs: String,
     mount: PathBuf,
-    /// It is as quick as an SSD.
+    /// True if the disks are as quick as an SSD.
     quick: bool,
 }
 
 impl Array {
-    /// One with the file system `fs`, ext4 or xfs, mounted at `place` in `work`: as slow as eight disks or, `quick`, like an
-    /// SSD.
+    /// Makes disks with the file system `fs`, ext4 or xfs, mounted at `place` in `work`. They are as slow as eight
+    /// disks, or with `quick` as fast as an SSD.
     pub(crate) fn new(forebay: &Path, work: &Path, place: &str, fs: &str, quick: bool) -> Result<Self> {
         let array = Array {
             forebay: forebay.into(),
-            // The data is in a directory that all share.
+            // The data is in a directory that all arrays share, so the name contains the process id.
             name: format!("rig-{}-{place}", std::process::id()),
             state: work.join("arrays"),
             fs: fs.into(),
@@ -45,7 +45,7 @@ impl Array {
         output(&mut command).map(drop)
     }
 
-    /// Makes it, or mounts what survived a cut; whoever had files open on it is gone.
+    /// Makes the array, or mounts the data that survived a cut. No process may have files of the array open.
     pub(crate) fn power_on(&self) -> Result<()> {
         let what =
             ["up", "--model", "nl-sas-8", "--size", "2G", "--write-cache", "volatile", "--fs", &self.fs];
@@ -61,7 +61,7 @@ impl Array {
         self.verb(&arguments)
     }
 
-    /// From now on every request fails; a part of what was not flushed, which `seed` decides on, is lost.
+    /// Cuts the power: every request fails from now on, and a part of the unflushed data, chosen by `seed`, is lost.
     pub(crate) fn cut_power(&self, seed: u64) -> Result<()> {
         self.verb(&["cut", "--seed", &seed.to_string()].map(OsStr::new))
     }
@@ -69,7 +69,7 @@ impl Array {
 
 impl Drop for Array {
     fn drop(&mut self) {
-        // What is left is found with `forebay bench array list`.
+        // The array may be gone already. If this fails, `forebay bench array list` shows the array.
         let _ = self.verb(&["down", "--force"].map(OsStr::new));
     }
 }

@@ -1,6 +1,6 @@
-//! A guest with real systemd and the shipped unit boots again and again, its array, SSDs and state directory appearing in any
-//! order or not at all, and each boot ends with a power cut while data is dirty in the cache. Each time the server serves every
-//! file that a client was told is durable, or refuses with a sentence and writes nothing.
+//! Boots a guest with real systemd and the shipped unit repeatedly. The array, the SSDs and the state directory
+//! appear in any order or not at all. Each boot ends with a power cut while the cache has dirty data. At each boot
+//! the server must serve every file that was acknowledged as durable, or refuse with a sentence and write nothing.
 
 use std::{
     collections::BTreeMap,
@@ -21,19 +21,19 @@ use crate::{
     vm::{Booted, Disk},
 };
 
-/// How often, and in which order.
+/// The arguments of `cargo x boot`.
 #[derive(Parser)]
 pub(crate) struct Boot {
-    /// Boots; in every second one nothing is missing or late
+    /// Number of boots; in every second one no disk is missing or late
     #[arg(long, default_value_t = 20)]
     times: u32,
-    /// Which disks are missing or late in the others
+    /// Seed that decides which disks are missing or late in the other boots
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<PathBuf>,
-    /// The guest is killed after so many seconds
+    /// Seconds after which the guest is killed
     #[arg(long, default_value_t = 420, value_name = "SECONDS")]
     timeout: u64,
     /// Show the server's log of every boot
@@ -44,31 +44,31 @@ pub(crate) struct Boot {
 /// The disks, by serial number.
 const DISKS: [&str; 4] = ["array", "ssd1", "ssd2", "state"];
 
-/// How a disk appears in one boot.
+/// The state of a disk in one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Appears {
     There,
-    /// So many seconds after systemd has started.
+    /// The disk appears this many seconds after systemd has started.
     Late(u64),
     Missing,
-    /// Another file system is under its name.
+    /// Another file system is under the disk's name.
     Other,
 }
 
-/// One boot.
+/// The plan of one boot.
 #[derive(Debug)]
 struct Plan {
     appears: BTreeMap<&'static str, Appears>,
-    /// In which the guest finds them.
+    /// The order in which the guest finds the disks.
     order: Vec<&'static str>,
-    /// The unit says that it needs the array's mount (RequiresMountsFor=).
+    /// True if the unit requires the array's mount (RequiresMountsFor=).
     requires_mount: bool,
 }
 
-/// What a file may contain: generations, and `-` for its absence.
+/// The permitted contents of each file: generations, and `-` for an absent file.
 type Ledger = BTreeMap<String, Vec<String>>;
 
-/// What one boot told.
+/// The report of one boot.
 #[derive(Default)]
 struct Told {
     outcome: String,
@@ -78,13 +78,14 @@ struct Told {
     ended: bool,
 }
 
-/// One boot with every disk: whether the unit allows what the server does. More take a minute each.
+/// Makes one boot with every disk, which checks that the unit permits the server's system calls. Further boots take a
+/// minute each.
 pub(crate) fn check() -> Result<Counts> {
     Boot::parse_from(["boot", "--times", "1"]).run()
 }
 
 impl Boot {
-    /// Boots, prints what each boot came to, and counts.
+    /// Boots, prints the result of each boot, and counts the results.
     pub(crate) fn run(&self) -> Result<Counts> {
         let binary = server::binary(self.forebay.as_deref());
         ensure!(binary.is_file(), "{} is missing: build it with `cargo build --release`", binary.display());
@@ -96,7 +97,7 @@ impl Boot {
         let mut ledger = Ledger::new();
         let mut counts = Counts::default();
         for number in 0..self.times {
-            // The last one shows what is left of everything.
+            // The last boot has every disk, to show the remaining data.
             let whole = number % 2 == 0 || number + 1 == self.times;
             let plan = Plan::new(&mut random, whole);
             let begun = Instant::now();
@@ -111,7 +112,7 @@ impl Boot {
         Ok(counts)
     }
 
-    /// Boots once; true if it failed.
+    /// Boots once. Returns true if the boot failed.
     fn boot(&self, number: u32, plan: &Plan, work: &Path, ledger: &mut Ledger) -> Result<bool> {
         eprintln!("boot {number}: {plan}");
         let before = ssds(work)?;
@@ -149,7 +150,7 @@ impl Told {
             "END" => self.ended = true,
             "TRY" | "DURABLE" => {
                 let Some((name, generation)) = rest.split_once(' ') else { return };
-                // A name that is new was absent before.
+                // Before this line, a file with a new name was absent.
                 let may = ledger.entry(name.into()).or_insert_with(|| vec!["-".into()]);
                 if word == "DURABLE" {
                     may.clear();
@@ -160,7 +161,7 @@ impl Told {
         }
     }
 
-    /// Adds what is wrong besides the files.
+    /// Adds the violations that do not concern the contents of files.
     fn judge(&mut self, plan: &Plan, ssds_changed: bool) {
         let there = |disk: &str| !matches!(plan.appears[disk], Appears::Missing | Appears::Other);
         match self.outcome.as_str() {
@@ -172,21 +173,21 @@ impl Told {
             }
             "refused" => {
                 if DISKS.iter().all(|disk| there(disk)) {
-                    self.wrong.push("every disk came, and it does not serve".into());
+                    self.wrong.push("every disk appeared, but the server does not serve".into());
                 }
                 // A start that finds the right array may recover from the log before it fails for another reason.
                 if ssds_changed && !there("array") {
-                    self.wrong.push("the array was not there, and the SSDs were written to".into());
+                    self.wrong.push("the array was absent, but the SSDs were written".into());
                 }
-                // Where the unit waits for a mount in vain, systemd says so and the server does not run.
+                // If the mount of the unit does not appear, systemd reports that and the server does not run.
                 let ran = self.log.iter().any(|line| line.contains("rror"));
                 let waited =
                     self.log.is_empty() || self.log.iter().any(|line| line.contains("Dependency failed for"));
                 if !ran && !waited {
-                    self.wrong.push("it refused without a sentence".into());
+                    self.wrong.push("the server refused without a sentence".into());
                 }
             }
-            _ => self.wrong.push("it neither serves nor refuses".into()),
+            _ => self.wrong.push("the server neither serves nor refuses".into()),
         }
     }
 }
@@ -238,7 +239,7 @@ impl std::fmt::Display for Plan {
     }
 }
 
-/// The script that runs before systemd.
+/// Returns the script that runs before systemd.
 fn prepare(number: u32, plan: &Plan, work: &Path, ledger: &Ledger) -> String {
     let late = plan.appears.iter().filter_map(|(disk, appears)| match appears {
         Appears::Late(seconds) => Some(format!("{disk}={seconds}")),
@@ -246,12 +247,12 @@ fn prepare(number: u32, plan: &Plan, work: &Path, ledger: &Ledger) -> String {
     });
     let late = late.collect::<Vec<_>>().join(" ");
     let known: Vec<_> = ledger.iter().map(|(name, may)| format!("{name} {}", may.join(","))).collect();
-    // Fewer and quicker tries than shipped: a boot that is refused should end within a minute.
+    // The unit gets fewer and quicker attempts than shipped, so that a refused boot ends within a minute.
     let mut drop_in = String::from("[Unit]\nStartLimitBurst=6\n");
     if plan.requires_mount {
         drop_in.push_str("RequiresMountsFor=/srv/array\n");
     }
-    // A disk that comes may need long on a busy machine.
+    // On a busy machine a disk may take long to appear.
     let wait = |disk: &str| if plan.appears[disk] == Appears::Missing { "5s" } else { "150s" };
     let value = |path: PathBuf| quoted(&path.to_string_lossy());
     format!(
@@ -268,7 +269,7 @@ fn prepare(number: u32, plan: &Plan, work: &Path, ledger: &Ledger) -> String {
     )
 }
 
-/// Empty disks; `other` is a file system that the array is not.
+/// Makes empty disks. `other` is a file system that differs from the array's.
 fn make_disks(work: &Path) -> Result<()> {
     for (name, mebibytes) in [("array", 256), ("other", 256), ("state", 64), ("ssd1", 128), ("ssd2", 128)] {
         let path = work.join(name);
@@ -280,7 +281,7 @@ fn make_disks(work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The contents of the SSDs, as a number.
+/// Returns a hash of the contents of the SSDs.
 fn ssds(work: &Path) -> Result<u64> {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut buffer = vec![0; 1 << 20];
@@ -300,7 +301,7 @@ fn ssds(work: &Path) -> Result<u64> {
     Ok(hash)
 }
 
-/// Splitmix64: the same boots for the same seed.
+/// A random generator, splitmix64. Equal seeds give equal boots.
 struct Random(u64);
 
 impl Random {

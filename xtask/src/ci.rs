@@ -1,4 +1,4 @@
-//! `cargo x ci`: every check, in order, each named and timed, and one table at the end.
+//! `cargo x ci`: runs every check in order. Each is named and timed, and a table comes at the end.
 
 use std::{
     io::Write as _,
@@ -18,10 +18,10 @@ use crate::{
     untar,
 };
 
-/// What takes longer hangs: it is ended, and the other steps still run.
+/// Longest time of a step. A step that takes longer is ended, and the following steps still run.
 const LIMIT: Duration = Duration::from_mins(25);
 
-/// All fuzz targets together run this long.
+/// Time of all fuzz targets together.
 const FUZZING: Duration = Duration::from_secs(60);
 
 /// A named check.
@@ -34,7 +34,7 @@ fn step(name: &'static str, check: impl Fn() -> Result<Counts> + 'static) -> Ste
     Step { name, check: Box::new(check) }
 }
 
-/// The checks of a quick look: minutes, nothing to install, no root.
+/// Returns the checks of a quick run: some minutes, without root, and without anything to install.
 pub(crate) fn quick() -> Vec<Step> {
     vec![
         step("format", || one(&mut command("cargo", ["fmt", "--all", "--check"]))),
@@ -46,7 +46,7 @@ pub(crate) fn quick() -> Vec<Step> {
     ]
 }
 
-/// Everything.
+/// Returns all checks.
 pub(crate) fn all() -> Vec<Step> {
     let mut steps = quick();
     steps.extend([
@@ -54,17 +54,18 @@ pub(crate) fn all() -> Vec<Step> {
             one(command("cargo", ["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
         }),
         step("dependencies", || {
-            // Advisories need a database that is not reachable everywhere.
+            // The advisory database cannot be reached from everywhere, so advisories are left out.
             one(&mut command("cargo", ["deny", "check", "bans", "licenses", "sources"]))
         }),
-        // The tests that do not say which mode they need, once more.
+        // Repeats the tests that do not set a mode, in write-back.
         step("write-back", || {
-            // Not of one package: its dependencies would have other features, and all be built again.
+            // The command covers the workspace: for one package, dependencies would have other features and be built
+            // again.
             let mut command = command("cargo", ["test", "--workspace", "--test", "nfs", "--no-fail-fast"]);
             tests(command.env("FOREBAY_TEST_MODE", "write-back"))
         }),
         step("fuzz", fuzz),
-        // So many worlds, not minutes: it must mean the same on every machine.
+        // The step has a number of worlds, not a time, so that it has one meaning on every machine.
         step("sim", || one(&mut sim(&["--seeds", "800"]))),
         step("sim: all", || {
             one(&mut sim(&["--exhaustive", "2", "--stride", "4"]))?;
@@ -86,7 +87,7 @@ pub(crate) fn all() -> Vec<Step> {
             one(command("cargo", features).args(["--", "--names", "--plants", "--seeds", "800"]))?;
             one(command("cargo", features).args(["--", "--joined", "--plants", "--seeds", "4000"]))
         }),
-        // So many orders, not seconds: it must mean the same on every machine.
+        // The step has a number of orders, not a time, so that it has one meaning on every machine.
         step("threads", || {
             let arguments = ["test", "--package", "forebay-threads", "--features", "shuttle"];
             tests(&mut command("cargo", arguments))
@@ -96,7 +97,7 @@ pub(crate) fn all() -> Vec<Step> {
             dist::split(&target_dir().join("release/forebay"), &target_dir().join("dist"))?;
             Ok(Counts { passed: 2, ..Counts::default() })
         }),
-        // Real requests through FUSE and a loop device: the ratios between loads are those of the model.
+        // Sends real requests through FUSE and a loop device. The ratios between loads must be those of the model.
         step("array", || {
             let arguments =
                 ["bench", "array", "calibrate", "--check", "--model", "nl-sas-8", "--seconds", "4"];
@@ -109,16 +110,16 @@ pub(crate) fn all() -> Vec<Step> {
             suites::run(suite, Kind::Forebay, Target::Own(Server::start(Kind::Forebay, None)?))
         })
     }));
-    // A power cut under a kernel client that unpacks a tree.
+    // Cuts the power under a kernel client that unpacks a tree.
     steps.push(step("untar", untar::check));
-    // Where this machine's kernel has no quotas, the guest's has.
+    // This machine's kernel may have no quotas, but the guest's has.
     steps.push(step("quota", quota::check));
-    // The shipped unit under systemd.
+    // Tests the shipped unit under systemd.
     steps.push(step("boot", boot::check));
     steps
 }
 
-/// Runs the steps and prints the table; true if nothing failed.
+/// Runs the steps and prints the table. Returns true if no step failed.
 pub(crate) fn run_steps(steps: &[Step]) -> bool {
     let start = Instant::now();
     let mut table = Vec::new();
@@ -148,7 +149,7 @@ pub(crate) fn run_steps(steps: &[Step]) -> bool {
     total.failed == 0
 }
 
-/// The simulator with `arguments`.
+/// Returns the command of the simulator with `arguments`.
 pub(crate) fn sim<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Command {
     let mut command =
         command("cargo", ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--"]);
@@ -156,13 +157,13 @@ pub(crate) fn sim<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Command {
     command
 }
 
-/// A step that is one command: passed or failed.
+/// Runs a step that is one command.
 fn one(command: &mut Command) -> Result<Counts> {
     run(&mut within(LIMIT, command))?;
     Ok(Counts { passed: 1, ..Counts::default() })
 }
 
-/// Runs `cargo test`, passes its output on, and sums what its binaries report.
+/// Runs `cargo test`, forwards its output, and adds up the results of its binaries.
 fn tests(command: &mut Command) -> Result<Counts> {
     let mut counts = Counts::default();
     let status = lines(&mut within(LIMIT, command), |line| {
@@ -177,7 +178,7 @@ fn tests(command: &mut Command) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+/// Parses `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
 fn summary(line: &str) -> Option<(usize, usize, usize)> {
     let counts = line.strip_prefix("test result: ")?;
     let count = |word: &str| {
@@ -187,7 +188,7 @@ fn summary(line: &str) -> Option<(usize, usize, usize)> {
     Some((count(" passed")?, count(" failed")?, count(" ignored")?))
 }
 
-/// A short run of every fuzz target.
+/// Runs every fuzz target for a short time.
 fn fuzz() -> Result<Counts> {
     if !root().join("fuzz/Cargo.toml").is_file() {
         eprintln!("skipped: no fuzz targets");
@@ -197,7 +198,7 @@ fn fuzz() -> Result<Counts> {
         eprintln!("skipped: no nightly toolchain");
         return Ok(Counts { skipped: 1, ..Counts::default() });
     }
-    // From well-formed messages the fuzzer gets further in a minute than from nothing.
+    // From valid messages the fuzzer gets further in a minute than without seeds.
     let seeds = ["run", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--example", "seeds", "fuzz/corpus"];
     run(&mut command("cargo", seeds))?;
     let listed = output(&mut command("cargo", ["+nightly", "fuzz", "list"]))?;

@@ -1,5 +1,5 @@
-//! `cargo x dist`: the release binary as it is installed. Its debug information, three quarters of it, goes into a file of its
-//! own that is only needed to read a backtrace with line numbers, or a core.
+//! `cargo x dist`: makes the release binary that is installed. Debug information is three quarters of its size. It
+//! goes into a file of its own, which is needed only to read a core, or a backtrace with line numbers.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use crate::process::{command, output, run, target_dir};
 /// The arguments of `cargo x dist`.
 #[derive(Args)]
 pub(crate) struct Dist {
-    /// Where `forebay` and `forebay.debug` go, made if missing [default: target/dist]
+    /// Directory for `forebay` and `forebay.debug`, made if missing [default: target/dist]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Dist {
 impl Dist {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let out = self.out.unwrap_or_else(|| target_dir().join("dist"));
-        // Cargo runs in the workspace's root, this program perhaps elsewhere.
+        // Cargo runs in the workspace's root, but this program may run elsewhere, so the path is made absolute.
         let out = std::path::absolute(&out).with_context(|| format!("cannot use {}", out.display()))?;
         run(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))?;
         split(&target_dir().join("release/forebay"), &out)?;
@@ -31,7 +31,8 @@ impl Dist {
     }
 }
 
-/// Writes `forebay` without debug information, and `forebay.debug` with it, into `out`. Function names stay in the binary.
+/// Writes `forebay` without debug information, and `forebay.debug` with it, into `out`. Function names stay in the
+/// binary.
 pub(crate) fn split(built: &Path, out: &Path) -> Result<()> {
     std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let (binary, debug) = (out.join("forebay"), out.join("forebay.debug"));

@@ -1,5 +1,5 @@
-# nfs-ganesha insists on a portmapper: it gets its own, out of sight in a network without links, found by its socket in
-# a private /run. nfs-ganesha itself stays on the host's loopback. $1 is the working directory.
+# nfs-ganesha requires a portmapper. A private one runs in a network without links, and nfs-ganesha finds it by its
+# socket in a private /run. nfs-ganesha itself uses the host's loopback. $1 is the working directory.
 set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs /run

@@ -1,4 +1,4 @@
-//! Every developer command, under the alias `cargo x`.
+//! The developer commands, under the alias `cargo x`.
 #![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
 
 mod array;
@@ -32,20 +32,20 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Everything that CI checks: format, clippy, tests, documents, dependencies, fuzzing, and the suites
+    /// Run all checks of CI: format, clippy, tests, documents, dependencies, fuzzing, and the suites
     Ci {
-        /// Only these steps, separated by commas
+        /// Run only these steps, separated by commas
         #[arg(long, value_delimiter = ',', value_name = "STEPS")]
         only: Vec<String>,
     },
-    /// The quick part of `ci`: format, clippy, tests, documents
+    /// Run the quick part of `ci`: format, clippy, tests, documents
     Test,
-    /// Install what this machine lacks for `ci` (as root: packages by apt)
+    /// Install the programs that `ci` needs and this machine lacks (as root: packages by apt)
     Setup {
-        /// Also nfs-ganesha, to compare with
+        /// Also install nfs-ganesha, to compare with
         #[arg(long)]
         peers: bool,
-        /// Also cargo-mutants, for `cargo x mutants`
+        /// Also install cargo-mutants, for `cargo x mutants`
         #[arg(long)]
         mutants: bool,
     },
@@ -59,23 +59,24 @@ enum Verb {
     Dist(dist::Dist),
     /// Run the cache engine in simulated worlds (`cargo x sim -- --help` lists the arguments)
     Sim {
-        /// Passed on to the simulator
+        /// Arguments for the simulator
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<String>,
     },
-    /// Change the code in small ways, one at a time, and show that tests notice (hours for a hundred)
+    /// Make small changes in the code, one at a time, and check that tests notice (hours for a hundred)
     Mutants(mutants::Mutants),
     /// Run a suite against a server, by default a new one on an empty directory
     Suite(SuiteArguments),
-    /// A stranger and a hostile client do their worst beside a client that measures; prints how much slower that one gets
+    /// Attack a server with an unauthorised client and a hostile client; print how much a measuring client slows down
     Hostile {
-        /// How long
+        /// Minutes of the attacks
         #[arg(long, default_value_t = 10, value_name = "M")]
         minutes: u64,
     },
-    /// Unpack a source tree through a Linux client over emulated slow disks while the power fails, or to measure it (as root)
+    /// Unpack a source tree through a Linux client on emulated slow disks while the power fails, or to measure it (as
+    /// root)
     Untar(untar::Untar),
-    /// Check quotas of the served file system, all in an emulated machine: its kernel has them, this one's may not
+    /// Check quotas of the served file system in an emulated machine, because this machine's kernel may lack quotas
     Quota(quota::Quota),
     /// Boot the shipped unit under systemd with disks that are late or missing, and power cuts
     Boot(boot::Boot),
@@ -85,10 +86,10 @@ enum Verb {
 
 #[derive(Args)]
 struct VmArguments {
-    /// TCP port of NFS on this host's loopback; without it nothing is mounted
+    /// TCP port of NFS on this host's loopback; without it no export is mounted
     #[arg(long, value_name = "PORT")]
     nfs: Option<u16>,
-    /// TCP port of MOUNT, where it is another
+    /// TCP port of MOUNT, if it differs from that of NFS
     #[arg(long, value_name = "PORT", requires = "nfs")]
     mount_port: Option<u16>,
     /// Export to mount
@@ -97,7 +98,7 @@ struct VmArguments {
     /// Further mount options, separated by commas
     #[arg(long, default_value = "", value_name = "OPTIONS")]
     opts: String,
-    /// Directory of this host that the guest sees, writable, at /GUEST (may be repeated)
+    /// Directory of this host that the guest can write to, at /GUEST (may be repeated)
     #[arg(long, value_name = "DIR=/GUEST", value_parser = share)]
     share: Vec<(PathBuf, String)>,
     /// Kill the guest after this many seconds
@@ -116,19 +117,19 @@ struct SuiteArguments {
     /// Name of the suite
     #[arg(value_parser = SUITES.map(|suite| suite.name), long_help = suite_help())]
     name: String,
-    /// Server to start, and whose expected failures count
+    /// Server to start; its list of expected failures applies
     #[arg(long, value_enum, default_value = "forebay")]
     server: Kind,
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<PathBuf>,
-    /// TCP port of a running server on the loopback: nothing is started
+    /// TCP port of a running server on the loopback; no server is started
     #[arg(long, requires = "directory")]
     port: Option<u16>,
-    /// TCP port of its MOUNT, where it is another
+    /// TCP port of the server's MOUNT, if it differs from that of NFS
     #[arg(long, requires = "port")]
     mount_port: Option<u16>,
-    /// Directory that it serves
+    /// Directory that the server serves
     #[arg(long, value_name = "DIR", requires = "port")]
     directory: Option<PathBuf>,
 }
@@ -187,7 +188,7 @@ fn steps(all: Vec<ci::Step>, only: &[String]) -> Result<ExitCode> {
     Ok(if ci::run_steps(&chosen) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the test of that name for longer than `cargo test` does.
+/// Runs the test `hostile` for longer than `cargo test` does.
 fn hostile(minutes: u64) -> Result<ExitCode> {
     let words = ["test", "--release", "-p", "forebay-cli", "--test", "nfs", "--", "hostile::", "--nocapture"];
     let mut command = process::command("cargo", words);

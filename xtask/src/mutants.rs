@@ -1,6 +1,6 @@
-//! Mutants: small changes of the code, made by cargo-mutants, each of which some test has to notice. The unit tests of the package
-//! come first: some ten seconds for a mutant. Those that live meet the simulator's tests with their scenarios and some of its
-//! worlds (`crates/sim/tests/worlds.rs`).
+//! Mutants: small changes of the code, made by cargo-mutants, each of which a test must notice. The unit tests of the
+//! package come first and take some ten seconds for a mutant. The mutants that survive are run against the
+//! simulator's tests, with its scenarios and some of its worlds (`crates/sim/tests/worlds.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -11,13 +11,13 @@ use clap::Args;
 use crate::process::{command, output};
 use crate::setup::tool;
 
-/// The mutants that no test can tell from the code.
+/// The list of mutants that no test can distinguish from the code.
 const EQUIVALENT: &str = include_str!("../assets/mutants/equivalent.txt");
 
-/// Of 100 mutants so many have to be noticed.
+/// Percentage of mutants that must be noticed.
 const WANTED: usize = 95;
 
-/// Tests that mutants have to pass to live on.
+/// Tests that a mutant must pass to survive.
 struct Stage {
     package: &'static str,
     profile: &'static str,
@@ -29,7 +29,7 @@ const fn unit_tests(package: &'static str) -> Stage {
 
 const SIMULATOR: Stage = Stage { package: "forebay-sim", profile: "sim" };
 
-/// The files to mutate, and the tests that have to notice, in order.
+/// Files to mutate, and the tests that must notice the mutants, in order.
 struct Part {
     name: &'static str,
     files: &'static [&'static str],
@@ -72,16 +72,16 @@ pub(crate) struct Mutants {
     /// Part to mutate
     #[arg(value_parser = PARTS.map(|part| part.name), default_value = "engine")]
     part: String,
-    /// Try so many, chosen by chance [default: all, which takes days]
+    /// Try this number of mutants, chosen at random [default: all, which takes days]
     #[arg(long, value_name = "N")]
     sample: Option<usize>,
-    /// Choose by this number
+    /// Seed of the random choice
     #[arg(long, default_value_t = 1, value_name = "S")]
     seed: u64,
     /// Worlds of the simulator for each mutant
     #[arg(long, default_value_t = 300, value_name = "W")]
     worlds: u64,
-    /// Mutants tried side by side; each takes 2 GiB of disk
+    /// Number of mutants tried at one time; each takes 2 GiB of disk
     #[arg(long, default_value_t = 1)]
     jobs: usize,
     /// Only list the mutants
@@ -89,14 +89,14 @@ pub(crate) struct Mutants {
     list: bool,
 }
 
-/// A mutant's name without line and column, which change with every edit.
+/// Returns a mutant's name without line and column, because these change with every edit.
 fn name_of(line: &str) -> Option<String> {
     let (file, rest) = line.split_once(':')?;
     let (_, change) = rest.split_once(": ")?;
     Some(format!("{file}: {}", change.trim()))
 }
 
-/// The mutants that no test can tell from the code, by name, and the reasons.
+/// Parses the list of mutants that no test can distinguish from the code. Returns names and reasons.
 fn equivalent(text: &str) -> Result<BTreeMap<String, String>> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let split = |line: &str| {
@@ -106,7 +106,7 @@ fn equivalent(text: &str) -> Result<BTreeMap<String, String>> {
     lines.map(split).collect()
 }
 
-/// `count` of `lines`, chosen by `seed`, in the order they had.
+/// Returns `count` of `lines`, chosen by `seed`, in their original order.
 fn sample(mut lines: Vec<String>, count: usize, seed: u64) -> Vec<String> {
     let mut state = seed;
     let mut draw = || {
@@ -123,14 +123,14 @@ fn sample(mut lines: Vec<String>, count: usize, seed: u64) -> Vec<String> {
     lines
 }
 
-/// A regular expression for just this text.
+/// Returns a regular expression that matches only this text.
 fn exactly(text: &str) -> String {
     let special = |letter: char| "\\.+*?()|[]{}^$".contains(letter);
     let escaped = text.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter]));
     format!("^{}$", escaped.collect::<String>())
 }
 
-/// The mutants of a file that cargo-mutants writes.
+/// Returns the mutants in an output file of cargo-mutants.
 fn listed(name: &str) -> Vec<String> {
     let text = std::fs::read_to_string(format!("target/mutants.out/{name}.txt")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
@@ -153,7 +153,7 @@ impl Mutants {
             return Ok(ExitCode::SUCCESS);
         }
         if chosen.is_empty() {
-            bail!("there is nothing to mutate in {}", self.part);
+            bail!("the part {} has no mutants to try", self.part);
         }
         let (mut living, mut dead) = (chosen, 0);
         for stage in part.stages.iter() {
@@ -171,11 +171,12 @@ impl Mutants {
         let mut run = command("cargo", ["mutants", "--workspace", "--output", "target", "--no-shuffle"]);
         run.args(["--profile", stage.profile, "--test-package", stage.package]);
         run.args(["--timeout", "1800", "--jobs", &self.jobs.to_string()]);
-        // cargo-mutants 27.1 tries those that leave out a field whatever was asked for: here in these files only.
+        // Cargo-mutants 27.1 always tries mutants that leave out a field. The file list limits them to the files of
+        // the sample.
         let files: BTreeSet<&str> = mutants.iter().filter_map(|line| Some(line.split_once(':')?.0)).collect();
         run.args(files.into_iter().flat_map(|file| ["--file", file]));
         run.args(mutants.iter().flat_map(|line| ["--re".to_owned(), exactly(line)]));
-        // It fails where a mutant lives: the files that it leaves say which.
+        // The exit status is an error if a mutant survives. The output files say which mutants survived.
         let _ = run.env("FOREBAY_WORLDS", self.worlds.to_string()).status()?;
         let of_these =
             |name| listed(name).into_iter().filter(|line| mutants.contains(line)).collect::<Vec<_>>();

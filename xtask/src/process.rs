@@ -1,4 +1,4 @@
-//! Running other programs: errors that name the command, time limits, and no child left behind.
+//! Runs other programs: errors name the command, time is limited, and no child is left behind.
 
 use std::{
     ffi::OsStr,
@@ -12,31 +12,31 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Root of the workspace.
+/// Returns the root of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
 }
 
-/// Cargo's target directory: `CARGO_TARGET_DIR` or `target` of the workspace.
+/// Returns Cargo's target directory: `CARGO_TARGET_DIR`, or `target` of the workspace.
 pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// Where the rigs keep what they download and run in, made when missing.
+/// Returns the directory for downloads and work files of the rigs. It is made if missing.
 pub(crate) fn rigs_dir() -> Result<PathBuf> {
     let dir = target_dir().join("rigs");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     Ok(dir)
 }
 
-/// A command with its arguments, run in the workspace's root.
+/// Returns a command with its arguments, to run in the workspace's root.
 pub(crate) fn command<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
     command.args(args).current_dir(root());
     command
 }
 
-/// A command that dies with this process and, where a limit is given, is killed after it.
+/// Returns a command that is ended when this process dies. With a limit, it is ended after that time as well.
 pub(crate) fn bounded<S: AsRef<OsStr>>(
     limit: Option<Duration>,
     program: impl AsRef<OsStr>,
@@ -50,7 +50,7 @@ pub(crate) fn bounded<S: AsRef<OsStr>>(
     command
 }
 
-/// The same command, ended with all that it started when the limit has passed.
+/// Returns a copy of a command that is ended, with its children, when the limit has passed.
 pub(crate) fn within(limit: Duration, command: &Command) -> Command {
     let mut limited = bounded(Some(limit), command.get_program(), command.get_args());
     for (name, value) in command.get_envs() {
@@ -62,17 +62,17 @@ pub(crate) fn within(limit: Duration, command: &Command) -> Command {
     limited
 }
 
-/// Exit status that coreutils' `timeout` gives when the limit was reached.
+/// Exit status of coreutils' `timeout` if the limit was reached.
 pub(crate) const TIMED_OUT: i32 = 124;
 
-/// Runs to the end with this process's streams; anything but success is an error that names the command.
+/// Runs a command to its end with this process's streams. A failure is an error that names the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", line(command)))?;
     ensure!(status.success(), "{} ended with {status}", line(command));
     Ok(())
 }
 
-/// Runs to the end and returns stdout; anything but success is an error with what it wrote to stderr.
+/// Runs a command to its end and returns stdout. A failure is an error with the command's stderr.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let done = command.output().with_context(|| format!("cannot start {}", line(command)))?;
     if !done.status.success() {
@@ -86,14 +86,15 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Runs to the end, handing over each line of stdout as it comes, its newline included where it has one.
+/// Runs a command to its end and passes each line of stdout to `each`, including its newline if it has one.
 pub(crate) fn lines(command: &mut Command, each: impl FnMut(&[u8])) -> Result<ExitStatus> {
     let mut child = spawn_piped(command)?;
     read_lines(&mut child, each)?;
     Ok(child.wait()?)
 }
 
-/// The same, but ends the program with SIGTERM, and returns `None`, when `begun` is not true within the limit.
+/// Runs a command as [`lines`] does, but ends it with SIGTERM and returns `None` if `begun` is not true within the
+/// limit.
 pub(crate) fn lines_once_begun(
     command: &mut Command,
     limit: Duration,
@@ -106,7 +107,7 @@ pub(crate) fn lines_once_begun(
     let in_time = std::thread::scope(|scope| {
         let watch = scope.spawn(move || {
             let end = Instant::now() + limit;
-            // A disconnected channel: the program has ended.
+            // A disconnected channel means that the program has ended.
             while watcher.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout)
                 && !begun()
             {
@@ -132,7 +133,7 @@ fn spawn_piped(command: &mut Command) -> Result<Child> {
 fn read_lines(child: &mut Child, mut each: impl FnMut(&[u8])) -> Result<()> {
     let mut stdout = BufReader::new(child.stdout.take().context("stdout was not piped")?);
     let mut buffer = Vec::new();
-    // A line without end must not eat the memory.
+    // The limit keeps a line without end from exhausting the memory.
     while stdout.by_ref().take(1 << 20).read_until(b'\n', &mut buffer)? > 0 {
         each(&buffer);
         buffer.clear();
@@ -140,7 +141,7 @@ fn read_lines(child: &mut Child, mut each: impl FnMut(&[u8])) -> Result<()> {
     Ok(())
 }
 
-/// The command as a person would type it.
+/// Returns the command as a person would type it.
 pub(crate) fn line(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
@@ -149,16 +150,16 @@ pub(crate) fn line(command: &Command) -> String {
     text
 }
 
-/// `text` as one word of a POSIX shell.
+/// Returns `text` as one word of a POSIX shell.
 pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A child that is killed when its owner goes.
+/// A child that is killed when this value is dropped.
 pub(crate) struct Guarded(pub(crate) Child);
 
 impl Guarded {
-    /// Waits until the child has ended or the limit has passed; `None` means that it still runs.
+    /// Waits until the child has ended or the limit has passed. `None` means that the child still runs.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let end = Instant::now() + limit;
         loop {

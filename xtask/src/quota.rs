@@ -1,5 +1,6 @@
-//! Quotas of users and groups on the file system served: what was acknowledged stays within the limits, and all of it reaches
-//! the directory. Everything runs in the guest, the server too, as the host's kernel may have no quotas.
+//! Checks quotas of users and groups on the served file system: acknowledged data stays within the limits, and all of
+//! it reaches the directory. Everything, including the server, runs in the guest, because the host's kernel may have
+//! no quotas.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,19 +16,19 @@ use crate::{
     vm::Guest,
 };
 
-/// On which file system, and which server.
+/// The arguments of `cargo x quota`.
 #[derive(Parser)]
 pub(crate) struct Quota {
-    /// Only on this file system
+    /// Run on this file system only
     #[arg(long, value_parser = FILE_SYSTEMS)]
     fs: Option<String>,
-    /// Mode of Forebay; where writes go through, the kernel alone holds to the limits, and every case has to pass as well
+    /// Mode of Forebay; in modes that write through, the kernel enforces the limits, and every case must pass as well
     #[arg(long, default_value = "write-back", value_parser = ["write-back", "write-through", "pass-through"])]
     mode: String,
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<PathBuf>,
-    /// The guest is killed after so many seconds
+    /// Seconds after which the guest is killed
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     timeout: u64,
 }
@@ -39,7 +40,7 @@ pub(crate) fn check() -> Result<Counts> {
 }
 
 impl Quota {
-    /// Runs it, prints what failed, and counts.
+    /// Runs the cases, prints the failures, and counts.
     pub(crate) fn run(&self) -> Result<Counts> {
         let binary = std::path::absolute(server::binary(self.forebay.as_deref()))?;
         ensure!(binary.is_file(), "{} is missing: build it with `cargo build --release`", binary.display());
@@ -65,7 +66,7 @@ impl Quota {
         Ok(total)
     }
 
-    /// A guest that does not come to its end is a failure, and the next file system's turn.
+    /// Returns the cases on one file system. A guest that does not end normally is a failed case.
     fn cases(&self, fs: &str, binary: &Path) -> Vec<Case> {
         let mut cases = Vec::new();
         let ended = self.guest(fs, binary).run(|line| {
@@ -91,7 +92,7 @@ impl Quota {
             shares: Vec::new(),
             command: command.map(str::to_owned).into(),
             limit: Duration::from_secs(self.timeout),
-            // The images are in it.
+            // The guest's memory contains the images.
             memory: 3072,
         }
     }

@@ -1,7 +1,8 @@
-//! The README's transcript: its commands are run as it shows them, and their output must be what it shows.
+//! Checks the README's transcript: its commands are run, and their output must be that of the transcript.
 //!
-//! The transcript is the code block after [`MARKER`]. Lines that start with `$ ` are commands; the first starts the server.
-//! It runs as an ordinary user in an empty directory, on another port than the one shown. Numbers may differ.
+//! The transcript is the code block after [`MARKER`]. Lines that start with `$ ` are commands; the first one starts
+//! the server. The server runs as an ordinary user in an empty directory, on another port than the one shown. Numbers
+//! may differ.
 
 use std::{
     fs::{self, File, Permissions},
@@ -23,14 +24,14 @@ use crate::{
 
 const MARKER: &str = "<!-- transcript: checked by cargo x readme -->\n```\n";
 const END: &str = "```\n";
-/// How command one starts in the README; the rest of the line is given to the release build.
+/// Start of the first command in the README. The remaining words are arguments for the release build.
 const SERVE: &str = "cargo run --release -- ";
 const PORT: &str = "2049";
-/// What the directory of the run is called in the transcript.
+/// Name of the run's directory in the transcript.
 const HOME: &str = "/home/user";
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Compares the transcript with a new run, or with `update` puts the new one in its place.
+/// Compares the transcript with a new run. With `update`, replaces the transcript by the new one.
 pub(crate) fn check(update: bool) -> Result<Counts> {
     let path = root().join("README.md");
     let text = fs::read_to_string(&path).context("cannot read README.md")?;
@@ -45,7 +46,7 @@ pub(crate) fn check(update: bool) -> Result<Counts> {
     Ok(Counts { passed: 1, ..Counts::default() })
 }
 
-/// Runs the commands of a transcript and returns the transcript of that.
+/// Runs the commands of a transcript and returns the new transcript.
 fn play(shown: &str) -> Result<String> {
     let commands: Vec<_> = shown.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
     let [serve, others @ ..] = commands.as_slice() else {
@@ -62,7 +63,7 @@ fn play(shown: &str) -> Result<String> {
     let status = server.wait(LIMIT)?.context("the server did not end after SIGTERM")?;
     ensure!(status.success(), "the server ended after SIGTERM with {status}");
 
-    // Log lines tell the time; what is printed for the person does not.
+    // Log lines contain the time, so only messages for the person are kept.
     let log = fs::read_to_string(stage.log())?;
     let said: String =
         log.lines().filter(|line| !line.contains(" INFO ")).map(|line| format!("{line}\n")).collect();
@@ -85,7 +86,7 @@ impl Stage {
         fs::set_permissions(stage.work.path(), Permissions::from_mode(0o755))?;
         fs::create_dir(stage.home())?;
         fs::set_permissions(stage.home(), Permissions::from_mode(0o777))?;
-        // The build's own place may be closed to other users.
+        // Other users may be unable to read the build directory.
         fs::copy(target_dir().join("release/forebay"), stage.binary())
             .context("cannot copy the release build (cargo build --release)")?;
         Ok(stage)
@@ -116,12 +117,12 @@ impl Stage {
         Ok(server)
     }
 
-    /// What a command prints; it must end well.
+    /// Returns the output of a command, which must succeed.
     fn run(&self, command: &str) -> Result<String> {
         output(&mut self.shell(Some(LIMIT), &command.replace(PORT, &self.port.to_string())))
     }
 
-    /// A shell line, as an ordinary user at home.
+    /// Returns a shell command that an ordinary user runs in the home directory.
     fn shell(&self, limit: Option<Duration>, line: &str) -> Command {
         let user = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "--"];
         let user = if geteuid().is_root() { user.as_slice() } else { &[] };
@@ -143,7 +144,7 @@ fn word(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
-/// The text with everything that is a number of some kind, a hash among them, made the same.
+/// Returns the text with every number and hash replaced, so that two runs can be compared.
 fn comparable(text: &str) -> String {
     let numeric = |c: char| c.is_ascii_hexdigit() || ".:,".contains(c);
     let mut result = String::new();
@@ -154,7 +155,7 @@ fn comparable(text: &str) -> String {
         result += if run.contains(|c: char| c.is_ascii_digit()) { "0" } else { run };
         rest = after;
     }
-    // Columns are as wide as the numbers in them.
+    // The width of columns depends on the numbers in them, so white space is reduced.
     result.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n").collect()
 }
 

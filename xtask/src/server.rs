@@ -1,4 +1,4 @@
-//! Servers that a suite runs against: Forebay itself, and nfs-ganesha to know what is normal.
+//! Servers for suites: Forebay, and nfs-ganesha to know the usual behaviour.
 
 use std::{
     ffi::OsString,
@@ -19,9 +19,9 @@ use crate::{
     process::{Guarded, bounded, rigs_dir, run, target_dir},
 };
 
-/// What is served, in the server's directory.
+/// Name of the served directory in the server's directory.
 pub(crate) const EXPORT: &str = "export";
-/// Where the cache's two files and the state are.
+/// Name of the directory for the two cache files and the state.
 pub(crate) const SSD: &str = "ssd";
 const LEGS: [&str; 2] = ["cache-a", "cache-b"];
 const READY: Duration = Duration::from_secs(20);
@@ -42,12 +42,12 @@ impl Kind {
     }
 }
 
-/// A server on the loopback, killed when dropped; its directory goes with it.
+/// A server on the loopback. When this value is dropped, the server is killed and its directory is removed.
 pub(crate) struct Server {
     kind: Kind,
     binary: PathBuf,
     process: Guarded,
-    /// What is mounted in its directory.
+    /// The arrays that are mounted in the server's directory.
     arrays: Vec<Array>,
     mode: String,
     work: TempDir,
@@ -55,25 +55,25 @@ pub(crate) struct Server {
     pub(crate) mount_port: u16,
 }
 
-/// A directory for a server.
+/// Returns a directory for a server.
 pub(crate) fn work_dir() -> Result<TempDir> {
     Ok(tempfile::Builder::new().prefix("server-").tempdir_in(rigs_dir()?)?)
 }
 
-/// The binary to use: `forebay`, or the release build.
+/// Returns the binary to use: `forebay`, or the release build.
 pub(crate) fn binary(forebay: Option<&Path>) -> PathBuf {
     forebay.map_or_else(|| target_dir().join("release/forebay"), Path::to_owned)
 }
 
 impl Server {
-    /// Serves a new empty directory to the loopback: root is root, source ports need no privilege.
+    /// Serves a new empty directory to the loopback, without squashing, and to any source port.
     ///
-    /// `forebay` is the binary to use in place of the release build.
+    /// `forebay` is the binary to use instead of the release build.
     pub(crate) fn start(kind: Kind, forebay: Option<&Path>) -> Result<Self> {
         Self::start_in(work_dir()?, Vec::new(), kind, forebay, "write-back")
     }
 
-    /// The same in a directory in which `arrays` are mounted, in a mode of Forebay's.
+    /// Serves the directory `work` to the loopback. `arrays` are mounted in it. `mode` is Forebay's mode.
     pub(crate) fn start_in(
         work: TempDir,
         arrays: Vec<Array>,
@@ -92,12 +92,12 @@ impl Server {
         Ok(Self { kind, binary, process, arrays, mode: mode.into(), work, port, mount_port })
     }
 
-    /// The directory served.
+    /// Returns the served directory.
     pub(crate) fn directory(&self) -> PathBuf {
         self.work.path().join(EXPORT)
     }
 
-    /// Makes the directory hold everything that clients have written.
+    /// Writes all data of clients to the directory.
     pub(crate) fn flush(&self) -> Result<()> {
         if self.kind == Kind::Forebay {
             let state = self.work.path().join(SSD).join("state");
@@ -106,8 +106,8 @@ impl Server {
         Ok(())
     }
 
-    /// Kills the server as a crash would and starts it again on the same directory and port; with `lose_leg`, without
-    /// what one of its two cache files held.
+    /// Kills the server as a crash would, and starts it again on its directory and port. With `lose_leg`, one of its
+    /// two cache files is deleted.
     pub(crate) fn crash_and_restart(&mut self, lose_leg: bool) -> Result<()> {
         self.kill()?;
         if lose_leg {
@@ -116,9 +116,9 @@ impl Server {
         self.launch()
     }
 
-    /// The power fails, for the server and its arrays, and comes back.
+    /// Cuts the power of the server and its arrays, and restores it.
     pub(crate) fn cut_power(&mut self, seed: u64) -> Result<()> {
-        // Nobody may hear of what happens while one array has no power and another one has.
+        // The server is stopped first, so that clients see nothing while only some arrays have power.
         kill_process(self.pid()?, Signal::STOP)?;
         self.arrays.iter().try_for_each(|array| array.cut_power(seed))?;
         self.kill()?;
@@ -138,7 +138,7 @@ impl Server {
         Ok(())
     }
 
-    /// Stops Forebay with SIGTERM, which must end it with status 0; other servers are killed.
+    /// Stops Forebay with SIGTERM, which must end it with status 0. Other servers are killed.
     pub(crate) fn stop(&mut self) -> Result<()> {
         if self.kind != Kind::Forebay {
             return self.kill();
@@ -185,7 +185,7 @@ fn launch(
                 arguments.extend(["--cache".into(), ssd.join(leg).into_os_string()]);
             }
             arguments.extend(["--cache-size", "256MiB"].map(OsString::from));
-            // One was deleted between two starts.
+            // A cache file may have been deleted between two starts.
             if ssd.join("state").exists() && LEGS.iter().any(|leg| !ssd.join(leg).exists()) {
                 arguments.push("--make-missing".into());
             }
@@ -233,7 +233,7 @@ fn ganesha_config(export: &Path, port: u16, mount_port: u16) -> String {
     )
 }
 
-/// The last lines of a server's log.
+/// Returns the last lines of a server's log.
 fn tail(work: &Path) -> String {
     let log = fs::read(work.join("log")).unwrap_or_default();
     let text = String::from_utf8_lossy(&log);
@@ -241,7 +241,7 @@ fn tail(work: &Path) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// A TCP port that nobody listens on now.
+/// Returns a TCP port on which no process listens at this moment.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

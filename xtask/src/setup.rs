@@ -1,4 +1,4 @@
-//! Installs what the machine lacks: Debian packages, cargo tools, the guest's kernel.
+//! Installs the programs that the machine lacks: Debian packages, cargo tools, the guest's kernel.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ const PACKAGES: [&str; 20] = [
     "libnfs-utils",
     "linux-libc-dev",
     "make",
-    // mount.nfs looks tcp up in /etc/protocols.
+    // Mount.nfs looks up `tcp` in /etc/protocols.
     "netbase",
     "nfs-common",
     "python3",
@@ -33,13 +33,13 @@ const PACKAGES: [&str; 20] = [
     "xfsprogs",
 ];
 
-/// What only comparisons with nfs-ganesha need.
+/// Packages for comparisons with nfs-ganesha only.
 const PEERS: [&str; 4] = ["iproute2", "nfs-ganesha", "nfs-ganesha-vfs", "rpcbind"];
 
 struct Tool {
     name: &'static str,
     version: &'static str,
-    /// An unoptimized build is enough and compiles several times faster.
+    /// True if an unoptimized build suffices, which compiles several times faster.
     unoptimized: bool,
 }
 
@@ -50,10 +50,11 @@ const TOOLS: [Tool; 4] = [
     Tool { name: "pjdfstest", version: "0.2.2", unoptimized: false },
 ];
 
-/// What only `cargo x mutants` needs.
+/// The tool for `cargo x mutants` only.
 const MUTANTS: Tool = Tool { name: "cargo-mutants", version: "27.1.0", unoptimized: true };
 
-/// Installs everything that `cargo x ci` needs, with `peers` the servers to compare with, and with `mutants` what makes mutants.
+/// Installs everything that `cargo x ci` needs. With `peers`, also the servers to compare with; with `mutants`, also
+/// cargo-mutants.
 pub(crate) fn setup(peers: bool, mutants: bool) -> Result<()> {
     let mut packages = PACKAGES.to_vec();
     if peers {
@@ -104,20 +105,20 @@ fn install_tools(more: Option<Tool>) -> Result<()> {
     Ok(())
 }
 
-/// Fuzzing needs a nightly compiler; CI says so where there is none.
+/// Installs a nightly compiler for fuzzing. If this fails, CI reports that fuzzing is skipped.
 fn install_nightly() {
     if !has_nightly() {
         let _ = run(&mut command("rustup", ["toolchain", "install", "nightly", "--profile", "minimal"]));
     }
 }
 
-/// Whether rustup has a nightly toolchain.
+/// Returns true if rustup has a nightly toolchain.
 pub(crate) fn has_nightly() -> bool {
     output(&mut command("rustup", ["toolchain", "list"]))
         .is_ok_and(|list| list.lines().any(|line| line.starts_with("nightly")))
 }
 
-/// Path of a cargo tool.
+/// Returns the path of a cargo tool.
 pub(crate) fn tool(name: &str) -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME")
         .map(PathBuf::from)

@@ -1,6 +1,6 @@
-//! A Linux client unpacks a source tree over emulated slow disks, on a mount that writes synchronously, while the power
-//! is cut: the server dies and the disks lose what was not flushed. The client carries on by itself, and tree, handles and
-//! open files are as they were. Without cuts, and with other servers, it is a measurement.
+//! Unpacks a source tree with a Linux client on emulated slow disks, on a synchronous mount, while the power is cut.
+//! The server dies and the disks lose their unflushed data. The client continues without help. Tree, handles and open
+//! files must be unchanged. Without cuts, and with other servers, the command is a measurement.
 
 use std::{fs, path::Path, process::Command, thread, time::Duration};
 
@@ -15,13 +15,14 @@ use crate::{
     vm::{Guest, NfsMount},
 };
 
-/// A cut right behind a commit of the journal takes nothing of the names and attributes: if none of them has, there are so many
-/// further cuts.
+/// Most further cuts. A cut right after a journal commit loses no names or attributes. Further cuts are made until
+/// one has lost some.
 const FURTHER: u64 = 6;
-/// Before each of these, less than between two commits (five seconds): something is acknowledged meanwhile.
+/// Time before each further cut. It is shorter than the five seconds between two commits, so that changes are
+/// acknowledged meanwhile.
 const BETWEEN: Duration = Duration::from_secs(3);
 
-/// What is unpacked where, and what happens meanwhile.
+/// The arguments of `cargo x untar`.
 #[derive(Parser)]
 pub(crate) struct Untar {
     /// File system of the slow disks: xfs or ext4
@@ -30,10 +31,10 @@ pub(crate) struct Untar {
     /// Regular files in the tree
     #[arg(long, default_value_t = 800, value_name = "N")]
     files: usize,
-    /// So many times the power fails
+    /// Number of power cuts
     #[arg(long, default_value_t = 2, value_name = "N")]
     cuts: u64,
-    /// Where in time, and what the disks lose
+    /// Seed that decides the data that the disks lose
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Server to start
@@ -45,15 +46,15 @@ pub(crate) struct Untar {
     /// Binary to use in place of target/release/forebay
     #[arg(long, value_name = "PATH")]
     forebay: Option<std::path::PathBuf>,
-    /// The control: flushes of the disks do nothing, and the run has to fail
+    /// Run the control: flushes of the disks do nothing, and the run must fail
     #[arg(long)]
     lose_flushes: bool,
-    /// The guest is killed after so many seconds
+    /// Seconds after which the guest is killed
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     timeout: u64,
 }
 
-/// On both file systems that have a journal.
+/// Runs on both file systems that have a journal.
 pub(crate) fn check() -> Result<Counts> {
     let mut counts = Counts::default();
     for fs in ["xfs", "ext4"] {
@@ -65,7 +66,7 @@ pub(crate) fn check() -> Result<Counts> {
 }
 
 impl Untar {
-    /// Runs it, prints what failed, and counts.
+    /// Runs the cases, prints the failures, and counts.
     pub(crate) fn run(&self) -> Result<Counts> {
         ensure!(self.cuts == 0 || self.server == Kind::Forebay, "other servers are only measured: --cuts 0");
         eprintln!("{} files over {}, {} power cuts", self.files, self.fs, self.cuts);
@@ -138,7 +139,7 @@ impl Untar {
         process::lines(&mut verify, &mut report)?;
         cases.push(whole("the run", (status != 0).then(|| format!("the guest ended with {status}"))));
         if self.cuts > 0 {
-            let nothing = "no cut took an object that was acknowledged: the run shows nothing".to_owned();
+            let nothing = "no cut lost an acknowledged object, so the run proves nothing".to_owned();
             cases.push(whole("recovery made objects again", (remade == 0).then_some(nothing)));
             eprintln!("{remade} objects were known under older identities after a cut");
         }
@@ -162,7 +163,7 @@ impl Untar {
     }
 }
 
-/// How many objects recovery has made again (or shows under another file id).
+/// Returns the number of objects that recovery has recreated, or shows under another file id.
 fn aliases(directory: &Path) -> usize {
     fs::read_dir(directory.join(".forebay/aliases")).map_or(0, Iterator::count)
 }

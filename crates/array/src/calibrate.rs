@@ -1,4 +1,4 @@
-//! `calibrate`: fio against the block device, beside what the model predicts in virtual time and what it stands for.
+//! `calibrate`: measures the block device with fio and compares the results with the model's predictions and goals.
 
 use crate::cli::{note, print, print_json};
 use crate::daemon::Status;
@@ -11,7 +11,7 @@ use crate::workload::{self, Load, Order, Rate};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// How far a ratio of two measured figures may be from the ratio of the predicted ones, as a factor.
+/// Largest factor by which a measured ratio may differ from the predicted ratio.
 const TOLERANCE: f64 = 1.35;
 
 /// Arguments of `calibrate`.
@@ -26,10 +26,10 @@ pub(crate) struct CalibrateArgs {
     /// GiB of the block device
     #[arg(long, default_value_t = 8)]
     gib: u64,
-    /// Where the sparse file with the data is
+    /// Directory for the sparse file with the data
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     image_dir: PathBuf,
-    /// Fail when the ratios between the figures are not the model's
+    /// Fail if the ratios between the measured figures differ from the model's
     #[arg(long)]
     check: bool,
     /// Print JSON
@@ -37,7 +37,7 @@ pub(crate) struct CalibrateArgs {
     json: bool,
 }
 
-/// One line of the result.
+/// One measured figure.
 #[derive(Debug, serde::Serialize)]
 struct Figure {
     model: String,
@@ -46,13 +46,13 @@ struct Figure {
     goal: f64,
     predicted: f64,
     measured: f64,
-    /// 99th percentile of the latency, milliseconds, as fio saw it.
+    /// 99th percentile of the latency, in milliseconds, as measured by fio.
     p99_ms: f64,
-    /// Microseconds of the daemon's processor time for each request to it.
+    /// Processor time of the daemon for each request, in microseconds.
     daemon_us_per_request: f64,
 }
 
-/// What is measured.
+/// One measurement.
 struct Case {
     name: &'static str,
     unit: &'static str,
@@ -82,7 +82,7 @@ pub(crate) fn run(base: &Path, args: &CalibrateArgs, invocation: &[&str]) -> Res
 fn model(base: &Path, args: &CalibrateArgs, model: &Model, via: &[&str]) -> Result<Vec<Figure>, ArrayError> {
     let mut figures = Vec::new();
     for case in cases(model, f64::from(args.seconds)) {
-        // A new array for each: no dirty cache and no open stream from the case before.
+        // Each case gets a new array, so that no dirty cache and no open stream of the previous case affects it.
         let name = format!("calibrate-{}", std::process::id());
         let plan = Plan {
             base: base.to_owned(),
@@ -103,7 +103,7 @@ fn model(base: &Path, args: &CalibrateArgs, model: &Model, via: &[&str]) -> Resu
 
 fn cases(model: &Model, seconds: f64) -> [Case; 4] {
     let goals = &model.goals;
-    // Small writes are measured once the cache is full.
+    // Small writes are measured once the write cache is full.
     let fill = if model.cache.kind == CacheKind::None { 1.0 } else { 6.0 };
     let random = Load { write: false, order: Order::Random, length: 4096, depth: 0, warm_up: 1.0, seconds };
     let stream = Load { order: Order::Sequential(1), length: 1 << 20, depth: 8, ..random };
@@ -166,7 +166,7 @@ fn daemon(base: &Path, state: &State) -> Result<Status, ArrayError> {
     status.ok_or_else(silent)
 }
 
-/// Runs fio; returns the rate in the case's unit and the 99th percentile of the latency in milliseconds.
+/// Runs fio. Returns the rate in the case's unit and the 99th percentile of the latency in milliseconds.
 fn fio(device: &str, case: &Case) -> Result<(f64, f64), ArrayError> {
     let load = &case.load;
     let arguments = [
@@ -212,14 +212,15 @@ fn table(figures: &[Figure]) -> Result<(), ArrayError> {
     Ok(())
 }
 
-/// Every figure relative to the model's random reads, measured against predicted: a slow machine passes, a wrong
-/// model does not.
+/// Checks every figure relative to the model's random reads, measured against predicted. So a slow machine passes and
+/// a wrong model fails.
 fn check(figures: &[Figure]) -> Result<(), ArrayError> {
     for reads in figures.iter().filter(|f| f.name.starts_with("random read")) {
         for f in figures.iter().filter(|f| f.model == reads.model) {
             let (measured, predicted) = (f.measured / reads.measured, f.predicted / reads.predicted);
             let off = measured / predicted;
-            // A stream may be held up by what this machine can copy, so it may fall short, not exceed.
+            // The copy speed of this machine may slow a stream down, so a stream may be below the range but not above
+            // it.
             let low = if f.unit == "IOPS" { 1.0 / TOLERANCE } else { 0.0 };
             if !(low..TOLERANCE).contains(&off) {
                 return Err(ArrayError::Argument(format!(

@@ -1,4 +1,4 @@
-//! The verbs of `array`: arguments in, results on standard output.
+//! The verbs of `array`: parses arguments and prints results to standard output.
 
 use crate::calibrate;
 use crate::daemon::{Fault, Hits, Status};
@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// `array`: emulate a disk array for every process of this machine.
+/// `array`: emulates a disk array that every process of this machine can use.
 #[derive(Debug, Args)]
 pub struct ArrayArgs {
     /// Directory that holds the state of all arrays
@@ -28,13 +28,13 @@ pub struct ArrayArgs {
 enum ArrayCommand {
     /// Make an array with a file system on it, or power one on again after a cut
     Up(UpArgs),
-    /// Remove an array and its data; none there is fine
+    /// Remove an array and its data; succeeds if there is no such array
     Down {
-        /// Also when files on it are open
+        /// Remove the array even if files on it are open
         #[arg(long)]
         force: bool,
     },
-    /// Show what an array is doing
+    /// Show the state of an array
     Status {
         /// Print JSON
         #[arg(long)]
@@ -46,9 +46,9 @@ enum ArrayCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Cut the power: unflushed writes are lost except for a random subset, and every request fails
+    /// Cut the power: unflushed writes are lost, except a random subset, and every request fails
     Cut {
-        /// Decides which of the unflushed blocks survive
+        /// Seed that decides which unflushed blocks survive
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
@@ -57,9 +57,9 @@ enum ArrayCommand {
         #[command(subcommand)]
         fault: FaultArgs,
     },
-    /// Measure with fio what a model does on this machine, beside what it should do
+    /// Measure a model on this machine with fio and compare with its goals
     Calibrate(calibrate::CalibrateArgs),
-    /// The process behind an array
+    /// Run the process behind an array
     #[command(hide = true)]
     Daemon {
         /// The array's state directory
@@ -72,19 +72,19 @@ struct UpArgs {
     /// A shipped model (see `list`) or a TOML file
     #[arg(long)]
     model: String,
-    /// Size of the block device; memory is used only for what is written
+    /// Size of the block device; memory is used only for written blocks
     #[arg(long, default_value = "8G", value_parser = parse_size)]
     size: u64,
-    /// Where the sparse file with the data is
+    /// Directory for the sparse file with the data
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     image_dir: PathBuf,
-    /// Where to mount the file system [default: below the state directory]
+    /// Mount point of the file system [default: below the state directory]
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
     /// File system to make
     #[arg(long, value_enum, default_value_t = FileSystem::Xfs)]
     fs: FileSystem,
-    /// Use another write cache than the model's
+    /// Use this write cache instead of the model's
     #[arg(long, value_enum)]
     write_cache: Option<CacheKind>,
     /// Print JSON
@@ -94,7 +94,7 @@ struct UpArgs {
 
 #[derive(Debug, Subcommand)]
 enum FaultArgs {
-    /// Requests that touch a range, or the data of a file, fail with EIO
+    /// Make requests that touch a range, or the data of a file, fail with EIO
     Eio {
         /// First byte on the block device
         #[arg(long, value_parser = parse_size, requires = "length", conflicts_with = "file", required_unless_present = "file")]
@@ -102,39 +102,39 @@ enum FaultArgs {
         /// Number of bytes
         #[arg(long, value_parser = parse_size)]
         length: Option<u64>,
-        /// All blocks of this file on the array
+        /// Fail requests for the blocks of this file on the array
         #[arg(long)]
         file: Option<PathBuf>,
-        /// Which requests fail
+        /// Requests that fail
         #[arg(long, value_enum, default_value_t = Hits::Both)]
         hits: Hits,
-        /// How many requests fail (for each piece of a file) before the range works again [default: all]
+        /// Number of requests that fail (for each extent of a file) before the range works again [default: all]
         #[arg(long)]
         count: Option<u64>,
     },
-    /// Disks take longer
+    /// Make disks slower
     Slow {
-        /// Multiplies every service time
+        /// Factor by which every service time is multiplied
         #[arg(long)]
         factor: f64,
         /// Number of the disk, from 0 [default: all]
         #[arg(long)]
         disk: Option<usize>,
     },
-    /// No request completes any more
+    /// Complete no further request
     Hang,
-    /// Flushes do nothing: the control that a crash test must catch
+    /// Acknowledge flushes without doing them: the control that a crash test must catch
     FlushNoop,
-    /// Requests complete at once: for filling the array with data
+    /// Complete requests at once, to fill the array with data quickly
     Instant,
     /// End all faults; requests that hung complete
     Clear,
 }
 
-/// Runs a verb. `invocation`: the arguments that lead to these verbs, such as `["bench", "array"]`.
+/// Runs a verb. `invocation` is the list of arguments that lead to these verbs, such as `["bench", "array"]`.
 ///
 /// # Errors
-/// [`ArrayError`]; one sentence for people.
+/// [`ArrayError`], one sentence.
 pub fn run(args: &ArrayArgs, invocation: &[&str]) -> Result<(), ArrayError> {
     let (base, name) = (&args.state_dir, args.name.as_str());
     match &args.command {
@@ -208,7 +208,10 @@ fn faults(args: &FaultArgs) -> Result<Vec<Fault>, ArrayError> {
         FaultArgs::Eio { file: Some(path), hits, count, .. } => {
             let ranges = fiemap::ranges(path).doing(|| format!("find the blocks of {}", path.display()))?;
             if ranges.is_empty() {
-                let why = format!("{} has no blocks on a device; nothing to fail", path.display());
+                let why = format!(
+                    "{} has no blocks on a device, so no request for it can fail; write to the file first",
+                    path.display()
+                );
                 return Err(ArrayError::Argument(why));
             }
             let fault = |(offset, length)| Fault::Eio { offset, length, hits: *hits, count: *count };
@@ -228,7 +231,7 @@ fn faults(args: &FaultArgs) -> Result<Vec<Fault>, ArrayError> {
     })
 }
 
-/// An array as JSON shows it.
+/// An array in JSON output.
 #[derive(Debug, serde::Serialize)]
 struct Described<'a> {
     name: &'a str,
@@ -328,7 +331,7 @@ fn print_status(state: &State, status: Option<Status>) -> Result<(), ArrayError>
     Ok(())
 }
 
-/// A result for standard output.
+/// Prints a line to standard output.
 pub(crate) fn print(line: &str) -> Result<(), ArrayError> {
     writeln!(io::stdout(), "{line}").doing(|| "write to standard output".to_owned())
 }
@@ -338,12 +341,12 @@ pub(crate) fn print_json<T: serde::Serialize>(value: &T) -> Result<(), ArrayErro
     print(&text.doing(|| "make JSON".to_owned())?)
 }
 
-/// A remark for people.
+/// Prints a remark to standard error.
 pub(crate) fn note(line: &str) -> Result<(), ArrayError> {
     writeln!(io::stderr(), "{line}").doing(|| "write to standard error".to_owned())
 }
 
-/// Bytes from `4096`, `512K`, `8G` or `8GiB`; the units are powers of 1024.
+/// Parses a size in bytes: `4096`, `512K`, `8G` or `8GiB`. The units are powers of 1024.
 fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
@@ -355,7 +358,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err("use a number and K, M, G or T".to_owned()),
     };
     let number: u64 = digits.parse().map_err(|_| "use a number and K, M, G or T".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than 16 EiB".to_owned())
+    number.checked_mul(1 << shift).ok_or_else(|| "the size exceeds 16 EiB; name a smaller one".to_owned())
 }
 
 #[cfg(test)]

@@ -1,29 +1,29 @@
-//! What can go wrong for a person at the command line.
+//! Errors of the array's verbs.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a command on an array failed; every text says what happened, to which thing, and what to do.
+/// The reason why a command on an array failed. Each text names the failure, the thing concerned, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ArrayError {
     /// The model cannot be used.
     #[error(transparent)]
     Model(#[from] crate::model::ModelError),
-    /// Not root.
+    /// The caller is not root.
     #[error("`{0}` needs root: it mounts FUSE and sets up a loop device; run it as root")]
     NotRoot(&'static str),
-    /// The machine lacks something.
+    /// The machine lacks a program or a device.
     #[error("{what} is missing; {remedy}")]
     Missing {
-        /// A program or a device.
+        /// The program or device.
         what: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// No array of that name.
+    /// There is no array of that name.
     #[error("there is no array named {0}; `list` shows the arrays there are, `up` makes one")]
     Unknown(String),
-    /// The array is up with other settings.
+    /// The array is up, but with other settings.
     #[error("array {0} exists with other settings ({1}); take it down first, or use another --name")]
     Differs(String, String),
     /// The array's daemon does not run.
@@ -34,10 +34,10 @@ pub enum ArrayError {
     /// The mount point is busy.
     #[error("{0} is in use; stop what uses it, or use `down --force`")]
     Busy(PathBuf),
-    /// The daemon would not do it.
+    /// The daemon refused a request.
     #[error("array {0} refused: {1}")]
     Refused(String, String),
-    /// An argument out of its range.
+    /// An argument is out of its range.
     #[error("{0}")]
     Argument(String),
     /// A helper program failed.
@@ -45,22 +45,22 @@ pub enum ArrayError {
     Program {
         /// The command line.
         command: String,
-        /// Its standard error, or how it ended.
+        /// The standard error of the program, or its exit status.
         output: String,
     },
     /// A system call failed.
     #[error("cannot {doing}: {source}")]
     Io {
-        /// What was being done, to what.
+        /// The operation and its object.
         doing: String,
-        /// The system's answer.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// Says what was being done when an I/O error came.
+/// Adds the operation in progress to an I/O error.
 pub(crate) trait Doing<T> {
-    /// `doing` completes "cannot ...".
+    /// Converts the error to an [`ArrayError`]. The text of `doing` completes the sentence "cannot ...".
     fn doing(self, doing: impl FnOnce() -> String) -> Result<T, ArrayError>;
 }
 

@@ -1,4 +1,4 @@
-//! Where a file lies on its block device (ioctl FS_IOC_FIEMAP, Documentation/filesystems/fiemap.rst).
+//! The location of a file's data on its block device (ioctl FS_IOC_FIEMAP, Documentation/filesystems/fiemap.rst).
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 /// `_IOWR('f', 11, struct fiemap)`.
 const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B;
 const FIEMAP_FLAG_SYNC: u32 = 1;
-/// Extents taken in one call.
+/// Most extents returned by one call.
 const EXTENTS: usize = 64;
 
 #[repr(C)]
@@ -35,7 +35,8 @@ struct Map {
 
 const _: () = assert!(size_of::<Extent>() == 56 && size_of::<Map>() == 32 + 56 * EXTENTS);
 
-/// The ranges (start, length; bytes) of the block device that hold the file's data, written out first.
+/// Returns the ranges of the block device that hold the file's data (start and length in bytes). The data is written
+/// out first.
 pub(crate) fn ranges(path: &Path) -> io::Result<Vec<(u64, u64)>> {
     let file = File::open(path)?;
     let (mut ranges, mut start) = (Vec::new(), 0);

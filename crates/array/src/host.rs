@@ -1,4 +1,4 @@
-//! The host's side of an array: loop device, file system, mount, and finding what is left of them.
+//! The host's side of an array: the loop device, the file system, the mount, and the removal of all three.
 
 use crate::daemon::FILE_NAME;
 use crate::error::{ArrayError, Doing};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// KiB of the largest request to the block device; larger ones are split.
+/// Size of the largest request to the block device, in KiB. The kernel splits larger requests.
 const MAX_REQUEST_KIB: &str = "1024";
 
-/// How long a loop device takes to go, at most.
+/// Longest time that a loop device takes to go away.
 const GOING: Duration = Duration::from_secs(5);
 
-/// Runs a program to its end; returns its standard output.
+/// Runs a program to its end and returns its standard output.
 pub(crate) fn program(name: &str, arguments: &[&str]) -> Result<String, ArrayError> {
     let command = || format!("{name} {}", arguments.join(" "));
     let output = match Command::new(name).args(arguments).output() {
@@ -42,7 +42,7 @@ fn missing(program: &str) -> ArrayError {
     ArrayError::Missing { what: format!("the program {program}"), remedy }
 }
 
-/// Checks that arrays can be made here at all.
+/// Checks that this machine can emulate arrays.
 pub(crate) fn check(verb: &'static str) -> Result<(), ArrayError> {
     if !rustix::process::geteuid().is_root() {
         return Err(ArrayError::NotRoot(verb));
@@ -56,7 +56,7 @@ pub(crate) fn check(verb: &'static str) -> Result<(), ArrayError> {
     Ok(())
 }
 
-/// Attaches a loop device to the daemon's file and sets its queue up.
+/// Attaches a loop device to the daemon's file and configures its queue.
 pub(crate) fn attach(fuse: &Path, model: &Model) -> Result<String, ArrayError> {
     let file = fuse.join(FILE_NAME);
     let file = file.to_string_lossy();
@@ -70,8 +70,8 @@ pub(crate) fn attach(fuse: &Path, model: &Model) -> Result<String, ArrayError> {
     set("max_sectors_kb", MAX_REQUEST_KIB)?;
     set("read_ahead_kb", &model.host.read_ahead_kib.to_string())?;
     set("rotational", "1")?;
-    // Without a volatile cache there is nothing to flush and the kernel need not ask. Set in any case: a loop device
-    // keeps the setting of its user before.
+    // Without a volatile cache the kernel need not send flushes. The value is written in both cases, because a loop
+    // device keeps the setting of its previous user.
     set("write_cache", if model.cache.kind == CacheKind::Volatile { "write back" } else { "write through" })?;
     Ok(device)
 }
@@ -98,11 +98,13 @@ pub(crate) fn make_file_system(fs: FileSystem, device: &str, model: &Model) -> R
     Ok(())
 }
 
-/// Mounts the file system as a careful administrator would; deleted files give their memory back.
+/// Mounts the file system with the options of a careful administrator. With `discard`, deleted files free the image's
+/// memory.
 pub(crate) fn mount(fs: FileSystem, device: &str, at: &Path) -> Result<(), ArrayError> {
     let at = at.to_string_lossy();
     let (kind, options) = match fs {
-        // nouuid: after a power cut the old instance may linger until the last open file is closed.
+        // After a power cut the old instance lives until its last open file is closed. `nouuid` permits a second
+        // instance.
         FileSystem::Xfs => ("xfs", "noatime,inode64,logbsize=256k,nouuid,discard"),
         FileSystem::Ext4 => ("ext4", "noatime,discard"),
         FileSystem::None => return Ok(()),
@@ -110,13 +112,13 @@ pub(crate) fn mount(fs: FileSystem, device: &str, at: &Path) -> Result<(), Array
     program("mount", &["-t", kind, "-o", options, device, &at]).map(drop)
 }
 
-/// Unmounts whatever is mounted at `at`; not mounted is fine. `lazily`: also when it is in use.
+/// Unmounts every mount at `at`. With `lazily`, busy mounts as well. Succeeds if nothing is mounted there.
 pub(crate) fn unmount(at: &Path, lazily: bool) -> Result<(), ArrayError> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     loop {
         match rustix::mount::unmount(at, flags | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            // Not a mount point, or not there.
+            // The path is not a mount point, or does not exist.
             Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
             Err(Errno::BUSY) => return Err(ArrayError::Busy(at.to_owned())),
             Err(e) => return Err(e).doing(|| format!("unmount {}", at.display())),
@@ -124,7 +126,7 @@ pub(crate) fn unmount(at: &Path, lazily: bool) -> Result<(), ArrayError> {
     }
 }
 
-/// Whether something that is going is gone before long.
+/// Waits up to 5 seconds until a thing is gone. Returns true if it is.
 fn goes(is_there: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while is_there() {
@@ -136,7 +138,8 @@ fn goes(is_there: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Detaches every loop device on the daemon's file; `recorded` also when its file has lost its path.
+/// Detaches every loop device on the daemon's file. The `recorded` device is detached even if its file has lost its
+/// path.
 pub(crate) fn detach(fuse: &Path, recorded: Option<&str>) -> Result<(), ArrayError> {
     let file = fuse.join(FILE_NAME);
     let (whole, bare) = (file.to_string_lossy(), format!("/{FILE_NAME}"));
@@ -145,10 +148,11 @@ pub(crate) fn detach(fuse: &Path, recorded: Option<&str>) -> Result<(), ArrayErr
         let Ok(file) = attached() else { continue };
         let device = format!("/dev/{}", entry.file_name().to_string_lossy());
         let backing = file.trim().trim_end_matches(" (deleted)");
-        // After a lazy unmount of FUSE the kernel shows the path within that mount only.
+        // After a lazy unmount of FUSE the kernel shows only the path within that mount.
         if backing == whole || (backing == bare && recorded == Some(&device)) {
             let result = program("losetup", &["--detach", &device]);
-            // The last one who had it open may have closed it at this moment, after an earlier call: then it goes by itself.
+            // A detach that failed may still be in progress: an earlier call marked the device, and its last user has
+            // just closed it.
             if result.is_err() && !goes(|| attached().is_ok_and(|now| now == file)) {
                 result?;
             }

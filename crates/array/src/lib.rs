@@ -1,9 +1,9 @@
-//! An emulated disk array: a block device with a file system that behaves like spinning disks behind RAID 6 for every
-//! process of the machine.
+//! An emulated disk array: a block device with a file system that behaves like spinning disks behind RAID 6. Every
+//! process of the machine can use it.
 //!
-//! The pure part ([`sim`], [`workload`]) models disks, stripes and the controller in virtual time. Around it a daemon
-//! serves one file over FUSE, answering each request when the model says so; a loop device on that file carries the
-//! file system ([`power`]). [`cli`] holds the verbs.
+//! The pure part ([`sim`], [`workload`]) models disks, stripes and the controller in virtual time. A daemon serves
+//! one file over FUSE and answers each request at the time that the model gives. A loop device on that file carries
+//! the file system ([`power`]). [`cli`] has the verbs.
 
 pub mod cli;
 pub mod model;

@@ -1,4 +1,4 @@
-//! `forebay-array`: the emulated disk array on its own.
+//! `forebay-array`: the emulated disk array as a program of its own.
 
 use clap::Parser;
 use forebay_array::cli::{ArrayArgs, run};

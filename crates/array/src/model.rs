@@ -1,9 +1,9 @@
-//! Array models: the parameters of the disks, the RAID layout, the controller and its cache, read from TOML.
+//! Array models, read from TOML: the parameters of the disks, the RAID layout, the controller and its cache.
 
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Bytes of the smallest unit the array reads and writes; the block device has sectors of this size.
+/// Size in bytes of the smallest unit that the array reads and writes. The block device has sectors of this size.
 pub const BLOCK: u64 = 4096;
 
 /// The models that are part of the program: name and TOML text.
@@ -12,25 +12,25 @@ pub const SHIPPED: [(&str, &str); 2] = [
     ("nl-sas-48", include_str!("../models/nl-sas-48.toml")),
 ];
 
-/// Why a model cannot be used.
+/// The reason why a model cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// Neither a shipped model nor a readable file.
+    /// The name is neither a shipped model nor a readable file.
     #[error("cannot read the model file {0}: {1}; name a file, or one of: nl-sas-8, nl-sas-48")]
     Read(String, std::io::Error),
-    /// Not TOML, an unknown key, or a missing one.
+    /// The text is not TOML, or has an unknown key or lacks a key.
     #[error("cannot parse the model {0}: {1}")]
     Parse(String, Box<toml::de::Error>),
-    /// A parameter out of its range.
+    /// A parameter is out of its range.
     #[error("model {model}: {key} = {value} is out of range; it must be {range}")]
     Range {
         /// The model's name.
         model: String,
         /// The parameter.
         key: &'static str,
-        /// What the file says.
+        /// Value in the file.
         value: f64,
-        /// What it may be.
+        /// Permitted values.
         range: &'static str,
     },
 }
@@ -39,31 +39,31 @@ pub enum ModelError {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// Short name, as on the command line.
+    /// Short name, used on the command line.
     pub name: String,
     /// One line for people.
     pub description: String,
     /// Layout of the disks.
     pub raid: Raid,
-    /// One disk; all are alike.
+    /// The disks; all are alike.
     pub disk: Disk,
-    /// What stands between the disks and the host.
+    /// The controller between the disks and the host.
     pub controller: Controller,
     /// The controller's write cache.
     pub cache: Cache,
-    /// How the host's block device is set up.
+    /// Settings of the host's block device.
     pub host: Host,
-    /// What `calibrate` compares with.
+    /// Figures that `calibrate` compares with.
     pub goals: Goals,
 }
 
-/// RAID 6 spans, striped over each other (RAID 60) when there is more than one.
+/// The RAID layout: one RAID 6 span, or several spans striped over each other (RAID 60).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Raid {
     /// Number of RAID 6 groups, 1 to 16.
     pub spans: u32,
-    /// Disks in each, two of them parity, 4 to 32.
+    /// Disks in each span, including two for parity, 4 to 32.
     pub disks_per_span: u32,
     /// Consecutive KiB on one disk, a multiple of 4, 4 to 4096.
     pub chunk_kib: u32,
@@ -83,42 +83,42 @@ pub struct Disk {
     pub media_mb_s: f64,
     /// Microseconds from a command to the start of the seek on an idle disk, 0 to 10,000.
     pub command_us: f64,
-    /// Part of the stroke that the emulated capacity is spread over, 0.001 to 1. A small image on a large disk
-    /// has short seeks (0.02); 1 makes seeks as long as on a full disk.
+    /// Fraction of the stroke that the emulated capacity is spread over, 0.001 to 1. A small image on a large disk
+    /// has short seeks (0.02); with 1, seeks are as long as on a full disk.
     pub stroke: f64,
-    /// How many of its oldest queued commands the disk chooses the nearest from, 1 to 256.
+    /// Number of the oldest queued commands among which the disk chooses the nearest, 1 to 256.
     pub queue_window: u32,
-    /// Milliseconds after which a queued command is served next wherever it is, 1 to 60,000.
+    /// Milliseconds after which a queued command is served next, however far away it is, 1 to 60,000.
     pub max_wait_ms: f64,
-    /// KiB that an otherwise idle disk reads on into its own buffer after a read, 0 to 65,536.
+    /// KiB that an idle disk reads ahead into its own buffer after a read, 0 to 65,536.
     pub buffer_kib: u32,
 }
 
-/// Host link and read-ahead.
+/// The host link and the read-ahead.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Controller {
     /// Megabytes (10^6) per second between array and host, both directions together, 1 to 100,000.
     pub link_mb_s: f64,
-    /// Microseconds of fixed latency of a request, 0 to 10,000.
+    /// Fixed latency of a request in microseconds, 0 to 10,000.
     pub command_us: f64,
     /// KiB read ahead of a sequential stream, 0 to 262,144; 0 turns it off.
     pub read_ahead_kib: u32,
-    /// Sequential streams followed at once, 1 to 1,024.
+    /// Most sequential streams that are followed at once, 1 to 1,024.
     pub streams: u32,
-    /// Milliseconds that the unfinished stripe at the end of a sequential write waits for the rest, 0 to 1,000.
+    /// Milliseconds that the unfinished stripe at the end of a sequential write waits for further data, 0 to 1,000.
     pub stripe_wait_ms: f64,
 }
 
-/// What becomes of a write before it is on the platters.
+/// The kind of write cache: when a write is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheKind {
     /// A write is acknowledged when it is on the platters.
     None,
-    /// Acknowledged in the cache, which survives a power cut.
+    /// A write is acknowledged in the cache, which survives a power cut.
     Battery,
-    /// Acknowledged in the cache; a power cut loses what was not flushed.
+    /// A write is acknowledged in the cache; a power cut loses unflushed data.
     Volatile,
 }
 
@@ -126,37 +126,37 @@ pub enum CacheKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cache {
-    /// Whether there is one, and whether it survives a power cut.
+    /// Kind of the cache.
     pub kind: CacheKind,
-    /// MiB in all, 1 to 65,536.
+    /// Size in MiB, 1 to 65,536.
     pub size_mib: u32,
-    /// KiB of one cache line, a multiple of 4 that divides the chunk; a 4 KiB write takes a whole line.
+    /// KiB of one cache line, a multiple of 4 that divides the chunk. A 4 KiB write takes a whole line.
     pub line_kib: u32,
-    /// Stripes written from the cache at once, 1 to 4,096, full stripes not counted: what the controller can do.
+    /// Most partial stripes written from the cache at once, 1 to 4,096. Full stripes are not counted.
     pub destage_stripes: u32,
     /// Milliseconds after which a dirty stripe is written even if the cache has room, 0 to 600,000.
     pub destage_after_ms: f64,
 }
 
-/// Settings of the host's block device, as a careful administrator makes them.
+/// The settings of the host's block device, as a careful administrator makes them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// KiB of the kernel's read-ahead, 0 to 262,144.
+    /// Read-ahead of the kernel in KiB, 0 to 262,144.
     pub read_ahead_kib: u32,
 }
 
-/// The figures the model stands for.
+/// The figures that the model should reach.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goals {
     /// 4 KiB random reads per second.
     pub random_read_iops: f64,
-    /// Requests in flight for it, 1 to 128.
+    /// Requests in flight for the random reads, 1 to 128.
     pub random_read_depth: u32,
     /// 4 KiB random writes per second, once the write cache is full.
     pub random_write_iops: f64,
-    /// Requests in flight for it, 1 to 128.
+    /// Requests in flight for the random writes, 1 to 128.
     pub random_write_depth: u32,
     /// MiB per second of one sequential read.
     pub sequential_read_mib_s: f64,
@@ -165,10 +165,10 @@ pub struct Goals {
 }
 
 impl Model {
-    /// Loads a shipped model by name, or a TOML file.
+    /// Loads a shipped model by name, or a model from a TOML file.
     ///
     /// # Errors
-    /// [`ModelError`] when there is no such file, it is not a model, or a parameter is out of range.
+    /// [`ModelError`] if there is no such file, the file is not a model, or a parameter is out of range.
     pub fn load(name_or_path: &str) -> Result<Self, ModelError> {
         if let Some((_, text)) = SHIPPED.iter().find(|(name, _)| *name == name_or_path) {
             return Self::parse(name_or_path, text);
@@ -178,10 +178,10 @@ impl Model {
         Self::parse(name_or_path, &text)
     }
 
-    /// Reads a model from TOML text; `origin` names it in errors.
+    /// Parses a model from TOML text. `origin` names the text in errors.
     ///
     /// # Errors
-    /// As [`Model::load`].
+    /// [`ModelError`] if the text is not a model, or a parameter is out of range.
     pub fn parse(origin: &str, text: &str) -> Result<Self, ModelError> {
         let model: Self =
             toml::from_str(text).map_err(|e| ModelError::Parse(origin.to_owned(), Box::new(e)))?;
@@ -189,17 +189,17 @@ impl Model {
         Ok(model)
     }
 
-    /// Bytes of data in one stripe of one span.
+    /// Returns the bytes of data in one stripe of one span.
     pub fn stripe_bytes(&self) -> u64 {
         u64::from(self.raid.disks_per_span - 2) * self.chunk_bytes()
     }
 
-    /// Bytes of one chunk.
+    /// Returns the bytes of one chunk.
     pub fn chunk_bytes(&self) -> u64 {
         u64::from(self.raid.chunk_kib) * 1024
     }
 
-    /// Number of disks, parity included.
+    /// Returns the number of disks, including parity.
     pub fn disks(&self) -> u32 {
         self.raid.spans * self.raid.disks_per_span
     }

@@ -1,4 +1,4 @@
-//! Up, down, and the power cut.
+//! Makes and removes arrays, and cuts their power.
 
 use crate::daemon::control::{Answer, Ask, ask};
 use crate::daemon::{self, Daemon, Fault, Status};
@@ -14,41 +14,42 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take to end after it was told to.
+/// Longest time that a daemon may take to end after it was told to.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// What an array is to be.
+/// The parameters of an array to make.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Below which directory the states of arrays are.
+    /// Directory that holds the state directories of all arrays.
     pub base: PathBuf,
     /// The array's name.
     pub name: String,
-    /// Its parameters.
+    /// The array's model.
     pub model: Model,
-    /// Bytes; rounded down to whole stripes.
+    /// Size of the block device in bytes; rounded down to whole stripes.
     pub size: u64,
     /// Directory for the sparse file with the data.
     pub image_dir: PathBuf,
     /// The file system to make.
     pub fs: FileSystem,
-    /// Where to mount it; by default in the array's state directory.
+    /// Mount point of the file system; `None` means a directory in the array's state directory.
     pub mount: Option<PathBuf>,
 }
 
-/// Says on a terminal what takes a while.
+/// Prints a lengthy step to standard error, if that is a terminal.
 fn progress(text: &str) {
     if io::stderr().is_terminal() {
         _ = writeln!(io::stderr(), "{text} ...");
     }
 }
 
-/// Makes an array, or powers one on again whose power was cut or whose daemon died. One that is up stays as it is.
+/// Makes an array, or powers an array on again if its power was cut or its daemon died. An array that is up stays as
+/// it is.
 ///
-/// `invocation`: arguments with which this program runs [`serve`].
+/// `invocation` is the list of arguments with which this program runs [`serve`].
 ///
 /// # Errors
-/// [`ArrayError`]; what had been set up is removed again.
+/// [`ArrayError`]. Everything that was set up is removed again.
 pub fn up(plan: &Plan, invocation: &[&str]) -> Result<State, ArrayError> {
     host::check("array up")?;
     let home = Home::lock(&plan.base, &plan.name)?;
@@ -115,7 +116,7 @@ fn build(home: &Home, state: &mut State, fresh: bool, invocation: &[&str]) -> Re
     state.phase = phase;
     home.save(state)?;
     if fresh {
-        // A left-over file would bring old data to light.
+        // A file left over from an earlier array would show old data.
         match fs::remove_file(&state.image) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 return Err(e).doing(|| format!("remove {}", state.image.display()));
@@ -142,7 +143,7 @@ fn build(home: &Home, state: &mut State, fresh: bool, invocation: &[&str]) -> Re
     home.save(state)
 }
 
-/// Starts the daemon and waits until its file is there.
+/// Starts the daemon and waits until its file is served.
 fn start(home: &Home, invocation: &[&str]) -> Result<i32, ArrayError> {
     let log_path = home.directory.join("log");
     let log = File::create(&log_path).doing(|| format!("make {}", log_path.display()))?;
@@ -159,7 +160,7 @@ fn start(home: &Home, invocation: &[&str]) -> Result<i32, ArrayError> {
         .doing(|| "start the array's daemon".to_owned())?;
     let mut line = String::new();
     if let Some(out) = child.stdout.take() {
-        BufReader::new(out).read_line(&mut line).doing(|| "hear from the array's daemon".to_owned())?;
+        BufReader::new(out).read_line(&mut line).doing(|| "read from the array's daemon".to_owned())?;
     }
     if line.trim() != "ready" {
         _ = child.wait();
@@ -172,12 +173,13 @@ fn start(home: &Home, invocation: &[&str]) -> Result<i32, ArrayError> {
     Ok(child.id() as i32)
 }
 
-/// The daemon itself: serves the array in `directory` until told to stop. Never returns to a terminal's session.
+/// Runs as the daemon: serves the array in `directory` until told to stop. The process leaves the session of its
+/// terminal.
 ///
 /// # Errors
-/// [`ArrayError`] when it cannot start or loses its connection.
+/// [`ArrayError`] if the daemon cannot start or loses its connection.
 pub fn serve(directory: &Path) -> Result<(), ArrayError> {
-    // Fails only for the leader of a process group, which is then on its own already.
+    // setsid fails only for the leader of a process group, which needs no new session.
     _ = rustix::process::setsid();
     let unknown = || ArrayError::Unknown(directory.display().to_string());
     let state = state::load(directory)?.ok_or_else(unknown)?;
@@ -193,10 +195,11 @@ pub fn serve(directory: &Path) -> Result<(), ArrayError> {
     daemon.run().doing(|| format!("serve {}", state.image.display()))
 }
 
-/// Takes an array down and removes it with its data. No array of that name is fine: returns `false`.
+/// Takes an array down and removes it with its data. Returns false if there is no array of that name.
 ///
 /// # Errors
-/// [`ArrayError::Busy`] when its files are in use, unless `force`d or its daemon is dead.
+/// [`ArrayError::Busy`] if files of the array are in use. With `force`, or if the daemon is dead, the array is
+/// removed anyway.
 pub fn down(base: &Path, name: &str, force: bool) -> Result<bool, ArrayError> {
     host::check("array down")?;
     let home = Home::lock(base, name)?;
@@ -204,7 +207,7 @@ pub fn down(base: &Path, name: &str, force: bool) -> Result<bool, ArrayError> {
         home.remove()?;
         return Ok(false);
     };
-    // Nothing may be stuck, and the data is about to go: no need for the disks' pace.
+    // The data is about to be removed, so faults end and requests complete at once: no step waits for emulated disks.
     let works = state.phase == Phase::Up
         && ask(&home.directory, &Ask::Inject(Fault::Clear)).is_ok()
         && ask(&home.directory, &Ask::Inject(Fault::Instant)).is_ok();
@@ -221,7 +224,7 @@ pub fn down(base: &Path, name: &str, force: bool) -> Result<bool, ArrayError> {
     Ok(true)
 }
 
-/// Removes the data, the mount point if it was made, and the state.
+/// Removes the data, the state, and the mount point if `up` made it.
 fn discard(home: Home, state: &State) -> Result<(), ArrayError> {
     for (path, result) in [
         (&state.image, fs::remove_file(&state.image)),
@@ -237,7 +240,7 @@ fn discard(home: Home, state: &State) -> Result<(), ArrayError> {
     home.remove()
 }
 
-/// Takes everything apart that runs or is mounted; the data stays.
+/// Removes everything that runs or is mounted. The data stays.
 fn dismantle(home: &Home, state: &State, lazily: bool) -> Result<(), ArrayError> {
     let fuse = state::fuse(&home.directory);
     if state.fs != FileSystem::None {
@@ -247,7 +250,7 @@ fn dismantle(home: &Home, state: &State, lazily: bool) -> Result<(), ArrayError>
     if state::alive(&home.directory) {
         _ = ask(&home.directory, &Ask::Stop);
     }
-    // Takes the connection away from a daemon that does not listen; it ends when it notices.
+    // Aborts the connection of a daemon that does not respond. The daemon ends when it notices.
     host::unmount(&fuse, true)?;
     let deadline = Instant::now() + FAREWELL;
     while state::alive(&home.directory) {
@@ -257,13 +260,13 @@ fn dismantle(home: &Home, state: &State, lazily: bool) -> Result<(), ArrayError>
         std::thread::sleep(Duration::from_millis(5));
     }
     if let Some(pid) = state.pid.and_then(rustix::process::Pid::from_raw) {
-        // Where this very process started the daemon, nobody else will.
+        // If this process started the daemon, it must reap it.
         _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
     }
     Ok(())
 }
 
-/// Kills the daemon, if the process of that number is still the one started for this array.
+/// Kills the daemon, if the process of that number is still the daemon of this array.
 fn kill(home: &Home, state: &State) {
     let Some(pid) = state.pid else { return };
     let directory = home.directory.as_os_str().as_encoded_bytes();
@@ -274,12 +277,12 @@ fn kill(home: &Home, state: &State) {
     }
 }
 
-/// Cuts the power, then takes the devices away; the data that survived stays for the next [`up`].
+/// Cuts the power and removes the devices. The surviving data stays for the next [`up`].
 ///
-/// Returns how many blocks of 4 KiB were lost and kept of those that were not flushed.
+/// Returns the numbers of unflushed blocks of 4 KiB that were lost and that were kept.
 ///
 /// # Errors
-/// [`ArrayError`] when there is no such array or it does not answer.
+/// [`ArrayError`] if there is no such array or its daemon does not answer.
 pub fn cut(base: &Path, name: &str, seed: u64) -> Result<(u64, u64), ArrayError> {
     host::check("array cut")?;
     let home = Home::lock(base, name)?;
@@ -297,10 +300,10 @@ pub fn cut(base: &Path, name: &str, seed: u64) -> Result<(u64, u64), ArrayError>
     Ok(losses)
 }
 
-/// Injects a fault, or ends them all.
+/// Injects a fault, or ends all faults with [`Fault::Clear`].
 ///
 /// # Errors
-/// [`ArrayError`] when there is no such array, it does not answer, or it refuses.
+/// [`ArrayError`] if there is no such array, or its daemon does not answer or refuses.
 pub fn inject(base: &Path, name: &str, fault: Fault) -> Result<(), ArrayError> {
     let directory = base.join(name);
     state::load(&directory)?.ok_or_else(|| ArrayError::Unknown(name.to_owned()))?;
@@ -310,10 +313,10 @@ pub fn inject(base: &Path, name: &str, fault: Fault) -> Result<(), ArrayError> {
     }
 }
 
-/// What is written down about an array, and what its daemon says, if it lives.
+/// Returns the recorded state of an array, and the status that its daemon reports; `None` if no daemon answers.
 ///
 /// # Errors
-/// [`ArrayError::Unknown`] when there is no such array.
+/// [`ArrayError::Unknown`] if there is no such array.
 pub fn status(base: &Path, name: &str) -> Result<(State, Option<Status>), ArrayError> {
     let directory = base.join(name);
     let state = state::load(&directory)?.ok_or_else(|| ArrayError::Unknown(name.to_owned()))?;
@@ -336,7 +339,10 @@ fn query(directory: &Path, name: &str, question: &Ask) -> Result<Answer, ArrayEr
 }
 
 fn unexpected(name: &str, answer: Answer) -> ArrayError {
-    let why =
-        if let Answer::Refused(why) = answer { why } else { "an answer to another question".to_owned() };
+    let why = if let Answer::Refused(why) = answer {
+        why
+    } else {
+        "its daemon sent an unexpected answer; take the array down and up again".to_owned()
+    };
     ArrayError::Refused(name.to_owned(), why)
 }

@@ -1,7 +1,7 @@
-//! What is written down about an array, so that any later command finds and removes all of it.
+//! The recorded state of an array. With it any later command finds and removes all parts of the array.
 //!
-//! `STATE-DIR/NAME/` holds `state.json`, the control socket, the FUSE mount, the daemon's log, and by default the
-//! file system's mount point. `STATE-DIR/NAME.lock` keeps two commands from working on one array at once; the daemon
+//! `STATE-DIR/NAME/` has `state.json`, the control socket, the FUSE mount, the daemon's log, and by default the mount
+//! point of the file system. `STATE-DIR/NAME.lock` keeps two commands from working on one array at once. The daemon
 //! holds `daemon.lock` as long as it lives.
 
 use crate::error::{ArrayError, Doing};
@@ -21,44 +21,44 @@ pub enum FileSystem {
     Xfs,
     /// ext4, aligned to the stripes.
     Ext4,
-    /// Only the block device.
+    /// No file system, only the block device.
     None,
 }
 
-/// How far an array has come.
+/// The phase of an array's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Being made; what is written down may exist.
+    /// The array is being made. Each recorded part may or may not exist.
     Starting,
-    /// In service.
+    /// The array is in service.
     Up,
-    /// The power was cut; the image holds what survived.
+    /// The power was cut. The image holds the surviving data.
     Cut,
 }
 
-/// Everything about one array.
+/// The recorded state of one array.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Its name.
+    /// Name of the array.
     pub name: String,
-    /// Its parameters, overrides applied.
+    /// Model of the array, with overrides applied.
     pub model: Model,
-    /// Bytes of the block device.
+    /// Size of the block device in bytes.
     pub size: u64,
     /// The sparse file with the data.
     pub image: PathBuf,
-    /// The file system made on it.
+    /// File system on the block device.
     pub fs: FileSystem,
-    /// Where that is mounted.
+    /// Mount point of the file system.
     pub mount: PathBuf,
-    /// Whether the mount point was made for it.
+    /// True if `up` made the mount point.
     pub made_mount: bool,
-    /// The loop device, once there is one.
+    /// Path of the loop device, once it is attached.
     pub device: Option<String>,
-    /// The daemon's process, once there is one.
+    /// Process id of the daemon, once it runs.
     pub pid: Option<i32>,
-    /// How far it has come.
+    /// Phase of the array's life.
     pub phase: Phase,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Locks the array `name` below `base`; waits while another command has it.
+    /// Locks the array `name` below `base`. Waits while another command holds the lock.
     pub(crate) fn lock(base: &Path, name: &str) -> Result<Self, ArrayError> {
         check_name(name)?;
         make_directory(base)?;
@@ -80,19 +80,20 @@ impl Home {
             let lock = open_lock(&lock_path)?;
             rustix::fs::flock(&lock, FlockOperation::LockExclusive)
                 .doing(|| format!("lock {}", lock_path.display()))?;
-            // The holder before may have removed the file; then this lock is on nothing that others see.
+            // The previous holder may have removed the lock file. A lock on a removed file excludes no other command,
+            // so the file is opened again.
             if same_file(&lock, &lock_path) {
                 return Ok(Self { directory: base.join(name), lock_path, _lock: lock });
             }
         }
     }
 
-    /// The state written down, if there is any.
+    /// Returns the recorded state, if any.
     pub(crate) fn load(&self) -> Result<Option<State>, ArrayError> {
         load(&self.directory)
     }
 
-    /// Makes the directory and writes the state down, atomically.
+    /// Makes the directory and records the state atomically.
     pub(crate) fn save(&self, state: &State) -> Result<(), ArrayError> {
         make_directory(&self.directory)?;
         make_directory(&fuse(&self.directory))?;
@@ -103,9 +104,9 @@ impl Home {
         fs::rename(&fresh, &path).doing(doing)
     }
 
-    /// Removes all that is left of an array that is down, this lock included.
+    /// Removes the remaining files of an array that is down, including the lock file.
     pub(crate) fn remove(self) -> Result<(), ArrayError> {
-        // File by file: whatever might be mounted below must not be emptied.
+        // Only known files are removed one by one, so that a file system mounted below is never emptied.
         for name in ["state.json", "state.json.new", "control.sock", "daemon.lock", "log"] {
             gone(fs::remove_file(self.directory.join(name)), &self.directory)?;
         }
@@ -116,12 +117,12 @@ impl Home {
     }
 }
 
-/// Where FUSE is mounted for the array in `directory`.
+/// Returns the FUSE mount point of the array in `directory`.
 pub(crate) fn fuse(directory: &Path) -> PathBuf {
     directory.join("fuse")
 }
 
-/// Reads the state in a directory.
+/// Reads the recorded state in a directory, if any.
 pub(crate) fn load(directory: &Path) -> Result<Option<State>, ArrayError> {
     let path = directory.join("state.json");
     let doing = || format!("read {}", path.display());
@@ -132,7 +133,7 @@ pub(crate) fn load(directory: &Path) -> Result<Option<State>, ArrayError> {
     }
 }
 
-/// The names of all arrays below `base`, sorted.
+/// Returns the names of all arrays below `base`, sorted.
 pub(crate) fn names(base: &Path) -> Result<Vec<String>, ArrayError> {
     let entries = match fs::read_dir(base) {
         Ok(entries) => entries,
@@ -146,7 +147,7 @@ pub(crate) fn names(base: &Path) -> Result<Vec<String>, ArrayError> {
     Ok(names)
 }
 
-/// Takes the lock that says a daemon lives; `None` if one does.
+/// Takes the lock that marks a living daemon. Returns `None` if a daemon holds it.
 pub(crate) fn daemon_lock(directory: &Path) -> Result<Option<File>, ArrayError> {
     let path = directory.join("daemon.lock");
     let file = open_lock(&path)?;
@@ -157,7 +158,7 @@ pub(crate) fn daemon_lock(directory: &Path) -> Result<Option<File>, ArrayError> 
     }
 }
 
-/// Whether the daemon of the array in `directory` lives.
+/// Returns true if the daemon of the array in `directory` lives.
 pub(crate) fn alive(directory: &Path) -> bool {
     directory.join("daemon.lock").exists() && matches!(daemon_lock(directory), Ok(None))
 }
@@ -165,7 +166,7 @@ pub(crate) fn alive(directory: &Path) -> bool {
 fn check_name(name: &str) -> Result<(), ArrayError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if name.is_empty() || name.len() > 32 || !name.chars().all(fits) {
-        let why = format!("the name {name:?} does not do; use 1 to 32 letters, digits, - or _");
+        let why = format!("the name {name:?} is not permitted; use 1 to 32 letters, digits, - or _");
         return Err(ArrayError::Argument(why));
     }
     Ok(())

@@ -1,48 +1,48 @@
-//! Closed-loop loads against an array in virtual time: what the model predicts, in no time and without a device.
+//! Closed-loop loads on an array in virtual time. They give the model's predictions quickly and without a device.
 
 use crate::model::{BLOCK, Model};
 use crate::sim::{Array, Nanos, Op, Output};
 use std::collections::HashMap;
 
-/// Virtual nanoseconds between a completion and the request that follows it: the host's own work.
+/// Virtual nanoseconds between a completion and the next request: the host's own work.
 const HOST: Nanos = 20_000;
 
-/// The order of the offsets.
+/// The order of a load's offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Uniform over the array, from a fixed seed.
+    /// Uniformly random over the array, from a fixed seed.
     Random,
-    /// Upwards from 0, around at the end, each of this many streams over its own part.
+    /// Ascending from 0 and again from the start at the end. Each of this many streams has its own part of the array.
     Sequential(u64),
 }
 
-/// A load: every request as long as the others, `depth` of them in flight at all times.
+/// A load: requests of one length, with `depth` of them in flight at all times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// Writes instead of reads.
+    /// True for writes, false for reads.
     pub write: bool,
-    /// Offsets.
+    /// Order of the offsets.
     pub order: Order,
-    /// Bytes of a request, a multiple of 4096.
+    /// Bytes of each request, a multiple of 4096.
     pub length: u64,
     /// Requests in flight, at least 1.
     pub depth: u64,
-    /// Virtual seconds before measuring starts: a write cache fills.
+    /// Virtual seconds before measuring starts, so that a write cache fills.
     pub warm_up: f64,
-    /// Virtual seconds measured.
+    /// Virtual seconds of measuring.
     pub seconds: f64,
 }
 
-/// What a load got.
+/// The measured result of a load.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Rate {
     /// Requests per second.
     pub iops: f64,
     /// MiB per second.
     pub mib_s: f64,
-    /// Mean milliseconds of a request.
+    /// Mean latency of a request in milliseconds.
     pub mean_ms: f64,
-    /// Milliseconds that 99 of 100 requests do not exceed.
+    /// 99th percentile of the latency, in milliseconds.
     pub p99_ms: f64,
 }
 
@@ -55,7 +55,7 @@ pub fn run(model: &Model, size: u64, load: &Load) -> Rate {
     let mut latencies = Vec::new();
     let mut tag = 0;
     let mut submit = |array: &mut Array, started: &mut HashMap<u64, Nanos>, now: Nanos, stream: u64| {
-        // The stream rides in the tag, so that the next request of the same stream follows.
+        // The tag contains the stream's number, so that a completion is followed by the next request of that stream.
         tag += 1;
         let id = tag * 1024 + stream;
         started.insert(id, now);
@@ -101,7 +101,7 @@ fn nanos(seconds: f64) -> Nanos {
     (seconds * 1e9) as Nanos
 }
 
-/// The offsets of a load.
+/// The generator of a load's offsets.
 struct Offsets {
     slots: u64,
     length: u64,

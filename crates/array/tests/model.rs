@@ -1,4 +1,4 @@
-//! What the models promise, in virtual time: ratios between loads, not seconds.
+//! Tests of the models in virtual time. They check ratios between loads, because these do not depend on the machine.
 
 use forebay_array::model::{CacheKind, Model};
 use forebay_array::workload::{Load, Order, Rate, run};
@@ -48,7 +48,7 @@ fn random_reads_grow_with_depth_until_the_disks_are_busy() {
     let m = Model::load("nl-sas-8").unwrap();
     let rate = |depth| random(&m, false, depth).iops;
     let (one, eight, many) = (rate(1), rate(8), rate(64));
-    // Eight requests on eight disks meet on some and miss others.
+    // Eight random requests on eight disks: some disks get several requests and some none.
     assert_between("depth 8 to depth 1", eight / one, 4.0, 8.0);
     assert_between("depth 64 to depth 8", many / eight, 1.5, 4.0);
     let latency = |depth| random(&m, false, depth).mean_ms;
@@ -60,7 +60,7 @@ fn random_reads_grow_with_depth_until_the_disks_are_busy() {
 fn a_small_write_pays_for_its_parities() {
     let m = Model::load("nl-sas-8").unwrap();
     let (read, write) = (random(&m, false, 1), random(&m, true, 1));
-    // Old data and parity are read, and come round again a revolution later.
+    // The write reads old data and parity, and the blocks come round again one revolution later.
     let extra = (write.mean_ms - read.mean_ms) / (60e3 / 7200.0);
     assert_between("extra revolutions of a write", extra, 1.0, 1.8);
     let many = random(&m, false, 128).iops / random(&m, true, 128).iops;

@@ -1,6 +1,6 @@
-//! What the array promises whatever it is asked, checked with random requests in virtual time.
+//! Tests of the array's guarantees with random requests in virtual time.
 
-// Helpers of tests may panic as tests may.
+// A panic in a test or its helpers is a failed assertion, so `unwrap` and `expect` are allowed here.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use forebay_array::model::{BLOCK, CacheKind, Model};
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 const SIZE: u64 = 256 << 20;
 
-/// A small generator; the seed is the whole world.
+/// A small random generator. The seed determines every test step.
 struct Dice(u64);
 
 impl Dice {
@@ -21,9 +21,9 @@ impl Dice {
 
 #[derive(Default)]
 struct Block {
-    /// Number of the newest write handed in.
+    /// Number of the newest write submitted.
     newest: u64,
-    /// What the disks began to write last.
+    /// Number of the newest write when the disks last began to write the block.
     started: u64,
     durable: u64,
 }
@@ -37,7 +37,7 @@ struct World {
     blocks: HashMap<u64, Block>,
     pending: HashMap<u64, Op>,
     acknowledged: HashMap<u64, u64>,
-    /// What must be durable when a flush is done.
+    /// For each flush, the writes that must be durable when it completes.
     flushes: HashMap<u64, Vec<(u64, u64)>>,
     streams: [u64; 4],
 }
@@ -77,7 +77,7 @@ impl World {
             *stream = (*stream + length * BLOCK) % (self.array.size() - 512 * BLOCK);
             *stream / BLOCK
         } else if self.dice.below(2) == 0 {
-            // A small region, so that writes meet.
+            // A small region, so that requests overlap.
             self.dice.below(400)
         } else {
             self.dice.below(blocks - 256)
@@ -102,7 +102,7 @@ impl World {
             Op::Read { .. } => {}
         }
         self.pending.insert(tag, op);
-        // A little in the past, as a late wake-up makes it.
+        // The request arrives slightly in the past, as after a late wake-up.
         self.array.submit(self.now.saturating_sub(self.dice.below(100_000)), tag, op);
     }
 

@@ -1,5 +1,5 @@
-//! Removing what runs have left: everything is looked for first, then files go many at a time, since a server that
-//! makes each REMOVE durable takes its time for one.
+//! Removes the files that runs have left. A survey finds everything first. Then many files are removed at a time,
+//! because a server that makes each REMOVE durable is slow for one at a time.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::workload::{Call, Next, Progress, Workload};
 const CLIENTS: usize = 16;
 const DEPTH: u16 = 16;
 
-/// A name in a directory.
+/// A directory and a name in it.
 type Place = (FileHandle, Vec<u8>);
 
-/// What there is to remove.
+/// The files and directories to remove.
 #[derive(Default)]
 pub(crate) struct Survey {
     files: Vec<Place>,
-    /// Parents before children.
+    /// Directories, each before its children.
     dirs: Vec<Place>,
 }
 
 impl Survey {
-    /// Everything at and below a name; nothing where it is gone already.
+    /// Finds everything at and below a name. Finds nothing if the name does not exist.
     pub(crate) fn of(session: &mut Session, dir: FileHandle, name: &[u8]) -> Result<Self> {
         let mut survey = Self::default();
         let mut open = vec![(dir, name.to_vec())];
@@ -44,7 +44,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// The phase that removes the files; `None` where there are none.
+    /// Returns the phase that removes the files; `None` if there are no files.
     pub(crate) fn files_phase(&mut self) -> Option<Phase> {
         let files: Arc<[Place]> = std::mem::take(&mut self.files).into();
         let clients = CLIENTS.min(files.len());
@@ -55,7 +55,7 @@ impl Survey {
         (clients > 0).then(|| Phase { name: "clean up".to_owned(), parts: (0..clients).map(part).collect() })
     }
 
-    /// Removes the directories, which are empty by now.
+    /// Removes the directories. They are empty once the files are removed.
     pub(crate) fn remove_dirs(self, session: &mut Session) -> Result<()> {
         self.dirs.iter().rev().try_for_each(|(dir, name)| session.rmdir(dir, name))
     }

@@ -19,7 +19,7 @@ use crate::url::Target;
 use crate::verify::Checked;
 use crate::{agents, compare, null_server, recommend, report, table, verify};
 
-/// What `forebay bench` can do.
+/// A verb of `forebay bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Put load on an NFSv3 server and measure it.
@@ -28,30 +28,30 @@ pub enum BenchCommand {
     Compare(CompareArgs),
     /// Make a page or a picture of results of `run`.
     Report(ReportArgs),
-    /// Check that files hold, and names are, what a run with --state has left, also after a crash.
+    /// Check that a server has all files, contents and names that a run with --state recorded, also after a crash.
     Verify(VerifyArgs),
-    /// Measure disks and SSDs, and say what a cache would bring and which size to buy.
+    /// Measure disks and SSDs, predict the effect of a cache, and recommend its size.
     Recommend(RecommendArgs),
-    /// Put load on a server when a controller on another host says so.
+    /// Put load on a server on behalf of a controller on another host.
     Agent(AgentArgs),
-    /// Answer NFSv3 with constants, to find the ceiling of the generator.
+    /// Answer NFSv3 with constants, to find the highest rate of the load generator.
     #[command(hide = true)]
     NullServer(NullServerArgs),
 }
 
-/// Which server.
+/// The server to measure.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
     /// The export: nfs://HOST[:PORT]/EXPORT[?mountport=N].
     #[arg(long, required_unless_present = "ganesha")]
     url: Option<Target>,
-    /// Start nfs-ganesha on this directory and take it (root; packages nfs-ganesha-vfs and rpcbind).
+    /// Start nfs-ganesha on this directory and measure it (root; packages nfs-ganesha-vfs and rpcbind).
     #[arg(long, value_name = "DIR", conflicts_with = "url")]
     ganesha: Option<PathBuf>,
 }
 
 impl ServerArgs {
-    /// The server, and the process to keep alive where it was started for this.
+    /// Returns the server, and its process if this call started one. The server lives as long as that value.
     fn start(&self) -> Result<(Target, Option<Ganesha>)> {
         match (&self.url, &self.ganesha) {
             (Some(url), _) => Ok((url.clone(), None)),
@@ -60,7 +60,7 @@ impl ServerArgs {
                 let ganesha = Ganesha::start(dir)?;
                 Ok((ganesha.target().clone(), Some(ganesha)))
             }
-            (None, None) => bail!("there is no server; give --url"),
+            (None, None) => bail!("no server is given; give --url"),
         }
     }
 }
@@ -70,7 +70,7 @@ impl ServerArgs {
 pub struct RunArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// Spread the clients over these agents instead of running them here.
+    /// Spread the clients over these agents instead of running them on this host.
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -82,42 +82,42 @@ pub struct RunArgs {
     /// File with the secret that this host and the agents share.
     #[arg(long, value_name = "FILE", requires = "agents")]
     token_file: Option<PathBuf>,
-    /// What the clients do, one after the other.
+    /// Patterns of load, run one after the other.
     #[arg(required_unless_present = "job")]
     patterns: Vec<Pattern>,
-    /// Run the steps of this JSON file instead; options of the clients come from it too.
+    /// Run the steps of this JSON file instead; options of the clients come from the file as well.
     #[arg(long, value_name = "FILE", conflicts_with = "patterns")]
     job: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
-    /// Seconds per pattern [default: 10; sequential and metadata patterns end by themselves].
+    /// Seconds per pattern [default: 10; sequential and metadata patterns end without a limit].
     #[arg(long, short = 't')]
     seconds: Option<f64>,
-    /// Run everything so often; figures are medians then.
+    /// Run all steps this many times; figures are then medians.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Threads that the clients are spread over.
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Check the content of every READ against what was written.
+    /// Compare the data of every READ with the data written before.
     #[arg(long)]
     verify: bool,
-    /// Keep what was written in this file, for `bench verify` after a crash; leaves the data there.
+    /// Record the writes in this file, for `bench verify` after a crash; leaves the files on the server.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Leave the files there; a later run with the same sizes takes them as they are.
+    /// Leave the files on the server; a later run with equal sizes uses them.
     #[arg(long)]
     keep: bool,
     /// Drop the caches of this machine before each measured phase (root, server on this machine).
     #[arg(long)]
     drop_caches: bool,
-    /// Process of the server, for its CPU time [default: who listens on the port, on loopback].
+    /// Process id of the server, for its CPU time [default: the process that listens on the port, if local].
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
-    /// What reports call this measurement [default: the URL].
+    /// Name of this measurement in reports [default: the URL].
     #[arg(long, value_name = "NAME")]
     label: Option<String>,
-    /// Write the result as JSON here; `-` is the standard output.
+    /// Write the result to this file as JSON; `-` is the standard output.
     #[arg(long, short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -125,9 +125,9 @@ pub struct RunArgs {
 /// Arguments of `bench compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// Result to compare with.
+    /// Result that is the reference.
     a: PathBuf,
-    /// Result to be compared.
+    /// Result that is compared with the reference.
     b: PathBuf,
     /// Print JSON.
     #[arg(long)]
@@ -139,10 +139,10 @@ pub struct CompareArgs {
 pub struct VerifyArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// State file that `bench run --state` has written.
+    /// State file written by `bench run --state`.
     #[arg(long, value_name = "FILE")]
     state: PathBuf,
-    /// User id to read as.
+    /// User id of the reads.
     #[arg(long, default_value_t = 0)]
     uid: u32,
 }
@@ -150,10 +150,10 @@ pub struct VerifyArgs {
 /// Arguments of `bench agent`.
 #[derive(Debug, Args)]
 pub struct AgentArgs {
-    /// Where to wait for a controller; its address goes to stdout.
+    /// Address on which to wait for a controller; the address in use goes to stdout.
     #[arg(long, default_value = "127.0.0.1:20499")]
     listen: SocketAddr,
-    /// File with the secret that the controller has, too: 16 bytes at least, readable by its owner only.
+    /// File with the secret shared with the controller: at least 16 bytes, accessible to its owner only.
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
     /// End after one job.
@@ -164,18 +164,18 @@ pub struct AgentArgs {
 /// Arguments of `bench null-server`.
 #[derive(Debug, Args)]
 pub struct NullServerArgs {
-    /// Where to listen; NFS and MOUNT share the port.
+    /// Address to listen on; NFS and MOUNT share the port.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Answer one request in so many with NFS3ERR_JUKEBOX; 0 is none.
+    /// Answer one request out of this many with NFS3ERR_JUKEBOX; 0 means none.
     #[arg(long, default_value_t = 0)]
     put_off: u32,
 }
 
-/// Carries out one command. Results go to stdout, everything for people to stderr.
+/// Runs one verb. Results go to stdout, everything for people to stderr.
 ///
 /// # Errors
-/// One sentence on what went wrong.
+/// One sentence about the failure.
 pub fn execute(command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Run(args) => run(*args),
@@ -185,7 +185,7 @@ pub fn execute(command: BenchCommand) -> Result<()> {
         BenchCommand::Recommend(args) => recommend::execute(&args),
         BenchCommand::Agent(args) => agents::serve(args.listen, &args.token_file, args.once),
         BenchCommand::NullServer(args) => null_server::serve(args.listen, args.put_off, |address| {
-            // A reader that is gone is no reason to stop.
+            // The server keeps serving even if no process reads its standard output, so an error is ignored.
             let _ = writeln!(io::stdout(), "nfs://{address}/");
         }),
     }
@@ -253,7 +253,7 @@ fn run_verify(args: &VerifyArgs) -> Result<()> {
     let settings = Settings { verify: true, keep: true, uid: args.uid, ..Settings::of(target) };
     let Checked { files, bytes, names } = verify::verify(settings, &args.state)?;
     eprintln!(
-        "{files} files, {bytes} bytes, {names} names: all that was promised is there, nothing is torn, nothing is back"
+        "{files} files, {bytes} bytes, {names} names: no acknowledged data is lost, no data is torn, no removed name is back"
     );
     Ok(())
 }

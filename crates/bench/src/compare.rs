@@ -1,4 +1,4 @@
-//! Two results side by side: ratios of medians, and how sure they are.
+//! Compares two results: ratios of medians and their confidence intervals.
 
 use std::fmt::Write as _;
 
@@ -10,14 +10,14 @@ use crate::result::{PhaseReport, Report, Run, median};
 
 const RESAMPLES: usize = 10_000;
 
-/// A ratio B / A of medians over the repeats.
+/// The ratio B / A of two medians over the repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The ratio.
+    /// Ratio of the medians.
     pub ratio: f64,
-    /// Lower end of its interval: 95 % by bootstrap over the repeats, or the extremes where there are fewer than five.
+    /// Lower end of the interval: 95 % by bootstrap over the repeats, or the extremes with fewer than five repeats.
     pub low: f64,
-    /// Upper end of it.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
@@ -26,19 +26,19 @@ pub struct Ratio {
 pub struct Comparison {
     /// Name of the phase.
     pub name: String,
-    /// Repeats in A and in B.
+    /// Number of repeats in A and in B.
     pub repeats: (usize, usize),
-    /// Whether both were run with the same options.
+    /// True if both phases ran with equal options.
     pub same_options: bool,
-    /// Operations per second.
+    /// Ratio of operations per second.
     pub rate: Ratio,
-    /// Median latency; below 1 is better.
+    /// Ratio of median latencies; below 1, B is faster.
     pub p50: Ratio,
-    /// 99th percentile of the latency; below 1 is better.
+    /// Ratio of 99th percentiles of the latency; below 1, B is faster.
     pub p99: Ratio,
 }
 
-/// Compares the phases that both have, in the order of `a`.
+/// Compares the phases that both results have, in the order of `a`.
 #[must_use]
 pub fn compare(a: &Report, b: &Report) -> Vec<Comparison> {
     let pairs = a
@@ -74,7 +74,7 @@ fn interval(a: &[f64], b: &[f64]) -> Ratio {
         let least = |values: &[f64]| values.iter().copied().fold(f64::MAX, f64::min);
         return Ratio { ratio, low: least(b) / most(a), high: most(b) / least(a) };
     }
-    // A fixed seed: the same two files always give the same interval.
+    // The seed is fixed, so that two files always give one interval.
     let mut rng = SmallRng::seed_from_u64(1);
     let mut resampled = |values: &[f64]| {
         let sample: Vec<f64> = values.iter().map(|_| values[rng.random_range(0..values.len())]).collect();
@@ -86,7 +86,7 @@ fn interval(a: &[f64], b: &[f64]) -> Ratio {
     Ratio { ratio, low: at(0.025), high: at(0.975) }
 }
 
-/// The table of a comparison.
+/// Returns a comparison as a table.
 #[must_use]
 pub fn table(comparisons: &[Comparison]) -> String {
     let mut out = String::new();

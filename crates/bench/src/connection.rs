@@ -1,4 +1,4 @@
-//! One TCP connection that carries RPC records both ways, without allocating per request.
+//! A TCP connection that carries RPC records in both directions, without an allocation for each request.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,32 +8,32 @@ use std::time::Duration;
 use forebay_wire::Encode as _;
 use forebay_wire::rpc::{Auth, CallHeader, LAST_FRAGMENT, OpaqueAuth};
 
-/// Most bytes taken from the socket at once, unless one record is longer.
+/// Most bytes read from the socket at once, unless one record is longer.
 const READ_SIZE: usize = 256 << 10;
-/// A record longer than this is received to its end and no further, so that the next one starts at the front of the
-/// buffer and need not be moved there.
+/// Length of a long record in bytes. A read stops at the end of a long record. So the next record starts at the front
+/// of the buffer and need not be moved there.
 const LONG_RECORD: usize = 32 << 10;
-/// A longer reply than this is not one of ours.
+/// Longest record in bytes; a longer one is an error.
 const MAX_RECORD: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A non-blocking connection to an RPC program.
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// Requests not yet sent start at `sent`.
+    /// Requests to send. The bytes from `sent` on have not been sent.
     out: Vec<u8>,
     sent: usize,
     call_at: usize,
-    /// Record mark and call header; transaction and procedure are patched in.
+    /// A record mark and call header. Each call gets a copy with its transaction and procedure numbers.
     template: Vec<u8>,
-    /// Received bytes not yet looked at are `start..end`.
+    /// Received bytes. The bytes in `start..end` have not been returned.
     input: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl Connection {
-    /// Connects; requests will go to version `vers` of program `prog` with `cred`.
+    /// Connects. Requests go to version `vers` of program `prog` with credential `cred`.
     pub(crate) fn open(address: SocketAddr, prog: u32, vers: u32, cred: Auth<'_>) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
@@ -44,7 +44,8 @@ impl Connection {
         Ok(Self { stream, out: Vec::new(), sent: 0, call_at: 0, template, input, start: 0, end: 0 })
     }
 
-    /// Starts a call; its arguments are to be appended to the buffer returned, then [`Self::end_call`].
+    /// Starts a call and returns the buffer to which the caller appends the arguments. [`Self::end_call`] completes
+    /// the call.
     #[inline]
     pub(crate) fn begin_call(&mut self, xid: u32, procedure: u32) -> &mut Vec<u8> {
         self.call_at = self.out.len();
@@ -54,7 +55,7 @@ impl Connection {
         &mut self.out
     }
 
-    /// Completes the record begun last.
+    /// Completes the call that was started last.
     #[inline]
     pub(crate) fn end_call(&mut self) {
         let length = self.out.len() - self.call_at - 4;
@@ -67,7 +68,7 @@ impl Connection {
         self.out[at..at + 4].copy_from_slice(&word.to_be_bytes());
     }
 
-    /// Sends what the socket takes; `true` when nothing is left.
+    /// Sends as many bytes as the socket takes. Returns true if all bytes have been sent.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
@@ -83,7 +84,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Reads once; `false` when there is nothing to read. The end of the stream is an error.
+    /// Reads once. Returns false if the socket has no data. The end of the stream is an error.
     pub(crate) fn receive(&mut self) -> io::Result<bool> {
         let limit = self.make_room()?;
         loop {
@@ -100,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// Moves or grows the buffer so that the record under way fits, and says up to where to read.
+    /// Moves or grows the buffer so that the current record fits. Returns the buffer position up to which to read.
     fn make_room(&mut self) -> io::Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -110,7 +111,10 @@ impl Connection {
             None => 4,
         };
         if wanted.max(self.end - self.start) > MAX_RECORD {
-            return Err(io::Error::new(ErrorKind::InvalidData, "it sent a record of more than 64 MiB"));
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "the server sent a record of more than 64 MiB",
+            ));
         }
         let long = wanted > LONG_RECORD;
         if self.start > 0
@@ -130,14 +134,14 @@ impl Connection {
         })
     }
 
-    /// Length of the fragment at `start` and whether it is the last of its record.
+    /// Returns the length of the fragment at `start`, and true if the fragment is the last of its record.
     fn fragment_length(&self) -> Option<(usize, bool)> {
         let mark = self.input[self.start..self.end].first_chunk::<4>()?;
         let mark = u32::from_be_bytes(*mark);
         Some(((mark & !LAST_FRAGMENT) as usize, mark & LAST_FRAGMENT != 0))
     }
 
-    /// The next complete record, without its mark.
+    /// Returns the next complete record, without its mark.
     pub(crate) fn next_record(&mut self) -> Option<&[u8]> {
         let (length, last) = self.fragment_length()?;
         let begin = self.start + 4;
@@ -152,7 +156,7 @@ impl Connection {
         Some(&self.input[begin..end])
     }
 
-    /// The next record where it has several fragments: their bytes are moved together.
+    /// Returns the next record if it has several fragments. Their bytes are moved together.
     #[cold]
     fn join_fragments(&mut self) -> Option<&[u8]> {
         let record_end = self.record_end()?;
@@ -166,7 +170,7 @@ impl Connection {
         Some(&self.input[begin..joined])
     }
 
-    /// Where the record at `start` ends, if it has arrived whole.
+    /// Returns the end of the record at `start`, if the whole record has arrived.
     fn record_end(&self) -> Option<usize> {
         let mut at = self.start;
         loop {
@@ -179,22 +183,23 @@ impl Connection {
         }
     }
 
-    /// Sends `out` and waits for one whole record: the way of the preparation, where one call follows another.
+    /// Sends `out` and waits for one whole record. The preparation of a run uses this, because it sends one call at a
+    /// time.
     pub(crate) fn exchange(&mut self, timeout: Duration) -> io::Result<&[u8]> {
         self.stream.set_nonblocking(false)?;
         self.stream.set_read_timeout(Some(timeout))?;
         self.stream.set_write_timeout(Some(timeout))?;
         let before = |error: io::Error| match error.kind() {
-            ErrorKind::WouldBlock => io::Error::new(ErrorKind::TimedOut, "it did not answer in time"),
+            ErrorKind::WouldBlock => io::Error::new(ErrorKind::TimedOut, "the server did not answer in time"),
             _ => error,
         };
         if !self.flush().map_err(before)? {
             return Err(ErrorKind::TimedOut.into());
         }
-        // Not a loop over next_record: the borrow checker does not see that an early return ends it.
+        // This is not a loop over `next_record`, because the borrow checker rejects the early return.
         while self.record_end().is_none() {
             if !self.receive()? {
-                return Err(io::Error::new(ErrorKind::TimedOut, "it did not answer in time"));
+                return Err(io::Error::new(ErrorKind::TimedOut, "the server did not answer in time"));
             }
         }
         self.stream.set_nonblocking(true)?;
@@ -220,7 +225,7 @@ mod tests {
         (connection, listener.accept().unwrap().0)
     }
 
-    /// Sends `records` cut into fragments of `size` bytes.
+    /// Sends `records`, cut into fragments of `size` bytes.
     fn send(stream: &mut TcpStream, records: &[Vec<u8>], size: usize) {
         for record in records {
             let count = record.chunks(size).count();

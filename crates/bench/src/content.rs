@@ -1,41 +1,42 @@
-//! What files hold: every unit (4 KiB, or one record where records are smaller) is a function of file, offset and
-//! generation, and says so itself, so that a reader needs nothing else to tell right from wrong, stale from torn.
+//! The content of files. Every unit (4 KiB, or one record if records are smaller) is a function of file, offset and
+//! generation, and contains these three. So a reader can tell right from wrong, and stale from torn, by the unit
+//! alone.
 
-/// Bytes of a unit where records are a multiple of it.
+/// Bytes of a unit, if records are a multiple of it.
 pub(crate) const UNIT: usize = 4096;
-/// Words of eight bytes that name the unit: magic and file, offset, generation.
+/// Number of eight-byte words that name the unit: magic and file, offset, generation.
 const NAMING_WORDS: usize = 3;
-/// Smallest unit: its naming words and one word that depends on all of them.
+/// Smallest unit in bytes: the naming words, and one word that depends on all of them.
 pub(crate) const MIN_UNIT: usize = 32;
 
 const MAGIC: u64 = 0x464f_5245_4241_5931;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What is wrong with a unit that was read.
+/// The defect of a unit that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Mismatch {
-    /// It names no unit at all.
-    #[error("the bytes are not of this tool")]
+    /// The bytes are not a unit.
+    #[error("the bytes were not written by forebay bench")]
     Foreign,
-    /// It is a unit of another place.
+    /// The unit belongs to another file or offset.
     #[error("the bytes belong to file {file} at offset {offset}")]
     Misplaced {
         /// Number of the file that the unit names.
         file: u64,
-        /// Offset in bytes that it names.
+        /// Offset in bytes that the unit names.
         offset: u64,
     },
-    /// Its names are right, its body is of something else.
+    /// The unit's names are right, but its body belongs to other contents.
     #[error("generation {generation} is torn or corrupt {at} bytes into the unit")]
     Torn {
         /// Generation that the unit names.
         generation: u32,
-        /// First wrong byte within the unit.
+        /// Offset of the first wrong byte in the unit.
         at: usize,
     },
 }
 
-/// The finaliser of splitmix64: every input bit reaches every output bit.
+/// Returns the finaliser of splitmix64: every bit of the result depends on every bit of `word`.
 fn mix(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -46,7 +47,7 @@ fn base(file: u64, offset: u64, generation: u32) -> u64 {
     mix(mix(mix(file ^ MAGIC) ^ offset) ^ u64::from(generation))
 }
 
-/// Appends the unit of `file` at byte `offset` with `generation`; `unit` is its size in bytes, a multiple of 8 and at
+/// Appends the unit of `file` at byte `offset` with `generation`. `unit` is the size in bytes, a multiple of 8 and at
 /// least 32.
 pub(crate) fn append(out: &mut Vec<u8>, file: u64, offset: u64, generation: u32, unit: usize) {
     let start = out.len();
@@ -61,7 +62,7 @@ pub(crate) fn append(out: &mut Vec<u8>, file: u64, offset: u64, generation: u32,
     words[2] = u64::from(generation).to_le_bytes();
 }
 
-/// The generation of a unit read from `file` at byte `offset`; 0 for a unit that was never written.
+/// Returns the generation of a unit read from `file` at byte `offset`; 0 for a unit that was never written.
 pub(crate) fn check(bytes: &[u8], file: u64, offset: u64) -> Result<u32, Mismatch> {
     let words = bytes.as_chunks::<8>().0;
     let naming = |number: usize| u64::from_le_bytes(words[number]);
@@ -74,7 +75,7 @@ pub(crate) fn check(bytes: &[u8], file: u64, offset: u64) -> Result<u32, Mismatc
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(0);
         }
-        // File numbers are small: a large one is not a unit at all.
+        // File numbers are small, so bytes that name a large one are not a unit.
         return Err(if named_file >> 48 == 0 {
             Mismatch::Misplaced { file: named_file, offset: named_offset }
         } else {
@@ -83,7 +84,7 @@ pub(crate) fn check(bytes: &[u8], file: u64, offset: u64) -> Result<u32, Mismatc
     }
     let base = base(file, offset, generation);
     let expected = |number: usize| base.wrapping_add((number as u64).wrapping_mul(STEP)).to_le_bytes();
-    // Compared without leaving early, so that the compiler can do many words at once.
+    // The loop has no early exit, so that the compiler can compare many words at once.
     let difference = (NAMING_WORDS..words.len()).fold(0, |difference, number| {
         difference | (u64::from_le_bytes(words[number]) ^ u64::from_le_bytes(expected(number)))
     });

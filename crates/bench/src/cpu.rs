@@ -1,30 +1,32 @@
-//! CPU time of this process and of a server on the same machine.
+//! CPU time of this process, and of a server on this machine.
 
 use std::fs;
 use std::time::Duration;
 
-/// CPU time that a process has used, all its threads, user and system; `None` where it is gone.
+/// Returns the CPU time of a process: all threads, user and system. `None` if the process is gone.
 pub(crate) fn process_time(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything: fields are counted behind it (proc(5): utime is 14, stime 15).
+    // The name in parentheses may contain any character, so fields are counted after it (proc(5): utime is 14, stime
+    // 15).
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// CPU time of this process.
+/// Returns the CPU time of this process.
 pub(crate) fn own_time() -> Option<Duration> {
     process_time(std::process::id())
 }
 
-/// CPU time that everything on this machine has used, the kernel's own work included; `None` if the system does not tell.
+/// Returns the CPU time of all processes and the kernel since the start of the machine; `None` if the system does not
+/// report it.
 pub(crate) fn machine_time() -> Option<Duration> {
     machine_ticks(&fs::read_to_string("/proc/stat").ok()?)
         .map(|ticks| Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// The busy ticks in the first line of /proc/stat (proc(5)): all but idle, waiting for a disk, and the guests, which
-/// count as user time already.
+/// Returns the busy ticks in the first line of /proc/stat (proc(5)). Idle time and disk waits are not busy. Guest
+/// time is left out, because user time already includes it.
 fn machine_ticks(stat: &str) -> Option<u64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -32,7 +34,7 @@ fn machine_ticks(stat: &str) -> Option<u64> {
     busy.iter().map(|place| ticks.get(*place)).sum()
 }
 
-/// The process that listens on a local TCP port, as far as this user may see.
+/// Returns the process that listens on a local TCP port, if this user may see it.
 pub(crate) fn listener_of(port: u16) -> Option<u32> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -50,7 +52,7 @@ pub(crate) fn listener_of(port: u16) -> Option<u32> {
     })
 }
 
-/// The inode in a line of /proc/net/tcp that is a socket listening on `port`.
+/// Returns the inode of the socket in a line of /proc/net/tcp, if the socket listens on `port`.
 fn listening_inode(line: &str, port: u16) -> Option<String> {
     const LISTEN: &str = "0A";
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();

@@ -1,5 +1,5 @@
-//! The event loop: one thread, many clients, each with several requests in flight. All requests that one wake-up gives
-//! rise to on a connection leave in one write.
+//! The event loop: one thread, many clients, each with several requests in flight. All requests that result from one
+//! wake-up leave in one write for each connection.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,30 +18,31 @@ use crate::session::{LATER, TIMEOUT};
 use crate::stats::Stats;
 use crate::workload::{Call, Next, Outcome, Workload};
 
-/// Transaction numbers hold the slot in their low bits, so that a reply finds it without a search.
+/// Number of low bits of a transaction number that hold the slot, so that a reply finds its slot without a search.
 const SLOT_BITS: u32 = 10;
 /// Most requests that one client can have in flight.
 pub(crate) const MAX_DEPTH: u16 = 1 << SLOT_BITS;
-/// How often a sleeping thread looks whether it should stop.
+/// Longest sleep of a thread before it checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
-/// How often clients are asked again that wait for another client.
+/// Interval at which a client that waits for another client is asked again.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Seen by all threads of a phase and by the one that draws the progress bar.
+/// Figures and flags that all threads of a phase and the progress bar share.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub(crate) operations: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// Set by the first thread that fails.
+    /// True once a thread has failed.
     pub(crate) abort: AtomicBool,
 }
 
-/// When the clients of a thread act.
+/// The timing of the operations of one thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// After this nothing new begins.
+    /// Time after which no new operation begins; `None` means no limit.
     pub(crate) limit: Option<Duration>,
-    /// Nanoseconds between operations of this thread (open loop); `None` begins one as soon as another ends.
+    /// Nanoseconds between the operations of this thread (open loop). With `None`, an operation begins as soon as
+    /// another ends.
     pub(crate) interval: Option<u64>,
 }
 
@@ -50,12 +51,12 @@ struct Slot {
     xid: u32,
     procedure: Procedure,
     busy: bool,
-    /// Nanoseconds since the phase began.
+    /// Start of the operation, in nanoseconds since the phase began.
     operation_at: u64,
     request_at: u64,
 }
 
-/// One client of a phase: its connection and what it does.
+/// One client of a phase: its connection and its workload.
 pub(crate) struct Client {
     connection: Connection,
     workload: Box<dyn Workload>,
@@ -63,9 +64,9 @@ pub(crate) struct Client {
     idle: Vec<u16>,
     in_flight: u32,
     finished: bool,
-    /// Slots whose request has to be sent again, and when.
+    /// Requests to send again: due time in nanoseconds, and slot.
     later: Vec<(u64, u16)>,
-    /// Whether epoll reports when the socket takes more.
+    /// True if epoll reports when the socket takes more data.
     wants_write: bool,
     last_reply: u64,
     number: u32,
@@ -74,7 +75,8 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(number: u32, connection: Connection, workload: Box<dyn Workload>, depth: u16) -> Self {
         let slot = |index: u16| Slot {
-            // Far apart for each client and run, so that no server takes a request for a retransmission.
+            // Transaction numbers start at random, so that no server takes a request of another client or run for a
+            // retransmission.
             xid: rand::random::<u32>() << SLOT_BITS | u32::from(index),
             procedure: Procedure::Null,
             busy: false,
@@ -95,7 +97,7 @@ impl Client {
         }
     }
 
-    /// The connection, for the next phase.
+    /// Returns the connection, for the next phase.
     pub(crate) fn into_connection(self) -> Connection {
         self.connection
     }
@@ -104,8 +106,8 @@ impl Client {
         self.finished && self.in_flight == 0
     }
 
-    /// Sends a request in the slot that became idle last and says whether an operation begins with it; `None` where
-    /// there is nothing to send. `due` is when the request should have been sent.
+    /// Sends a request in the slot that became idle last. Returns true if the request begins an operation; `None` if
+    /// there is no request to send. `due` is the time at which the request should have been sent.
     #[inline]
     fn issue(&mut self, due: u64, stopping: bool) -> Option<bool> {
         let index = self.idle.pop()?;
@@ -136,14 +138,14 @@ impl Client {
         self.connection.end_call();
     }
 
-    /// Sends again what the server wanted later and is due now.
+    /// Sends again the requests that the server put off and that are due now.
     fn send_again(&mut self, now: u64) {
         while let Some((_, index)) = self.later.pop_if(|(due, _)| *due <= now) {
             self.send(index);
         }
     }
 
-    /// Takes the next reply that has arrived whole.
+    /// Handles the next complete reply.
     #[inline]
     fn take_reply(&mut self, now: u64, stats: &mut Stats, live: &mut (u64, u64)) -> Result<Option<Outcome>> {
         let Some(record) = self.connection.next_record() else { return Ok(None) };
@@ -151,10 +153,10 @@ impl Client {
         let header = ReplyHeader::decode(&mut reader).context("a reply is not an RPC reply")?;
         let index = (header.xid & ((1 << SLOT_BITS) - 1)) as usize;
         let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.busy && slot.xid == header.xid) else {
-            bail!("the server answered call {:#x}, which was not asked", header.xid);
+            bail!("the server answered call {:#x}, which this client did not send", header.xid);
         };
         if header.status != ReplyStatus::Success {
-            bail!("{} was refused: the server says {:?}", slot.procedure.name(), header.status);
+            bail!("the server refused {}: {:?}", slot.procedure.name(), header.status);
         }
         slot.busy = false;
         if is_jukebox(&reader) {
@@ -186,7 +188,7 @@ impl Client {
     }
 }
 
-/// Whether a result is NFS3ERR_JUKEBOX; every result of NFSv3 that a workload asks for begins with its status.
+/// Returns true if a result is NFS3ERR_JUKEBOX. Every result that a workload asks for begins with its status.
 #[inline]
 fn is_jukebox(body: &Reader<'_>) -> bool {
     body.rest().first_chunk::<4>() == Some(&(Nfsstat3::Jukebox as u32).to_be_bytes())
@@ -199,16 +201,16 @@ struct Thread<'a> {
     live: &'a Live,
     start: Instant,
     stats: Stats,
-    /// When the next operation of an open loop is due.
+    /// Time at which the next operation of an open loop is due.
     due: u64,
-    /// Client whose turn it is in an open loop.
+    /// Index of the client that begins the next operation of an open loop.
     turn: usize,
 }
 
 /// Runs the clients until all are finished, or until another thread has failed.
 ///
 /// # Errors
-/// One sentence on the first thing that went wrong.
+/// The first failure, in one sentence.
 pub(crate) fn run(clients: &mut [Client], pace: Pace, start: Instant, live: &Live) -> Result<Stats> {
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     for (index, client) in clients.iter().enumerate() {
@@ -264,7 +266,7 @@ impl Thread<'_> {
         self.clients.iter().any(|client| !client.later.is_empty())
     }
 
-    /// How long to sleep at most.
+    /// Returns the longest time to sleep.
     fn timeout(&self) -> Timespec {
         let now = self.now();
         let mut sleep = TICK;
@@ -275,7 +277,7 @@ impl Thread<'_> {
             sleep = sleep.min(RETRY);
         }
         if self.pace.interval.is_some() && !self.stopping(now) {
-            // Where no slot is free, the next reply wakes the thread.
+            // If no slot is free, the next reply wakes the thread.
             let free = self.clients.iter().any(|client| !client.idle.is_empty());
             sleep = if free { Duration::from_nanos(self.due.saturating_sub(now)).min(sleep) } else { sleep };
         } else if self.clients.iter().any(|client| client.in_flight == 0 && !client.finished) {
@@ -284,7 +286,7 @@ impl Thread<'_> {
         Timespec { tv_sec: sleep.as_secs() as i64, tv_nsec: sleep.subsec_nanos().into() }
     }
 
-    /// Gives every client what it can do now.
+    /// Lets every client send the requests that it can send now.
     fn kick(&mut self, now: u64) -> Result<()> {
         let stopping = self.stopping(now);
         self.clients.iter_mut().for_each(|client| client.send_again(now));
@@ -298,8 +300,8 @@ impl Thread<'_> {
         (0..self.clients.len()).try_for_each(|index| self.flush(index))
     }
 
-    /// Begins the operations of an open loop that are due, in turns over the clients. What finds no free slot stays
-    /// due, and its latency counts from then.
+    /// Begins the operations of an open loop that are due; clients take turns. An operation without a free slot stays
+    /// due, and its latency counts from its due time.
     fn begin_due(&mut self, now: u64) {
         let Some(interval) = self.pace.interval else { return };
         while self.due <= now {
@@ -309,7 +311,7 @@ impl Thread<'_> {
                 Some((index, self.clients[index].issue(self.due, false)?))
             });
             let Some((index, first)) = begun else { return };
-            // A request on the side, such as a COMMIT, is not the operation that was due.
+            // An additional request such as a COMMIT is not the operation that was due.
             if first {
                 self.turn = index + 1;
                 self.due += interval;
@@ -339,7 +341,8 @@ impl Thread<'_> {
         self.flush(index)
     }
 
-    /// Sends what is written; what the socket does not take goes when epoll says so.
+    /// Sends as many bytes as the socket takes. The remaining bytes are sent when epoll reports that the socket takes
+    /// more.
     fn flush(&mut self, index: usize) -> Result<()> {
         let client = &mut self.clients[index];
         let wants_write = !client.connection.flush().context("the connection to the server is lost")?;

@@ -1,8 +1,8 @@
-//! nfs-ganesha with its VFS back end, as the independent baseline: Debian's packages nfs-ganesha, nfs-ganesha-vfs and
-//! rpcbind, run by root.
+//! nfs-ganesha with its VFS back end, as the independent baseline. It needs root and Debian's packages nfs-ganesha,
+//! nfs-ganesha-vfs and rpcbind.
 //!
-//! It insists on a port mapper, so the whole process moves into namespaces of its own first: network, mounts (its
-//! own /run) and processes. All ports are free there, and nothing outlives the process.
+//! nfs-ganesha requires a port mapper. So the whole process first moves into private namespaces for network, mounts
+//! (with a private /run) and processes. All ports are free there, and no child outlives the process.
 
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
@@ -15,22 +15,22 @@ use anyhow::{Context, Result, bail};
 use crate::session::{Identity, Session};
 use crate::url::Target;
 
-/// Set in the process that has moved.
+/// Environment variable that is set in the process in the private namespaces.
 const MOVED: &str = "FOREBAY_BENCH_PRIVATE_NETWORK";
 const PORT: u16 = 2049;
 const MOUNT_PORT: u16 = 20048;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A running nfs-ganesha; it ends when this is dropped.
+/// A running nfs-ganesha. It ends when this value is dropped.
 pub struct Ganesha {
     children: Vec<Child>,
     target: Target,
 }
 
-/// Starts this program again, with the same arguments, in namespaces of its own; returns in the one that has moved.
+/// Starts this program again with its arguments in private namespaces. Returns only in the process that is in them.
 ///
 /// # Errors
-/// Where that is not allowed; it needs root.
+/// The system refuses the namespaces, which need root.
 pub fn move_to_private_network() -> Result<()> {
     if std::env::var_os(MOVED).is_some() {
         return Ok(());
@@ -47,10 +47,10 @@ pub fn move_to_private_network() -> Result<()> {
 }
 
 impl Ganesha {
-    /// Serves `dir` and waits until it can be mounted. The process has to have moved before.
+    /// Serves `dir` and waits until the export can be mounted. The process must be in the private namespaces.
     ///
     /// # Errors
-    /// Where a package is missing or the server does not come up.
+    /// A package is missing or the server does not start.
     pub fn start(dir: &Path) -> Result<Self> {
         let dir =
             dir.canonicalize().with_context(|| format!("the directory {} cannot be used", dir.display()))?;
@@ -62,7 +62,7 @@ impl Ganesha {
             Target { host: "127.0.0.1".to_owned(), port: Some(PORT), mount_port: Some(MOUNT_PORT), export };
         let mut ganesha = Self { children: Vec::new(), target };
         ganesha.spawn(Command::new("rpcbind").args(["-f", "-w"]))?;
-        // nfs-ganesha ends at once when it finds no port mapper.
+        // nfs-ganesha ends at once if it finds no port mapper.
         let start = Instant::now();
         while TcpStream::connect(("127.0.0.1", 111)).is_err() {
             if start.elapsed() > START_TIMEOUT {
@@ -82,7 +82,7 @@ impl Ganesha {
         ganesha.wait().with_context(|| {
             let log = std::fs::read_to_string(log).unwrap_or_default();
             let last = log.lines().rev().find(|line| line.contains("CRIT") || line.contains("MAJ"));
-            format!("nfs-ganesha does not come up: {}", last.unwrap_or("its log says nothing"))
+            format!("nfs-ganesha does not come up: {}", last.unwrap_or("its log has no message"))
         })?;
         Ok(ganesha)
     }
@@ -97,7 +97,7 @@ impl Ganesha {
         Ok(())
     }
 
-    /// Mounts until it works.
+    /// Tries to mount until a mount succeeds.
     fn wait(&mut self) -> Result<()> {
         let identity = Identity { uid: 0, machine_name: "bench".to_owned() };
         let start = Instant::now();
@@ -109,14 +109,14 @@ impl Ganesha {
             }
             for child in &mut self.children {
                 if let Some(status) = child.try_wait()? {
-                    bail!("a process of it has ended: {status}");
+                    bail!("a process of nfs-ganesha has ended: {status}");
                 }
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Where to reach it.
+    /// Returns the address of the export.
     #[must_use]
     pub const fn target(&self) -> &Target {
         &self.target
@@ -126,7 +126,7 @@ impl Ganesha {
 impl Drop for Ganesha {
     fn drop(&mut self) {
         for child in self.children.iter_mut().rev() {
-            // One that has ended already needs nothing.
+            // The process may have ended already, so errors are ignored.
             let _ = child.kill();
             let _ = child.wait();
         }

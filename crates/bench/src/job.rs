@@ -1,4 +1,4 @@
-//! What a run consists of: steps one after the other, in each of them groups of clients at the same time.
+//! The parts of a run: steps one after the other, and in each step groups of clients at one time.
 
 use std::fs;
 use std::path::Path;
@@ -9,38 +9,38 @@ use serde::{Deserialize, Serialize};
 use crate::engine::MAX_DEPTH;
 use crate::options::{Options, Pattern};
 
-/// How long a step runs that has no end of its own, in seconds.
+/// Duration of a step without an end of its own, in seconds.
 const SECONDS: f64 = 10.0;
 
-/// A run, as a job file gives it.
+/// A run, as given in a job file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// The steps, in their order.
+    /// Steps in their order.
     pub steps: Vec<Step>,
 }
 
-/// Groups of clients that work at the same time.
+/// Groups of clients that work at one time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// What reports and comparisons call it; the patterns joined by `+` where it is missing.
+    /// Name in reports and comparisons; if absent, the patterns joined by `+`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// How long it runs; sequential patterns pass through their data once where it is missing.
+    /// Duration in seconds. If absent, sequential patterns pass through their data once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
-    /// Who does what.
+    /// Groups of clients.
     pub groups: Vec<Group>,
 }
 
-/// Clients that do the same.
+/// Clients with one pattern and one set of options.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// What they do.
+    /// Pattern of the clients.
     pub pattern: Pattern,
-    /// How.
+    /// Options of the clients.
     #[serde(default)]
     pub options: Options,
 }
@@ -49,20 +49,20 @@ impl Job {
     /// Reads a job file.
     ///
     /// # Errors
-    /// Where it cannot be read or does not make sense.
+    /// The file cannot be read, or its values contradict each other.
     pub fn load(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path)
             .with_context(|| format!("the job file {} cannot be read", path.display()))?;
         let job: Self = serde_json::from_str(&text)
-            .with_context(|| format!("the job file {} is not understood", path.display()))?;
-        job.check().with_context(|| format!("the job file {} does not work", path.display()))?;
+            .with_context(|| format!("the job file {} cannot be parsed", path.display()))?;
+        job.check().with_context(|| format!("the job file {} is not valid", path.display()))?;
         Ok(job)
     }
 
-    /// One step per pattern, all with the same options.
+    /// Returns a job with one step per pattern, all with these options.
     ///
     /// # Errors
-    /// Where the options do not fit a pattern.
+    /// The options do not fit a pattern.
     pub fn of_patterns(patterns: &[Pattern], options: &Options, seconds: Option<f64>) -> Result<Self> {
         let steps = patterns.iter().map(|pattern| {
             let groups = vec![Group { pattern: *pattern, options: options.clone() }];
@@ -75,7 +75,7 @@ impl Job {
 
     pub(crate) fn check(&self) -> Result<()> {
         if self.steps.is_empty() {
-            bail!("there is nothing to do; name a pattern, such as randread");
+            bail!("the job has no steps, so there is nothing to do; name a pattern, such as randread");
         }
         for step in &self.steps {
             if step.groups.is_empty() {
@@ -103,14 +103,14 @@ impl Job {
 }
 
 impl Step {
-    /// What reports and comparisons call it.
+    /// Returns the name in reports and comparisons.
     #[must_use]
     pub fn name(&self) -> String {
         let patterns: Vec<String> = self.groups.iter().map(|group| group.pattern.to_string()).collect();
         self.name.clone().unwrap_or_else(|| patterns.join("+"))
     }
 
-    /// Seconds after which nothing new begins; `None` where every group has an end of its own.
+    /// Returns the seconds after which no new operation begins; `None` if every group has an end of its own.
     #[must_use]
     pub fn limit(&self) -> Option<f64> {
         let endless = |group: &Group| {
@@ -120,7 +120,7 @@ impl Step {
         self.seconds.or_else(|| self.groups.iter().any(endless).then_some(SECONDS))
     }
 
-    /// Operations per second over all clients.
+    /// Returns the operations per second over all clients, if a rate is set.
     #[must_use]
     pub fn rate(&self) -> Option<f64> {
         self.groups.iter().find_map(|group| group.options.rate)

@@ -1,12 +1,13 @@
-//! Who has written what: per unit of a file the newest generation that was sent, that was acknowledged, and that is
-//! promised to be on stable storage. What a read, or a crash, may bring back follows from these three.
+//! The record of all writes. For each unit of a file it has three generations: the newest sent, the newest
+//! acknowledged, and the newest promised to be on stable storage. From these follows which generations a read, or a
+//! crash, may return.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 
-/// The generations of one file. Invariant per unit: durable <= acknowledged <= sent; only one write is in flight.
+/// The generations of one file. For each unit, durable <= acknowledged <= sent, and at most one write is in flight.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     unit: u32,
@@ -20,13 +21,13 @@ fn zeros(count: usize) -> Box<[AtomicU32]> {
 }
 
 impl Ledger {
-    /// For a file of `size` bytes that nobody has written yet, in units of `unit` bytes.
+    /// Returns the ledger of an unwritten file of `size` bytes, in units of `unit` bytes.
     pub(crate) fn new(size: u64, unit: u32) -> Self {
         let count = size.div_ceil(u64::from(unit)) as usize;
         Self { unit, sent: zeros(count), acknowledged: zeros(count), durable: zeros(count) }
     }
 
-    /// Bytes of a unit.
+    /// Returns the bytes of a unit.
     pub(crate) const fn unit(&self) -> u32 {
         self.unit
     }
@@ -36,8 +37,8 @@ impl Ledger {
         first..first + (len / self.unit) as usize
     }
 
-    /// Claims a range for one write, which gets the next generation of each unit; `false`, with nothing claimed, where
-    /// another write to part of it is in flight.
+    /// Claims a range for one write, which gets the next generation of each unit. Returns false without a claim if
+    /// another write to a part of the range is in flight.
     pub(crate) fn begin_write(&self, offset: u64, len: u32) -> bool {
         let range = self.units(offset, len);
         for at in range.clone() {
@@ -52,7 +53,7 @@ impl Ledger {
         true
     }
 
-    /// Notes that a claimed write was acknowledged, and whether as stable.
+    /// Notes that a claimed write was acknowledged. `stable` is true if the acknowledgement promised stable storage.
     pub(crate) fn end_write(&self, offset: u64, len: u32, stable: bool) {
         for at in self.units(offset, len) {
             let generation = self.sent[at].load(Ordering::Acquire);
@@ -63,7 +64,7 @@ impl Ledger {
         }
     }
 
-    /// The generations acknowledged in a range: what a COMMIT sent now will make durable.
+    /// Returns the acknowledged generations in a range. A COMMIT that is sent now makes them durable.
     pub(crate) fn acknowledged(&self, offset: u64, len: u32) -> impl Iterator<Item = u32> {
         self.units(offset, len).map(|at| self.acknowledged[at].load(Ordering::Acquire))
     }
@@ -73,12 +74,13 @@ impl Ledger {
         self.durable[(offset / u64::from(self.unit)) as usize].fetch_max(generation, Ordering::AcqRel);
     }
 
-    /// The newest generation sent for the unit at `offset`: no read may bring a newer one.
+    /// Returns the newest generation sent for the unit at `offset`. A read must not return a newer one.
     pub(crate) fn sent(&self, offset: u64) -> u32 {
         self.sent[(offset / u64::from(self.unit)) as usize].load(Ordering::Acquire)
     }
 
-    /// After a restart of the server all that counts as acknowledged is what was durable.
+    /// Makes the durable generations the acknowledged ones, because a restart of the server may lose all other
+    /// writes.
     pub(crate) fn forget_unstable(&self) {
         for (acknowledged, durable) in self.acknowledged.iter().zip(&self.durable) {
             acknowledged.store(durable.load(Ordering::Acquire), Ordering::Release);
@@ -95,7 +97,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Reads what [`Self::save`] wrote.
+    /// Reads generations that [`Self::save`] wrote.
     pub(crate) fn load(size: u64, unit: u32, input: &mut impl Read) -> Result<Self> {
         let ledger = Self::new(size, unit);
         for words in [&ledger.sent, &ledger.durable] {
@@ -111,7 +113,7 @@ impl Ledger {
             .zip(&ledger.durable)
             .any(|(sent, durable)| durable.load(Ordering::Relaxed) > sent.load(Ordering::Relaxed))
         {
-            bail!("the state file is damaged: more is durable than was sent");
+            bail!("the state file is damaged: a durable generation is newer than the newest generation sent");
         }
         ledger.forget_unstable();
         Ok(ledger)

@@ -1,7 +1,7 @@
-//! Load generator that speaks NFSv3 from user space: clients, patterns, verification, results.
+//! A load generator that speaks NFSv3 from user space: clients, patterns, verification, results.
 //!
-//! `cli` holds the verbs, `runner` carries out a job, `engine` is the event loop, `workload` says what one client does,
-//! `agents` spreads a job over hosts, `report` draws, `paper` repeats published tests, `recommend` advises.
+//! `cli` has the verbs, `runner` runs a job, `engine` is the event loop, `workload` determines the requests of one
+//! client, `agents` spreads a job over hosts, `report` draws, `paper` repeats published tests, `recommend` advises.
 
 pub mod cli;
 pub mod compare;

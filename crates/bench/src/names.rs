@@ -1,4 +1,4 @@
-//! Which small files and directories were made and removed, and what is promised of each, for a check after a crash.
+//! The small files and directories that were made and removed, and the promise for each, for a check after a crash.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,30 +6,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::Name;
 
-/// What is promised of a name. A change that was sent and not answered may have happened or not.
+/// The promised state of a name. A change that was sent but not answered may or may not have happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Fate {
-    /// It was never there.
+    /// The name was never made.
     Unsent,
     /// CREATE or MKDIR was sent.
     Making,
-    /// It is there; a file may be without its content.
+    /// The name exists; a file may lack its content.
     There,
-    /// It is there with its content.
+    /// The file exists with its content.
     Filled,
     /// REMOVE or RMDIR was sent.
     Removing,
-    /// It is gone.
+    /// The name was removed.
     Gone,
 }
 
-/// Where names are.
+/// The location of names.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// Path below the directory of all runs.
     pub(crate) base: String,
-    /// Whose directories below that hold the names, and how many names each; `None` where the names are in the base.
+    /// The client whose directories hold the names, and the number of names in each directory. `None` if the names
+    /// are in the base.
     pub(crate) dirs: Option<(u32, u32)>,
 }
 
@@ -44,26 +45,26 @@ pub(crate) struct Names {
     fates: Mutex<Vec<Fate>>,
 }
 
-/// What is promised of one name.
+/// The promised state of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Promise {
-    /// Path of its directory below the directory of all runs.
+    /// Path of the name's directory below the directory of all runs.
     pub(crate) dir: String,
     pub(crate) name: String,
-    /// Number that the content of the file names.
+    /// Number that the content of the file contains.
     pub(crate) content: u64,
     /// Bytes of the file; `None` for a directory.
     pub(crate) size: Option<u32>,
     pub(crate) fate: Fate,
 }
 
-/// Number that the content of a small file names: unlike those of data files.
+/// Returns the number that the content of a small file contains. Data files have other numbers.
 pub(crate) fn content_id(client: u32, number: u64) -> u64 {
     1 << 47 | u64::from(client) << 32 | number & u64::from(u32::MAX)
 }
 
 impl Names {
-    /// Names of a letter, a client and a number, none of which was made yet.
+    /// Returns names of a letter, a client and a number. No name has been made yet.
     pub(crate) fn new(place: Place, letter: char, client: u32, size: Option<u32>) -> Self {
         Self { place, letter, client, size, fates: Mutex::default() }
     }
@@ -72,7 +73,7 @@ impl Names {
         self.fates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what has become of a name.
+    /// Sets the promised state of a name.
     pub(crate) fn set(&self, number: u64, fate: Fate) {
         let (mut fates, number) = (self.fates(), number as usize);
         if fates.len() <= number {
@@ -81,7 +82,7 @@ impl Names {
         fates[number] = fate;
     }
 
-    /// What is promised of each name that was sent.
+    /// Returns the promise for each name that was sent.
     pub(crate) fn promises(&self) -> Vec<Promise> {
         let promise = |(number, fate): (u64, &Fate)| Promise {
             dir: match self.place.dirs {
@@ -101,12 +102,12 @@ impl Names {
 }
 
 impl Promise {
-    /// What is wrong where the name is there or not.
+    /// Returns the violation of the promise, if any, given whether the name exists.
     pub(crate) fn broken(&self, is_there: bool) -> Option<&'static str> {
         match (self.fate, is_there) {
             (Fate::There | Fate::Filled, false) => Some("is lost"),
             (Fate::Gone, true) => Some("is back, though it was removed"),
-            (Fate::Unsent, true) => Some("is there, though nobody made it"),
+            (Fate::Unsent, true) => Some("exists, though no client made it"),
             _ => None,
         }
     }

@@ -1,5 +1,5 @@
-//! A server that answers at once with constants: what the generator reaches against it is its own ceiling. One thread;
-//! all replies to the requests of one read leave in one write.
+//! A server that answers at once with constants, to measure the highest rate of the load generator. It has one
+//! thread. All replies to the requests of one read leave in one write.
 
 use std::io::{ErrorKind, IoSlice, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -15,14 +15,14 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 const READ_SIZE: usize = 256 << 10;
 const MAX_RECORD: usize = 2 << 20;
-/// Largest READ and WRITE.
+/// Largest READ and WRITE in bytes.
 const MAX_IO: u32 = 1 << 20;
-/// The one size that all files have.
+/// Size of every file in bytes.
 const FILE_SIZE: u64 = 64 << 20;
 const LISTENER: u64 = u64::MAX;
 static ZEROS: [u8; MAX_IO as usize] = [0; MAX_IO as usize];
 
-/// What goes out: pieces of the header buffer, and zeros.
+/// A part of the output: a range of the header buffer, or a number of zeros.
 #[derive(Debug)]
 enum Piece {
     Headers(Range<usize>),
@@ -38,7 +38,7 @@ struct Client {
     pace: PutOff,
 }
 
-/// Which requests are answered with "later".
+/// The counter that decides which requests are answered with NFS3ERR_JUKEBOX.
 struct PutOff {
     every: u32,
     since: u32,
@@ -55,11 +55,11 @@ impl PutOff {
     }
 }
 
-/// Serves until the process ends. `ready` is told the address. Of the requests other than FSINFO, one in `put_off` is
-/// answered with NFS3ERR_JUKEBOX; 0 puts none off.
+/// Serves until the process ends. `ready` gets the address. One out of `put_off` requests, FSINFO excepted, is
+/// answered with NFS3ERR_JUKEBOX; 0 means none.
 ///
 /// # Errors
-/// Where the address cannot be listened on.
+/// The server cannot listen on the address.
 pub fn serve(listen: SocketAddr, put_off: u32, ready: impl FnOnce(SocketAddr)) -> Result<()> {
     let listener = TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
     ready(listener.local_addr()?);
@@ -98,7 +98,8 @@ pub fn serve(listen: SocketAddr, put_off: u32, ready: impl FnOnce(SocketAddr)) -
 }
 
 impl Client {
-    /// Reads once and answers what has arrived whole; `false` when the client is gone or talks nonsense.
+    /// Reads once and answers the complete requests. Returns false if the client is gone or sends bytes that are not
+    /// RPC.
     fn serve(&mut self) -> bool {
         match self.stream.read(&mut self.input[self.end..]) {
             Ok(0) => return false,
@@ -122,7 +123,7 @@ impl Client {
         self.send()
     }
 
-    /// Writes all replies; the socket blocks, since a client that does not read is not what is measured.
+    /// Writes all replies. The socket blocks, because a client that does not read is not measured.
     fn send(&mut self) -> bool {
         let mut sent = true;
         for pieces in self.pieces.chunks(512) {
@@ -168,12 +169,12 @@ const ATTRIBUTES: Fattr3 = {
 };
 const WCC: WccData = WccData { before: None, after: Some(ATTRIBUTES) };
 
-/// The handle of a name: its first bytes, so that LOOKUP brings what CREATE brought.
+/// Returns the handle of a name: its first bytes, so that LOOKUP and CREATE of a name return one handle.
 fn handle(name: &[u8]) -> Option<FileHandle> {
     FileHandle::new(&name[..name.len().min(FileHandle::MAX_SIZE)])
 }
 
-/// Appends the reply to one call; `None` for what is not a call.
+/// Appends the reply to one call. Returns `None` if the record is not a call.
 fn reply(record: &[u8], out: &mut Vec<u8>, pieces: &mut Vec<Piece>, pace: &mut PutOff) -> Option<()> {
     let mut input = Reader::new(record);
     let call = CallHeader::decode(&mut input).ok()?;
@@ -185,7 +186,7 @@ fn reply(record: &[u8], out: &mut Vec<u8>, pieces: &mut Vec<Piece>, pace: &mut P
     let answered = match call.prog {
         PROGRAM if call.proc != Procedure::Fsinfo as u32 && pace.is_due() => {
             Nfsstat3::Jukebox.encode(out);
-            // Room for absent attributes: the longest failure, of RENAME, has four of them.
+            // Zeros for absent attributes. The longest failure, that of RENAME, has four of them.
             out.extend_from_slice(&[0; 16]);
             Some(0)
         }
@@ -224,7 +225,7 @@ fn mount_reply(procedure: u32, out: &mut Vec<u8>) -> Option<usize> {
     Some(0)
 }
 
-/// Appends a result and says how many zeros follow it; `None` for arguments that cannot be decoded.
+/// Appends a result and returns the number of zeros that follow it; `None` if the arguments cannot be decoded.
 fn nfs_reply(procedure: u32, input: &mut Reader<'_>, out: &mut Vec<u8>) -> Option<usize> {
     let after = Some(ATTRIBUTES);
     let verf = [1; 8];

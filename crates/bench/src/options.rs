@@ -1,4 +1,4 @@
-//! What to run: the same options on the command line and in a job file.
+//! Options of a load. The command line and job files have the same options.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use forebay_wire::nfs3::StableHow;
 use serde::{Deserialize, Serialize};
 
-/// What the clients do.
+/// The load of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
@@ -28,29 +28,29 @@ pub enum Pattern {
     Lookup,
     /// ACCESS of one file after the other.
     Access,
-    /// Phases: mkdir, create, stat, read, setattr, rename (not with --verify), remove, rmdir; as many
-    /// directories as files.
+    /// Phases mkdir, create, stat, read, setattr, rename (not with --verify), remove, rmdir; as many directories as
+    /// files.
     Meta,
     /// CREATE, WRITE, COMMIT of one small file after the other.
     Smallfile,
-    /// List a big directory with attributes, again and again.
+    /// List a big directory with attributes, repeatedly.
     Readdirplus,
 }
 
 impl Pattern {
-    /// Whether it reads or writes the data files.
+    /// Returns true if the pattern reads or writes the data files.
     #[must_use]
     pub const fn is_data(self) -> bool {
         self.is_sequential() || matches!(self, Pattern::Randwrite | Pattern::Randread | Pattern::Mixed)
     }
 
-    /// Whether it passes through the data once by itself.
+    /// Returns true if the pattern passes through the data once and ends.
     #[must_use]
     pub const fn is_sequential(self) -> bool {
         matches!(self, Pattern::Seqwrite | Pattern::Seqread)
     }
 
-    /// Whether the data files have to be filled before.
+    /// Returns true if the data files have to be filled before.
     #[must_use]
     pub const fn needs_data(self) -> bool {
         self.is_data() && !matches!(self, Pattern::Seqwrite)
@@ -63,7 +63,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// How durable a WRITE asks to be.
+/// The durability that a WRITE asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stable {
@@ -85,7 +85,7 @@ impl From<Stable> for StableHow {
     }
 }
 
-/// How clients share one file.
+/// The way in which clients share one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
@@ -155,7 +155,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Options of one group of clients that do the same.
+/// The options of one group of clients.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
@@ -174,13 +174,13 @@ pub struct Options {
     /// Files per client that the data is spread over.
     #[arg(long, default_value_t = 1)]
     pub files: u32,
-    /// One file for all clients, laid out so.
+    /// One file for all clients, with this layout.
     #[arg(long, value_name = "LAYOUT")]
     pub shared: Option<Layout>,
-    /// How durable each WRITE asks to be [default: unstable sequential, file-sync random].
+    /// Durability that each WRITE asks for [default: unstable sequential, file-sync random].
     #[arg(long)]
     pub stable: Option<Stable>,
-    /// After how many unstable random WRITEs of a client it sends a COMMIT.
+    /// Unstable random WRITEs of a client before it sends a COMMIT.
     #[arg(long, default_value_t = 64)]
     pub commit_every: u32,
     /// Share of reads in the pattern `mixed`, in per cent.
@@ -189,22 +189,22 @@ pub struct Options {
     /// Exponent of a zipf distribution of random places, such as 1.1 [default: uniform].
     #[arg(long)]
     pub zipf: Option<f64>,
-    /// Small files or names per client, in the patterns that have such.
+    /// Small files or names per client, in patterns that make some.
     #[arg(long, default_value_t = 1000)]
     pub items: u32,
     /// Small files per directory.
     #[arg(long, default_value_t = 1000)]
     pub items_per_dir: u32,
-    /// Bytes of a small file; 0 makes empty ones.
+    /// Bytes of a small file; 0 makes empty files.
     #[arg(long, default_value = "0")]
     pub item_size: Size,
-    /// All clients make their small files in the same directories.
+    /// Put the small files of all clients into the same directories.
     #[arg(long)]
     pub shared_dirs: bool,
-    /// Operations per client, after which it stops.
+    /// Operations after which a client stops.
     #[arg(long)]
     pub count: Option<u64>,
-    /// Operations per second over all clients (open loop) [default: as fast as it goes].
+    /// Operations per second over all clients (open loop) [default: as many as possible].
     #[arg(long)]
     pub rate: Option<f64>,
     /// User id of the first client.
@@ -241,24 +241,24 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Bytes of each READ and WRITE.
+    /// Returns the bytes of each READ and WRITE.
     #[must_use]
     pub fn record_for(&self, pattern: Pattern) -> u32 {
         let default = if pattern.is_sequential() { 1 << 20 } else { 4096 };
         self.record.map_or(default, |size| size.0 as u32)
     }
 
-    /// How durable each WRITE asks to be.
+    /// Returns the durability that each WRITE asks for.
     #[must_use]
     pub fn stable_for(&self, pattern: Pattern) -> StableHow {
         let unstable = pattern == Pattern::Seqwrite || pattern == Pattern::Smallfile;
         self.stable.unwrap_or(if unstable { Stable::Unstable } else { Stable::FileSync }).into()
     }
 
-    /// Checks that the numbers make sense together.
+    /// Checks that the options fit each other and the pattern.
     ///
     /// # Errors
-    /// One sentence on the first that does not.
+    /// One sentence about the first conflict.
     pub fn check(&self, pattern: Pattern) -> Result<()> {
         let record = self.record_for(pattern);
         if self.clients == 0 || self.depth == 0 || self.files == 0 {
@@ -281,7 +281,7 @@ impl Options {
             || !record.is_multiple_of(8)
             || !record.is_multiple_of(unit)
         {
-            bail!("--record {record} does not work; use a multiple of 4K, or of 8 from 32 to 4088");
+            bail!("--record {record} is not possible; use a multiple of 4K, or of 8 from 32 to 4088");
         }
         if self.shared.is_some() && self.files != 1 {
             bail!("--shared and --files exclude each other");
@@ -300,7 +300,7 @@ impl Options {
     }
 }
 
-/// The unit of content that goes with a record size.
+/// Returns the unit of content for a record size.
 pub(crate) const fn unit_of(record: u32) -> u32 {
     let unit = crate::content::UNIT as u32;
     if record < unit { record } else { unit }

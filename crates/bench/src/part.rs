@@ -1,4 +1,4 @@
-//! Which of the clients are run here, and how the places that run the others are waited for.
+//! The share of a job's clients that one host runs, and the points at which hosts wait for each other.
 
 use std::ops::Range;
 
@@ -10,41 +10,41 @@ use crate::stats::Measured;
 /// One of several hosts that share the clients of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
-    /// Number of the host, from 0. The first one prepares and removes what all share.
+    /// Number of the host, from 0. Host 0 prepares and removes the shared files.
     pub(crate) index: u32,
-    /// How many there are, at least 1.
+    /// Number of hosts, at least 1.
     pub(crate) count: u32,
 }
 
 impl Part {
-    /// All clients on one host.
+    /// The only host; it runs all clients.
     pub(crate) const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// Which of `total` clients this host has: as many as the others, or one more.
+    /// Returns the numbers of this host's clients, out of `total`. The shares of two hosts differ by at most one.
     pub(crate) fn clients(self, total: u32) -> Range<u32> {
         let border = |index: u32| (u64::from(total) * u64::from(index) / u64::from(self.count)) as u32;
         border(self.index)..border(self.index + 1)
     }
 
-    /// Whether this host prepares what all share.
+    /// Returns true if this host prepares the shared files.
     pub(crate) const fn leads(self) -> bool {
         self.index == 0
     }
 }
 
-/// Where hosts wait for each other.
+/// A point at which hosts wait for each other.
 pub(crate) trait Gate {
-    /// Waits until every host has come to `place`.
+    /// Waits until every host has reached `place`.
     fn wait(&mut self, place: &str) -> Result<()>;
 
-    /// Hands in what a phase has brought and waits until every host has done so.
+    /// Passes on the result of a phase and waits until every host has done so.
     fn hand_in(&mut self, step: usize, phase: &str, measured: &Measured) -> Result<()>;
 
-    /// Whether there is nobody any more to do it for.
+    /// Returns true if the controller is gone, so that the run can end.
     fn is_over(&self) -> bool;
 }
 
-/// The gate where there is one host only.
+/// The gate of a single host. It never waits.
 pub(crate) struct Alone;
 
 impl Gate for Alone {

@@ -1,11 +1,11 @@
-//! Collects what phases have brought into a report.
+//! Collects the results of phases into a report.
 
 use crate::job::{Group, Step};
 use crate::result::{GroupReport, Machine, PhaseReport, Report, Run, SCHEMA};
 use crate::settings::Settings;
 use crate::stats::Measured;
 
-/// Phases with their repeats, as they come in.
+/// The phases so far, each with its repeats.
 #[derive(Debug, Default)]
 pub(crate) struct Phases(Vec<PhaseReport>);
 
@@ -22,7 +22,7 @@ impl Phases {
         self.0.push(PhaseReport { name, groups, runs: vec![run] });
     }
 
-    /// The report on all of them.
+    /// Returns the report on all phases.
     pub(crate) fn report(self, settings: &Settings, started: u64) -> Report {
         Report {
             schema: SCHEMA,

@@ -1,4 +1,4 @@
-//! The progress bar, on a terminal only.
+//! The progress bar. It is shown on a terminal only.
 
 use std::io::IsTerminal as _;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::engine::Live;
 
-/// A bar for a phase of `limit` seconds, or a spinner; hidden where nobody looks.
+/// Returns a bar for a phase of `limit` seconds, or a spinner without a limit. It is hidden unless standard error is
+/// a terminal.
 pub(crate) fn bar(name: &str, limit: Option<f64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -25,7 +26,7 @@ pub(crate) fn bar(name: &str, limit: Option<f64>) -> ProgressBar {
     bar.with_prefix(name.to_owned())
 }
 
-/// Shows what has been done since `start`.
+/// Shows the mean rates since `start`.
 pub(crate) fn redraw(bar: &ProgressBar, live: &Live, start: Instant) {
     let seconds = start.elapsed().as_secs_f64();
     let operations = live.operations.load(Ordering::Relaxed) as f64;

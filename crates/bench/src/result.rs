@@ -1,4 +1,4 @@
-//! The JSON result: what was run, where, and what came out, completely enough to compare with another day's.
+//! The JSON result of a run: job, machine and figures, complete enough to compare with a later run.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -11,51 +11,55 @@ use serde::{Deserialize, Serialize};
 use crate::options::{Options, Pattern};
 use crate::stats::{Latencies, Measured};
 
-/// Version of the form of [`Report`]; one more whenever a reader of the old form would go wrong.
+/// Version of the form of [`Report`]. It is raised when a reader of the old form would misunderstand the new one.
 pub const SCHEMA: u32 = 1;
 
-/// A whole run.
+/// The result of a whole run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// Version of this form, [`SCHEMA`].
     pub schema: u32,
     /// The command line.
     pub command: Vec<String>,
-    /// Version of this tool.
+    /// Version of forebay bench.
     pub version: String,
     /// Seconds since 1970-01-01 00:00 UTC when the run began.
     pub started: u64,
-    /// What was measured.
+    /// Server and export that were measured.
     pub target: String,
-    /// What reports call it, where that is not the target.
+    /// Name in reports, if not the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// The machine that the clients ran on.
     pub machine: Machine,
-    /// The hosts that the clients ran on, where `machine` only told them what to do.
+    /// The hosts that the clients ran on, if `machine` was only the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<AgentReport>,
     /// Threads that the clients of a host were spread over.
     pub threads: usize,
-    /// Whether the content of all reads was checked.
+    /// True if the content of all reads was checked.
     pub verified: bool,
-    /// Whether caches of this machine were dropped before each phase.
+    /// True if the caches of this machine were dropped before each phase.
     pub caches_dropped: bool,
     /// One entry per step and phase, in the order they ran.
     pub phases: Vec<PhaseReport>,
 }
 
 impl Report {
-    /// Reads a result that was written as JSON.
+    /// Reads a result in JSON.
     ///
     /// # Errors
-    /// Where the file cannot be read or is of another [`SCHEMA`].
+    /// The file cannot be read or has another [`SCHEMA`].
     pub fn load(path: &Path) -> Result<Self> {
         let what = || format!("the result {} cannot be read", path.display());
         let file = BufReader::new(File::open(path).with_context(what)?);
         let report: Self = serde_json::from_reader(file).with_context(what)?;
         if report.schema != SCHEMA {
-            bail!("the result {} has version {}, known is {SCHEMA}", path.display(), report.schema);
+            bail!(
+                "the result {} has version {}, but this program reads version {SCHEMA}; use the forebay that wrote it",
+                path.display(),
+                report.schema
+            );
         }
         Ok(report)
     }
@@ -64,31 +68,31 @@ impl Report {
 /// A host that clients ran on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentReport {
-    /// Where the controller reached it.
+    /// Address at which the controller reached the host.
     pub address: String,
-    /// Version of its tool.
+    /// Version of forebay bench on the host.
     pub version: String,
-    /// The host.
+    /// Description of the host.
     pub machine: Machine,
 }
 
-/// A machine.
+/// The description of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Its name.
+    /// Host name.
     pub hostname: String,
-    /// Release of its kernel.
+    /// Release of the kernel.
     pub kernel: String,
-    /// Model of its processors.
+    /// Model of the processors.
     pub cpu: String,
-    /// How many of them this process may use.
+    /// Number of processors that this process may use.
     pub cpus: usize,
     /// Memory in bytes.
     pub memory: u64,
 }
 
 impl Machine {
-    /// The machine this runs on; what cannot be found out stays empty.
+    /// Returns the description of this machine. Unknown fields are empty.
     #[must_use]
     pub fn this() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -112,9 +116,9 @@ impl Machine {
 /// One phase of one step, with all its repeats.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PhaseReport {
-    /// Name of the step and, where it has several phases, of the phase: what comparisons go by.
+    /// Name of the step, and of the phase if the step has several. Comparisons match phases by this name.
     pub name: String,
-    /// Who did what.
+    /// Groups of clients.
     pub groups: Vec<GroupReport>,
     /// The repeats, in the order they ran.
     pub runs: Vec<Run>,
@@ -123,16 +127,16 @@ pub struct PhaseReport {
 /// One group of clients of a step.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GroupReport {
-    /// What they did.
+    /// Pattern of the clients.
     pub pattern: Pattern,
-    /// How.
+    /// Options of the clients.
     pub options: Options,
 }
 
 /// One repeat of a phase. Rates are per second of [`Run::seconds`], latencies in microseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
-    /// When it began, in seconds since 1970; 0 where that is not known.
+    /// Time of the first request, in seconds since 1970; 0 if unknown.
     #[serde(default)]
     pub began: f64,
     /// How long it took, from the first request to the last reply.
@@ -147,19 +151,20 @@ pub struct Run {
     pub bytes_per_second: f64,
     /// Directory entries listed per second.
     pub entries_per_second: f64,
-    /// Requests that the server put off (NFS3ERR_JUKEBOX) and that were sent again 10 ms later.
+    /// Requests that the server answered with NFS3ERR_JUKEBOX. They were sent again 10 ms later.
     pub put_off: u64,
-    /// From the first request of an operation to its last reply.
+    /// Time from the first request of an operation to its last reply.
     pub latency: Latency,
-    /// From request to reply, per procedure that was called.
+    /// Time from request to reply, for each procedure that was called.
     pub procedures: Vec<ProcedureReport>,
-    /// Second by second.
+    /// Figures of each second.
     pub series: Vec<SecondReport>,
     /// CPU seconds that the clients used.
     pub client_cpu: Option<f64>,
-    /// CPU seconds that the server used, where it is on this machine.
+    /// CPU seconds that the server used, if it is on this machine.
     pub server_cpu: Option<f64>,
-    /// CPU seconds that all else on this machine used, where clients are on no other and the server's are known.
+    /// CPU seconds of all other processes on this machine. Known only if all clients are on this machine and the
+    /// server's CPU time is known.
     #[serde(default)]
     pub other_cpu: Option<f64>,
 }
@@ -169,7 +174,7 @@ pub struct Run {
 pub struct Latency {
     /// Arithmetic mean.
     pub mean: f64,
-    /// Half were faster.
+    /// Median: half of the operations were faster.
     pub p50: f64,
     /// 90 % were faster.
     pub p90: f64,
@@ -179,7 +184,7 @@ pub struct Latency {
     pub p999: f64,
     /// 99.99 % were faster.
     pub p9999: f64,
-    /// The slowest.
+    /// Largest latency.
     pub max: f64,
 }
 
@@ -190,20 +195,20 @@ pub struct ProcedureReport {
     pub procedure: String,
     /// Replies received.
     pub count: u64,
-    /// From request to reply.
+    /// Time from request to reply.
     pub latency: Latency,
 }
 
-/// What one second brought.
+/// The figures of one second.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct SecondReport {
-    /// Operations completed in it.
+    /// Operations completed in this second.
     pub operations: u64,
-    /// Payload bytes moved in it.
+    /// Payload bytes moved in this second.
     pub bytes: u64,
-    /// Mean latency of the operations completed in it, in microseconds.
+    /// Mean latency of the operations completed in this second, in microseconds.
     pub mean: f64,
-    /// The slowest of them, in microseconds.
+    /// Largest latency of an operation completed in this second, in microseconds.
     pub max: f64,
 }
 
@@ -261,7 +266,7 @@ impl Run {
     }
 }
 
-/// The median; 0 of nothing.
+/// Returns the median; 0 if there are no values.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();

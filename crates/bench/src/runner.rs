@@ -1,4 +1,4 @@
-//! Runs jobs: prepares, starts the threads, draws the progress bar, collects what came out.
+//! Runs jobs: prepares files, starts the threads, draws the progress bar, collects the results.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::state;
 use crate::stats::{Measured, Stats};
 use crate::workload::{MetaPhase, Tree, Workload};
 
-/// Most connections that fill files at the same time.
+/// Most connections that fill files at one time.
 const FILL_CLIENTS: usize = 32;
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// A job under way.
+/// A job in progress.
 pub(crate) struct Runner<'g> {
     settings: Settings,
     pub(crate) setup: Setup,
@@ -40,10 +40,10 @@ pub(crate) struct Runner<'g> {
     trees: HashMap<(usize, usize), Vec<Arc<Tree>>>,
 }
 
-/// Runs all steps, as often as asked, and cleans up.
+/// Runs all steps, with their repeats, and removes the files.
 ///
 /// # Errors
-/// One sentence on the first thing that went wrong. The state file is written even then.
+/// The first failure, in one sentence. The state file is written even after a failure.
 pub fn run(settings: Settings, job: &Job) -> Result<Report> {
     run_part(settings, job, Part::WHOLE, &mut Alone)
 }
@@ -63,7 +63,7 @@ pub(crate) fn run_part(settings: Settings, job: &Job, part: Part, gate: &mut dyn
     Ok(report)
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -95,7 +95,7 @@ impl<'g> Runner<'g> {
         remove().context("cleaning up failed")
     }
 
-    /// Removes the small files of runs that did not come to their end.
+    /// Removes the small files of runs that were interrupted.
     fn remove_leftovers(&mut self) -> Result<()> {
         let dir = self.setup.dir;
         for entry in self.setup.session.entries(&dir)? {
@@ -146,7 +146,7 @@ impl<'g> Runner<'g> {
         Ok(vec![(step.name(), measured)])
     }
 
-    /// Operations per second of the clients here.
+    /// Returns the operations per second for the clients of this host.
     fn rate(&self, step: &Step) -> Option<f64> {
         let total: u32 = step.groups.iter().map(|group| group.options.clients).sum();
         let here = self.part.clients(total).len();
@@ -163,7 +163,8 @@ impl<'g> Runner<'g> {
         let trees = self.setup.trees(Pattern::Meta, options)?;
         let mut runs = Vec::new();
         for meta_phase in MetaPhase::ALL {
-            // What is promised of names after a crash is promised of those that they were made with.
+            // A promise after a crash belongs to the name with which a file was made, so checked files are not
+            // renamed.
             let checked = trees.iter().any(|tree| tree.names.is_some());
             let nothing = match meta_phase {
                 MetaPhase::Read => options.item_size.0 == 0,
@@ -186,7 +187,7 @@ impl<'g> Runner<'g> {
         Ok(runs)
     }
 
-    /// Makes what the clients of a group need, and says what each does.
+    /// Makes the files that the clients of a group need, and returns the clients' workloads.
     fn prepare(
         &mut self,
         place: (usize, usize),
@@ -198,7 +199,7 @@ impl<'g> Runner<'g> {
             Pattern::Smallfile => self.setup.smallfile(options),
             Pattern::Readdirplus => {
                 let one = Options {
-                    // One directory on each host.
+                    // Each host lists one directory of its own.
                     clients: self.part.count,
                     items_per_dir: options.items,
                     item_size: options.item_size,
@@ -224,7 +225,7 @@ impl<'g> Runner<'g> {
         }
     }
 
-    /// Trees with all their files, made once for all repeats of a step.
+    /// Returns trees with all their files. They are made once for all repeats of a step.
     fn small_files(
         &mut self,
         place: (usize, usize),
@@ -247,7 +248,7 @@ impl<'g> Runner<'g> {
         Ok(trees)
     }
 
-    /// Runs a phase that has more parts than should have connections at the same time.
+    /// Runs a phase in batches, with a bounded number of connections at one time.
     pub(crate) fn in_batches(&mut self, phase: Phase, options: &Options) -> Result<()> {
         let name = phase.name;
         let mut parts = phase.parts;
@@ -265,7 +266,7 @@ impl<'g> Runner<'g> {
             .with_context(|| format!("client {client} cannot connect to {address}"))
     }
 
-    /// Runs a phase that counts.
+    /// Runs a phase and measures it.
     fn measure(
         &mut self,
         step: usize,
@@ -289,7 +290,7 @@ impl<'g> Runner<'g> {
         };
         let client_cpu = used(own_before, cpu::own_time());
         let server_cpu = used(server_before, cpu(self.server_pid));
-        // A server on this machine whose process is not seen counts for others.
+        // If a local server's process is not known, its CPU time cannot be told from that of other processes.
         let seen = server_cpu.is_some() || !self.setup.session.address.ip().is_loopback();
         let machine = used(machine_before, cpu::machine_time()).filter(|_| seen);
         let known = client_cpu.unwrap_or_default() + server_cpu.unwrap_or_default();
@@ -299,7 +300,7 @@ impl<'g> Runner<'g> {
         Ok((measured, connections))
     }
 
-    /// Spreads the clients over threads and runs them to the end.
+    /// Spreads the clients over threads and runs them until they finish.
     fn drive(
         &self,
         phase: Phase,
@@ -358,7 +359,7 @@ impl<'g> Runner<'g> {
     }
 }
 
-/// Takes the connections back in the order of the clients, which were dealt out in turns.
+/// Returns the connections in the order of the clients. Clients were assigned to the threads in turn.
 fn in_order(threads: Vec<Vec<Client>>) -> Vec<Connection> {
     let mut threads: Vec<_> = threads.into_iter().map(Vec::into_iter).collect();
     let mut connections = Vec::new();
@@ -376,9 +377,10 @@ fn identity(client: u32, options: &Options) -> Identity {
     Identity { uid, machine_name: format!("bench-{client}") }
 }
 
-/// Drops the page cache and what the kernel knows of names.
+/// Drops the page cache and the kernel's caches of names and attributes.
 pub(crate) fn drop_caches() -> Result<()> {
     rustix::fs::sync();
-    std::fs::write("/proc/sys/vm/drop_caches", "3")
-        .context("the caches cannot be dropped; that needs root on this machine")
+    std::fs::write("/proc/sys/vm/drop_caches", "3").context(
+        "the caches cannot be dropped; run this program as root on this machine, or leave out --drop-caches",
+    )
 }

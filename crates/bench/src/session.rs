@@ -1,4 +1,4 @@
-//! One call after the other: mounting, preparing and cleaning up, where speed does not matter.
+//! A session that makes one call after the other: for mounting, preparing and removing, where speed does not matter.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use forebay_wire::{Decode, Encode, Reader};
 use crate::connection::Connection;
 use crate::url::Target;
 
-/// A server that has not answered for so long counts as dead.
+/// Longest time without an answer, after which a server counts as dead.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// When a request is sent again that the server has answered with NFS3ERR_JUKEBOX: later.
+/// Time after which a request is sent again that the server answered with NFS3ERR_JUKEBOX.
 pub(crate) const LATER: Duration = Duration::from_millis(10);
 
-/// Who a client says it is.
+/// The identity of a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) uid: u32,
@@ -33,7 +33,7 @@ impl Identity {
     }
 }
 
-/// A mounted export and what the server says about it.
+/// A mounted export, and the server's description of it.
 pub(crate) struct Session {
     connection: Connection,
     xid: u32,
@@ -53,18 +53,18 @@ fn call<T: for<'a> Decode<'a>>(
     connection.end_call();
     let record = connection.exchange(TIMEOUT)?;
     let mut reader = Reader::new(record);
-    let header = ReplyHeader::decode(&mut reader).context("its reply is not an RPC reply")?;
+    let header = ReplyHeader::decode(&mut reader).context("the reply is not an RPC reply")?;
     if header.xid != xid {
-        bail!("it answered call {:#x} where {xid:#x} was asked", header.xid);
+        bail!("the server answered call {:#x} instead of call {xid:#x}", header.xid);
     }
     if header.status != ReplyStatus::Success {
         return Ok(Err(header.status));
     }
-    Ok(Ok(T::decode(&mut reader).context("its reply cannot be decoded")?))
+    Ok(Ok(T::decode(&mut reader).context("the reply cannot be decoded")?))
 }
 
 impl Session {
-    /// Mounts the export: finds the ports, asks MOUNT for the root, asks NFS what it can do.
+    /// Mounts the export: finds the ports, asks MOUNT for the root, and asks NFS for the limits of the server.
     pub(crate) fn open(target: &Target, identity: &Identity) -> Result<Self> {
         let port = match target.port {
             Some(port) => port,
@@ -82,7 +82,7 @@ impl Session {
         };
         let address = target.socket_address(port)?;
         let connection = Connection::open(address, PROGRAM, VERSION, identity.auth())
-            .with_context(|| format!("cannot connect to NFS at {address}; is the server running"))?;
+            .with_context(|| format!("cannot connect to NFS at {address}; check that the server runs"))?;
         let fsinfo = FsinfoOk {
             obj_attributes: None,
             rtmax: 0,
@@ -104,7 +104,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Calls an NFS procedure on the thing that `what` names in errors.
+    /// Calls an NFS procedure. In errors `what` names the object of the call.
     pub(crate) fn call<T, F>(
         &mut self,
         procedure: Procedure,
@@ -119,7 +119,7 @@ impl Session {
         })
     }
 
-    /// Like [`Self::call`], but the status of a refusal goes to the caller.
+    /// Calls an NFS procedure as [`Self::call`] does, but returns the failure status to the caller.
     pub(crate) fn try_call<T, F>(
         &mut self,
         procedure: Procedure,
@@ -144,7 +144,7 @@ impl Session {
         }
     }
 
-    /// The handle and attributes of a name; `None` where there is none.
+    /// Returns the handle and attributes of a name; `None` if the name does not exist.
     pub(crate) fn lookup(&mut self, dir: &FileHandle, name: &[u8]) -> Result<Option<LookupOk>> {
         let arguments = DirOpArgs { dir: *dir, name };
         let what = || String::from_utf8_lossy(name).into_owned();
@@ -156,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Makes a directory, or takes the one that is there.
+    /// Makes a directory, or returns the existing one.
     pub(crate) fn directory(&mut self, dir: &FileHandle, name: &str) -> Result<FileHandle> {
         if let Some(found) = self.lookup(dir, name.as_bytes())? {
             return Ok(found.object);
@@ -165,20 +165,21 @@ impl Session {
         let arguments = MkdirArgs { target: DirOpArgs { dir: *dir, name: name.as_bytes() }, attributes };
         let made: MkdirRes = self.try_call(Procedure::Mkdir, &arguments, &|| name.to_owned())?;
         match made {
-            // Another host was faster.
+            // NFS3ERR_EXIST means that another host made the directory first.
             Ok(_) | Err(Failed { status: Nfsstat3::Exist, .. }) => {}
             Err(failed) => bail!("MKDIR of {name} failed: {}", failed.status),
         }
         let made = self
             .lookup(dir, name.as_bytes())?
             .with_context(|| format!("the new directory {name} cannot be found"))?;
-        // The mode of MKDIR is subject to the server's umask, and clients with other uids have to write here.
+        // The server's umask reduces the mode of MKDIR, but clients with other uids must be able to write in the
+        // directory.
         let arguments = SetattrArgs { object: made.object, new_attributes: attributes, guard: None };
         self.call::<WccData, WccData>(Procedure::Setattr, &arguments, || name.to_owned())?;
         Ok(made.object)
     }
 
-    /// Makes a file that everyone may write, or takes the one that is there.
+    /// Makes a file that every user may write, or returns the existing one.
     pub(crate) fn file(&mut self, dir: &FileHandle, name: &str) -> Result<FileHandle> {
         let attributes = Sattr3 { mode: Some(0o666), ..Sattr3::default() };
         let target = DirOpArgs { dir: *dir, name: name.as_bytes() };
@@ -190,13 +191,13 @@ impl Session {
             .object)
     }
 
-    /// Size of a file in bytes.
+    /// Returns the size of a file in bytes.
     pub(crate) fn size(&mut self, file: &FileHandle, name: &str) -> Result<u64> {
         let arguments = GetattrArgs { object: *file };
         Ok(self.call::<Fattr3, ()>(Procedure::Getattr, &arguments, || name.to_owned())?.size)
     }
 
-    /// Empties a file.
+    /// Truncates a file to 0 bytes.
     pub(crate) fn truncate(&mut self, file: &FileHandle, name: &str) -> Result<()> {
         let new_attributes = Sattr3 { size: Some(0), ..Sattr3::default() };
         let arguments = SetattrArgs { object: *file, new_attributes, guard: None };
@@ -204,7 +205,7 @@ impl Session {
         Ok(())
     }
 
-    /// Removes an empty directory; one that is gone already is fine.
+    /// Removes an empty directory; succeeds if it does not exist.
     pub(crate) fn rmdir(&mut self, dir: &FileHandle, name: &[u8]) -> Result<()> {
         let what = || String::from_utf8_lossy(name).into_owned();
         let removed: RmdirRes = self.try_call(Procedure::Rmdir, &DirOpArgs { dir: *dir, name }, &what)?;
@@ -214,11 +215,11 @@ impl Session {
         }
     }
 
-    /// Whether an entry of `dir` is a directory.
+    /// Returns true if an entry of `dir` is a directory.
     pub(crate) fn is_directory(&mut self, dir: &FileHandle, entry: &Found) -> Result<bool> {
         let ftype = match entry.ftype {
             Some(ftype) => Some(ftype),
-            // The server may leave attributes out of listings and LOOKUP; GETATTR cannot.
+            // The server may omit attributes in listings and LOOKUP, but not in GETATTR.
             None => match self.lookup(dir, &entry.name)? {
                 Some(found) => {
                     let arguments = GetattrArgs { object: found.object };
@@ -231,7 +232,7 @@ impl Session {
         Ok(ftype == Some(Ftype3::Dir))
     }
 
-    /// The entries of a directory, without `.` and `..`.
+    /// Returns the entries of a directory, without `.` and `..`.
     pub(crate) fn entries(&mut self, dir: &FileHandle) -> Result<Vec<Found>> {
         let mut entries = Vec::new();
         let (mut cookie, mut cookieverf) = (0, [0; 8]);
@@ -275,7 +276,7 @@ pub(crate) struct Found {
     pub(crate) ftype: Option<Ftype3>,
 }
 
-/// Asks the port mapper; `None` where there is none or it does not know the program.
+/// Asks the port mapper for a port. Returns `None` without a port mapper, or if it does not know the program.
 fn port_of(target: &Target, program: u32) -> Result<Option<u16>> {
     let address = target.socket_address(portmap::PORT)?;
     let Ok(mut connection) = Connection::open(address, portmap::PROGRAM, portmap::VERSION, Auth::None) else {
@@ -291,7 +292,7 @@ fn port_of(target: &Target, program: u32) -> Result<Option<u16>> {
 fn mount(target: &Target, port: u16, identity: &Identity) -> Result<FileHandle> {
     let address = target.socket_address(port)?;
     let mut connection = Connection::open(address, mount3::PROGRAM, mount3::VERSION, identity.auth())
-        .with_context(|| format!("cannot connect to MOUNT at {address}; is the server running"))?;
+        .with_context(|| format!("cannot connect to MOUNT at {address}; check that the server runs"))?;
     let path = target.export.as_bytes();
     let reply: Result<MountRes, _> = call(&mut connection, 1, mount3::Procedure::Mnt as u32, &path)
         .with_context(|| format!("mounting {} at {address} failed", target.export))?;

@@ -1,4 +1,4 @@
-//! How a job is run: on what, how often, and what is kept.
+//! The settings of a run: server, repeats, and the files that are kept.
 
 use std::path::PathBuf;
 
@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::url::Target;
 
-/// How to run a job.
+/// The settings of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
-    /// What to measure.
+    /// Server and export to measure.
     pub target: Target,
-    /// How often each step is repeated.
+    /// Number of repeats of each step.
     pub repeat: u32,
     /// Threads that the clients are spread over.
     pub threads: usize,
-    /// Check the content of every read.
+    /// True to check the content of every read.
     pub verify: bool,
-    /// Where to keep what was written, for a later check; implies `verify`.
+    /// File that records the writes, for a later check; implies `verify`.
     pub state: Option<PathBuf>,
-    /// Leave the files there.
+    /// True to leave the files on the server.
     pub keep: bool,
-    /// Drop the caches of this machine before each measured phase.
+    /// True to drop the caches of this machine before each measured phase.
     pub drop_caches: bool,
-    /// The server's process, where it cannot be found by its port.
+    /// Process id of the server, if it cannot be found by its port.
     pub server_pid: Option<u32>,
-    /// User id that prepares and cleans up.
+    /// User id for preparing and removing files.
     pub uid: u32,
-    /// What reports call this measurement, where that is not the target.
+    /// Name of this measurement in reports, if not the target.
     pub label: Option<String>,
     /// The command line, for the report.
     pub command: Vec<String>,
 }
 
 impl Settings {
-    /// One run by one thread, as root, that checks nothing and leaves nothing.
+    /// Returns settings for one run by one thread as root, which checks no content and leaves no files.
     pub(crate) fn of(target: Target) -> Self {
         Self {
             target,

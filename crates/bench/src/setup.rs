@@ -1,4 +1,4 @@
-//! Everything that has to be there before clients start: files, small files, directories, and who works on which.
+//! Prepares everything that clients need: data files, small files, directories, and the clients' workloads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -16,21 +16,21 @@ use crate::workload::{
     Access, Attributes, Data, DataFile, DataPlan, Listing, Meta, MetaPhase, Smallfile, Tree, Workload,
 };
 
-/// Name of the directory that everything is made in, below the root of the export.
+/// Name of the directory for all files, below the root of the export.
 pub(crate) const DIRECTORY: &str = "forebay-bench";
-/// What the names of directories begin with that hold small files.
+/// Start of the names of directories that contain small files.
 pub(crate) const TREE: &str = "tree-";
-/// Bytes of a WRITE that fills files before they are measured.
+/// Size in bytes of a WRITE that fills files before they are measured.
 const FILL_RECORD: u32 = 1 << 20;
 const FILL_DEPTH: u16 = 8;
 
-/// One phase: what each client does in it, in the order of the clients.
+/// One phase: the workload and depth of each client, in the order of the clients.
 pub(crate) struct Phase {
     pub(crate) name: String,
     pub(crate) parts: Vec<(Box<dyn Workload>, u16)>,
 }
 
-/// The data files of one group of clients: of each client its own, or one for all.
+/// The data files of one group of clients: several for each client, or one for all.
 pub(crate) struct FileSet {
     pub(crate) files: Vec<Arc<DataFile>>,
     per_client: usize,
@@ -79,24 +79,24 @@ impl Setup {
         })
     }
 
-    /// Every file whose content is kept track of.
+    /// Returns every file that has been used for data.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<DataFile>> {
         self.filesets.values().flat_map(|set| &set.files)
     }
 
-    /// What is promised of every small file and directory.
+    /// Returns the promise for every small file and directory.
     pub(crate) fn promises(&self) -> Vec<Promise> {
         self.names.iter().flat_map(|names| names.promises()).collect()
     }
 
-    /// Keeps track of names of a client from now on, where content is kept track of.
+    /// Starts to record the names of a client, if content is checked.
     fn names(&mut self, place: Place, letter: char, client: u32, size: Option<u32>) -> Option<Arc<Names>> {
         let names = self.verify.then(|| Arc::new(Names::new(place, letter, client, size)))?;
         self.names.push(names.clone());
         Some(names)
     }
 
-    /// Finds or makes the data files of group number `group`; with `empty` they have no content afterwards.
+    /// Finds or makes the data files of group number `group`. With `empty` they have no content afterwards.
     pub(crate) fn fileset(
         &mut self,
         group: usize,
@@ -122,7 +122,7 @@ impl Setup {
         if let (Some(set), false) = (self.filesets.get(&key), empty) {
             return Ok(set.clone());
         }
-        // Sets of another shape have the same names, so what they know about the content ends here.
+        // File sets of another shape use these names, so their knowledge about the content is now invalid.
         self.filesets.retain(|known, _| known.group != group);
         let mut files = Vec::new();
         let prepares = !shared || self.part.leads();
@@ -141,7 +141,7 @@ impl Setup {
         Ok(set)
     }
 
-    /// A phase that fills those of the files that do not have their size yet; `None` where all have.
+    /// Returns a phase that fills the files that do not have their full size; `None` if all have it.
     pub(crate) fn fill(&mut self, set: &FileSet, unit: u32) -> Result<Option<Phase>> {
         let mut parts: Vec<(Box<dyn Workload>, u16)> = Vec::new();
         let ours: &[Arc<DataFile>] = if set.per_client > 0 || self.part.leads() { &set.files } else { &[] };
@@ -149,7 +149,7 @@ impl Setup {
             if self.session.size(&file.handle, &file.name)? == file.size {
                 continue;
             }
-            // The largest record that divides the file: sizes are multiples of the unit.
+            // The record is the largest that divides the file and is a multiple of the unit.
             let record = (0..).map(|halving| FILL_RECORD >> halving).find(|record| {
                 *record <= unit || file.size.is_multiple_of((*record).into()) && record.is_multiple_of(unit)
             });
@@ -173,7 +173,7 @@ impl Setup {
         Ok((!parts.is_empty()).then(|| Phase { name: "fill".to_owned(), parts }))
     }
 
-    /// What each client of a group does with the data files.
+    /// Returns the workload of each client of a group on the data files.
     pub(crate) fn data(
         &mut self,
         set: &FileSet,
@@ -200,7 +200,7 @@ impl Setup {
                 _ if pattern.is_sequential() => sequential,
                 None => Access::Uniform,
                 Some(exponent) => {
-                    Access::Zipf(Zipf::new(whole as f64, exponent).context("--zipf does not work")?)
+                    Access::Zipf(Zipf::new(whole as f64, exponent).context("--zipf is not possible")?)
                 }
             };
             let read_percent = match pattern {
@@ -237,13 +237,13 @@ impl Setup {
         Ok(parts)
     }
 
-    /// Empty trees for the clients of a group, in a new directory.
+    /// Makes empty trees for the clients of a group, in a new directory.
     pub(crate) fn trees(&mut self, pattern: Pattern, options: &Options) -> Result<Vec<Arc<Tree>>> {
         self.trees += 1;
         let name = format!("{TREE}{}", self.trees);
         let base = self.session.directory(&self.dir, &name)?;
         let needed = options.items.div_ceil(options.items_per_dir);
-        // Where making directories is measured there are as many as files: few would say nothing.
+        // If making directories is measured, there are as many as files, because few would give no reliable figure.
         let count = if pattern == Pattern::Meta { needed.max(options.items) } else { needed };
         let fresh = || -> Arc<[OnceLock<FileHandle>]> { (0..count).map(|_| OnceLock::new()).collect() };
         let shared = options.shared_dirs.then(fresh);
@@ -275,20 +275,20 @@ impl Setup {
         Ok(trees)
     }
 
-    /// Finds the directories that another host has made for all.
+    /// Finds the directories that another host has made for all hosts.
     pub(crate) fn adopt_dirs(&mut self, trees: &[Arc<Tree>]) -> Result<()> {
         let Some(tree) = trees.first() else { return Ok(()) };
         for (number, dir) in tree.dirs.iter().enumerate().filter(|(_, dir)| dir.get().is_none()) {
             let name = tree.dir_name(number as u32).to_string();
             let found = self.session.lookup(&tree.base, name.as_bytes())?;
             let found = found.with_context(|| format!("the directory {name} is not there"))?;
-            // Only this thread sets it.
+            // Only this thread sets the handle, so the call cannot fail.
             let _ = dir.set(found.object);
         }
         Ok(())
     }
 
-    /// One phase over trees.
+    /// Returns one phase over trees.
     pub(crate) fn meta(&self, trees: &[Arc<Tree>], phase: MetaPhase, depth: u16) -> Phase {
         let part = |tree: &Arc<Tree>| -> (Box<dyn Workload>, u16) {
             (Box::new(Meta::new(tree.clone(), phase, depth)), depth)
@@ -296,7 +296,7 @@ impl Setup {
         Phase { name: phase.name().to_owned(), parts: trees.iter().map(part).collect() }
     }
 
-    /// What each client does that asks for attributes of its tree.
+    /// Returns the workload of each client that asks for attributes in its tree.
     pub(crate) fn attributes(
         &self,
         trees: &[Arc<Tree>],
@@ -315,7 +315,7 @@ impl Setup {
         trees.iter().map(part).collect()
     }
 
-    /// What each client does that lists the one directory of the first tree.
+    /// Returns the workload of each client that lists the only directory of the first tree.
     pub(crate) fn listing(&self, trees: &[Arc<Tree>], options: &Options) -> Vec<(Box<dyn Workload>, u16)> {
         let entries = u64::from(options.items);
         let count = self.session.fsinfo.dtpref.clamp(4096, 1 << 20);
@@ -326,7 +326,7 @@ impl Setup {
         self.part.clients(options.clients).map(part).collect()
     }
 
-    /// What each client does that makes small files, each in a directory of its own.
+    /// Returns the workload of each client that makes small files.
     pub(crate) fn smallfile(&mut self, options: &Options) -> Result<Vec<(Box<dyn Workload>, u16)>> {
         let trees = self.trees(Pattern::Smallfile, options)?;
         let size = if options.item_size.0 == 0 { 4096 } else { options.item_size.0 as u32 };

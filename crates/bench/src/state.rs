@@ -1,8 +1,8 @@
-//! The state file: which generation of every unit was sent and which is promised, so that another process, after the
-//! server or the machine has died, can tell what has to be there.
+//! The state file: for every unit, the newest generation sent and the newest one promised. With it another process
+//! can check the data after the server or the machine has crashed.
 //!
-//! One line of JSON, one line for each name that was made or removed, then for each file of the first line the generations
-//! sent and the generations durable, four bytes each, little-endian.
+//! The file has one line of JSON, then one line for each name that was made or removed. Then follow, for each file of
+//! the first line, the generations sent and the generations durable, four bytes each, little-endian.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -23,7 +23,7 @@ const SCHEMA: u32 = 2;
 struct Header {
     schema: u32,
     files: Vec<FileHeader>,
-    /// Lines with names that follow.
+    /// Number of lines with names.
     names: usize,
 }
 
@@ -35,7 +35,7 @@ struct FileHeader {
     unit: u32,
 }
 
-/// Writes what is known of the files that have a ledger, and of names.
+/// Writes the state of names, and of files that have a ledger.
 pub(crate) fn save<'a>(
     path: &Path,
     files: impl Iterator<Item = &'a Arc<DataFile>>,
@@ -69,10 +69,10 @@ pub(crate) fn save<'a>(
     out.into_inner().with_context(what)?.sync_all().with_context(what)
 }
 
-/// A data file and the bytes of its units.
+/// A data file and the size of its units in bytes.
 pub(crate) type UnitFile = (Arc<DataFile>, u32);
 
-/// Reads a state file: data files with their units, and names. `find` gives the handle of a data file by its name.
+/// Reads a state file: data files with their units, and names. `find` returns the handle of a data file by its name.
 pub(crate) fn load(
     path: &Path,
     mut find: impl FnMut(&str) -> Result<FileHandle>,
@@ -83,7 +83,11 @@ pub(crate) fn load(
     input.read_line(&mut line).with_context(what)?;
     let header: Header = serde_json::from_str(&line).with_context(what)?;
     if header.schema != SCHEMA {
-        bail!("the state file {} has version {}, known is {SCHEMA}", path.display(), header.schema);
+        bail!(
+            "the state file {} has version {}, but this program reads version {SCHEMA}; use the forebay that wrote it",
+            path.display(),
+            header.schema
+        );
     }
     let mut names = Vec::new();
     for _ in 0..header.names {

@@ -1,20 +1,21 @@
-//! What is counted while a phase runs.
+//! The figures that are counted while a phase runs.
 
 use forebay_wire::nfs3::Procedure;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency that is told apart, in nanoseconds: above an hour it counts as an hour.
+/// Longest latency in nanoseconds, one hour. A longer latency counts as one hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// Latencies in nanoseconds, to three significant digits. Elsewhere they are pairs of latency and count.
+/// Latencies in nanoseconds, to three significant digits. In JSON they are pairs of latency and count.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub(crate) struct Latencies(pub(crate) Histogram<u64>);
 
 impl Latencies {
     pub(crate) fn new() -> Self {
-        // Below a microsecond no digit of a network latency means anything; that quarters the memory in use.
+        // A network latency has no meaningful digits below a microsecond. Leaving them out saves three quarters of
+        // the memory.
         #[expect(clippy::expect_used, reason = "the bounds are constants that the library accepts")]
         Self(Histogram::new_with_bounds(1000, LONGEST, 3).expect("bounds of a histogram"))
     }
@@ -25,7 +26,7 @@ impl Latencies {
     }
 
     fn merge(&mut self, other: &Self) {
-        // Both have the same bounds: adding cannot fail.
+        // Both histograms have equal bounds, so adding cannot fail.
         let _ = self.0.add(&other.0);
     }
 }
@@ -47,7 +48,7 @@ impl From<Latencies> for Vec<(u64, u64)> {
     }
 }
 
-/// What happened in one second of a phase.
+/// The figures of one second of a phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Second {
     pub(crate) operations: u64,
@@ -56,12 +57,12 @@ pub(crate) struct Second {
     pub(crate) latency_max: u64,
 }
 
-/// What one thread has seen in a phase.
+/// The figures of one thread in a phase.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Stats {
-    /// From the first request of an operation to its last reply.
+    /// Latencies from the first request of an operation to its last reply.
     pub(crate) operations: Latencies,
-    /// From each request to its reply.
+    /// Latencies from each request to its reply, by procedure.
     pub(crate) procedures: [Option<Box<Latencies>>; Procedure::COUNT],
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
@@ -82,13 +83,13 @@ impl Stats {
         }
     }
 
-    /// Notes a reply `latency` nanoseconds after its request.
+    /// Counts a reply that came `latency` nanoseconds after its request.
     #[inline]
     pub(crate) fn reply(&mut self, procedure: Procedure, latency: u64) {
         self.procedures[procedure as usize].get_or_insert_with(|| Box::new(Latencies::new())).record(latency);
     }
 
-    /// Notes bytes of payload moved in second number `second` of the phase.
+    /// Counts payload bytes and entries moved in second number `second` of the phase.
     #[inline]
     pub(crate) fn moved(&mut self, second: usize, bytes: u64, entries: u64) {
         self.bytes += bytes;
@@ -96,7 +97,7 @@ impl Stats {
         self.second(second).bytes += bytes;
     }
 
-    /// Notes an operation that was completed `latency` nanoseconds after its first request.
+    /// Counts an operation that completed `latency` nanoseconds after its first request.
     #[inline]
     pub(crate) fn operation(&mut self, second: usize, latency: u64) {
         self.operations.record(latency);
@@ -114,7 +115,7 @@ impl Stats {
         &mut self.seconds[number]
     }
 
-    /// Adds what another thread has seen in the same phase.
+    /// Adds the figures of another thread in this phase.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.operations.merge(&other.operations);
         for (mine, theirs) in self.procedures.iter_mut().zip(&other.procedures) {
@@ -137,33 +138,34 @@ impl Stats {
     }
 }
 
-/// A phase that was measured, on one host or on several.
+/// The measurement of a phase, on one host or on several.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) stats: Stats,
-    /// When it began, in seconds since 1970.
+    /// Time of the first request, in seconds since 1970.
     pub(crate) began: f64,
-    /// From the first request to the last reply.
+    /// Seconds from the first request to the last reply.
     pub(crate) seconds: f64,
     /// CPU seconds of the clients.
     pub(crate) client_cpu: Option<f64>,
-    /// CPU seconds of the server, where it is seen from here.
+    /// CPU seconds of the server, if its process can be seen.
     pub(crate) server_cpu: Option<f64>,
-    /// CPU seconds of all else on this machine, where clients are on no other and the server is seen.
+    /// CPU seconds of all other processes on this machine. Known only if all clients are on this machine and the
+    /// server's CPU time is known.
     #[serde(default)]
     pub(crate) other_cpu: Option<f64>,
 }
 
 impl Measured {
-    /// Adds what another host has measured at the same time.
+    /// Adds the measurement of another host in this phase.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.stats.merge(&other.stats);
         self.began = self.began.min(other.began);
         self.seconds = self.seconds.max(other.seconds);
         self.client_cpu = self.client_cpu.zip(other.client_cpu).map(|(mine, theirs)| mine + theirs);
-        // Whoever sees the server sees the same one.
+        // All hosts measure one server, so the CPU time of either host is right.
         self.server_cpu = self.server_cpu.or(other.server_cpu);
-        // Agents on one machine are each other's strangers.
+        // With several agents on one machine, each would count the other agents as other processes.
         self.other_cpu = None;
     }
 }

@@ -1,10 +1,10 @@
-//! Results for people: one line per phase, medians of its repeats.
+//! Results as a table for people: one line per phase, with medians of its repeats.
 
 use std::fmt::Write as _;
 
 use crate::result::{PhaseReport, Report, Run, median};
 
-/// A latency in microseconds, in the unit that suits it.
+/// Formats a latency in microseconds, in the unit that suits its size.
 fn latency(microseconds: f64) -> String {
     match microseconds {
         us if us < 1000.0 => format!("{us:.0} us"),
@@ -13,7 +13,7 @@ fn latency(microseconds: f64) -> String {
     }
 }
 
-/// The table of a report.
+/// Returns the table of a report.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! `nfs://HOST[:PORT]/EXPORT[?mountport=N]`: what to measure (the form of RFC 2224, with one option).
+//! URLs of exports, `nfs://HOST[:PORT]/EXPORT[?mountport=N]`: the form of RFC 2224 with one option.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Target {
-    /// Name or address; an IPv6 address without its brackets.
+    /// Name or address of the host; an IPv6 address has no brackets here.
     pub host: String,
-    /// Port of NFS; `None` asks the port mapper.
+    /// Port of NFS; with `None` the port mapper is asked.
     pub port: Option<u16>,
-    /// Port of MOUNT; `None` tries the port of NFS, then asks the port mapper.
+    /// Port of MOUNT; with `None` the port of NFS is tried, then the port mapper is asked.
     pub mount_port: Option<u16>,
     /// Path of the export, with its leading slash.
     pub export: String,
@@ -82,10 +82,10 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    /// The first address of the host.
+    /// Returns the first address of the host.
     ///
     /// # Errors
-    /// Where the name cannot be resolved.
+    /// The name cannot be resolved.
     pub fn address(&self) -> Result<IpAddr> {
         let resolved = (self.host.as_str(), 0).to_socket_addrs();
         let mut addresses =
@@ -94,15 +94,15 @@ impl Target {
         Ok(first.ip())
     }
 
-    /// Whether the server runs on this machine, as far as its address tells.
+    /// Returns true if the server's address is a loopback address of this machine.
     ///
     /// # Errors
-    /// Where the name cannot be resolved.
+    /// The name cannot be resolved.
     pub fn is_loopback(&self) -> Result<bool> {
         Ok(self.address()?.is_loopback())
     }
 
-    /// The address of one of its ports.
+    /// Returns the socket address of one of the server's ports.
     pub(crate) fn socket_address(&self, port: u16) -> Result<SocketAddr> {
         Ok(SocketAddr::new(self.address()?, port))
     }

@@ -1,5 +1,5 @@
-//! Checks, after a crash or at any other time, that files hold what a run has left in them, and that names are there or
-//! gone as was promised.
+//! Checks, after a crash or at any other time, that files have the content that a run recorded, and that names exist
+//! or not as promised.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,22 +21,22 @@ const DEPTH: u16 = 4;
 /// Clients that read small files.
 const READERS: usize = 16;
 
-/// What was checked.
+/// The amount of data that was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checked {
     /// Data files.
     pub files: usize,
-    /// Bytes of them.
+    /// Bytes in the data files.
     pub bytes: u64,
     /// Small files and directories.
     pub names: usize,
 }
 
-/// Reads every unit and looks for every name that the state file tells of.
+/// Reads every unit and looks up every name in the state file.
 ///
 /// # Errors
-/// One sentence on the first unit that is older than what was promised, newer than what was sent, torn, or not there; or on
-/// the first name that is lost, without its content, or back after its removal.
+/// One sentence about the first bad unit: older than promised, newer than sent, torn, or missing. Or about the first
+/// bad name: lost, without its content, or back after its removal.
 pub fn verify(settings: Settings, state: &Path) -> Result<Checked> {
     let options = Options { uid: settings.uid, ..Options::default() };
     let mut gate = Alone;
@@ -51,7 +51,7 @@ pub fn verify(settings: Settings, state: &Path) -> Result<Checked> {
         bytes: files.iter().map(|(file, _)| file.size).sum(),
         names: names.len(),
     };
-    let wrong = "the data is not what it has to be";
+    let wrong = "the data differs from the state file";
     let filled = find_names(setup, names).context(wrong)?;
     for phase in [units_phase(files), contents_phase(filled)] {
         runner.in_batches(phase, &options).context(wrong)?;
@@ -59,7 +59,7 @@ pub fn verify(settings: Settings, state: &Path) -> Result<Checked> {
     Ok(checked)
 }
 
-/// Reads all units of the data files.
+/// Returns the phase that reads all units of the data files.
 fn units_phase(files: Vec<UnitFile>) -> Phase {
     const RECORD: u64 = 1 << 20;
     let part = |(file, unit): UnitFile| -> (Box<dyn Workload>, u16) {
@@ -85,7 +85,7 @@ fn units_phase(files: Vec<UnitFile>) -> Phase {
     Phase { name: "verify".to_owned(), parts: files.into_iter().map(part).collect() }
 }
 
-/// Reads the small files that have to have their content.
+/// Returns the phase that reads the small files that must have their content.
 fn contents_phase(files: Vec<(FileHandle, Promise)>) -> Phase {
     let files: Arc<[_]> = files.into();
     let clients = READERS.min(files.len());
@@ -95,7 +95,7 @@ fn contents_phase(files: Vec<(FileHandle, Promise)>) -> Phase {
     Phase { name: "verify".to_owned(), parts: (0..clients).map(part).collect() }
 }
 
-/// Looks for every name; returns the files that have to have their content.
+/// Looks up every name. Returns the files that must have their content.
 fn find_names(setup: &mut Setup, names: Vec<Promise>) -> Result<Vec<(FileHandle, Promise)>> {
     let mut dirs: HashMap<String, Option<FileHandle>> = HashMap::new();
     let mut filled = Vec::new();
@@ -122,7 +122,7 @@ fn find_names(setup: &mut Setup, names: Vec<Promise>) -> Result<Vec<(FileHandle,
     Ok(filled)
 }
 
-/// The directory of a path below the directory of all runs.
+/// Returns the directory at a path below the directory of all runs.
 fn walk(setup: &mut Setup, path: &str) -> Result<Option<FileHandle>> {
     let mut at = setup.dir;
     for name in path.split('/') {

@@ -1,4 +1,4 @@
-//! Load from several agents, on loopback and in network namespaces.
+//! Tests of load from several agents, on loopback and in network namespaces.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the assertion, in helpers too")]
 
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use common::{NullServer, PROGRAM};
 use forebay_bench::result::Report;
 
-/// A process whose first line of output says where it is; it ends with the test.
+/// A process whose first line of output is its address. It ends when this value is dropped.
 struct Process {
     child: Child,
     line: String,
@@ -36,7 +36,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that was killed by the test needs nothing.
+        // The test may have killed the process already, so errors are ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -120,10 +120,10 @@ fn another_token_is_refused_on_both_sides_and_the_agent_goes_on() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(errors.contains("does not have the same token") && errors.lines().count() == 1, "{errors}");
 
-    // What is no controller at all, or says only half of it.
+    // Connections that are not from a controller, or end in the middle of the greeting.
     for noise in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 200], b"FBAGENT\0\0\0\0\x01"] {
         let mut stream = TcpStream::connect(&agent.line).unwrap();
-        // It may have hung up already; whatever comes back, it ends.
+        // The agent may have closed the connection already, so errors are ignored.
         let _ = stream.write_all(noise);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
@@ -148,12 +148,12 @@ fn an_agent_that_dies_ends_the_run_for_all() {
     let mut errors = String::new();
     controller.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     assert!(errors.contains(&format!("the agent {} is lost", first.line)), "{errors}");
-    // The other agent is free again, though it had 300 seconds to do.
+    // The second agent is free again, although its part would have taken 300 seconds.
     let options = ["randread", "--count", "50", "--size", "1M", "-o", "-"];
     report(&run(&server.url, &[&second], &token, &options));
 }
 
-/// What everybody on the host can see, and what is kept, does not tell the token.
+/// The token must not appear where other users of the host can see it, or in files that are kept.
 #[test]
 fn the_token_is_in_no_list_of_processes_no_log_and_no_result() {
     let folder = tempfile::tempdir().unwrap();
@@ -178,13 +178,13 @@ fn the_token_is_in_no_list_of_processes_no_log_and_no_result() {
     }
 }
 
-/// Two agents, each in a network of its own, and a third with the server and the controller.
+/// Two agents in a network namespace each, and a third namespace with the server and the controller.
 struct Networks {
     names: [String; 3],
 }
 
 impl Networks {
-    /// `None` where that is not allowed here.
+    /// Returns the namespaces; `None` if this host does not permit them.
     fn new() -> Option<Self> {
         let names = ["s", "a", "b"].map(|name| format!("fbbench-{}-{name}", std::process::id()));
         let networks = Self { names };

@@ -1,5 +1,5 @@
-//! The program against nfs-ganesha: content that is really kept, and checked. Needs root and Debian's packages
-//! nfs-ganesha-vfs and rpcbind; without them the tests say so and pass.
+//! Tests with nfs-ganesha, which keeps content, so that content is checked. They need root and Debian's packages
+//! nfs-ganesha-vfs and rpcbind. Without these they print a message and pass.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the assertion, in helpers too")]
 
@@ -62,7 +62,7 @@ fn all_patterns_run_verified_and_clean_up() {
     ];
     let output = succeeds("run", dir.path(), &[&patterns[..], &options].concat());
     let report: Report = serde_json::from_slice(&output.stdout).unwrap();
-    // Nothing is renamed where names are checked.
+    // Checked names are not renamed, so the rename phase is missing.
     assert_eq!(report.phases.len(), patterns.len() - 1 + 7);
     assert!(report.phases.iter().all(|phase| phase.runs[0].operations > 0));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "everything was removed");

@@ -1,4 +1,4 @@
-//! The program against its own null server, over real sockets.
+//! Tests of the program with its own null server, over real sockets.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the assertion, in helpers too")]
 
@@ -101,7 +101,7 @@ fn an_open_loop_keeps_to_its_rate() {
     let server = NullServer::start();
     let report = server.report(&["randread", "--rate", "500", "-t", "1", "-n", "2", "--size", "1M"]);
     let operations = report.phases[0].runs[0].operations;
-    // Never faster than asked; how much slower depends on the machine.
+    // The rate is never above the one given. How far it is below depends on the machine.
     assert!((1..=501).contains(&operations), "{operations}");
 }
 

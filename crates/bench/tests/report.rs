@@ -1,4 +1,4 @@
-//! Results become a page and pictures.
+//! Tests of reports: results become a page and pictures.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the assertion, in helpers too")]
 

@@ -1,4 +1,4 @@
-//! `forebay adopt`: another file system at a served directory, on purpose.
+//! `forebay adopt`: accepts another file system at a served directory.
 
 use anyhow::{Context, bail};
 use forebay_config::{instance_name, state_base};
@@ -6,7 +6,7 @@ use forebay_config::{instance_name, state_base};
 use crate::args::AdoptArgs;
 use crate::{Exit, output};
 
-/// `forebay adopt`.
+/// Runs `forebay adopt`.
 pub(crate) fn adopt(args: &AdoptArgs) -> anyhow::Result<Exit> {
     let path =
         std::fs::canonicalize(&args.dir).with_context(|| format!("cannot look at {}", args.dir.display()))?;
@@ -17,10 +17,13 @@ pub(crate) fn adopt(args: &AdoptArgs) -> anyhow::Result<Exit> {
             .join(instance_name(&[&path])),
     };
     if !state_dir.join("handle.key").exists() {
-        bail!("{} is not the state directory of a server; name that with --state-dir", state_dir.display());
+        bail!(
+            "{} is not the state directory of a server; name the server's state directory with --state-dir",
+            state_dir.display()
+        );
     }
     let there = forebay_server::adopt(&state_dir, &path, args.same)
-        .with_context(|| format!("cannot note it in {}", state_dir.display()))?;
+        .with_context(|| format!("cannot record the file system in {}", state_dir.display()))?;
     let rest = if args.same {
         "writes to it what the cache holds"
     } else {

@@ -1,4 +1,4 @@
-//! What `serve` says when it is ready: what is served to whom, and how to mount it.
+//! The message of `serve` when it is ready: the exports, their clients, and the commands that mount them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use forebay_server::Ready;
 
 use crate::{output, service_manager};
 
-/// Tells the person on stderr, and systemd if it waits for it.
+/// Tells the person on stderr and, if systemd started the process, systemd.
 pub(crate) fn ready(settings: &Settings, ready: &Ready) {
     let (listen, handles) = (&ready.listen, ready.handles);
     let mut lines = vec![format!("forebay {}, mode {}", env!("CARGO_PKG_VERSION"), ready.mode)];
@@ -21,7 +21,7 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
         let names: Vec<&str> = export.names().collect();
         lines.push(format!("Serving {} as {}", export.path.display(), names.join(" and ")));
         lines.extend(export.clients.iter().map(|rule| format!("  {}", describe_rule(rule))));
-        // Without privilege everyone acts as this process's user, squashed or not.
+        // Without privileges every client acts as this process's user, so squashing makes no difference.
         if rustix::process::geteuid().is_root() {
             lines.extend(squashed_out(export));
             lines.extend(unguarded_root(export));
@@ -29,7 +29,7 @@ pub(crate) fn ready(settings: &Settings, ready: &Ready) {
     }
     let addresses: Vec<String> = listen.iter().map(ToString::to_string).collect();
     lines.push(format!("Listening on {}", addresses.join(", ")));
-    // Clients reach the IPv4 address with the plainest options.
+    // An IPv4 address is preferred, because the mount options for it are the simplest.
     if let Some(address) = listen.iter().find(|address| address.is_ipv4()).or(listen.first()) {
         lines.push("Mount it with the kernel client, as root:".to_owned());
         lines.extend(settings.exports.iter().map(|export| format!("  {}", mount_command(address, export))));
@@ -66,7 +66,7 @@ fn describe_rule(rule: &ClientRule) -> String {
     format!("to {}: {access}, {squash}{port}", networks.join(", "))
 }
 
-/// Says which users of other hosts can act as root here.
+/// Returns a warning for each rule that lets ordinary users of other hosts act as root.
 fn unguarded_root(export: &Export) -> Vec<String> {
     let unguarded = |rule: &&ClientRule| {
         rule.squash == Squash::None && rule.privileged_port == PrivilegedPort::Never && !rule.is_local()
@@ -82,7 +82,7 @@ fn unguarded_root(export: &Export) -> Vec<String> {
     export.clients.iter().filter(unguarded).map(warn).collect()
 }
 
-/// Says when a client's root will not be able to write, which surprises whoever mounts as root for a first try.
+/// Returns a note if a client's root cannot write, which is unexpected on a first try as root.
 fn squashed_out(export: &Export) -> Option<String> {
     let squashed = |rule: &&ClientRule| rule.squash != Squash::None && rule.access == Access::ReadWrite;
     let rule = export.clients.iter().find(squashed)?;
@@ -101,7 +101,7 @@ fn squashed_out(export: &Export) -> Option<String> {
     })
 }
 
-/// The address as clients name it; a wildcard stands for this host's name.
+/// Returns the address by which clients reach the server. For a wildcard address this is the host's name.
 fn client_host(address: &SocketAddr) -> String {
     match address.ip() {
         ip if ip.is_unspecified() => rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -110,8 +110,8 @@ fn client_host(address: &SocketAddr) -> String {
     }
 }
 
-/// The command for Linux's own client. It names version and ports, so no portmapper is asked (nfs(5)), and `nolock`,
-/// because the lock protocol is not served.
+/// Returns the command for Linux's own client. The command names version and ports, so that no portmapper is asked
+/// (nfs(5)). It has `nolock`, because the server does not offer the lock protocol.
 fn mount_command(address: &SocketAddr, export: &Export) -> String {
     let by_address = !address.ip().is_unspecified();
     let proto = if address.is_ipv6() && by_address { "tcp6" } else { "tcp" };
@@ -122,7 +122,7 @@ fn mount_command(address: &SocketAddr, export: &Export) -> String {
     )
 }
 
-/// The command of libnfs that lists the export.
+/// Returns the command of libnfs that lists the export.
 fn libnfs_command(address: &SocketAddr, export: &Export) -> String {
     let port = address.port();
     let url =
@@ -130,7 +130,7 @@ fn libnfs_command(address: &SocketAddr, export: &Export) -> String {
     format!("nfs-ls {}", quoted(&url))
 }
 
-/// A word for the shell: in quotes when it holds anything special.
+/// Returns a word for the shell, in quotes if it has special characters.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/:._-[]".contains(c);
     if word.chars().all(plain) && !word.contains('[') {
@@ -139,7 +139,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// What does not work for lack of privileges.
+/// Returns a line for each function that is missing for lack of privileges.
 fn limits_of_privilege(handles: HandleMode) -> Vec<String> {
     let mut lines = Vec::new();
     let user = rustix::process::geteuid();

@@ -1,4 +1,4 @@
-//! The command line: every verb and flag, once. Help, man pages and completions are made from it.
+//! The command line: the definition of every verb and flag. Help, manual pages and completions are generated from it.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -23,11 +23,11 @@ use crate::serve_args::ServeArgs;
 #[command(after_help = "\
 Examples:
   forebay serve ./data                 # serve a directory to this host
-  forebay status                       # what the running server does
+  forebay status                       # state of the running server
   forebay stat 1                       # columns every second, as iostat does
-  forebay doctor ./data                # is this host set up well?
+  forebay doctor ./data                # check the setup of this host
 
-Exit codes: 0 done, 1 failed, 2 usage or configuration. Results go to stdout, all else to stderr.")]
+Exit codes: 0 done, 1 failed, 2 usage or configuration. Results go to stdout, all other output to stderr.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -43,15 +43,15 @@ pub(crate) enum Command {
     Mode(ModeArgs),
     /// Make everything written so far durable on the backing store
     Flush(FlushArgs),
-    /// Read the configuration anew: rules for clients, log level and mode change in service
+    /// Read the configuration again: rules for clients, log level and mode change in service
     Reload(ReloadArgs),
-    /// Show what is cached of a file, or of all files below a directory
+    /// Show how much is cached of a file, or of all files below a directory
     Cached(PathArgs),
-    /// Drop what is cached of a file, or of all files below a directory, once the directory has everything
+    /// Drop the cached data of a file, or of all files below a directory, after destaging it
     Invalidate(InvalidateArgs),
-    /// Show, restore or drop what the cache had of files that are gone
+    /// Show, restore or drop data that was set aside because its file no longer exists
     Lost(LostArgs),
-    /// Serve another file system at a directory than the one that was served there, from the next start on
+    /// Accept another file system at a served directory, from the next start on
     Adopt(AdoptArgs),
     /// Show health, exports, clients and counters on one screen
     Status(StatusArgs),
@@ -59,22 +59,22 @@ pub(crate) enum Command {
     Stat(StatArgs),
     /// Show rates, latencies and clients live; `q` quits
     Top(TopArgs),
-    /// Show what happened: failed syncs, refused clients, changes of mode
+    /// Show events: failed syncs, refused clients, changes of mode
     Events(EventsArgs),
-    /// Measure NFS servers, and emulate slow disk arrays to measure them on
+    /// Measure NFS servers, or emulate slow disk arrays to measure servers on
     Bench(Box<BenchArgs>),
     /// Check this host against good practice
     Doctor(DoctorArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
-    /// Print the manual page, or write those of all verbs to a directory
+    /// Print the manual page, or write the pages of all verbs to a directory
     Man(ManArgs),
 }
 
-/// Which running server is meant.
+/// The running server that a verb asks.
 #[derive(Debug, Args)]
 pub(crate) struct Target {
-    /// State directory of the server; else the newest one that runs under the default place is asked
+    /// State directory of the server [default: the newest running server of this user]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) state_dir: Option<PathBuf>,
 }
@@ -93,7 +93,7 @@ pub(crate) struct PoolArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
-    /// Show the devices and what is on them
+    /// Show the devices and their contents
     Status {
         #[command(flatten)]
         target: Target,
@@ -103,10 +103,10 @@ pub(crate) enum PoolCommand {
     },
     /// Add a device in service
     Add {
-        /// Block device or file; what does not exist is made as a file of `--cache-size`
+        /// Block device or file; a file of `--cache-size` is made if nothing exists at the path
         #[arg(value_hint = ValueHint::AnyPath)]
         path: PathBuf,
-        /// Whatever is on it
+        /// Add the device even if it holds data
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -115,12 +115,12 @@ pub(crate) enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Take a device away in service, after what only it holds has been copied
+    /// Remove a device in service, after the data that only this device holds has been copied
     Remove {
         /// Block device or file, as `pool status` shows it
         #[arg(value_hint = ValueHint::AnyPath)]
         path: PathBuf,
-        /// Wait until the device may be pulled; without it, `pool status` shows when that is
+        /// Wait until the device may be unplugged; without it, `pool status` shows the progress
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
@@ -129,9 +129,9 @@ pub(crate) enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Read every copy of every cached block, and repair or drop what is bad
+    /// Read every copy of every cached block; repair or drop bad copies
     Scrub {
-        /// Wait until it is through; without it, `pool status` shows how far it is
+        /// Wait until the scrub has ended; without it, `pool status` shows the progress
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
@@ -146,9 +146,9 @@ pub(crate) enum PoolCommand {
 #[command(after_help = "\
 Examples:
   forebay mode
-  forebay mode write-through            # what is dirty is destaged as before")]
+  forebay mode write-through            # dirty data is destaged as before")]
 pub(crate) struct ModeArgs {
-    /// The mode to change to; without it the mode is shown
+    /// New mode; without it the mode is shown
     #[arg(value_name = "MODE", value_parser = one_of(Mode::ALL))]
     pub(crate) mode: Option<Mode>,
     #[command(flatten)]
@@ -162,9 +162,9 @@ pub(crate) struct ModeArgs {
 #[command(after_help = "\
 Examples:
   forebay flush --wait && echo 'the directory is complete without forebay'
-  forebay flush                         # begin; `forebay status` shows what is left")]
+  forebay flush                         # start; `forebay status` shows the remaining dirty data")]
 pub(crate) struct FlushArgs {
-    /// Wait for the end and show how far it has come; else it goes on in the background and ends with an event
+    /// Wait for the end and show the progress; without it, the flush runs in the background and ends with an event
     #[arg(long)]
     pub(crate) wait: bool,
     #[command(flatten)]
@@ -176,8 +176,8 @@ pub(crate) struct FlushArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A configuration with mistakes changes nothing: each mistake is said, and the exit code is 2. Whatever else differs takes \
-effect at the next start, and is named. SIGHUP does the same; how it ends is an event.
+A configuration with mistakes changes nothing: each mistake is printed, and the exit code is 2. Other changed settings take \
+effect at the next start, and are printed. SIGHUP also reads the configuration again, and reports the result as an event.
 
 Examples:
   forebay reload
@@ -196,7 +196,7 @@ Examples:
   forebay cached /srv/data/results
   forebay cached /srv/data/results/run7.h5 --json")]
 pub(crate) struct PathArgs {
-    /// A file or directory in a served directory, as this host names it
+    /// File or directory in a served directory, as this host names it
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) path: PathBuf,
     #[command(flatten)]
@@ -208,8 +208,8 @@ pub(crate) struct PathArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What only the cache has is first written to the directory; nothing is lost. What is known of names and attributes is \
-forgotten. For who has changed files in the served directory itself and wants to be sure that clients read those.
+Dirty data is first written to the directory, so nothing is lost. Cached names and attributes are dropped as well. Use this \
+after changing files in the served directory directly, to be sure that clients see the changes.
 
 Examples:
   forebay invalidate /srv/data/results/run7.h5
@@ -221,8 +221,8 @@ pub(crate) struct InvalidateArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Written data whose file is gone, though no client removed it as far as the log knows, is set aside in the state directory, \
-and so is what the cache holds for a file system that was given up with `forebay adopt`. Works with or without a running \
+Dirty data whose file no longer exists is set aside in the state directory, unless a client removed the file. \
+Dirty data for a file system that `forebay adopt` gave up is set aside as well. These verbs work with or without a running \
 server.
 
 Examples:
@@ -237,7 +237,7 @@ pub(crate) struct LostArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LostCommand {
-    /// List what was set aside, oldest first
+    /// List the data that was set aside, oldest first
     List {
         #[command(flatten)]
         target: Target,
@@ -245,9 +245,9 @@ pub(crate) enum LostCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Show what is known of one: its last path, why and when it was set aside, and which ranges there are
+    /// Show one entry: its last path, its ranges, and when and why it was set aside
     Show {
-        /// As `lost list` shows it; the beginning is enough
+        /// Id as `lost list` shows it; its beginning is enough
         id: String,
         #[command(flatten)]
         target: Target,
@@ -255,22 +255,22 @@ pub(crate) enum LostCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Copy what was set aside to a new file, which only its owner may read
+    /// Copy data that was set aside to a new file, which only its owner may read
     Restore {
-        /// As `lost list` shows it; the beginning is enough
+        /// Id as `lost list` shows it; its beginning is enough
         id: String,
-        /// The file to make
+        /// File to make
         #[arg(value_hint = ValueHint::FilePath)]
         path: PathBuf,
-        /// Write the ranges over a file that is there; the rest of it stays
+        /// Write the ranges over an existing file; other parts of the file stay
         #[arg(long)]
         over: bool,
         #[command(flatten)]
         target: Target,
     },
-    /// Remove what was set aside, for good
+    /// Remove data that was set aside permanently
     Drop {
-        /// As `lost list` shows it; the beginning is enough
+        /// Id as `lost list` shows it; its beginning is enough
         id: String,
         #[command(flatten)]
         target: Target,
@@ -279,22 +279,22 @@ pub(crate) enum LostCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A server does not start where another file system is than the one that it served: what its cache holds belongs to that one. \
-Mount it, and start the server. Only if it is gone for good, or was replaced on purpose, is this the way: the next start \
-serves what is at DIR now, sets aside what the cache holds for the other one (`forebay lost list`), and handles that clients \
-have from before are stale.
+A server does not start if it finds another file system at DIR than before, because its cache holds data of that one. \
+Mount the former file system and start the server. Use `adopt` only if that file system no longer exists or was replaced on purpose. The next start \
+then serves the present file system and sets aside the cached data of the former one (`forebay lost list`). File handles that clients \
+already have become stale.
 
 Examples:
   forebay adopt /srv/data --state-dir /var/lib/forebay/main
-  forebay adopt /srv/data --same         # a copy that is to take the place of the original, with what the cache holds for it")]
+  forebay adopt /srv/data --same         # a copy that replaces the original; it gets the cached data as well")]
 pub(crate) struct AdoptArgs {
-    /// A directory that is served
+    /// Served directory
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-    /// It is the file system that was served, though it does not look so: what the cache holds is written to it
+    /// The file system is the former one, although it looks different: write the cached data to it
     #[arg(long)]
     pub(crate) same: bool,
-    /// State directory of the server; else the one of a server of this directory alone
+    /// State directory of the server [default: that of a server of this directory alone]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) state_dir: Option<PathBuf>,
 }
@@ -320,16 +320,16 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The first line is the mean since the server started, each further one is about its interval. Latencies are means in \
-milliseconds; LOOK is everything that only looks (GETATTR, LOOKUP, READDIR ...), CHANGE what changes names or \
-attributes. Columns that do not fit the terminal (100 characters without one) are left out; --wide shows all. A server that \
-is started anew is waited for. With a cache: RAM% and SSD% of what was read through it; DIRTY is what only the cache has; DSTG is destaged \
-and SPARED spared the backing store (what was read and written in the cache less what that cost), in MiB/s; AMPL bytes \
-written to the SSDs for each to be cached.
+milliseconds; LOOK counts requests that change nothing (GETATTR, LOOKUP, READDIR ...), CHANGE counts requests that change names or \
+attributes. Columns that do not fit the terminal (100 characters without one) are left out; --wide shows all. If the server \
+restarts, `stat` waits for it. With a cache: RAM% and SSD% are shares of reads through the cache; DIRTY is data that only the cache has. DSTG is destaged data, \
+and SPARED is the traffic that the backing store was spared (reads and writes in the cache less their cost), in MiB/s. AMPL is the bytes \
+written to the SSDs for each byte to be cached.
 
 Examples:
   forebay stat                         # one line since the start
   forebay stat 1                       # every second until interrupted
-  forebay stat 5 12 --json             # a minute of it, for a program")]
+  forebay stat 5 12 --json             # one minute, for a program")]
 pub(crate) struct StatArgs {
     /// Seconds between lines; decimals are allowed
     #[arg(value_parser = interval)]
@@ -337,7 +337,7 @@ pub(crate) struct StatArgs {
     /// Lines in total
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// Show all columns, however wide the terminal is
+    /// Show all columns, even if they exceed the width of the terminal
     #[arg(long, short)]
     pub(crate) wide: bool,
     #[command(flatten)]
@@ -369,13 +369,13 @@ Examples:
   forebay events --follow
   forebay events --json -n 100")]
 pub(crate) struct EventsArgs {
-    /// Go on with new events until interrupted
+    /// Continue with new events until interrupted
     #[arg(long, short)]
     pub(crate) follow: bool,
-    /// Show at most so many of the past events
+    /// Show at most this number of past events, the newest ones
     #[arg(short = 'n', long = "last", value_name = "N")]
     pub(crate) last: Option<usize>,
-    /// Show events of this moment and later: a date, a date and time, a time of today, or a span such as `90 min ago`
+    /// Show events from this moment on: a date, a date and time, a time of today, or a span such as `90 min ago`
     #[arg(long, value_name = "TIME", value_parser = crate::moment::parse)]
     pub(crate) since: Option<crate::moment::Moment>,
     #[command(flatten)]
@@ -387,14 +387,14 @@ pub(crate) struct EventsArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each check is ok, warn or fail, with the reason and the command that mends it. Exit code 1 when one fails.
+Each check is ok, warn or fail, with the reason and the command that corrects it. The exit code is 1 if a check fails.
 
 Examples:
   forebay doctor
   forebay doctor /srv/data --listen 0.0.0.0:2049
   forebay doctor /srv/data --apply")]
 pub(crate) struct DoctorArgs {
-    /// Directory that is or will be served; else those of the running server
+    /// Directory that is or will be served [default: the directories of the running server]
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
     /// Configuration file whose exports and addresses are checked
@@ -403,7 +403,8 @@ pub(crate) struct DoctorArgs {
     /// Address the server will listen on; may be repeated
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub(crate) listen: Vec<String>,
-    /// Change what is safe to change while the host runs, until its next start, and say what was changed; needs root
+    /// Change settings that are safe to change while the host runs, until its next start, and print the changes;
+    /// needs root
     #[arg(long)]
     pub(crate) apply: bool,
     #[command(flatten)]
@@ -419,7 +420,7 @@ Examples:
   forebay completions bash > /etc/bash_completion.d/forebay
   forebay completions zsh > ~/.zfunc/_forebay")]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell
     pub(crate) shell: clap_complete::Shell,
 }
 
@@ -429,12 +430,12 @@ Examples:
   forebay man | man -l -
   forebay man /usr/local/share/man/man1")]
 pub(crate) struct ManArgs {
-    /// Directory to write the pages of all verbs to; it has to exist
+    /// Existing directory for the pages of all verbs
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
 }
 
-/// A parser for values that are known by name.
+/// Returns a parser for values with fixed names.
 pub(crate) fn one_of<T>(all: &'static [T]) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Display + FromStr<Err = String> + Send + Sync + 'static,
@@ -458,7 +459,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The commands in a help text: from `forebay` to a comment, a pipe, a redirection or a second command.
+    /// Returns the commands in a help text, from `forebay` to a comment, a pipe, a redirection or a second command.
     fn examples(help: &str) -> Vec<Vec<&str>> {
         let lines = help
             .lines()

@@ -26,7 +26,7 @@ pub(crate) struct BenchArgs {
 enum BenchVerb {
     #[command(flatten)]
     Load(BenchCommand),
-    /// Run the published tests on this machine and set the ratios beside the published ones
+    /// Run the published tests on this machine and compare the ratios with the published ones
     Paper(Box<PaperArgs>),
     /// Emulate an array of spinning disks as a block device with a file system
     Array(ArrayArgs),
@@ -40,7 +40,7 @@ pub(crate) fn bench(args: BenchArgs) -> anyhow::Result<Exit> {
     match args.command {
         BenchVerb::Load(command) => forebay_bench::cli::execute(command)?,
         BenchVerb::Paper(args) => forebay_bench::paper::run(&args, ARRAY)?,
-        // The array's daemon is this program again, started with these words.
+        // The array's daemon is this program, started with these words.
         BenchVerb::Array(args) => forebay_array::cli::run(&args, ARRAY)?,
     }
     Ok(Exit::Done)

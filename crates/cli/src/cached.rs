@@ -1,4 +1,4 @@
-//! `forebay cached` and `forebay invalidate`: what the cache holds of a path, and dropping it.
+//! `forebay cached` and `forebay invalidate`: show and drop the cached data of a path.
 
 use anyhow::{Context, bail};
 use forebay_config::format_size;
@@ -7,7 +7,7 @@ use forebay_control::CachedFiles;
 use crate::args::{InvalidateArgs, PathArgs};
 use crate::{Exit, control, output};
 
-/// `forebay cached`.
+/// Runs `forebay cached`.
 pub(crate) fn cached(args: &PathArgs) -> anyhow::Result<Exit> {
     let files = ask(args, false)?;
     match args.json {
@@ -17,14 +17,14 @@ pub(crate) fn cached(args: &PathArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// `forebay invalidate`.
+/// Runs `forebay invalidate`.
 pub(crate) fn invalidate(args: &InvalidateArgs) -> anyhow::Result<Exit> {
     let files = ask(&args.of, true)?;
     if args.of.json {
         output::json(&files)?;
     } else {
         output::note(&format!(
-            "Dropped {} on the cache devices and {} in memory of {} files, {} of which were destaged first, and what was known of the \
+            "Dropped {} on the cache devices and {} in memory of {} files, {} of which were destaged first, and the cached \
              names and attributes of {} files.",
             format_size(files.ssd_bytes),
             format_size(files.ram_bytes),
@@ -35,7 +35,7 @@ pub(crate) fn invalidate(args: &InvalidateArgs) -> anyhow::Result<Exit> {
     }
     if files.kept_files > 0 {
         bail!(
-            "{} files are being written by clients, and some of them stays cached; try again when they rest",
+            "clients are writing to {} files, so a part of these stays cached; try again when the clients have finished",
             output::count(files.kept_files)
         );
     }
@@ -62,7 +62,7 @@ fn describe(files: &CachedFiles) -> String {
         (
             "files",
             format!(
-                "{}, of {} of them something is cached",
+                "{}, {} of them at least partly cached",
                 output::count(files.files),
                 output::count(cached_files)
             ),

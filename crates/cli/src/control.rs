@@ -1,4 +1,4 @@
-//! The verbs that ask a running server one thing, and how that server is found.
+//! The verbs that send one request to a running server, and the search for that server.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::args::{FlushArgs, ModeArgs, PoolCommand, ReloadArgs, Target};
 use crate::output::{self, Align, Table};
 use crate::{Exit, output::printable};
 
-/// The server that is meant: that of `--state-dir`, else the newest one that answers under the default place.
+/// Finds the server to ask: that of `--state-dir`, or the newest server that answers below the default directory.
 pub(crate) fn find(target: &Target) -> anyhow::Result<Client> {
     if let Some(dir) = &target.state_dir {
         return Ok(Client::new(dir));
@@ -25,7 +25,7 @@ pub(crate) fn find(target: &Target) -> anyhow::Result<Client> {
     let Found { mut running, silent } = look(&base)?;
     running.sort_by_key(|(_, status)| status.started_ns);
     let Some((client, status)) = running.pop() else {
-        // There may be a server: why it does not answer is worth more than that nothing was found.
+        // A server may exist without answering. The reason is more useful than the message that no server was found.
         if let Some(error) = silent.into_iter().next() {
             return Err(error.into());
         }
@@ -57,20 +57,20 @@ pub(crate) fn find(target: &Target) -> anyhow::Result<Client> {
 
 /// The servers below a directory.
 pub(crate) struct Found {
-    /// The servers that answer.
+    /// Servers that answer.
     pub(crate) running: Vec<(Client, Status)>,
-    /// Why there may be more: permissions, or no answer in time.
+    /// Errors of servers that may exist but did not answer, such as missing permissions or timeouts.
     pub(crate) silent: Vec<ClientError>,
 }
 
 /// Asks the servers of the state directories below `base`.
 ///
 /// # Errors
-/// `base` may not be looked into.
+/// This user may not list `base`.
 pub(crate) fn look(base: &Path) -> anyhow::Result<Found> {
     let entries = match std::fs::read_dir(base) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            bail!("permission denied: this user may not look into {}; ask as root", base.display())
+            bail!("permission denied: this user may not list {}; ask as root", base.display())
         }
         entries => entries.into_iter().flatten().flatten(),
     };
@@ -86,7 +86,7 @@ pub(crate) fn look(base: &Path) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-/// `forebay reload`.
+/// Runs `forebay reload`.
 pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<Exit> {
     let report = find(&args.target)?.reload()?;
     if args.json {
@@ -107,7 +107,7 @@ pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// `forebay mode`.
+/// Runs `forebay mode`.
 pub(crate) fn mode(args: &ModeArgs) -> anyhow::Result<Exit> {
     let (mode, effective) = find(&args.target)?.mode(args.mode)?;
     if args.json {
@@ -121,7 +121,7 @@ pub(crate) fn mode(args: &ModeArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// `forebay flush`.
+/// Runs `forebay flush`.
 pub(crate) fn flush(args: &FlushArgs) -> anyhow::Result<Exit> {
     let client = find(&args.target)?;
     if !args.wait {
@@ -181,7 +181,7 @@ fn describe_progress(progress: FlushProgress, elapsed: Duration) -> String {
     )
 }
 
-/// `forebay pool`.
+/// Runs `forebay pool`.
 pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<Exit> {
     match command {
         PoolCommand::Status { target, json } => {
@@ -219,8 +219,8 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<Exit> {
                 output::note(&match wait {
                     true => format!("{shown} is not used any more and may be pulled."),
                     false => format!(
-                        "The removal of {shown} has begun: it may be pulled once `forebay pool status` does not list it; how the \
-                         removal ends is an event."
+                        "The removal of {shown} has begun: it may be pulled once `forebay pool status` does not list it; an event \
+                         reports the end of the removal."
                     ),
                 });
                 show_pool(&pool)?;
@@ -243,7 +243,7 @@ fn show_pool(pool: &PoolStatus) -> anyhow::Result<()> {
     Ok(output::result(&text)?)
 }
 
-/// How to find a device again, whatever it is called: a line, if anything is known.
+/// Returns a line with names by which a device is found after a reboot, if any is known.
 fn identity(device: &PoolDevice) -> Option<String> {
     let named = |name: &str, value: &Option<String>| {
         value.as_ref().map(|value| format!("{name}{}", printable(value)))
@@ -255,7 +255,7 @@ fn identity(device: &PoolDevice) -> Option<String> {
         .then(|| format!("{}: {}\n", printable(&device.path.to_string_lossy()), known.join(", ")))
 }
 
-/// The cache devices with what they say about their wear.
+/// Returns the table of cache devices with their wear.
 pub(crate) fn device_table(pool: &PoolStatus) -> Table {
     let right = |head| (head, Align::Right);
     let mut table = Table::new(&[
@@ -288,7 +288,7 @@ fn describe_scrub(scrub: &ScrubStatus) -> String {
     format!("{checked} blocks checked, {repaired} copies repaired, {dropped} dropped, {lost} lost")
 }
 
-/// What is in the cache and what it did, name and text.
+/// Returns the contents and the activity of the cache, each with its name.
 pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
     let counters = &pool.counters;
     let (ram, ssd) = counters.hit_rates();
@@ -320,9 +320,9 @@ pub(crate) fn pool_lines(pool: &PoolStatus) -> Vec<(&'static str, String)> {
         (
             "cache hits",
             match counters.blocks_read() {
-                0 => "- (nothing was read through the cache)".to_owned(),
+                0 => "- (no reads through the cache yet)".to_owned(),
                 _ => format!(
-                    "memory {:.1} %, SSD {:.1} %, backing store {:.1} % of what was read through the cache",
+                    "memory {:.1} %, SSD {:.1} %, backing store {:.1} % of reads through the cache",
                     ram * 100.0,
                     ssd * 100.0,
                     (1.0 - ram - ssd).max(0.0) * 100.0

@@ -8,7 +8,7 @@ use crate::args::EventsArgs;
 use crate::output::{self, BAD, GOOD, WARN};
 use crate::{Exit, control};
 
-/// Shows past events, and with `--follow` new ones until interrupted.
+/// Shows past events. With `--follow`, continues with new events until interrupted.
 pub(crate) fn events(args: &EventsArgs) -> anyhow::Result<Exit> {
     let client = control::find(&args.target)?;
     let mut outcome = Ok(());

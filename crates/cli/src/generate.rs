@@ -1,4 +1,4 @@
-//! Completions and manual pages, made from the definitions of the command line.
+//! Generates completions and manual pages from the definition of the command line.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,14 +11,15 @@ use crate::args::Cli;
 
 /// Prints the completions of a shell.
 pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<Exit> {
-    // Made in memory first: the generator panics when its writer fails, as a closed pipe does.
+    // The script is made in memory first, because the generator panics if its writer fails, for example on a closed
+    // pipe.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut script);
     std::io::stdout().write_all(&script)?;
     Ok(Exit::Done)
 }
 
-/// Prints the manual page, or writes those of all verbs to a directory.
+/// Prints the manual page, or writes the pages of all verbs to a directory.
 pub(crate) fn man(dir: Option<&Path>) -> anyhow::Result<Exit> {
     match dir {
         Some(dir) => clap_mangen::generate_to(Cli::command(), dir)

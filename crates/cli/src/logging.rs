@@ -1,8 +1,8 @@
-//! Where the log goes: stderr, as text for people or as JSON.
+//! The log on stderr, as text for people or as JSON.
 //!
-//! Logging never harms service. A thread that logs puts its line into a queue and goes on; a thread of its own writes the
-//! queue to stderr. Lines are lost, and counted, while the queue is full (the reader of stderr stands still) and while
-//! stderr cannot be written (its reader is gone, its partition is full).
+//! Logging never delays service. A thread that logs puts its line into a queue and continues. A thread of its own
+//! writes the queue to stderr. Lines are lost and counted if the queue is full, because the reader of stderr has
+//! stopped. They are also lost if stderr cannot be written, because its reader is gone or its partition is full.
 
 use std::backtrace::Backtrace;
 use std::io::{self, IsTerminal, Write};
@@ -20,9 +20,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, reload};
 
-/// Lines that wait for stderr at most; a line is below 8 KiB as a rule.
+/// Most lines in the queue. A line usually has less than 8 KiB.
 const QUEUE: usize = 1024;
-/// How long the end of the process waits for lines that are not written yet.
+/// Longest time that the end of the process waits for lines in the queue.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 static LINES: OnceLock<Lines> = OnceLock::new();
@@ -31,7 +31,7 @@ static SET_LEVEL: OnceLock<Box<dyn Fn(LevelFilter) + Send + Sync>> = OnceLock::n
 /// The queue in front of stderr.
 struct Lines {
     send: SyncSender<Line>,
-    /// `None` once the writing thread has it.
+    /// The receiving end of the queue; `None` once the writing thread has it.
     unwritten: Mutex<Option<Receiver<Line>>>,
     lost: AtomicU64,
     colours: bool,
@@ -39,11 +39,12 @@ struct Lines {
 
 enum Line {
     Text(Vec<u8>),
-    /// Answered when all lines before it are written or lost.
+    /// A marker. It is answered when all lines before it are written or lost.
     Barrier(SyncSender<()>),
 }
 
-/// Starts logging for the rest of the process. Called once. Lines are queued until [`start_thread`] or [`finish`].
+/// Starts logging for the rest of the process. Call it once. Lines stay in the queue until [`start_thread`] or
+/// [`finish`].
 pub(crate) fn start(log: &Log) {
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (send, receive) = sync_channel(QUEUE);
@@ -52,7 +53,7 @@ pub(crate) fn start(log: &Log) {
     let (level, handle) = reload::Layer::new(filter(log.level));
     let _ = SET_LEVEL.set(Box::new(move |level| drop(handle.reload(level))));
     let logged = tracing_subscriber::registry().with(level);
-    // A complaint of the library would go to stderr itself, and end the process where that fails.
+    // An error message of the library would go straight to stderr, and would end the process if that write fails.
     let form = fmt::layer().with_writer(|| Queued).log_internal_errors(false);
     match log.format {
         LogFormat::Text => logged.with(form.with_ansi(colours).with_target(false)).init(),
@@ -83,19 +84,20 @@ pub(crate) fn set_level(level: LogLevel) {
     }
 }
 
-/// Starts the thread that writes to stderr. A thread keeps the privileges it is started with, so they are dropped before.
+/// Starts the thread that writes to stderr. A thread keeps the privileges of its start, so privileges are dropped
+/// before.
 pub(crate) fn start_thread() {
     let Some(lines) = LINES.get() else { return };
     let Some(unwritten) = taken(lines) else { return };
     let started =
         std::thread::Builder::new().name("forebay-log".into()).spawn(move || lines.write_all(&unwritten));
     if started.is_err() {
-        // The receiver is gone with the closure: every line is counted as lost.
+        // The receiver was dropped with the closure, so every line is counted as lost.
         lines.lost.fetch_add(1, Relaxed);
     }
 }
 
-/// Queues a text for people, once logging has started; false if it has not.
+/// Queues a text for people. Returns false if logging has not started.
 pub(crate) fn write(text: &str) -> bool {
     let Some(lines) = LINES.get() else { return false };
     let text = if lines.colours { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
@@ -103,16 +105,16 @@ pub(crate) fn write(text: &str) -> bool {
     true
 }
 
-/// Lines that were lost since the start.
+/// Returns the number of lines lost since the start.
 pub(crate) fn lines_lost() -> u64 {
     LINES.get().map_or(0, |lines| lines.lost.load(Relaxed))
 }
 
-/// Waits until what was logged is written, for a second at most.
+/// Waits until all logged lines are written, for at most one second.
 pub(crate) fn finish() {
     let Some(lines) = LINES.get() else { return };
     if let Some(unwritten) = taken(lines) {
-        // There is no thread yet.
+        // The writing thread has not been started.
         unwritten.try_iter().for_each(|line| lines.put(line));
         *unwritten_of(lines) = Some(unwritten);
         return;
@@ -149,12 +151,9 @@ impl Lines {
             let was_lost = self.lost.load(Relaxed);
             self.put(line);
             let lost = self.lost.load(Relaxed);
-            // Only once a line has got through.
+            // The loss is reported only after a line has been written.
             if lost > told && lost == was_lost {
-                tracing::warn!(
-                    "{} lines of the log were lost: stderr took them not at all or too slowly",
-                    lost - told
-                );
+                tracing::warn!("{} lines of the log were lost: stderr failed or was too slow", lost - told);
                 told = lost;
             }
         }
@@ -172,7 +171,7 @@ impl Lines {
     }
 }
 
-/// Writes a line to stderr, whatever its file descriptor makes of that.
+/// Writes a line to stderr, also if the descriptor is non-blocking.
 fn put(mut text: &[u8]) -> Result<(), Errno> {
     let stderr = io::stderr();
     while !text.is_empty() {
@@ -187,7 +186,7 @@ fn put(mut text: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The log's writer: each line goes into the queue.
+/// The writer of the logging library. Each line goes into the queue.
 struct Queued;
 
 impl Write for Queued {

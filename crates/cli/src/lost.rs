@@ -1,4 +1,4 @@
-//! `forebay lost`: what the cache had of files that are gone.
+//! `forebay lost`: cached data of files that no longer exist.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::args::{LostCommand, Target};
 use crate::output::{Align, Table};
 use crate::{Exit, control, output};
 
-/// `forebay lost`.
+/// Runs `forebay lost`.
 pub(crate) fn lost(command: LostCommand) -> anyhow::Result<Exit> {
     match command {
         LostCommand::List { target, json } => list(&target, json)?,
@@ -20,7 +20,7 @@ pub(crate) fn lost(command: LostCommand) -> anyhow::Result<Exit> {
             let copied = restore_lost(&state_dir(&target)?, &id, &path, over)
                 .with_context(|| format!("cannot restore {id} to {}", path.display()))?;
             output::note(&format!(
-                "Restored {} to {}; `forebay lost drop {id}` removes what was set aside.",
+                "Restored {} to {}; `forebay lost drop {id}` removes the data that was set aside.",
                 format_size(copied),
                 path.display()
             ));
@@ -33,7 +33,7 @@ pub(crate) fn lost(command: LostCommand) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The state directory that is meant: it is looked at directly, since the server may be one that does not start.
+/// Returns the state directory. Its files are read directly, because the server may be unable to start.
 fn state_dir(target: &Target) -> anyhow::Result<PathBuf> {
     match &target.state_dir {
         Some(dir) => Ok(dir.clone()),
@@ -43,7 +43,8 @@ fn state_dir(target: &Target) -> anyhow::Result<PathBuf> {
 
 fn list(target: &Target, json: bool) -> anyhow::Result<()> {
     let dir = state_dir(target)?;
-    let files = lost_files(&dir).with_context(|| format!("cannot look into {}", dir.display()))?;
+    let files =
+        lost_files(&dir).with_context(|| format!("cannot read the data set aside in {}", dir.display()))?;
     if json {
         return output::json(&files.iter().map(as_json).collect::<Vec<_>>());
     }

@@ -28,29 +28,29 @@ use clap::Parser;
 
 use crate::args::{Cli, Command};
 
-/// Requests allocate much, and often free in another thread (docs/decisions/011-allocator.md).
+/// Requests allocate often, and often free memory in another thread (docs/decisions/011-allocator.md).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// How the program ends; the numbers are a contract.
+/// The exit code of the program. The numbers are a contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// What was asked is done.
+    /// The verb has succeeded.
     Done = 0,
-    /// It failed.
+    /// The verb has failed.
     Failed = 1,
-    /// It cannot be done as it was written on the command line or in the configuration. Also clap's code.
+    /// The command line or the configuration is wrong. Clap uses this code as well.
     Usage = 2,
 }
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == forebay_server::HEALTH_VERB) {
-        // The server's own: no verb of the command line.
+        // The server starts this program with this verb internally. It is not part of the command line.
         return ExitCode::from(u8::from(forebay_server::answer_health().is_err()));
     }
     let exit = run(Cli::parse().command).unwrap_or_else(|error| {
         if output::is_broken_pipe(&error) {
-            // Whoever read the results has seen enough.
+            // The reader of the results has closed the pipe, which is not a failure.
             return Exit::Done;
         }
         output::error(&format!("{error:#}"));

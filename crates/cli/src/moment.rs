@@ -1,4 +1,4 @@
-//! Moments as people write them.
+//! Moments in the forms that people write.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
@@ -8,10 +8,10 @@ use jiff::{Span, Timestamp, Zoned};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment(pub(crate) u64);
 
-/// Reads a moment: RFC 3339, a date, a date and time or a time of today in local time, or a span before now.
+/// Parses a moment: RFC 3339, a date, a date and time, a time of today in local time, or a span before now.
 ///
 /// # Errors
-/// One sentence with the forms there are.
+/// One sentence that lists the forms.
 pub(crate) fn parse(text: &str) -> Result<Moment, String> {
     parse_at(text.trim(), &Timestamp::now().to_zoned(TimeZone::system()))
 }
@@ -27,7 +27,7 @@ fn parse_at(text: &str, now: &Zoned) -> Result<Moment, String> {
         .or_else(|| text.parse::<Timestamp>().ok())
         .or_else(|| text.parse::<DateTime>().ok().and_then(local))
         .or_else(|| text.parse::<Date>().ok().and_then(|date| local(date.at(0, 0, 0, 0))))
-        // An hour alone could be a span as well.
+        // A time needs a colon, because a number alone could be a span.
         .or_else(|| {
             text.contains(':')
                 .then(|| text.parse::<Time>().ok())

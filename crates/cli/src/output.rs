@@ -1,4 +1,4 @@
-//! How results and messages look: aligned tables, sparing colours, units.
+//! The form of results and messages: aligned tables, few colours, units.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -16,7 +16,7 @@ pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 pub(crate) const HEAD: Style = Style::new().bold();
 
-/// Text in a style; colours disappear where the output is no terminal or NO_COLOR is set.
+/// Returns text in a style. Colours are removed later if the output is not a terminal or NO_COLOR is set.
 pub(crate) fn paint(style: Style, text: &str) -> String {
     if text.is_empty() {
         return String::new();
@@ -24,17 +24,18 @@ pub(crate) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Says on stderr what failed.
+/// Prints an error on stderr.
 pub(crate) fn error(message: &str) {
     say(&format!("{} {message}\n", paint(BAD, "error:")));
 }
 
-/// Says on stderr what a person may want to know.
+/// Prints a message for people on stderr.
 pub(crate) fn note(message: &str) {
     say(&format!("{message}\n"));
 }
 
-/// Where a log is kept, a text for people takes its way: in order, and without waiting for stderr.
+/// Writes a text for people. Once logging has started, the text goes through the log's queue, in order and without
+/// waiting.
 fn say(text: &str) {
     if !logging::write(text) {
         let _ = anstream::stderr().write_all(text.as_bytes());
@@ -58,12 +59,12 @@ pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(result(&(serde_json::to_string(value)? + "\n"))?)
 }
 
-/// Whether an error is that nobody reads stdout any more.
+/// Returns true if the error is that the reader of stdout has closed the pipe.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// How a column is aligned.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
     Left,
@@ -89,7 +90,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The table as text, each line after `indent` spaces.
+    /// Returns the table as text, with `indent` spaces before each line.
     pub(crate) fn render(&self, indent: usize) -> String {
         let width = |(index, (head, _)): (usize, &(&str, Align))| {
             let cells = self.rows.iter().filter_map(|row| row.get(index)).map(|cell| visible_width(cell));
@@ -114,18 +115,18 @@ impl Table {
     }
 }
 
-/// Characters a text takes on a terminal, without its colours.
+/// Returns the number of characters of a text on a terminal, without colours.
 fn visible_width(text: &str) -> usize {
     anstream::adapter::strip_str(text).to_string().chars().count()
 }
 
-/// Text from outside made safe to show: control characters, which could drive the terminal, become `?`.
+/// Makes text from outside safe to show: control characters, which could control the terminal, become `?`.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// A latency in nanoseconds with three digits or so: `870ns`, `12.3us`, `4.56ms`, `1.20s`; `-` for 0, which stands
-/// for no latency at all.
+/// Formats a latency in nanoseconds with about three digits: `870ns`, `12.3us`, `4.56ms`, `1.20s`. 0 means no latency
+/// and becomes `-`.
 pub(crate) fn latency(nanos: u64) -> String {
     let (value, unit) = match nanos {
         0 => return "-".to_owned(),
@@ -138,7 +139,7 @@ pub(crate) fn latency(nanos: u64) -> String {
     format!("{value:.digits$}{unit}")
 }
 
-/// A count with thousands separated, as `1,234,567`.
+/// Formats a count with separated thousands: `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -151,7 +152,7 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// A span of time for people: `3 d 4 h`, `12 min 5 s`, `7 s`.
+/// Formats a span of time for people: `3 d 4 h`, `12 min 5 s`, `7 s`.
 pub(crate) fn span(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -162,12 +163,12 @@ pub(crate) fn span(duration: Duration) -> String {
     }
 }
 
-/// A moment, in nanoseconds since 1970, as local date and time.
+/// Formats a moment, in nanoseconds since 1970, as local date and time.
 pub(crate) fn date_time(nanos: u64) -> String {
     local(nanos, "%Y-%m-%d %H:%M:%S")
 }
 
-/// A moment, in nanoseconds since 1970, as local time of day.
+/// Formats a moment, in nanoseconds since 1970, as local time of day.
 pub(crate) fn time_of_day(nanos: u64) -> String {
     local(nanos, "%H:%M:%S")
 }

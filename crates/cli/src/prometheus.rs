@@ -1,18 +1,24 @@
-//! A server's figures in the text format of Prometheus, version 0.0.4: for the textfile collector of the node exporter.
+//! A server's figures in the text format of Prometheus, version 0.0.4, for the textfile collector of the node
+//! exporter.
 
 use std::fmt::{Display, Write};
 
 use forebay_control::{Health, OperationSample, StatSample, Status};
 
-/// Every figure; counters are since the start of the server.
+/// Returns every figure. Counters count since the start of the server.
 pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
     let mut text = Text(String::new());
-    text.metric("up", "gauge", "Whether the server answers.", &[("", &1)]);
+    text.metric("up", "gauge", "1 if the server answers.", &[("", &1)]);
     let degraded = u8::from(status.health != Health::Ok);
-    text.metric("degraded", "gauge", "Whether someone has to look.", &[("", &degraded)]);
+    text.metric("degraded", "gauge", "1 if the server is degraded: see the events.", &[("", &degraded)]);
     let info = format!("{{version={:?},mode=\"{}\"}}", status.version, status.effective_mode);
     text.metric("info", "gauge", "Version and mode in force.", &[(&info, &1)]);
-    text.metric("uptime_seconds", "gauge", "Since the start.", &[("", &(status.uptime_ns as f64 / 1e9))]);
+    text.metric(
+        "uptime_seconds",
+        "gauge",
+        "Seconds since the start.",
+        &[("", &(status.uptime_ns as f64 / 1e9))],
+    );
     operations(&mut text, sample);
     let bytes = [
         ("{kind=\"read\"}", &status.bytes_read as &dyn Display),
@@ -63,12 +69,7 @@ pub(crate) fn render(status: &Status, sample: &StatSample) -> String {
             &[("", &pool.dirty_bytes)],
         );
         let age = pool.dirty_age_ns as f64 / 1e9;
-        text.metric(
-            "cache_dirty_age_seconds",
-            "gauge",
-            "How long the oldest of it has waited.",
-            &[("", &age)],
-        );
+        text.metric("cache_dirty_age_seconds", "gauge", "Age of the oldest dirty data.", &[("", &age)]);
         text.metric("cache_ram_bytes", "gauge", "Data in memory.", &[("", &pool.ram_bytes)]);
         text.metric("cache_index_bytes", "gauge", "Memory of the index.", &[("", &pool.index_bytes)]);
         for (name, value) in pool.counters.each() {

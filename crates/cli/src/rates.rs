@@ -1,57 +1,57 @@
-//! Counters turned into rates: what `stat` and `top` show.
+//! Rates computed from counters, for `stat` and `top`.
 
 use forebay_control::{CacheCounters, OperationSample, StatSample};
 use serde::Serialize;
 
-/// What a server did in an interval. Rates are per second; latencies are nanoseconds.
+/// The rates of a server in an interval. Rates are per second; latencies are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Rates {
-    /// End of the interval, nanoseconds since 1970.
+    /// End of the interval, in nanoseconds since 1970.
     pub(crate) time_ns: u64,
-    /// Length of the interval.
+    /// Length of the interval in seconds.
     pub(crate) seconds: f64,
     pub(crate) read: OperationRates,
     pub(crate) write: OperationRates,
     pub(crate) commit: OperationRates,
     pub(crate) lookup: OperationRates,
     pub(crate) change: OperationRates,
-    /// Synchronisations of the backing store.
+    /// Syncs of the backing store.
     pub(crate) syncs: f64,
-    /// Operations that shared one, on average.
+    /// Mean number of operations that shared a sync.
     pub(crate) operations_per_sync: f64,
-    /// Synchronisations that failed, in the whole interval.
+    /// Syncs that failed, in the whole interval.
     pub(crate) sync_failures: u64,
     pub(crate) reply_cache_hits: f64,
-    /// Requests in flight at the end.
+    /// Requests in flight at the end of the interval.
     pub(crate) inflight: u64,
-    /// Connections at the end.
+    /// Connections at the end of the interval.
     pub(crate) connections: u64,
-    /// Workers busy at the end.
+    /// Workers busy at the end of the interval.
     pub(crate) workers_busy: u64,
-    /// Requests waiting for a worker at the end.
+    /// Requests waiting for a worker at the end of the interval.
     pub(crate) workers_queued: u64,
-    /// CPU of the server, 100 for one core.
+    /// CPU use of the server in percent; 100 is one core.
     pub(crate) cpu_percent: f64,
-    /// What the cache did; absent without one.
+    /// Rates of the cache; absent without a cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<CacheRates>,
 }
 
-/// What the cache did in an interval. Bytes are per second.
+/// The rates of the cache in an interval. Bytes are per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct CacheRates {
-    /// Blocks read through the cache, per second; without any, the percentages are 0.
+    /// Blocks read through the cache. If there are none, the percentages are 0.
     pub(crate) reads: f64,
-    /// Percent of what was read through the cache that came from memory.
+    /// Percentage of blocks read through the cache that came from memory.
     pub(crate) ram_percent: f64,
-    /// The same for the cache devices.
+    /// Percentage of blocks read through the cache that came from the cache devices.
     pub(crate) ssd_percent: f64,
-    /// Bytes that only the cache has, at the end.
+    /// Bytes that only the cache has, at the end of the interval.
     pub(crate) dirty_bytes: u64,
     pub(crate) destaged: f64,
-    /// What clients read and wrote in the cache less what that cost the backing store: what the cache spares it.
+    /// Bytes of client reads and writes in the cache, less the bytes read from and destaged to the backing store.
     pub(crate) spared: f64,
-    /// Bytes written to the cache devices for each that was to be cached.
+    /// Bytes written to the cache devices for each byte to be cached.
     pub(crate) write_amplification: f64,
 }
 
@@ -73,7 +73,7 @@ impl CacheRates {
     }
 }
 
-/// What a server did of one kind in an interval.
+/// The rates of one kind of operation in an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct OperationRates {
     pub(crate) operations: f64,
@@ -101,12 +101,12 @@ impl OperationRates {
 }
 
 impl Rates {
-    /// The rates between two samples; since the start of the server when there is no earlier one. A server that was
-    /// started anew in between counts from its start.
+    /// Returns the rates between two samples. Without an earlier sample, or if the server restarted since, returns
+    /// the rates since the start of the server.
     pub(crate) fn between(earlier: Option<&StatSample>, now: &StatSample) -> Self {
         let earlier = earlier.filter(|earlier| earlier.started_ns == now.started_ns);
         let sample = earlier.map_or_else(|| now.clone(), |earlier| now.since(earlier));
-        // At least a microsecond, so that no rate is infinite.
+        // The length is at least one microsecond, so that no rate is infinite.
         let seconds = (sample.uptime_ns as f64 / 1e9).max(1e-6);
         let rate = |count: u64| count as f64 / seconds;
         let operations = |sample| OperationRates::new(sample, seconds);
@@ -131,7 +131,7 @@ impl Rates {
         }
     }
 
-    /// The kinds of operations with their names.
+    /// Returns the kinds of operations with their names.
     pub(crate) fn kinds(&self) -> [(&'static str, &OperationRates); 5] {
         [
             ("READ", &self.read),
@@ -142,12 +142,12 @@ impl Rates {
         ]
     }
 
-    /// Operations of all kinds per second.
+    /// Returns the operations of all kinds per second.
     pub(crate) fn operations(&self) -> f64 {
         self.kinds().iter().map(|(_, rates)| rates.operations).sum()
     }
 
-    /// Operations of all kinds that ended with an error, per second.
+    /// Returns the operations of all kinds that ended with an error, per second.
     pub(crate) fn errors(&self) -> f64 {
         self.kinds().iter().map(|(_, rates)| rates.errors).sum()
     }

@@ -1,4 +1,4 @@
-//! `forebay serve`: from the command line to a running server.
+//! `forebay serve`: turns the command line into a running server.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -35,19 +35,19 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
     let host = Arc::new(Process { settings: settings.clone(), flags, served });
     let ended = forebay_server::run(settings, host.clone());
     if !host.served.load(Ordering::Relaxed) {
-        // A failed start leaves nothing; a directory that holds something stays.
+        // A failed start removes the directories that it made. A directory that is not empty stays.
         made.iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
     }
     ended?;
     Ok(Exit::Done)
 }
 
-/// This process, as the server asks it and tells it.
+/// This process as the host of a server.
 struct Process {
-    /// As at the start.
+    /// Settings at the start.
     settings: Settings,
     flags: Flags,
-    /// Set once the server accepts clients.
+    /// True once the server accepts clients.
     served: AtomicBool,
 }
 
@@ -85,13 +85,13 @@ impl Host for Process {
     }
 }
 
-/// Says every mistake.
+/// Prints every mistake.
 pub(crate) fn refuse(problems: &Problems) -> Exit {
     problems.0.iter().for_each(|problem| output::error(&problem.to_string()));
     Exit::Usage
 }
 
-/// Makes the served directory if only its last component is missing, and says so. Returns those made.
+/// Makes each served directory whose last component alone is missing, and prints that. Returns the directories made.
 fn make_directories(settings: &Settings) -> anyhow::Result<Vec<PathBuf>> {
     let mut made = Vec::new();
     for export in settings.exports.iter().filter(|export| !export.path.exists()) {
@@ -105,8 +105,8 @@ fn make_directories(settings: &Settings) -> anyhow::Result<Vec<PathBuf>> {
     Ok(made)
 }
 
-/// A directory that root makes belongs to the user whom clients' root acts as, where there is one: nobody else could write
-/// there. Returns the sentence that says so.
+/// Gives a directory that root made to the anonymous user as which clients' root acts, if there is one. Without that,
+/// no client could write there. Returns the sentence that reports this.
 fn own(export: &Export) -> anyhow::Result<Option<String>> {
     let squashed = |rule: &&ClientRule| rule.access == Access::ReadWrite && rule.squash != Squash::None;
     let rule = export.clients.iter().find(squashed).filter(|_| rustix::process::geteuid().is_root());
@@ -117,7 +117,7 @@ fn own(export: &Export) -> anyhow::Result<Option<String>> {
     Ok(Some(format!(" It belongs to {user}:{group}, whom clients' root acts as.")))
 }
 
-/// The settings that result, one per line, named as in the file.
+/// Returns the resulting settings, one per line, with the names of the file.
 fn describe(settings: &Settings) -> String {
     let mut text = String::new();
     let listen: Vec<String> =

@@ -13,7 +13,7 @@ use crate::args::one_of;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 DIR is served as `/`; if only its last component is missing, it is made. A directory on the command line replaces \
-the exports of the file; any other flag overrides what the file says.
+the exports of the file; any other flag overrides the setting in the file.
 
 Examples:
   forebay serve ./data                                      # two cache files are made for it
@@ -32,48 +32,49 @@ pub(crate) struct ServeArgs {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
-    /// Explain every mistake of flags and configuration, or show the settings that result; serve nothing
+    /// Report every mistake in flags and configuration, or print the resulting settings; do not serve
     #[arg(long)]
     pub(crate) check_config: bool,
-    /// Address to answer NFS and MOUNT on, port 2049 unless given; may be repeated [default: both loopback addresses]
+    /// Address for NFS and MOUNT, port 2049 unless given; may be repeated [default: both loopback addresses]
     #[arg(long, value_name = "ADDR[:PORT]")]
     listen: Vec<String>,
-    /// Further name of the export of DIR, besides `/`
+    /// Further name of the export of DIR, in addition to `/`
     #[arg(long, value_name = "/NAME")]
     export: Option<String>,
     /// Directory for the control socket, keys and logs [default: one per served directory under /var/lib/forebay for
     /// root, else ~/.local/state/forebay]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     state_dir: Option<PathBuf>,
-    /// How writes reach the backing store; write-back needs two cache devices [default: write-back]
+    /// Mode in which writes reach the backing store; write-back needs two cache devices [default: write-back]
     #[arg(long, value_name = "MODE", value_parser = one_of(Mode::ALL))]
     mode: Option<Mode>,
-    /// Block device or file on an SSD to cache on; may be repeated. What does not exist is made as a file. [default: two
-    /// files in the state directory; none in mode pass-through]
+    /// Block device or file on an SSD to cache on; may be repeated. A file is made if nothing exists at the path.
+    /// [default: two files in the state directory; none in mode pass-through]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     cache: Vec<PathBuf>,
-    /// Size of cache files that have to be made [default: 1GiB]
+    /// Size of each cache file that has to be made [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_size: Option<u64>,
     /// Memory for cached blocks [default: an eighth of the memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     ram: Option<u64>,
-    /// Make a new cache of the devices, WHATEVER IS ON THEM: also data that no other place has
+    /// Make a new cache on the devices, EVEN IF THEY HOLD DATA that exists nowhere else
     #[arg(long)]
     format_cache: bool,
-    /// Make cache files anew that are missing from their pool, and fill them; else the cache goes on without them
+    /// Recreate cache files that are missing from their pool, and fill them; without it, the cache continues without
+    /// them
     #[arg(long)]
     make_missing: bool,
-    /// Accept cache files in memory (tmpfs): a power cut loses what was acknowledged
+    /// Accept cache files in memory (tmpfs): a power cut loses acknowledged writes
     #[arg(long)]
     cache_in_memory: bool,
-    /// What answers clients that ask port 111 where NFS is: off, register with the running rpcbind, or answer from the
-    /// server itself; `--portmap` alone means answer [default: off]
+    /// Answer to clients that ask port 111 for the port of NFS: off, register with the running rpcbind, or answer
+    /// from the server; `--portmap` alone means answer [default: off]
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "answer",
           value_parser = one_of(Portmap::ALL))]
     portmap: Option<Portmap>,
-    /// Filter of the process's own system calls: on (an unknown call fails, and an event says so), strict (it ends the server)
-    /// or off [default: on]
+    /// Filter for the process's own system calls: on (an unknown call fails, and an event reports it), strict (it
+    /// ends the server) or off [default: on]
     #[arg(long, value_name = "HOW", value_parser = one_of(Sandbox::ALL))]
     sandbox: Option<Sandbox>,
     #[command(flatten, next_help_heading = "Access to DIR")]
@@ -87,13 +88,13 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access to DIR")]
 struct AccessArgs {
-    /// Networks whose clients may use it, or * for all [default: loopback]
+    /// Networks whose clients may use the export, or * for all [default: loopback]
     #[arg(long, value_name = "NETWORK[,...]", value_delimiter = ',')]
     allow: Vec<String>,
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
-    /// Whose identity is replaced by the anonymous one [default: root]
+    /// Users whose identity is replaced by the anonymous one [default: root]
     #[arg(long, value_name = "WHO", value_parser = one_of(Squash::ALL))]
     squash: Option<Squash>,
     #[arg(long, value_name = "USER", help = format!("Anonymous user: a number or a name [default: {}]", ClientRule::NOBODY),
@@ -102,11 +103,11 @@ struct AccessArgs {
     #[arg(long, value_name = "GROUP", help = format!("Anonymous group: a number or a name [default: {}]", ClientRule::NOBODY),
           value_parser = parse_group)]
     anongid: Option<u32>,
-    /// Accept only requests from source ports below 1024, which users of a client cannot use; false accepts all
-    /// [default: for a server that runs as root, those of clients on other hosts]
+    /// Accept only requests from source ports below 1024, which ordinary users of a client cannot use; false accepts
+    /// all ports [default: if the server runs as root, required for clients on other hosts]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     privileged_port: Option<bool>,
-    /// Take a user's groups from this host's user database: AUTH_SYS carries sixteen at most
+    /// Take a user's groups from this host's user database, because AUTH_SYS carries at most sixteen
     #[arg(long)]
     manage_gids: bool,
 }
@@ -122,7 +123,7 @@ struct LogArgs {
     log_format: Option<LogFormat>,
 }
 
-/// One flag for each limit there is, so that a limit is described in one place only.
+/// Flags for limits, one for each entry of [`LIMITS`], so that a limit is described in one place only.
 #[derive(Debug)]
 struct LimitArgs(Vec<(&'static str, String)>);
 
@@ -156,7 +157,7 @@ impl FromArgMatches for LimitArgs {
 }
 
 impl ServeArgs {
-    /// What was said, for the settings.
+    /// Returns the flags for the settings.
     pub(crate) fn into_flags(self) -> Flags {
         Flags {
             dir: self.dir,

@@ -1,24 +1,24 @@
-//! Notifications to systemd, as sd_notify(3) describes. A process that no service manager started sends none.
+//! Notifications to systemd, as in sd_notify(3). Without a service manager no notification is sent.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// A start or a stop goes on: the service manager waits this much longer for it.
+/// Time by which a notification of progress extends the service manager's timeout for a start or a stop.
 const EXTENSION: Duration = Duration::from_secs(30);
 
-/// Clients are accepted.
+/// Reports that clients are accepted.
 pub(crate) fn ready() {
     tell("READY=1\nSTATUS=serving");
 }
 
-/// A start or a stop is under way and has come so far. To be said again within 30 seconds.
+/// Reports the progress of a start or a stop. Call it at least every 30 seconds.
 pub(crate) fn under_way(progress: &str) {
     tell(&format!("EXTEND_TIMEOUT_USEC={}\nSTATUS={progress}", EXTENSION.as_micros()));
 }
 
-/// A stop has begun.
+/// Reports that a stop has begun.
 pub(crate) fn stopping() {
     tell("STOPPING=1\nSTATUS=stopping");
 }
@@ -31,7 +31,7 @@ fn tell(state: &str) {
             _ => SocketAddr::from_pathname(&socket)?,
         };
         let from = UnixDatagram::unbound()?;
-        // A service manager that stands still stops nobody.
+        // The socket is non-blocking, so that a service manager that has stopped does not hold up the server.
         from.set_nonblocking(true)?;
         from.send_to_addr(state.as_bytes(), &address)
     };

@@ -1,4 +1,4 @@
-//! `forebay stat`: columns over time, as iostat and vmstat do.
+//! `forebay stat`: rates in columns over time, as iostat and vmstat show them.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use crate::output::{self, HEAD};
 use crate::rates::{CacheRates, Rates};
 use crate::{Exit, control};
 
-/// Lines between two headers where the height of the terminal is unknown.
+/// Number of lines between two headers if the height of the terminal is unknown.
 const LINES_PER_HEADER: u64 = 20;
 
-/// Columns of characters where stdout is no terminal.
+/// Characters in a line if stdout is not a terminal.
 const WIDTH: usize = 100;
-/// Characters of the first column.
+/// Width of the first column in characters.
 const TIME: usize = 8;
 
-/// A column.
+/// A column of figures.
 struct Column {
     head: &'static str,
-    /// In characters.
+    /// Width in characters.
     width: usize,
-    /// Columns of low ranks are shown first where there is not room for all.
+    /// Priority. If the line is too short, columns with low ranks are shown first.
     rank: u8,
     show: Show,
 }
@@ -31,7 +31,7 @@ struct Column {
 /// The figures of one column.
 enum Show {
     Always(fn(&Rates) -> String),
-    /// Only of a server with a cache.
+    /// A figure that exists only with a cache.
     Cache(fn(&CacheRates) -> String),
 }
 
@@ -69,7 +69,7 @@ const COLUMNS: &[Column] = &[
     of_cache("AMPL", 5, 9, |c| format!("{:.2}", c.write_amplification)),
 ];
 
-/// A part of what was read; `-` where nothing was.
+/// Formats a percentage of reads; `-` if there were no reads.
 pub(crate) fn percent(cache: &CacheRates, percent: f64) -> String {
     if cache.reads > 0.0 { format!("{percent:.1}") } else { "-".to_owned() }
 }
@@ -79,10 +79,10 @@ pub(crate) fn spared(cache: &CacheRates) -> String {
     if cache.spared < 0.0 { format!("-{}", mebibytes(-cache.spared)) } else { mebibytes(cache.spared) }
 }
 
-/// Shows lines until there are enough.
+/// Prints lines until the requested number is reached.
 pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {
     let client = control::find(&args.target)?;
-    // As with iostat: without an interval one line, with an interval and no count lines without end.
+    // As with iostat, the default is one line without an interval, and an unlimited number of lines with one.
     let count = args.count.unwrap_or(if args.interval.is_some() { u64::MAX } else { 1 });
     let interval = Duration::from_secs_f64(args.interval.unwrap_or(0.0));
     let (width, per_header) = (width(args.wide), lines_per_header());
@@ -91,14 +91,14 @@ pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {
     let mut is_silent = false;
     for line in 0..count {
         let due = interval.checked_mul(u32::try_from(line).unwrap_or(u32::MAX)).unwrap_or(Duration::MAX);
-        // Waiting for a moment, not for a time, so that delays do not add up.
+        // Each line has a fixed due time, so that delays do not add up.
         std::thread::sleep(due.saturating_sub(started.elapsed()));
         let sample = match client.sample() {
             Ok(sample) => sample,
-            // A server that is started anew is waited for.
+            // After the first sample a server that does not answer may be restarting, so the next sample is tried.
             Err(error) if earlier.is_some() => {
                 if !std::mem::replace(&mut is_silent, true) {
-                    output::note(&format!("{error}. Waiting for it."));
+                    output::note(&format!("{error}. Waiting for the server."));
                 }
                 continue;
             }
@@ -115,11 +115,15 @@ pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<Exit> {
         }
         earlier = Some(sample);
     }
-    // Lines that were to come did not.
-    if is_silent { Err(anyhow::anyhow!("the server has not come back")) } else { Ok(Exit::Done) }
+    // The last lines are missing.
+    if is_silent {
+        Err(anyhow::anyhow!("the server did not answer until the end; see its log"))
+    } else {
+        Ok(Exit::Done)
+    }
 }
 
-/// Characters that a line may have.
+/// Returns the number of characters that a line may have.
 fn width(wide: bool) -> usize {
     if wide {
         return usize::MAX;
@@ -129,12 +133,12 @@ fn width(wide: bool) -> usize {
     }
     match crossterm::terminal::size() {
         Ok((width @ 1.., _)) => usize::from(width),
-        // A terminal that does not know its size, as on a serial line.
+        // The terminal does not know its size, for example on a serial line.
         _ => 80,
     }
 }
 
-/// The columns that there is room for, the more important ones first, in their usual order.
+/// Returns the columns for which there is room, in their usual order. Columns of low rank are taken first.
 fn chosen(rates: &Rates, width: usize) -> Vec<&'static Column> {
     let there = |column: &&Column| matches!(column.show, Show::Always(_)) || rates.cache.is_some();
     let mut ranked: Vec<(usize, &Column)> =
@@ -150,7 +154,7 @@ fn chosen(rates: &Rates, width: usize) -> Vec<&'static Column> {
     ranked.into_iter().map(|(_, column)| column).collect()
 }
 
-/// How many lines come before the header is repeated: a screenful.
+/// Returns the number of lines after which the header is repeated: about a screenful.
 fn lines_per_header() -> u64 {
     if !std::io::stdout().is_terminal() {
         return LINES_PER_HEADER;
@@ -176,7 +180,7 @@ fn row(columns: &[&Column], rates: &Rates) -> String {
     format!("{:<TIME$}{}\n", output::time_of_day(rates.time_ns), cells.collect::<String>())
 }
 
-/// A rate: decimals only where they say something.
+/// Formats a rate, with one decimal for small values.
 pub(crate) fn rate(per_second: f64) -> String {
     if per_second > 0.0 && per_second < 99.95 {
         format!("{per_second:.1}")
@@ -185,7 +189,7 @@ pub(crate) fn rate(per_second: f64) -> String {
     }
 }
 
-/// Bytes per second as MiB per second.
+/// Formats bytes per second as MiB per second.
 pub(crate) fn mebibytes(bytes: f64) -> String {
     rate(bytes / f64::from(1 << 20))
 }

@@ -1,4 +1,4 @@
-//! `forebay status`: one screen about a running server.
+//! `forebay status`: the state of a running server on one screen.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::args::StatusArgs;
 use crate::output::{self, Align, BAD, GOOD, HEAD, Table, WARN, count, latency, paint, printable, span};
 use crate::{Exit, control, prometheus};
 
-/// Clients listed; `--json` has more.
+/// Most clients listed; `--json` has more.
 const CLIENTS_SHOWN: usize = 20;
 
-/// Shows the server.
+/// Runs `forebay status`.
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<Exit> {
     let client = control::find(&args.target)?;
     let status = client.status()?;
@@ -46,7 +46,7 @@ fn describe(status: &Status) -> String {
     text
 }
 
-/// The first lines: who, since when, how it is.
+/// Returns the first lines: version, health, mode, uptime, addresses.
 pub(crate) fn head(status: &Status) -> String {
     let up = span(Duration::from_nanos(status.uptime_ns));
     let health = match &status.health {

@@ -1,4 +1,4 @@
-//! `forebay top`: rates, latencies and clients, live.
+//! `forebay top`: rates, latencies and clients, updated live.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{IsTerminal, Write, stdout};
@@ -17,7 +17,7 @@ use crate::rates::{CacheRates, Rates};
 use crate::stat::{mebibytes, percent, rate, spared};
 use crate::{Exit, control, status};
 
-/// Intervals kept for the curves.
+/// Number of intervals kept for the curves.
 const HISTORY: usize = 240;
 
 /// Shows the live view until `q`, Escape or Ctrl-C.
@@ -45,7 +45,7 @@ fn show(client: &Client, view: &mut View, interval: Duration) -> anyhow::Result<
             }
         }
         due += interval;
-        // A server that is started anew is waited for.
+        // If the server does not answer, it may be restarting, so the next update tries again.
         view.silent = view.update(client).err().map(|error| error.to_string());
     }
 }
@@ -55,7 +55,7 @@ fn is_quit(key: KeyEvent) -> bool {
     control_c || matches!(key.code, KeyCode::Char('q' | 'Q') | KeyCode::Esc)
 }
 
-/// The terminal in raw mode with its other screen, until dropped.
+/// The terminal in raw mode with its alternate screen. Dropping this value restores the terminal.
 struct Screen;
 
 impl Screen {
@@ -74,16 +74,16 @@ impl Drop for Screen {
     }
 }
 
-/// What is known of the server.
+/// The data of the live view.
 #[derive(Default)]
 struct View {
     sample: Option<StatSample>,
     status: Option<Status>,
     rates: VecDeque<Rates>,
-    /// Whether the only rates are those of the server's whole life.
+    /// True if the only rates are those since the start of the server.
     holds_life: bool,
     client_rates: Vec<ClientRates>,
-    /// Why the server did not answer the last time.
+    /// The error of the last request; `None` if the server answered.
     silent: Option<String>,
 }
 
@@ -100,7 +100,8 @@ impl View {
         let rates = Rates::between(self.sample.as_ref(), &sample);
         let status = client.status()?;
         self.client_rates = client_rates(self.status.as_ref(), &status);
-        // The first interval is the whole life of the server: shown until there is another, but no part of the curves.
+        // The first rates cover the time since the server's start. They are shown until the next interval, but are
+        // not part of the curves.
         let first = std::mem::replace(&mut self.holds_life, self.sample.is_none());
         if first || self.rates.len() >= HISTORY {
             self.rates.pop_front();
@@ -113,7 +114,7 @@ impl View {
 
     fn draw(&self) -> anyhow::Result<()> {
         let (width, height) = match terminal::size()? {
-            // A terminal that does not know its size, as on a serial line.
+            // The terminal does not know its size, for example on a serial line.
             (0, _) | (_, 0) => (80, 24),
             size => size,
         };
@@ -135,7 +136,8 @@ impl View {
         let (Some(status), Some(now)) = (&self.status, self.rates.back()) else { return String::new() };
         let mut text = status::head(status);
         if let Some(error) = &self.silent {
-            let told = output::printable(&format!("{error}. Waiting for it; these are its last figures."));
+            let told =
+                output::printable(&format!("{error}. Waiting for the server; these are its last figures."));
             text.push_str(&format!("{}\n", output::paint(output::BAD, &told)));
         }
         text.push('\n');
@@ -228,7 +230,8 @@ fn operations(now: &Rates) -> Table {
     table
 }
 
-/// Rates of each client between two moments, busiest first; without an earlier moment since the start.
+/// Returns the rates of each client between two moments, busiest first. Without an earlier moment, returns the rates
+/// since the start.
 fn client_rates(earlier: Option<&Status>, now: &Status) -> Vec<ClientRates> {
     let earlier = earlier.filter(|earlier| earlier.started_ns == now.started_ns);
     let before: HashMap<IpAddr, _> =
@@ -254,7 +257,7 @@ fn client_rates(earlier: Option<&Status>, now: &Status) -> Vec<ClientRates> {
     rates
 }
 
-/// The last points as a curve of eighth blocks, the highest one full.
+/// Returns the last points as a curve of block characters with eight heights. The highest point is a full block.
 fn sparkline(points: &[f64], width: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let shown = &points[points.len().saturating_sub(width)..];
@@ -266,7 +269,7 @@ fn sparkline(points: &[f64], width: usize) -> String {
     shown.iter().map(|value| block(*value)).collect()
 }
 
-/// A line cut to the width of the terminal, its colours kept whole.
+/// Cuts a line to the width of the terminal without cutting colour sequences.
 fn shortened(line: &str, width: usize) -> String {
     let mut text = String::new();
     let mut shown = 0;

@@ -1,7 +1,7 @@
-//! The load generator against the real server: every pattern with verification, several agents, the report, the published
-//! tests in small. No figure is judged.
+//! Tests of the load generator with the real server: every pattern with verification, several agents, the report, and
+//! the published tests at small size. No figure is judged.
 
-// In tests a panic is the assertion, in their helpers too.
+// A panic in a test or its helpers is a failed assertion, so `unwrap` is allowed here.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,7 +17,7 @@ use forebay_bench::options::Pattern;
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Every pattern that there is.
+/// Returns every pattern.
 fn patterns() -> Vec<String> {
     Pattern::value_variants().iter().map(ToString::to_string).collect()
 }
@@ -73,7 +73,7 @@ fn every_pattern_runs_verified_and_is_reported() {
     let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
     succeeds(&[&["bench", "run", "--url", &url(&server)], &patterns[..], &options].concat());
     let phases = phases(&result);
-    // Nothing is renamed where names are checked.
+    // Checked names are not renamed, so the rename phase is missing.
     assert_eq!(phases.len(), patterns.len() - 1 + 7);
     assert!(phases.iter().all(|(_, operations)| *operations > 0), "{phases:?}");
     assert_eq!(std::fs::read_dir(server.data()).unwrap().count(), 0, "everything was removed");
@@ -85,7 +85,7 @@ fn every_pattern_runs_verified_and_is_reported() {
     assert!(phases.iter().all(|(name, _)| compared.contains(name.as_str())), "{compared}");
 }
 
-/// An agent on a port of its own; it ends with the test.
+/// An agent on a port of its own. It ends when this value is dropped.
 struct Agent {
     child: Child,
     address: String,
@@ -153,7 +153,8 @@ fn verify(server: &Serving, state: &str) -> Output {
     forebay(&["bench", "verify", "--url", &url(server), "--state", state])
 }
 
-/// Load on a write-back cache, `kill -9` in the middle of it, and everything that was promised is there.
+/// Runs a load on a write-back cache and kills the server during it with SIGKILL. All promised data and names must be
+/// there.
 #[test]
 fn what_was_promised_is_there_after_a_crash() {
     for (options, procedure) in [
@@ -178,12 +179,12 @@ fn what_was_promised_is_there_after_a_crash() {
             assert_eq!(ended, None, "{options:?} ended before it began");
         }
         let server = server.restart(Signal::KILL);
-        // Removing may have been done before the kill.
+        // The REMOVE load may have ended before the kill.
         assert!(load.wait().unwrap().code() == Some(1) || procedure == "REMOVE", "{options:?}");
         let verified = verify(&server, state);
         let said = text(&verified.stderr);
         assert!(
-            verified.status.success() && said.contains("all that was promised is there"),
+            verified.status.success() && said.contains("no acknowledged data is lost"),
             "{options:?}: {said}"
         );
     }
@@ -275,7 +276,7 @@ fn the_published_tests_run_in_small_and_go_on_where_they_were() {
     let after = cells();
     assert_eq!(after[1..], before[1..], "what was there is not measured again");
     assert!(after[0].0 == before[0].0 && after[0].1 > before[0].1);
-    // Nothing is left to measure: the storage is not needed any more.
+    // All measurements exist, so the storage is not needed any more.
     std::fs::remove_dir(&array).unwrap();
     succeeds(&resumed);
 }

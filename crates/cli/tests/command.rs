@@ -1,6 +1,6 @@
-//! The real binary without a server: exit codes, streams, generated files.
+//! Tests of the real binary without a server: exit codes, streams, generated files.
 
-// In tests a panic is the assertion, in their helpers too.
+// A panic in a test or its helpers is a failed assertion, so `unwrap` is allowed here.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -60,7 +60,7 @@ fn check_config_explains_every_mistake_or_shows_what_results() {
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), "No mistakes found.\n"));
     let shown = text(&output.stdout);
     assert!(shown.contains("busy_poll = \"20us\"\n") && shown.contains("memory = \"1 GiB\"\n"), "{shown}");
-    // What it shows is itself a configuration with the same result.
+    // The output is itself a configuration, and yields equal settings.
     std::fs::write(&file, &shown).unwrap();
     assert_eq!(text(&check(&[]).stdout), shown);
 }

@@ -1,6 +1,6 @@
-//! A server that is left alone: its log, its events, its reloads, and what its verbs refuse.
+//! Tests of the operation of a server: its log, its events, its reloads, and the refusals of its verbs.
 
-// In tests a panic is the assertion, in their helpers too.
+// A panic in a test or its helpers is a failed assertion, so `unwrap` is allowed here.
 #![allow(clippy::unwrap_used)]
 
 mod common;

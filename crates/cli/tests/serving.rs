@@ -1,6 +1,6 @@
-//! The real binary with a real server: its start, every verb, its end.
+//! Tests of the real binary with a real server: its start, every verb, its end.
 
-// In tests a panic is the assertion, in their helpers too.
+// A panic in a test or its helpers is a failed assertion, so `unwrap` is allowed here.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -35,7 +35,7 @@ fn the_printed_libnfs_command_works() {
     std::fs::write(server.data().join("greeting"), "hello").unwrap();
     let command = server.running.announced.lines().find(|line| line.contains("nfs-ls")).unwrap().trim();
     if Command::new("nfs-ls").output().is_err() {
-        // libnfs-utils is not installed; `cargo x setup` installs it.
+        // Libnfs-utils is not installed; `cargo x setup` installs it.
         assert!(std::env::var_os("CI").is_none(), "libnfs-utils is missing");
         return;
     }
@@ -166,14 +166,14 @@ fn the_service_manager_is_told_when_clients_are_accepted() {
     assert_eq!(server.end(Signal::TERM).0.code(), Some(0));
 }
 
-/// All that `forebay top` shows of a server on a large terminal, until it is told to end.
+/// Returns all output of `forebay top` for a server on a large terminal, until `top` is told to end.
 fn top(server: &Serving) -> String {
     let command = format!(
         "stty rows 60 columns 200; {} top --interval 0.05 --state-dir {}",
         env!("CARGO_BIN_EXE_forebay"),
         server.state().display()
     );
-    // script(1) of util-linux gives it a terminal.
+    // With script(1) of util-linux `top` has a terminal.
     let mut child = Command::new("script")
         .args(["--quiet", "--return", "--command", &command, "/dev/null"])
         .env("TERM", "xterm")
@@ -184,7 +184,7 @@ fn top(server: &Serving) -> String {
     let mut keys = child.stdin.take().unwrap();
     let mut screen = String::new();
     let mut output = BufReader::new(child.stdout.take().unwrap());
-    // Each frame ends so: two of them show that it goes on by itself.
+    // Each frame ends with this text. Two frames show that the view is updated without input.
     while screen.matches("q quits").count() < 2 {
         assert_ne!(output.read_line(&mut screen).unwrap(), 0, "it ended: {screen}");
     }

@@ -13,30 +13,30 @@ use crate::units::{format_size, parse_size};
 /// The cache in front of the exports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// Cache devices: block devices, files, or paths where files are to be made. Absolute, no two the same. Empty: files in
-    /// the state directory, or no cache in mode pass-through.
+    /// Cache devices: block devices, files, or paths where files are to be made. The paths are absolute, and no two
+    /// are equal. If empty, the server makes files in the state directory, or has no cache in mode pass-through.
     pub devices: Vec<PathBuf>,
-    /// Bytes of cache files that have to be made.
+    /// Size in bytes of each cache file that has to be made.
     pub size: u64,
-    /// Bytes of memory for cached blocks.
+    /// Most bytes of memory for cached blocks.
     pub ram: u64,
-    /// The size was asked for.
+    /// True if the administrator gave the size.
     pub size_given: bool,
-    /// Make a new pool of the devices, whatever is on them.
+    /// True to make a new pool of the devices, even if they hold data.
     pub format: bool,
-    /// Make cache files anew that are missing from their pool.
+    /// True to recreate cache files that are missing from their pool.
     pub make_missing: bool,
-    /// Accept cache files on file systems in memory.
+    /// True to accept cache files on file systems in memory.
     pub in_memory: bool,
 }
 
-/// Sizes of cache devices: 64 MiB to 16 TiB.
+/// Sizes of a cache device: 64 MiB to 16 TiB, both included.
 const DEVICE_SIZES: RangeInclusive<u64> = 64 << 20..=16 << 40;
 const DEFAULT_SIZE: u64 = 1 << 30;
-/// Memory for cached blocks: 16 MiB to 64 TiB.
+/// Memory for cached blocks: 16 MiB to 64 TiB, both included.
 const RAM_SIZES: RangeInclusive<u64> = 16 << 20..=64 << 40;
 
-/// What was said about the cache; what was not said is absent.
+/// The cache settings that the file and the flags gave so far. A setting that was not given is absent.
 #[derive(Default)]
 pub(crate) struct CacheDraft {
     pub(crate) devices: Vec<Located<PathBuf>>,
@@ -47,12 +47,12 @@ pub(crate) struct CacheDraft {
     pub(crate) in_memory: bool,
 }
 
-/// A size of a cache device.
+/// Parses the size of a cache device and checks that it is within [`DEVICE_SIZES`].
 pub(crate) fn parse_device_size(text: &str) -> Result<u64, String> {
     within(parse_size(text)?, DEVICE_SIZES)
 }
 
-/// A size of memory.
+/// Parses a size of memory and checks that the host has that much.
 pub(crate) fn parse_ram(text: &str) -> Result<u64, String> {
     ram_size(parse_size(text)?)
 }
@@ -65,12 +65,12 @@ pub(crate) fn within(size: u64, range: RangeInclusive<u64>) -> Result<u64, Strin
     Err(format!("{} is not within {least} and {most}", format_size(size)))
 }
 
-/// The size of a device given as a flag.
+/// Checks the size of a cache device that was given as a flag.
 pub(crate) fn device_size(size: u64) -> Result<u64, String> {
     within(size, DEVICE_SIZES)
 }
 
-/// The size of memory given as a flag.
+/// Checks a size of memory that was given as a flag.
 pub(crate) fn ram_size(size: u64) -> Result<u64, String> {
     let size = within(size, RAM_SIZES)?;
     let memory = memory().unwrap_or(u64::MAX);
@@ -84,7 +84,7 @@ pub(crate) fn ram_size(size: u64) -> Result<u64, String> {
     Ok(size)
 }
 
-/// The mode and the cache that result.
+/// Returns the mode and the cache settings that result from the draft, and checks the devices.
 pub(crate) fn complete(
     draft: &mut Draft,
     exports: &[Export],
@@ -101,7 +101,8 @@ pub(crate) fn complete(
         problems.add(&devices[16].origin, message);
     }
     if format && devices.is_empty() {
-        problems.add(&Origin::flag("--format-cache"), "it needs the devices; name them with --cache");
+        problems
+            .add(&Origin::flag("--format-cache"), "--format-cache needs the devices; name them with --cache");
     }
     let cache = CacheSettings {
         devices: devices.into_iter().map(|device| device.value).collect(),
@@ -115,7 +116,7 @@ pub(crate) fn complete(
     (mode, cache)
 }
 
-/// The path without symbolic links; of a path where nothing is, the directory's.
+/// Returns the path without symbolic links. If nothing exists at the path, only its directory is resolved.
 fn real(path: &Path) -> PathBuf {
     match (path.canonicalize(), path.parent(), path.file_name()) {
         (Ok(real), ..) => real,
@@ -126,7 +127,7 @@ fn real(path: &Path) -> PathBuf {
     }
 }
 
-/// The export whose directory `path` lies in, whether something is there or not.
+/// Returns the export whose directory contains `path`. The path need not exist.
 pub fn inside_export<'a>(path: &Path, exports: &'a [Export]) -> Option<&'a Export> {
     let path = real(path);
     exports.iter().find(|export| path.starts_with(&export.path))
@@ -151,12 +152,13 @@ fn check_device(
     }
 }
 
-/// An eighth of the memory, from 64 MiB to 16 GiB: the kernel's own cache needs some, too.
+/// Returns an eighth of the host's memory, at least 64 MiB and at most 16 GiB. The rest is for the kernel's own cache
+/// and other programs.
 pub(crate) fn eighth_of_memory() -> u64 {
     (memory().unwrap_or(0) / 8).clamp(64 << 20, 16 << 30)
 }
 
-/// The host's memory in bytes; `None` if the system does not tell.
+/// Returns the host's memory in bytes; `None` if the system does not report it.
 fn memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"))?;

@@ -1,4 +1,4 @@
-//! Checks across settings, and the settings that come out.
+//! Checks that involve several settings, and the step from a draft to the settings.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::settings::{Limits, Portmap, Sandbox, Settings};
 use crate::state::{instance_name, resolved, state_base};
 use crate::table::Located;
 
-/// Completes the draft; what it returns is good only when no problem was noted.
+/// Completes the draft. The settings are usable only if `problems` is empty afterwards.
 pub(crate) fn settings(mut draft: Draft, problems: &mut Collector<'_>) -> Settings {
     let default = || default_listen().into_iter().map(|address| Located::flag(address, "--listen")).collect();
     let listen = draft.listen.take().unwrap_or_else(default);
@@ -70,7 +70,7 @@ fn check_limits(limits: &Limits, connection_memory: Option<&Origin>, problems: &
     }
 }
 
-/// Names and aliases are unique over all exports.
+/// Checks that names, aliases and ids are unique over all exports.
 fn check_names(exports: &[DraftExport], problems: &mut Collector<'_>) {
     let mut seen: HashMap<&str, &Origin> = HashMap::new();
     for name in exports.iter().flat_map(|export| export.name.iter().chain(&export.aliases)) {
@@ -90,7 +90,7 @@ fn check_names(exports: &[DraftExport], problems: &mut Collector<'_>) {
     }
 }
 
-/// Exports with their directories looked at, ids derived and rules completed.
+/// Returns the exports with real directories, ids and complete client rules.
 fn complete_exports(
     drafts: Vec<DraftExport>,
     outside: Option<&Located<SocketAddr>>,
@@ -112,7 +112,7 @@ fn complete_exports(
                 )
             } else {
                 format!(
-                    "its derived id is that of the export {} ({place}); give one of them an `id`",
+                    "the id derived from this path is also the id of the export {} ({place}); give one of them an `id`",
                     earlier.value.name
                 )
             };
@@ -125,12 +125,12 @@ fn complete_exports(
     done.into_iter().map(|export| export.value).collect()
 }
 
-/// The id that file handles of a directory carry when none is configured.
+/// Returns the id that file handles of a directory carry if none is configured.
 fn derived_id(directory: &Path) -> u32 {
     fold32(fnv1a(&[directory.as_os_str().as_bytes()]))
 }
 
-/// The directory without symlinks.
+/// Returns the directory without symbolic links, or notes why the directory cannot be served.
 fn directory(path: &Located<PathBuf>, problems: &mut Collector<'_>) -> Option<PathBuf> {
     let shown = path.value.display();
     let message = match path.value.canonicalize() {
@@ -153,8 +153,8 @@ fn directory(path: &Located<PathBuf>, problems: &mut Collector<'_>) -> Option<Pa
     None
 }
 
-/// A path whose last component alone is missing, with the symlinks of the rest resolved. A symlink that leads nowhere
-/// is not missing.
+/// Returns a path whose last component alone does not exist, with the symbolic links of the rest resolved. A symbolic
+/// link that leads nowhere exists.
 fn with_real_parent(path: &Path) -> Option<PathBuf> {
     let parent = path.parent()?.canonicalize().ok()?;
     let real = parent.join(path.file_name()?);
@@ -176,7 +176,7 @@ fn complete_clients(
             Origin::File(_) => "add [[export.client]] with networks = [\"192.168.0.0/24\"] to it",
         };
         let message = format!(
-            "other hosts reach {}, but nothing says which may use the export {name}; {mend}",
+            "other hosts can reach {}, but no rule says which may use the export {name}; {mend}",
             address.value
         );
         problems.add(&address.origin, message);
@@ -190,7 +190,7 @@ fn complete_clients(
         if !networks.is_empty() && networks.iter().all(covered) {
             problems.add(
                 &draft.origin,
-                "the rule is never used: rules before it hold for all of its networks; move it up",
+                "the rule is never used: earlier rules cover all of its networks; move it up",
             );
         }
         if networks.is_empty() {
@@ -216,7 +216,7 @@ fn is_flag(origin: &Origin) -> bool {
     matches!(origin, Origin::Flag(_))
 }
 
-/// The state directory, given or derived from what is served.
+/// Returns the state directory: the given one, or one derived from the exported directories.
 fn state_dir(given: Option<Located<PathBuf>>, exports: &[Export], problems: &mut Collector<'_>) -> PathBuf {
     let paths: Vec<&Path> = exports.iter().map(|export| export.path.as_path()).collect();
     let (path, origin) = match (given, state_base()) {

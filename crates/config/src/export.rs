@@ -1,4 +1,4 @@
-//! Exports: which directory is served under which name, and to whom.
+//! Exports: which directory is served under which name, and which clients may use it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,61 +9,63 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::settings::named;
 
-/// One directory served to clients.
+/// One directory that is served to clients.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Export {
-    /// The directory: absolute, without symlinks.
+    /// The directory: absolute, without symbolic links.
     pub path: PathBuf,
-    /// Name that clients mount, such as `/` or `/data`. Starts with a slash and ends with none (except `/`).
+    /// Name under which clients mount the export, such as `/` or `/data`. A name starts with a slash and, except `/`,
+    /// does not end with one.
     pub name: String,
-    /// Further names of the same export.
+    /// Further names of the export.
     pub aliases: Vec<String>,
-    /// Number that file handles carry, never 0. From the configuration, or derived from the path, so that handles
-    /// stay valid over restarts; unique among the exports of a server.
+    /// Number that file handles carry, never 0, unique among the exports of a server. It comes from the configuration
+    /// or is derived from the path, so that handles stay valid over restarts.
     pub id: u32,
-    /// Who may do what: the first rule that holds for a client counts, and no such rule means no access.
+    /// Rules for clients. The first rule whose networks contain the client counts. A client without a rule has no
+    /// access.
     pub clients: Vec<ClientRule>,
 }
 
 impl Export {
-    /// The rule that holds for a client at `address`; `None` means that it may not use this export.
+    /// Returns the rule for a client at `address`; `None` means that the client may not use this export.
     pub fn rule_for(&self, address: IpAddr) -> Option<&ClientRule> {
         let address = address.to_canonical();
         self.clients.iter().find(|rule| rule.networks.iter().any(|network| network.contains(&address)))
     }
 
-    /// All names of the export, the first one first.
+    /// Returns all names of the export, `name` first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.name.as_str()).chain(self.aliases.iter().map(String::as_str))
     }
 }
 
-/// What the clients of some networks may do.
+/// The rights of the clients of some networks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientRule {
-    /// IPv4 and IPv6 networks the rule is for. An IPv4 client on an IPv6 socket counts as an IPv4 client.
+    /// IPv4 and IPv6 networks of the rule. An IPv4 client on an IPv6 socket counts as an IPv4 client.
     pub networks: Vec<IpNet>,
-    /// Whether they may change anything.
+    /// Permission to change files and directories.
     pub access: Access,
-    /// Whose identity is replaced by the anonymous one.
+    /// Users and groups whose ids are replaced by the anonymous ids.
     pub squash: Squash,
     /// Anonymous user id.
     pub anonuid: u32,
     /// Anonymous group id.
     pub anongid: u32,
-    /// Whose requests have to come from a port below 1024.
+    /// Clients whose requests have to come from a port below 1024.
     pub privileged_port: PrivilegedPort,
-    /// Whether supplementary groups come from the user database of the server's host, not from the request.
+    /// True if supplementary groups come from the user database of the server's host instead of the request.
     pub manage_gids: bool,
 }
 
 impl ClientRule {
-    /// User and group that stand for nobody: Linux's overflow ids.
+    /// User and group id of an unprivileged identity: Linux's overflow id.
     pub const NOBODY: u32 = 65_534;
 }
 
 impl ClientRule {
-    /// Whether it is for clients on this host only.
+    /// Returns true if every network of the rule is on this host.
     pub fn is_local(&self) -> bool {
         self.networks
             .iter()
@@ -85,25 +87,27 @@ impl Default for ClientRule {
     }
 }
 
-/// Whose requests have to come from a port below 1024, which only root of the client's host can use.
+/// The clients whose requests have to come from a port below 1024. Only root of the client's host can use such a
+/// port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrivilegedPort {
-    /// Those of all clients.
+    /// All clients.
     Always,
-    /// Those of clients on other hosts.
+    /// Clients on other hosts.
     Remote,
-    /// Nobody's.
+    /// No client.
     Never,
 }
 
 impl PrivilegedPort {
-    /// What holds where nothing was said: a server that runs as root can act as any user, so it asks clients on other hosts
-    /// for a port that their users cannot have. Any other server acts as one user.
+    /// Returns the default. A server that runs as root can act as any user. So it asks clients on other hosts for a
+    /// port that ordinary users cannot have. A server that does not run as root acts as one user only and asks for
+    /// none.
     pub fn usual() -> Self {
         if rustix::process::geteuid().is_root() { Self::Remote } else { Self::Never }
     }
 
-    /// What was said with true or false, if anything.
+    /// Returns the value for a setting of true or false, or the default if the setting is absent.
     pub fn said(said: Option<bool>) -> Self {
         match said {
             Some(true) => Self::Always,
@@ -112,7 +116,7 @@ impl PrivilegedPort {
         }
     }
 
-    /// Whether a request from here may pass.
+    /// Returns true if a request from this address and port may pass.
     pub fn admits(self, from: SocketAddr) -> bool {
         match self {
             Self::Always => from.port() < 1024,
@@ -122,35 +126,35 @@ impl PrivilegedPort {
     }
 }
 
-/// Whether clients may change anything.
+/// Permission to change files and directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Every change is answered with NFS3ERR_ROFS.
     ReadOnly,
-    /// Permissions of the file system decide.
+    /// The permissions of the file system decide.
     ReadWrite,
 }
 
-/// Whose user and group ids are replaced by the anonymous ones.
+/// The users and groups whose ids are replaced by the anonymous ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Squash {
-    /// Those of root: uid 0 and gid 0 (`root_squash`).
+    /// Root: uid 0 and gid 0 (`root_squash`).
     Root,
-    /// Nobody's (`no_root_squash`).
+    /// No user (`no_root_squash`).
     None,
-    /// Everybody's (`all_squash`).
+    /// Every user (`all_squash`).
     All,
 }
 
 named!(Access { ReadOnly = "ro", ReadWrite = "rw" });
 named!(Squash { Root = "root", None = "none", All = "all" });
 
-/// The loopback networks, `127.0.0.0/8` and `::1`: who may use an export for which nothing was said.
+/// Returns the loopback networks, `127.0.0.0/8` and `::1`. They may use an export without client rules.
 pub fn loopback() -> Vec<IpNet> {
     vec![v4(Ipv4Addr::new(127, 0, 0, 0), 8), v6(Ipv6Addr::LOCALHOST, 128)]
 }
 
-/// Every address there is, written `*`.
+/// Returns the networks that contain every address, written `*`.
 pub fn anyone() -> Vec<IpNet> {
     vec![v4(Ipv4Addr::UNSPECIFIED, 0), v6(Ipv6Addr::UNSPECIFIED, 0)]
 }
@@ -163,10 +167,10 @@ fn v6(address: Ipv6Addr, prefix: u8) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(address, prefix))
 }
 
-/// Reads one network: `192.168.0.0/24`, `fd00::/8`, a single address, or `*` for every address.
+/// Parses a network: `192.168.0.0/24`, `fd00::/8`, a single address, or `*` for every address.
 ///
 /// # Errors
-/// One sentence when the text is none of these, or when it has bits set right of the prefix (a likely mistake).
+/// One sentence, if the text has none of these forms or has bits set right of its prefix, which is likely a mistake.
 pub fn parse_networks(text: &str) -> Result<Vec<IpNet>, String> {
     if text == "*" {
         return Ok(anyone());

@@ -1,4 +1,4 @@
-//! The configuration file: TOML text to drafts, every mistake noted.
+//! Reads the configuration file: from TOML text to a draft, with every mistake noted.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::settings::{Limits, Log, Mode, Portmap, Sandbox};
 use crate::table::{Located, TableReader};
 use crate::users::{parse_group, parse_user};
 
-/// What was said about the settings so far; what was not said is absent.
+/// The settings that the file and the flags gave so far. A setting that was not given is absent.
 #[derive(Default)]
 pub(crate) struct Draft {
     pub(crate) listen: Option<Vec<Located<SocketAddr>>>,
@@ -25,13 +25,13 @@ pub(crate) struct Draft {
     pub(crate) portmap: Option<Located<Portmap>>,
     pub(crate) sandbox: Option<Sandbox>,
     pub(crate) limits: Limits,
-    /// Place of `connection_memory`, for the check against `memory`.
+    /// Place of `connection_memory` in the file, for the check against `memory`.
     pub(crate) connection_memory: Option<Origin>,
     pub(crate) log: Log,
     pub(crate) exports: Vec<DraftExport>,
 }
 
-/// An export as it was written.
+/// An export as written in the file or on the command line.
 pub(crate) struct DraftExport {
     pub(crate) origin: Origin,
     pub(crate) path: Option<Located<PathBuf>>,
@@ -41,7 +41,7 @@ pub(crate) struct DraftExport {
     pub(crate) clients: Vec<DraftClient>,
 }
 
-/// A client rule as it was written.
+/// A client rule as written in the file or on the command line.
 pub(crate) struct DraftClient {
     pub(crate) origin: Origin,
     pub(crate) networks: Vec<Located<Vec<IpNet>>>,
@@ -53,8 +53,8 @@ pub(crate) struct DraftClient {
     pub(crate) manage_gids: bool,
 }
 
-/// Reads the text of a configuration file. `None` when it is not TOML: what the parser recovers then may lack keys,
-/// and judging it would report mistakes that are not there.
+/// Reads the text of a configuration file. Returns `None` if the text is not TOML. The parser may then have skipped
+/// keys, so further checks would report mistakes that do not exist.
 pub(crate) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Draft> {
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
@@ -146,8 +146,8 @@ fn absolute_path(text: &str) -> Result<PathBuf, String> {
     Err(format!("`{text}` is not an absolute path; write it from / on"))
 }
 
-/// Checks the name of an export: absolute, no empty, `.` or `..` component, at most 1024 bytes (MNTPATHLEN, RFC 1813
-/// section 5.1.1).
+/// Checks the name of an export: absolute, without empty, `.` or `..` components, at most 1024 bytes (MNTPATHLEN, RFC
+/// 1813 section 5.1.1). A longer name is a mistake.
 pub(crate) fn check_name(text: &str) -> Result<String, String> {
     let components_good = || text[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));
     let good = text == "/" || (text.starts_with('/') && components_good());

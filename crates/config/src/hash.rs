@@ -1,6 +1,6 @@
-//! A hash that never changes between versions: ids and directory names derived from it outlive the program.
+//! A hash that never changes between versions, because ids and directory names derived from it outlive the program.
 
-/// FNV-1a, 64 bits.
+/// Returns the FNV-1a hash, 64 bits, of all parts in order.
 pub(crate) fn fnv1a(parts: &[&[u8]]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for part in parts {
@@ -12,7 +12,7 @@ pub(crate) fn fnv1a(parts: &[&[u8]]) -> u64 {
     hash
 }
 
-/// Both halves of the 64-bit hash folded into 32 bits; never 0.
+/// Folds both halves of the 64-bit hash into 32 bits. The result is never 0.
 pub(crate) fn fold32(hash: u64) -> u32 {
     let folded = (hash >> 32) as u32 ^ hash as u32;
     folded.max(1)

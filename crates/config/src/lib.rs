@@ -1,7 +1,7 @@
-//! Settings of a server and how they come about: defaults, then the TOML file, then the flags.
+//! The settings of a server: defaults, overridden by the TOML file, overridden by the flags.
 //!
-//! [`resolve`] reads the file (the only I/O besides looking at the exported directories), and answers with
-//! [`Resolved`] or with every mistake there is, each with its place and what is allowed instead.
+//! [`resolve`] reads the file and returns [`Resolved`], or every mistake with its place and the permitted values. Its
+//! only other I/O is to look at the exported directories, the user database and /proc.
 
 mod cache;
 mod check;

@@ -1,4 +1,4 @@
-//! The limits by name, each with its range: what the file, the flags and the help have in common.
+//! The limits by name, each with its range. The file, the flags and the help share this table.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use crate::units::{format_duration, format_size, parse_duration, parse_size};
 
 /// One limit.
 pub struct Limit {
-    /// Key in `[limits]`; the flag is the same with dashes.
+    /// Key in `[limits]`. The flag has the key's name with dashes for underscores.
     pub key: &'static str,
-    /// What it is, for the help.
+    /// Meaning of the limit, for the help.
     pub help: &'static str,
-    /// Whether the default depends on the machine, so that the help must not state it.
+    /// True if the default depends on the machine. The help then does not state it.
     pub per_machine: bool,
     kind: Kind,
 }
 
-/// Where a limit is stored, and what it may be. Sizes are in bytes, times in microseconds.
+/// The field of a limit and its range, both ends included. Sizes are in bytes, times in microseconds.
 enum Kind {
     Count(fn(&mut Limits) -> &mut usize, RangeInclusive<u64>),
     Size(fn(&mut Limits) -> &mut u64, RangeInclusive<u64>),
@@ -34,7 +34,7 @@ const fn limit(key: &'static str, help: &'static str, kind: Kind) -> Limit {
     Limit { key, help, per_machine: false, kind }
 }
 
-/// Every limit there is, in the order of the documentation. The smallest buffers hold a few requests of 1 MiB.
+/// All limits in the order of the documentation. The smallest buffers hold a few requests of 1 MiB.
 pub const LIMITS: &[Limit] = &[
     Limit {
         per_machine: true,
@@ -80,14 +80,14 @@ pub const LIMITS: &[Limit] = &[
     ),
     limit(
         "reply_cache_memory",
-        "Memory for those replies",
+        "Memory for replies kept to answer retransmitted requests",
         Kind::Size(|l| &mut l.reply_cache_memory, 64 * KIB..=TIB),
     ),
     Limit {
         per_machine: true,
         ..limit(
             "metadata_memory",
-            "Memory for names and attributes that were asked for; an eighth of the host's rounded down to a power of two unless given",
+            "Memory for names and attributes of files; an eighth of the host's memory, rounded down to a power of two, unless given",
             Kind::Size(|l| &mut l.metadata_memory, 0..=TIB),
         )
     },
@@ -98,22 +98,22 @@ pub const LIMITS: &[Limit] = &[
     ),
     limit(
         "busy_poll",
-        "How long a thread looks for more work before it sleeps; 0 switches it off",
+        "Time that a thread polls for more work before it sleeps; 0 means no polling",
         Kind::Time(|l| &mut l.busy_poll, 0..=SECOND / 100),
     ),
     limit(
         "idle_timeout",
-        "Close a connection without requests after this; 0 means never",
+        "Time without a request after which a connection is closed; 0 means never",
         Kind::Time(|l| &mut l.idle_timeout, 0..=30 * DAY),
     ),
     limit(
         "stall_timeout",
-        "Close a connection that stops within a request or does not read replies after this",
+        "Time after which a connection is closed that stops within a request or does not read replies",
         Kind::Time(|l| &mut l.stall_timeout, SECOND..=DAY),
     ),
     limit(
         "drain_timeout",
-        "How long a stop waits for requests in flight",
+        "Longest time that a stop waits for requests in flight",
         Kind::Time(|l| &mut l.drain_timeout, 0..=DAY),
     ),
 ];
@@ -122,7 +122,7 @@ impl Limit {
     /// Sets the limit from text.
     ///
     /// # Errors
-    /// One sentence when the text is not of the limit's kind or out of its range.
+    /// One sentence, if the text is not of the limit's kind or is out of its range.
     pub fn set(&self, limits: &mut Limits, text: &str) -> Result<(), String> {
         match &self.kind {
             Kind::Count(field, range) => {
@@ -145,7 +145,7 @@ impl Limit {
         Ok(())
     }
 
-    /// What kind of value it takes, as the help names it.
+    /// Returns the kind of value as the help names it.
     pub fn value_name(&self) -> &'static str {
         match self.kind {
             Kind::Count(..) => "COUNT",
@@ -154,7 +154,7 @@ impl Limit {
         }
     }
 
-    /// The limit's value as text that [`set`](Self::set) reads back.
+    /// Returns the limit's value as text that [`set`](Self::set) can parse.
     pub fn show(&self, limits: &Limits) -> String {
         let mut limits = limits.clone();
         match &self.kind {

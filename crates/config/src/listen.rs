@@ -1,11 +1,11 @@
-//! Listen addresses.
+//! Addresses that the server listens on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The port of NFS (RFC 1813 section 1.1); MOUNT answers on the same one.
+/// The port of NFS (RFC 1813 section 1.1). MOUNT answers on this port as well.
 pub const DEFAULT_PORT: u16 = 2049;
 
-/// Both loopback addresses on the default port; only the IPv4 one where the host has no IPv6.
+/// Returns both loopback addresses with the default port. A host without IPv6 has only the IPv4 address.
 pub fn default_listen() -> Vec<SocketAddr> {
     let mut addresses = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT))];
     let has_ipv6 = std::fs::read_to_string("/proc/net/if_inet6")
@@ -16,10 +16,10 @@ pub fn default_listen() -> Vec<SocketAddr> {
     addresses
 }
 
-/// Reads `ADDR:PORT`, or `ADDR` alone for port 2049. IPv6 addresses with a port go in brackets.
+/// Parses `ADDR:PORT`, or `ADDR` alone for port 2049. An IPv6 address with a port is written in brackets.
 ///
 /// # Errors
-/// One sentence when it is not a numeric address.
+/// One sentence, if the text is not a numeric address.
 pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
@@ -33,12 +33,13 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     ))
 }
 
-/// Whether only this host can reach the address.
+/// Returns true if only this host can reach the address.
 pub fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Whether both cannot be listened on at once: same port (not 0), and equal addresses or a wildcard of one family.
+/// Returns true if a server cannot listen on both addresses at once: the ports are equal and not 0, and the addresses
+/// are equal or one is the wildcard of the other's family.
 pub(crate) fn overlap(one: &SocketAddr, other: &SocketAddr) -> bool {
     let same_family = one.is_ipv4() == other.is_ipv4();
     let wildcard = one.ip().is_unspecified() || other.ip().is_unspecified();

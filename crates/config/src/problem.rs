@@ -1,31 +1,31 @@
-//! What is wrong with a configuration, and where.
+//! Mistakes in a configuration and their places.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Where a mistake is.
+/// The place of a mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A position in a file.
     File {
-        /// The file as it was named.
+        /// The file as the administrator named it.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
         /// Column in characters, from 1.
         column: usize,
     },
-    /// A whole file, which cannot be read.
+    /// A file that cannot be read.
     WholeFile(PathBuf),
-    /// The command line.
+    /// A flag or argument of the command line.
     Flag(String),
 }
 
-/// One mistake: where it is, what is wrong, and what to write instead.
+/// One mistake: its place, and a sentence with the defect and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it is.
+    /// Place of the mistake.
     pub place: Place,
     /// One sentence.
     pub message: String,
@@ -42,7 +42,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Every mistake that was found, in the order of the file, then of the flags; never empty.
+/// Every mistake that was found: those of the file in its order, then those of the flags. Never empty when it is an
+/// error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Problems(pub Vec<Problem>);
 
@@ -58,7 +59,7 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Where a setting came from, so that a check on it can say where to mend it.
+/// The source of a setting, so that the report of a failed check can name the place to correct.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// Bytes of the configuration file.
@@ -73,7 +74,7 @@ impl Origin {
     }
 }
 
-/// Collects mistakes; knows the file, to turn byte offsets into lines and columns.
+/// A collector of mistakes. It knows the file's text, to turn byte offsets into lines and columns.
 pub(crate) struct Collector<'a> {
     file: Option<(&'a Path, &'a str)>,
     found: Vec<(usize, Problem)>,
@@ -97,7 +98,7 @@ impl<'a> Collector<'a> {
         self.found.push((order, Problem { place, message: message.into() }));
     }
 
-    /// How a place reads inside the message about another one: `line 12`, or the flag.
+    /// Returns the name of a place for use inside a message about another place: `line 12`, or the flag.
     pub(crate) fn describe(&self, origin: &Origin) -> String {
         match (origin, self.file) {
             (Origin::File(span), Some((_, text))) => format!("line {}", position(text, span.start).0),
@@ -106,14 +107,14 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// The mistakes in the order of the file, those of the flags after them.
+    /// Returns the mistakes of the file in its order, then those of the flags.
     pub(crate) fn into_problems(mut self) -> Problems {
         self.found.sort_by_key(|(order, _)| *order);
         Problems(self.found.into_iter().map(|(_, problem)| problem).collect())
     }
 }
 
-/// Line and column, from 1, of a byte offset; an offset beyond the end is at the end.
+/// Returns the line and column, from 1, of a byte offset. An offset beyond the end counts as the end.
 fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.matches('\n').count() + 1;

@@ -1,4 +1,4 @@
-//! From flags and file to settings.
+//! The step from flags and file to settings.
 
 use std::path::{Path, PathBuf};
 
@@ -12,17 +12,17 @@ use crate::problem::{Collector, Origin, Place, Problem, Problems};
 use crate::settings::{LogFormat, LogLevel, Mode, Portmap, Sandbox, Settings};
 use crate::table::Located;
 
-/// What the command line said; what it did not say is absent. Each field is the flag of the same name.
+/// The flags of the command line, each in the field of its name. A flag that was not given is absent, empty or false.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
-    /// Directory to serve, the argument `DIR`; its last component may be missing, the caller makes it then. It replaces
-    /// the exports of the file.
+    /// Directory to serve, the argument `DIR`. Its last component may be missing; the caller then makes the
+    /// directory. `DIR` replaces the exports of the file.
     pub dir: Option<PathBuf>,
-    /// Further name of the export of `dir`, besides `/`.
+    /// Further name of the export of `dir`, in addition to `/`.
     pub export: Option<String>,
     /// Configuration file.
     pub config: Option<PathBuf>,
-    /// Listen addresses; they replace those of the file.
+    /// Listen addresses. They replace the addresses of the file.
     pub listen: Vec<String>,
     /// State directory.
     pub state_dir: Option<PathBuf>,
@@ -30,23 +30,23 @@ pub struct Flags {
     pub mode: Option<Mode>,
     /// Cache devices.
     pub cache: Vec<PathBuf>,
-    /// Size in bytes of cache devices that have to be made.
+    /// Size in bytes of each cache file that has to be made.
     pub cache_size: Option<u64>,
-    /// Bytes of memory for cached blocks.
+    /// Most bytes of memory for cached blocks.
     pub ram: Option<u64>,
-    /// Make a new pool of the cache devices, whatever is on them.
+    /// True to make a new pool of the cache devices, even if they hold data.
     pub format_cache: bool,
-    /// Make cache files anew that are missing from their pool.
+    /// True to recreate cache files that are missing from their pool.
     pub make_missing: bool,
-    /// Accept cache files on file systems in memory.
+    /// True to accept cache files on file systems in memory.
     pub cache_in_memory: bool,
-    /// Portmapper.
+    /// Use of the portmapper.
     pub portmap: Option<Portmap>,
     /// Filter of system calls.
     pub sandbox: Option<Sandbox>,
     /// Networks that may use the export of `dir`.
     pub allow: Vec<String>,
-    /// The export of `dir` is read-only.
+    /// True if the export of `dir` is read-only.
     pub read_only: bool,
     /// Squashing on the export of `dir`.
     pub squash: Option<Squash>,
@@ -54,9 +54,9 @@ pub struct Flags {
     pub anonuid: Option<u32>,
     /// Anonymous group of the export of `dir`.
     pub anongid: Option<u32>,
-    /// The server's host says which groups a user has, for the export of `dir`.
+    /// True if the user database of the server's host gives the groups of a user of the export of `dir`.
     pub manage_gids: bool,
-    /// Whether the export of `dir` wants source ports below 1024.
+    /// True if the export of `dir` requires source ports below 1024.
     pub privileged_port: Option<bool>,
     /// Limits: key (as in [`LIMITS`]) and text.
     pub limits: Vec<(&'static str, String)>,
@@ -66,19 +66,19 @@ pub struct Flags {
     pub log_format: Option<LogFormat>,
 }
 
-/// Settings, and what the person should know about how they came about.
+/// Complete settings, and notices about how they resulted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
     /// The settings.
     pub settings: Settings,
-    /// One sentence each; empty as a rule.
+    /// Facts that the administrator should know, one sentence each; usually empty.
     pub notices: Vec<String>,
 }
 
-/// Makes settings of defaults, file and flags, each overriding the one before.
+/// Makes settings from defaults, file and flags. The file overrides the defaults, and the flags override the file.
 ///
 /// # Errors
-/// Every mistake of the file and of the flags.
+/// Every mistake in the file and in the flags.
 pub fn resolve(flags: &Flags) -> Result<Resolved, Problems> {
     let text = match &flags.config {
         Some(path) => Some(read_file(path)?),
@@ -109,7 +109,7 @@ fn read_file(path: &Path) -> Result<String, Problems> {
     })
 }
 
-/// Flags that hold for the whole server.
+/// Adds the flags that concern the whole server to the draft.
 fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) {
     if !flags.listen.is_empty() {
         draft.listen = Some(each("--listen", &flags.listen, problems, parse_listen));
@@ -145,7 +145,7 @@ fn apply_common(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) 
     draft.log.format = flags.log_format.unwrap_or(draft.log.format);
 }
 
-/// Flags about the cache.
+/// Adds the flags about the cache to the draft.
 fn apply_cache(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) {
     if !flags.cache.is_empty() {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -166,7 +166,7 @@ fn apply_cache(flags: &Flags, draft: &mut Draft, problems: &mut Collector<'_>) {
     draft.cache.in_memory = flags.cache_in_memory;
 }
 
-/// `DIR` and the flags that describe its export.
+/// Adds `DIR` and the flags that describe its export to the draft.
 fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, problems: &mut Collector<'_>) {
     let about_dir = [
         ("--export", flags.export.is_some()),
@@ -180,8 +180,7 @@ fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, proble
     ];
     let Some(dir) = &flags.dir else {
         for (flag, _) in about_dir.iter().filter(|(_, given)| *given) {
-            let message =
-                "it describes the export of DIR, which was not given; name DIR, or say it under [[export]]";
+            let message = "the flag describes the export of DIR, but DIR was not given; name DIR, or set this under [[export]]";
             problems.add(&Origin::flag(*flag), message);
         }
         return;
@@ -206,7 +205,7 @@ fn apply_dir(flags: &Flags, draft: &mut Draft, notices: &mut Vec<String>, proble
     }];
 }
 
-/// The rule for the export of `DIR`; none when no flag says anything about its clients.
+/// Returns the client rule for the export of `DIR`; none if no flag describes its clients.
 fn dir_clients(flags: &Flags, problems: &mut Collector<'_>) -> Vec<DraftClient> {
     let described = flags.read_only
         || flags.squash.is_some()

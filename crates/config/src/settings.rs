@@ -1,4 +1,4 @@
-//! The settings themselves, complete and checked: what the server is started with.
+//! The complete and checked settings with which a server starts.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,49 +11,50 @@ use serde::{Deserialize, Serialize};
 use crate::cache::CacheSettings;
 use crate::export::Export;
 
-/// Everything a server needs to know before it starts.
+/// The settings of one server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Addresses that answer NFS and MOUNT; never empty. Port 0 asks the system for a free port. An IPv6 wildcard
-    /// address is meant for IPv6 only, so that `0.0.0.0` and `[::]` can be listened on together.
+    /// Addresses for NFS and MOUNT; never empty. Port 0 asks the system for a free port. An IPv6 wildcard address is
+    /// for IPv6 only, so that `0.0.0.0` and `[::]` can be used together.
     pub listen: Vec<SocketAddr>,
-    /// Directory of this instance: control socket, lock, keys, reply log. Absolute; it may not exist yet.
+    /// Directory of this server's state: control socket, lock, keys, event files. Absolute; the server makes it if
+    /// missing.
     pub state_dir: PathBuf,
-    /// How writes reach the backing store.
+    /// Configured mode: how writes reach the backing store.
     pub mode: Mode,
     /// The cache.
     pub cache: CacheSettings,
-    /// What is served; never empty. Names, aliases and ids are unique; paths are absolute and without symlinks.
+    /// Exports; never empty. Names, aliases and ids are unique; paths are absolute and without symbolic links.
     pub exports: Vec<Export>,
-    /// What answers a client that asks port 111 where NFS is.
+    /// Answer to a client that asks port 111 for the port of NFS.
     pub portmap: Portmap,
-    /// Whether the process filters its own system calls.
+    /// Filter for the process's own system calls.
     pub sandbox: Sandbox,
     /// Bounds on threads, memory and time.
     pub limits: Limits,
-    /// What is logged, and how.
+    /// Level and format of the log.
     pub log: Log,
 }
 
-/// How writes reach the backing store (charter section 3).
+/// The way in which writes reach the backing store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Acknowledged from the mirrored cache, destaged later.
+    /// A write is acknowledged when two cache devices have it, and destaged later.
     WriteBack,
-    /// Written to the backing store before the acknowledgement, and kept in the cache.
+    /// A write goes to the backing store before the acknowledgement, and is kept in the cache.
     WriteThrough,
-    /// Written to the backing store only; reads are cached.
+    /// A write goes to the backing store only; reads are cached.
     WriteAround,
-    /// No cache at all.
+    /// There is no cache.
     PassThrough,
 }
 
-/// What answers GETPORT on port 111 (RFC 1833).
+/// The way in which GETPORT on port 111 (RFC 1833) is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Portmap {
-    /// Nothing: clients name the port in their mount options.
+    /// No answer: clients name the port in their mount options.
     Off,
     /// NFS and MOUNT are registered with the rpcbind that runs on this host.
     Register,
@@ -61,25 +62,25 @@ pub enum Portmap {
     Answer,
 }
 
-/// Whether the process filters its own system calls (seccomp(2)).
+/// The filter for the process's own system calls (seccomp(2)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sandbox {
-    /// A call that the server is not known to make fails, and an event says so.
+    /// A system call that is not on the server's list fails, and an event reports it.
     On,
-    /// Such a call ends the process.
+    /// A system call that is not on the server's list ends the process.
     Strict,
-    /// Every call is made.
+    /// There is no filter.
     Off,
 }
 
-/// Bounds on threads, memory, connections and time. All of them hold at once.
+/// Bounds on threads, memory, connections and time. All of them apply at once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
     /// Event-loop threads that serve connections; 1 to 1024, default one per core.
     pub threads: usize,
     /// Threads for requests that wait for the disk; 1 to 4096, default 16 per core between 32 and 256.
     pub workers: usize,
-    /// Requests that may wait for a worker before clients are told to come back later; 1 to 1,048,576.
+    /// Requests that may wait for a worker before clients are told to try again later; 1 to 1,048,576.
     pub worker_queue: usize,
     /// Bytes of request and reply buffers in total.
     pub memory: u64,
@@ -91,20 +92,20 @@ pub struct Limits {
     pub inflight: usize,
     /// Replies kept to answer retransmissions.
     pub reply_cache_entries: usize,
-    /// Bytes those kept replies may use.
+    /// Most bytes that kept replies may use.
     pub reply_cache_memory: u64,
-    /// Bytes that names and attributes kept in memory may use; default an eighth of the host's, 64 MiB to 16 GiB,
-    /// rounded down to a power of two.
+    /// Most bytes that names and attributes kept in memory may use. The default is an eighth of the host's memory,
+    /// from 64 MiB to 16 GiB, rounded down to a power of two.
     pub metadata_memory: u64,
     /// Files and directories of the exports that are kept open between requests.
     pub open_files: usize,
-    /// How long a thread looks for more work before it sleeps; zero switches it off, at most 10 ms.
+    /// Time that a thread polls for more work before it sleeps, at most 10 ms; zero means no polling.
     pub busy_poll: Duration,
-    /// A connection without any request for this long is closed; zero means never.
+    /// Time without a request after which a connection is closed; zero means never.
     pub idle_timeout: Duration,
-    /// A connection that stops in the middle of a request, or does not read its replies, is closed after this.
+    /// Time after which a connection is closed that stops within a request or does not read its replies.
     pub stall_timeout: Duration,
-    /// How long a stop waits for the requests in flight.
+    /// Longest time that a stop waits for requests in flight.
     pub drain_timeout: Duration,
 }
 
@@ -121,7 +122,7 @@ impl Default for Limits {
             inflight: 256,
             reply_cache_entries: 65_536,
             reply_cache_memory: 64 << 20,
-            // A round figure, which is shown as it is.
+            // The figure is rounded because it is shown to people as it is.
             metadata_memory: 1 << crate::cache::eighth_of_memory().ilog2(),
             open_files: 131_072,
             busy_poll: Duration::from_micros(50),
@@ -132,12 +133,12 @@ impl Default for Limits {
     }
 }
 
-/// What is logged to stderr.
+/// The level and format of the log on stderr.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// The least severe messages shown.
+    /// The least severe level that is shown.
     pub level: LogLevel,
-    /// One line for people or one JSON object per message.
+    /// Form of each message.
     pub format: LogFormat,
 }
 
@@ -147,22 +148,22 @@ impl Default for Log {
     }
 }
 
-/// Severity from which on messages are logged.
+/// The severity of a message. A level shows its own messages and those of all levels before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLevel {
-    /// Only what failed.
+    /// A failure.
     Error,
-    /// Also what needs attention.
+    /// A condition that needs attention.
     Warn,
-    /// Also what happened.
+    /// A normal occurrence.
     Info,
-    /// Also how it came about.
+    /// A detail that explains an occurrence.
     Debug,
-    /// Also every request.
+    /// One request.
     Trace,
 }
 
-/// Form of the log.
+/// The form of a message of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// One line of text per message.
@@ -171,14 +172,15 @@ pub enum LogFormat {
     Json,
 }
 
-/// Gives an enum its names: `ALL`, `as_str`, `Display` and `FromStr`, so that flags, file and output agree.
+/// Defines the names of an enum once, for `ALL`, `as_str`, `Display` and `FromStr`, so that flags, file and output
+/// agree.
 macro_rules! named {
     ($type:ident { $($variant:ident = $name:literal),+ $(,)? }) => {
         impl $type {
-            /// Every value, in the order in which help shows them.
+            /// Every value, in the order of the help.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The name in flags, configuration files and output.
+            /// Returns the name in flags, configuration files and output.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }

@@ -1,15 +1,16 @@
-//! The state directory: where it is when nobody says so.
+//! The location of the state directory when none is given.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::hash::{fnv1a, fold32};
 
-/// The directory that holds the state directories of all instances of root.
+/// The directory that holds the state directories of root's servers.
 pub const STATE_BASE_OF_ROOT: &str = "/var/lib/forebay";
 
-/// The directory that holds the state directories of all instances of this user: `/var/lib/forebay` for root,
-/// otherwise `$XDG_STATE_HOME/forebay` or `~/.local/state/forebay`. `None` when neither variable is an absolute path.
+/// Returns the directory that holds the state directories of this user's servers: `/var/lib/forebay` for root,
+/// otherwise `$XDG_STATE_HOME/forebay` or `~/.local/state/forebay`. `None` if neither variable holds an absolute
+/// path.
 pub fn state_base() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from(STATE_BASE_OF_ROOT));
@@ -19,8 +20,9 @@ pub fn state_base() -> Option<PathBuf> {
     Some(state.join("forebay"))
 }
 
-/// Name of the state directory of an instance that serves these directories: the last component of the first one, for
-/// people, and a hash of all of them in any order, so that the same directories always have the same state.
+/// Returns the name of the state directory of a server with these exported directories. For people, it starts with
+/// the last component of the first path. A hash of all paths follows; their order does not change the hash. So equal
+/// sets of directories have equal hashes.
 pub fn instance_name(paths: &[&Path]) -> String {
     let mut sorted: Vec<&[u8]> = paths.iter().map(|path| path.as_os_str().as_bytes()).collect();
     sorted.sort_unstable();
@@ -38,7 +40,7 @@ pub fn instance_name(paths: &[&Path]) -> String {
     format!("{word}-{:08x}", fold32(fnv1a(&sorted)))
 }
 
-/// The path with the symlinks of its existing part resolved; what does not exist yet is kept as it is.
+/// Returns the path with the symbolic links of its existing part resolved. Components that do not exist are kept.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     for ancestor in path.ancestors() {
         if let (Ok(real), Ok(rest)) = (ancestor.canonicalize(), path.strip_prefix(ancestor)) {

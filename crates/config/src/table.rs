@@ -1,4 +1,4 @@
-//! Reads typed values out of TOML tables and notes every mistake with its place.
+//! Reads typed values from TOML tables and notes every mistake with its place.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::problem::{Collector, Origin};
 
-/// A value and where it came from.
+/// A value and its source.
 #[derive(Debug, Clone)]
 pub(crate) struct Located<T> {
     pub(crate) value: T,
@@ -24,7 +24,8 @@ impl<T> Located<T> {
     }
 }
 
-/// One table while it is read. Every key that is asked for is an allowed one; [`finish`](Self::finish) reports the rest.
+/// A TOML table that is being read. Every key that was asked for is permitted; [`finish`](Self::finish) reports the
+/// other keys.
 pub(crate) struct TableReader<'t, 'i> {
     name: &'static str,
     table: &'t DeTable<'i>,
@@ -32,23 +33,23 @@ pub(crate) struct TableReader<'t, 'i> {
 }
 
 impl<'t, 'i> TableReader<'t, 'i> {
-    /// `name` is how messages call the table, such as `[limits]`.
+    /// Returns a reader for a table. `name` is the table's name in messages, such as `[limits]`.
     pub(crate) fn new(name: &'static str, table: &'t DeTable<'i>) -> Self {
         Self { name, table, asked: Vec::new() }
     }
 
-    /// Whether the key is there.
+    /// Returns true if the table has the key.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.table.keys().any(|name| name.get_ref() == key)
     }
 
-    /// The value of a key as it stands.
+    /// Returns the raw value of a key, and notes that the key is permitted.
     fn value(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'i>>> {
         self.asked.push(key);
         self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
     }
 
-    /// A string or a whole number, given to `parse` as text.
+    /// Parses the value of a key, a string or a whole number, with `parse`.
     pub(crate) fn parsed<T>(
         &mut self,
         key: &'static str,
@@ -59,7 +60,7 @@ impl<'t, 'i> TableReader<'t, 'i> {
         parse_scalar(key, value, problems, parse)
     }
 
-    /// `true` or `false`.
+    /// Returns the value of a key that is `true` or `false`.
     pub(crate) fn boolean(
         &mut self,
         key: &'static str,
@@ -76,7 +77,7 @@ impl<'t, 'i> TableReader<'t, 'i> {
         }
     }
 
-    /// An array whose elements are each given to `parse`. `None` when the key is absent or not an array.
+    /// Parses each element of an array with `parse`. Returns `None` if the key is absent or not an array.
     pub(crate) fn list<T>(
         &mut self,
         key: &'static str,
@@ -98,7 +99,7 @@ impl<'t, 'i> TableReader<'t, 'i> {
         Some(Located::file(items, value.span()))
     }
 
-    /// A table below this one, written `[key]`.
+    /// Returns a reader for the table `[key]` below this one.
     pub(crate) fn table(
         &mut self,
         key: &'static str,
@@ -114,7 +115,7 @@ impl<'t, 'i> TableReader<'t, 'i> {
         table.map(|table| TableReader::new(name, table))
     }
 
-    /// Tables below this one, written `[[key]]` each, with the place of each.
+    /// Returns readers for the tables `[[key]]` below this one, each with its place.
     pub(crate) fn tables(
         &mut self,
         key: &'static str,
@@ -190,7 +191,7 @@ fn parse_scalar<T>(
     }
 }
 
-/// The type of a TOML value with its article.
+/// Returns the type of a TOML value with its article.
 fn article(kind: &str) -> String {
     let an = kind.starts_with(['a', 'e', 'i', 'o', 'u']);
     format!("{} {kind}", if an { "an" } else { "a" })

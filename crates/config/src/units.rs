@@ -1,4 +1,4 @@
-//! Sizes and durations as people write them.
+//! Sizes and durations in the form that people write.
 
 use std::time::Duration;
 
@@ -32,10 +32,11 @@ fn split(text: &str) -> Option<(u64, &str)> {
     Some((number, text[digits..].trim_start()))
 }
 
-/// Reads a size in bytes: `4096`, `64KiB`, `1G`; `K`, `M`, `G`, `T` are powers of 1024, `MB` and `GB` of 1000.
+/// Parses a size in bytes: `4096`, `64KiB`, `1G`. `K`, `M`, `G`, `T` are powers of 1024; `MB` and `GB` are powers of
+/// 1000.
 ///
 /// # Errors
-/// One sentence when it is not a whole number with one of these units, or does not fit 64 bits.
+/// One sentence, if the text is not a whole number with one of these units, or exceeds 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let parse = || {
         let (number, unit) = split(text)?;
@@ -50,10 +51,10 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Reads a duration: `50us`, `20ms`, `30s`, `5m`, `2h`, `1d`; `0` needs no unit.
+/// Parses a duration: `50us`, `20ms`, `30s`, `5m`, `2h`, `1d`; `0` needs no unit.
 ///
 /// # Errors
-/// One sentence when it is not a whole number with one of these units, or is longer than 584 years.
+/// One sentence, if the text is not a whole number with one of these units, or is longer than 584 years.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let parse = || {
         let (number, unit) = split(text)?;
@@ -68,7 +69,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Writes a size with the largest unit that leaves at least 1, one decimal below 10: `1.5 GiB`, `64 MiB`, `12 B`.
+/// Formats a size with the largest unit that gives at least 1, with one decimal below 10: `1.5 GiB`, `64 MiB`, `12
+/// B`.
 pub fn format_size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -87,7 +89,7 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
-/// Writes a duration so that [`parse_duration`] reads it back: the largest unit that divides it, such as `90s`.
+/// Formats a duration so that [`parse_duration`] can parse it: with the largest unit that divides it, such as `90s`.
 pub fn format_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     if nanos == 0 {

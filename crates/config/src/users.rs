@@ -1,19 +1,19 @@
-//! Users and groups: by number, or by name as this host knows it.
+//! Users and groups, given by number or by a name that this host knows.
 
 use std::ffi::CString;
 
-/// Reads a user: a number, or a name that this host knows.
+/// Parses a user: a number, or a name that this host knows.
 ///
 /// # Errors
-/// One sentence. The largest number means "no change" to the system and is nobody's.
+/// One sentence. The number 4294967295 is refused: it means "no change" in system calls and belongs to no user.
 pub fn parse_user(text: &str) -> Result<u32, String> {
     parse(text, "user", user_called)
 }
 
-/// Reads a group: a number, or a name that this host knows.
+/// Parses a group: a number, or a name that this host knows.
 ///
 /// # Errors
-/// One sentence, as for [`parse_user`].
+/// One sentence. The number 4294967295 is refused: it means "no change" in system calls and belongs to no group.
 pub fn parse_group(text: &str) -> Result<u32, String> {
     parse(text, "group", group_called)
 }
@@ -32,7 +32,8 @@ fn parse(text: &str, what: &str, called: fn(&CString) -> Option<u32>) -> Result<
     })
 }
 
-/// Room for an entry of the host's data base; there are none as large.
+/// Size in bytes of the buffer for an entry of the host's user database. No known entry is as large; a larger one
+/// counts as absent.
 const ENTRY: usize = 64 << 10;
 
 fn user_called(name: &CString) -> Option<u32> {

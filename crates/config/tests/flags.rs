@@ -1,6 +1,6 @@
-//! What the command line alone makes, and what is wrong with it.
+//! Tests of the settings that flags alone give, and of the mistakes that flags can contain.
 
-// In tests a panic is the assertion, in their helpers too.
+// A panic in a test or its helpers is a failed assertion, so `unwrap` is allowed here.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -17,7 +17,7 @@ fn serving(dir: &Path) -> Flags {
     Flags { dir: Some(dir.to_owned()), ..Flags::default() }
 }
 
-/// The flags that are wrong, and what is said about them.
+/// Returns the flags that have mistakes, each with its message.
 fn mistakes(flags: &Flags) -> Vec<(String, String)> {
     let flag = |place| match place {
         Place::Flag(flag) => flag,

@@ -1,6 +1,6 @@
-//! Every kind of mistake in a configuration file is reported with its line, column and remedy.
+//! Tests that every kind of mistake in a configuration file is reported with its line, column and remedy.
 
-// In tests a panic is the assertion, in their helpers too.
+// A panic in a test or its helpers is a failed assertion, so `unwrap` is allowed here.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -11,7 +11,8 @@ use forebay_config::{
 };
 use tempfile::TempDir;
 
-/// A directory with `data` and `more` to export and a configuration file in which `@` stands for the directory.
+/// A directory with `data` and `more` to export, and a configuration file. In the file's text `@` stands for the
+/// directory.
 struct Site {
     dir: TempDir,
 }
@@ -41,7 +42,7 @@ impl Site {
     }
 }
 
-/// Line, column and message of problems in the file.
+/// Returns the line, column and message of each problem in the file.
 fn placed(problems: &[Problem]) -> Vec<(usize, usize, &str)> {
     let place = |problem: &Problem| match &problem.place {
         Place::File { line, column, .. } => (*line, *column),
@@ -52,7 +53,8 @@ fn placed(problems: &[Problem]) -> Vec<(usize, usize, &str)> {
 
 const GOOD: &str = "[[export]]\npath = \"@/data\"\nname = \"/data\"\n";
 
-/// Asserts that `text` before a good export (or after it, when it starts with a table) has exactly one mistake.
+/// Asserts that a file with `text` and a good export has exactly one mistake. The text comes before the export, or
+/// after it if the text starts with a table.
 fn assert_one(text: &str, line: usize, column: usize, parts: &[&str]) {
     let site = Site::new();
     let whole = if text.starts_with('[') { format!("{text}\n{GOOD}") } else { format!("{text}\n\n{GOOD}") };

@@ -1,4 +1,4 @@
-//! The client's side: each request is one connection.
+//! The client's side of the control protocol. Each request has a connection of its own.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::ControlFlow;
@@ -17,15 +17,15 @@ use crate::sample::StatSample;
 use crate::socket::short_path;
 use crate::status::Status;
 
-/// Why a request had no answer.
+/// The reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nothing listens there.
+    /// No process listens on the control socket, and no process holds the lock of the state directory.
     #[error(
         "no server runs with the state directory {0}; start one with `forebay serve`, or name another with --state-dir"
     )]
     NotRunning(PathBuf),
-    /// A server has the state directory, and nothing listens there: it opens what it serves, or is about to end.
+    /// A process holds the lock of the state directory, but does not listen. The server is starting or stopping.
     #[error(
         "the server with the state directory {path} (process {process}) is starting or stopping and does not answer yet; its log \
          says how far it is"
@@ -33,7 +33,7 @@ pub enum ClientError {
     NotListening {
         /// State directory.
         path: PathBuf,
-        /// The server.
+        /// Process id of the server.
         process: u32,
     },
     /// The socket belongs to another user.
@@ -44,47 +44,47 @@ pub enum ClientError {
     Connection {
         /// State directory.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The answer makes no sense, as from another version.
+    /// The answer is not a response of this protocol version. The server may be of another version.
     #[error("the server's answer is not understood ({0}); use the forebay of the server's version")]
     Protocol(String),
-    /// The server said no.
+    /// The server refused the request. The text is the server's sentence.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Which past events are wanted; by default all that are kept.
+/// The past events that a client wants; by default all events that are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Past {
-    /// At most so many of the newest ones.
+    /// The largest number of events, the newest ones; `None` sets no bound.
     pub last: Option<usize>,
-    /// Only those of this moment, in nanoseconds since 1970, and later ones.
+    /// The moment of the oldest event wanted, in nanoseconds since 1970; `None` sets no bound.
     pub since_ns: Option<u64>,
 }
 
-/// Asks the server of one state directory.
+/// A client of the server of one state directory.
 #[derive(Debug, Clone)]
 pub struct Client {
     state_dir: PathBuf,
 }
 
 impl Client {
-    /// A client of the server with this state directory, whether it runs or not.
+    /// Returns a client of the server with this state directory. The server need not run yet.
     pub fn new(state_dir: &Path) -> Self {
         Self { state_dir: state_dir.to_owned() }
     }
 
-    /// The state directory it asks.
+    /// Returns the state directory of the server that this client asks.
     pub fn state_dir(&self) -> &Path {
         &self.state_dir
     }
 
-    /// The server at this moment.
+    /// Returns the state of the server at this moment.
     ///
     /// # Errors
-    /// See [`ClientError`]; so for all requests.
+    /// [`ClientError`] says why there is no answer.
     pub fn status(&self) -> Result<Status, ClientError> {
         match self.last_answer(Request::Status, |_| ControlFlow::Continue(()))? {
             Response::Status(status) => Ok(*status),
@@ -92,10 +92,10 @@ impl Client {
         }
     }
 
-    /// Its counters since the start.
+    /// Returns the server's counters since its start.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// [`ClientError`] says why there is no answer.
     pub fn sample(&self) -> Result<StatSample, ClientError> {
         match self.last_answer(Request::Sample, |_| ControlFlow::Continue(()))? {
             Response::Sample(sample) => Ok(*sample),
@@ -103,10 +103,10 @@ impl Client {
         }
     }
 
-    /// Its mode, after changing it if `change` names one, and the mode in force if that is another.
+    /// Changes the mode if `change` names one. Returns the configured mode, and the mode in force if the two differ.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// [`ClientError`] says why there is no answer.
     pub fn mode(&self, change: Option<Mode>) -> Result<(Mode, Option<Mode>), ClientError> {
         let request = change.map_or(Request::Mode, |mode| Request::SetMode { mode });
         match self.last_answer(request, |_| ControlFlow::Continue(()))? {
@@ -115,18 +115,18 @@ impl Client {
         }
     }
 
-    /// Starts a flush and does not wait for its end, which is an event.
+    /// Starts a flush and returns at once. An event reports the end of the flush.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// [`ClientError`] says why there is no answer.
     pub fn start_flush(&self) -> Result<(), ClientError> {
         self.last_answer(Request::Flush { wait: false }, |_| ControlFlow::Continue(())).map(drop)
     }
 
-    /// Makes durable on the backing store what was acknowledged so far.
+    /// Makes all changes that were acknowledged before the call durable on the backing store.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// [`ClientError`] says why there is no answer.
     pub fn flush(&self, mut progress: impl FnMut(FlushProgress)) -> Result<FlushReport, ClientError> {
         let answer = self.last_answer(Request::Flush { wait: true }, |response| {
             if let Response::Progress(step) = response {
@@ -143,7 +143,7 @@ impl Client {
     /// Shows or changes the pool of cache devices.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// [`ClientError`] says why there is no answer.
     pub fn pool(&self, request: PoolRequest) -> Result<PoolStatus, ClientError> {
         match self.last_answer(Request::Pool(request), |_| ControlFlow::Continue(()))? {
             Response::Pool(pool) => Ok(*pool),
@@ -151,10 +151,10 @@ impl Client {
         }
     }
 
-    /// Has it read its configuration anew.
+    /// Makes the server read its configuration again.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// [`ClientError`] says why there is no answer.
     pub fn reload(&self) -> Result<ReloadReport, ClientError> {
         match self.last_answer(Request::Reload, |_| ControlFlow::Continue(()))? {
             Response::Reloaded(report) => Ok(report),
@@ -162,11 +162,11 @@ impl Client {
         }
     }
 
-    /// What is cached of the files at or below `path`, which is absolute and without symbolic links. With `drop` they
-    /// are destaged and dropped, and the answer says what there was.
+    /// Returns how much is cached of the files at or below `path`, which is absolute and without symbolic links. With
+    /// `drop` the server counts first, then destages the dirty blocks of the files and drops all their blocks.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// [`ClientError`] says why there is no answer.
     pub fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, ClientError> {
         let request = Request::Cached { path: path.to_owned(), drop };
         match self.last_answer(request, |_| ControlFlow::Continue(()))? {
@@ -175,11 +175,11 @@ impl Client {
         }
     }
 
-    /// Hands out events, oldest first: past ones, and with `follow` new ones until the server stops. Ends early when `each`
-    /// breaks.
+    /// Passes events to `each`, oldest first, until `each` breaks. With `follow`, new events come after the past ones
+    /// until the server stops.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// [`ClientError`] says why there is no answer.
     pub fn events(
         &self,
         past: Past,
@@ -195,7 +195,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request; hands intermediate lines to `step` until it breaks, and returns the final one.
+    /// Sends a request, passes the responses before the final one to `step`, and returns the final response. If
+    /// `step` breaks, the result is [`Response::Done`].
     fn last_answer(
         &self,
         request: Request,
@@ -207,7 +208,8 @@ impl Client {
         let call = Call { version: PROTOCOL_VERSION, request };
         let mut line = serde_json::to_vec(&call).map_err(|error| ClientError::Protocol(error.to_string()))?;
         line.push(b'\n');
-        // A server that refuses at once may have closed before the request was written; its answer says why.
+        // A server that refuses a client at once may close the socket before the request is written. Its answer gives
+        // the reason, so it is read even if the write failed.
         let written = stream.write_all(&line);
         for line in BufReader::new(stream).lines() {
             let line = line.map_err(failed)?;
@@ -247,7 +249,8 @@ impl Client {
     }
 }
 
-/// How long an answer may take: what only looks is quick in a server that is well, the rest takes what it takes.
+/// Returns how long the client waits for each line of an answer. A sound server answers Status, Sample and Mode
+/// quickly. Any other request may take as long as the disks need, so it has no limit.
 fn patience(request: &Request) -> Option<Duration> {
     let quick = matches!(request, Request::Status | Request::Sample | Request::Mode);
     quick.then_some(Duration::from_secs(10))
@@ -260,14 +263,15 @@ fn unexpected(response: &Response) -> ClientError {
     ClientError::Protocol(format!("unexpected answer `{}`", kind.unwrap_or_default()))
 }
 
-/// The process that has a file locked (flock(2)), where the kernel tells. The lock itself is not tried: a server that starts at
-/// this moment would find it taken.
+/// Returns the process that holds flock(2) on a file, as /proc/locks names it. Trying the lock instead could make a
+/// server that starts at this moment find it taken.
 fn holder(file: &Path) -> Option<u32> {
     let stat = rustix::fs::stat(file).ok()?;
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let wanted = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    // As in `1: FLOCK  ADVISORY  WRITE 1234 fd:00:5678 0 EOF`; a waiting one has an arrow before its kind.
+    // A line reads `1: FLOCK  ADVISORY  WRITE 1234 fd:00:5678 0 EOF`. The line of a waiting process has an arrow
+    // before `FLOCK`.
     let lines = locks.lines().map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>());
     let mut held =
         lines.filter(|words| words.first() == Some(&"FLOCK") && words.get(4) == Some(&wanted.as_str()));

@@ -1,5 +1,5 @@
-//! Events: what an administrator should know about, kept in memory and in the state directory, written to the log and
-//! followable.
+//! Events: occurrences that an administrator should know about. They are kept in memory and in the state directory,
+//! and written to the log. A control client can follow them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -14,20 +14,20 @@ use serde::{Deserialize, Serialize};
 use crate::client::Past;
 use crate::history::{EventWriter, History};
 
-/// How much an event matters.
+/// The importance of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// For the record.
+    /// A normal occurrence; no action is needed.
     Info,
-    /// Someone should look.
+    /// A condition that needs the administrator's attention.
     Warning,
-    /// Something failed.
+    /// A failure.
     Error,
 }
 
 impl Severity {
-    /// The name in output.
+    /// Returns the name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -37,16 +37,16 @@ impl Severity {
     }
 }
 
-/// Something that happened.
+/// One occurrence in a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Number, from 1. It goes on over restarts; a gap shows that events were lost.
+    /// Number, from 1. The numbers continue over restarts; a gap shows that events were lost.
     pub sequence: u64,
-    /// When, in nanoseconds since 1970.
+    /// Time of the occurrence, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// How much it matters.
+    /// Importance.
     pub severity: Severity,
-    /// What kind, in kebab case, such as `sync-failed`; programs look at this.
+    /// Kind in kebab case, such as `sync-failed`. Programs tell events apart by it.
     pub kind: String,
     /// One sentence for people.
     pub message: String,
@@ -55,13 +55,14 @@ pub struct Event {
     pub fields: BTreeMap<String, String>,
 }
 
-/// The newest events of a server. Any thread may add to it; memory is bounded.
+/// The newest events of a server. Any thread may add events. When the log is full, a new event replaces the oldest,
+/// so memory is bounded.
 #[derive(Debug)]
 pub struct EventLog {
     ring: Mutex<Ring>,
     added: Condvar,
     history: OnceLock<History>,
-    /// Why events could not be written to the state directory, the last time.
+    /// The error of the last write to the state directory; `None` if that write succeeded.
     trouble: Mutex<Option<String>>,
 }
 
@@ -72,9 +73,9 @@ struct Ring {
     next_sequence: u64,
 }
 
-/// Longest message and longest field kept, in bytes: with the capacity it bounds the memory.
+/// Longest message and longest field, in bytes; a longer text is cut. With the capacity this bounds the memory.
 const LONGEST_TEXT: usize = 4096;
-/// Most fields kept of one event.
+/// Most fields of one event; further fields are dropped.
 const MOST_FIELDS: usize = 32;
 
 impl Default for EventLog {
@@ -84,7 +85,7 @@ impl Default for EventLog {
 }
 
 impl EventLog {
-    /// Keeps the newest `capacity` events, at least one.
+    /// Returns a log that keeps the newest `capacity` events. A capacity of 0 counts as 1.
     pub fn new(capacity: usize) -> Self {
         let ring = Ring { events: VecDeque::new(), capacity: capacity.max(1), next_sequence: 1 };
         Self {
@@ -95,7 +96,7 @@ impl EventLog {
         }
     }
 
-    /// Goes on behind the events that are in the state directory.
+    /// Returns a log that begins with the events in the state directory and continues their numbers.
     pub fn kept_in(state_dir: &Path) -> Self {
         let log = Self::default();
         let history = History::new(state_dir);
@@ -109,12 +110,12 @@ impl EventLog {
         log
     }
 
-    /// Starts to write the events that are added to the state directory, those since the start included, until the writer
-    /// is dropped. Called once, for a log that is [kept](EventLog::kept_in). Nothing is synced: a power cut may take the
-    /// last seconds.
+    /// Starts a thread that writes events to the state directory, until the returned writer is dropped. Events that
+    /// were added before the call are written, too. Call it once, and only on a log from [`EventLog::kept_in`].
+    /// Nothing is synced: a power cut may lose the last seconds.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// The system refused to start the thread.
     pub fn write_behind(self: &Arc<Self>) -> io::Result<EventWriter> {
         let written = self.history.get().map_or(0, |history| history.last());
         EventWriter::start(self.clone(), written)
@@ -124,7 +125,7 @@ impl EventLog {
         self.history.get()
     }
 
-    /// Why events cannot be written to the state directory now.
+    /// Returns the reason why events cannot be written to the state directory at this moment.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().clone()
     }
@@ -133,14 +134,15 @@ impl EventLog {
         *self.trouble.lock() = trouble;
     }
 
-    /// Lets those who wait for events look around.
+    /// Wakes every thread that waits for events, so that it checks its condition again.
     pub(crate) fn wake(&self) {
-        // Nobody is between a look and the wait that follows from it.
+        // While this thread holds the lock, no waiter is between its check and its sleep. So no waiter misses the
+        // wake-up.
         drop(self.ring.lock());
         self.added.notify_all();
     }
 
-    /// Adds an event and writes it to the log. `kind` is in kebab case; texts are cut at 4 KiB.
+    /// Adds an event and writes it to the server's log. `kind` is in kebab case; texts longer than 4 KiB are cut.
     pub fn add(
         &self,
         severity: Severity,
@@ -157,7 +159,7 @@ impl EventLog {
         self.keep(severity, kind, message, fields);
     }
 
-    /// Adds an event that whoever looks at the log is told in another way.
+    /// Adds an event without writing it to the server's log. The caller writes the log line in another form.
     pub fn keep(
         &self,
         severity: Severity,
@@ -187,13 +189,14 @@ impl EventLog {
         self.added.notify_all();
     }
 
-    /// The newest `count` events, oldest first.
+    /// Returns the newest `count` events, oldest first.
     pub fn last(&self, count: usize) -> Vec<Event> {
         let ring = self.ring.lock();
         ring.events.iter().skip(ring.events.len().saturating_sub(count)).cloned().collect()
     }
 
-    /// The past events that are wanted, oldest first, also those that only the state directory has.
+    /// Returns the past events that `wanted` asks for, oldest first. Events that only the state directory still has
+    /// are read from there.
     pub fn past(&self, wanted: Past) -> Vec<Event> {
         let (kept, capacity) = {
             let ring = self.ring.lock();
@@ -216,13 +219,14 @@ impl EventLog {
         events
     }
 
-    /// Events after number `sequence`, oldest first; waits up to `wait` for one. Empty when none came. Events that
-    /// were already dropped show as a gap in the numbers.
+    /// Returns the events after number `sequence`, oldest first. Waits up to `wait` for the first one; empty if none
+    /// came. Events that were already dropped leave a gap in the numbers.
     pub fn after(&self, sequence: u64, wait: Duration) -> Vec<Event> {
         self.after_unless(sequence, wait, &AtomicBool::new(false))
     }
 
-    /// The same; does not wait once `ending` is set, which [`EventLog::wake`] makes known.
+    /// Returns the events after number `sequence`, as [`EventLog::after`] does, but stops waiting once `ending` is
+    /// set. The thread that sets `ending` calls [`EventLog::wake`] afterwards.
     pub(crate) fn after_unless(&self, sequence: u64, wait: Duration, ending: &AtomicBool) -> Vec<Event> {
         let none_yet = |ring: &mut Ring| {
             ring.next_sequence <= sequence.saturating_add(1) && !ending.load(Ordering::SeqCst)
@@ -231,7 +235,7 @@ impl EventLog {
         ring.events.iter().filter(|event| event.sequence > sequence).cloned().collect()
     }
 
-    /// Number of the newest event; 0 before the first.
+    /// Returns the number of the newest event; 0 before the first.
     pub fn newest(&self) -> u64 {
         self.ring.lock().next_sequence - 1
     }

@@ -1,7 +1,8 @@
-//! Events on disk, so that they survive a restart: lines of JSON in the state directory, in two files of bounded size.
+//! Events on disk, so that they survive a restart: lines of JSON in the state directory, in two files of bounded
+//! size.
 //!
-//! A thread of its own appends events behind those who add them; it syncs nothing. What a crash tears or the disk spoils
-//! is a line that is not understood and is left out.
+//! A thread of its own appends the events, so that the threads that add them do not wait for the disk. It syncs
+//! nothing. A crash may tear a line and a disk may damage one; the reader skips a line that it cannot parse.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,20 +15,20 @@ use std::time::{Duration, Instant};
 
 use crate::event::{Event, EventLog};
 
-/// The newer file in the state directory.
+/// The newer file in the state directory. New events are appended to it.
 const NEWER: &str = "events.jsonl";
-/// The older one, which the newer one replaces when that is full.
+/// The older file. A full newer file replaces it.
 const OLDER: &str = "events.old.jsonl";
-/// Bytes of a file from which on another one is begun: some 5000 events.
+/// Size in bytes at which a file is full: about 5000 events.
 const FULL: u64 = 1 << 20;
-/// Most bytes read of a file; what is in front of them is left out.
+/// Most bytes read of a file; bytes before them are skipped.
 const MOST_READ: u64 = 4 * FULL;
-/// Longest sleep without an event.
+/// Longest sleep of the writer without an event.
 const LOOK: Duration = Duration::from_secs(600);
-/// How long a stop waits for events that are not written yet.
+/// Longest time that a stop waits for the writer.
 const LAST: Duration = Duration::from_secs(2);
 
-/// The files of a state directory.
+/// The event files of a state directory.
 #[derive(Debug, Clone)]
 pub(crate) struct History {
     dir: PathBuf,
@@ -38,7 +39,8 @@ impl History {
         History { dir: dir.to_owned() }
     }
 
-    /// Every event in the files, oldest first. What cannot be read or understood is left out.
+    /// Returns every event in the files, oldest first. A file that cannot be read and a line that cannot be parsed
+    /// are skipped.
     pub(crate) fn read(&self) -> Vec<Event> {
         let mut events: Vec<Event> = Vec::new();
         for name in [OLDER, NEWER] {
@@ -47,7 +49,8 @@ impl History {
                 text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
             {
                 let event: Event = event;
-                // Numbers go up; where they do not, two servers have written or the line is spoilt.
+                // The numbers of one server's events rise. A line with a lower number is damaged, or two servers
+                // wrote to the file.
                 if events.last().is_none_or(|last| last.sequence < event.sequence) {
                     events.push(event);
                 }
@@ -56,12 +59,12 @@ impl History {
         events
     }
 
-    /// The number of the last event in the files; 0 without one.
+    /// Returns the number of the last event in the files; 0 if they have none.
     pub(crate) fn last(&self) -> u64 {
         self.read().last().map_or(0, |event| event.sequence)
     }
 
-    /// Opens the newer file for appending, behind a whole line.
+    /// Opens the newer file for appending. If its last line is torn, ends that line first.
     fn open(&self) -> io::Result<(File, u64)> {
         let path = self.dir.join(NEWER);
         let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
@@ -97,7 +100,7 @@ impl History {
     }
 }
 
-/// The end of a file.
+/// Returns the last [`MOST_READ`] bytes of a file.
 fn tail(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let len = file.metadata()?.len();
@@ -107,7 +110,8 @@ fn tail(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The thread that appends events to the files, until this is dropped: then it appends what there is, for two seconds at most.
+/// The thread that appends events to the files. When this value is dropped, the thread appends the remaining events,
+/// and the drop waits up to 2 seconds for it.
 #[derive(Debug)]
 pub struct EventWriter {
     ending: Arc<AtomicBool>,
@@ -132,7 +136,7 @@ impl Drop for EventWriter {
         self.events.wake();
         let until = Instant::now() + LAST;
         let Some(thread) = self.thread.take() else { return };
-        // A disk that hangs keeps nobody from ending.
+        // The wait is bounded, so that a hanging disk does not hold up the end of the process.
         while !thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -149,7 +153,7 @@ fn write(events: &EventLog, mut written: u64, ending: &AtomicBool) {
             written = newest.sequence;
             let appended = history.append(&mut open, &new);
             if appended.is_err() {
-                // Perhaps in the middle of a line.
+                // The write may have ended in the middle of a line. Opening the file again ends that line.
                 open = None;
             }
             events.set_trouble(appended.err().map(|error| error.to_string()));

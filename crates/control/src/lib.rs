@@ -1,9 +1,9 @@
-//! The control protocol: how the other verbs of `forebay` talk to a running server.
+//! The control protocol, by which verbs of `forebay` such as `status` talk to a running server.
 //!
 //! A server listens on `control.sock` in its state directory (mode 0600). A client sends one line of JSON, a
-//! [`Call`], and reads lines of JSON, [`Response`]s, until one is [final](Response::is_final). The version is in the
-//! call; a server refuses one it does not speak with a sentence. Unknown fields are ignored by both sides, so that
-//! fields can be added without a new version.
+//! [`Call`]. It then reads lines of JSON, [`Response`]s, until one is [final](Response::is_final). The call has the
+//! version of the protocol, and a server answers a call of another version with an error. Both sides ignore unknown
+//! fields, so that fields can be added without a new version.
 
 mod client;
 mod event;

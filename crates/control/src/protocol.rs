@@ -1,4 +1,4 @@
-//! Requests and responses.
+//! The requests and responses of the control protocol.
 
 use std::path::PathBuf;
 
@@ -9,89 +9,91 @@ use crate::event::Event;
 use crate::sample::{CacheCounters, StatSample};
 use crate::status::Status;
 
-/// Version of the protocol. Raised when old clients or servers would misunderstand new ones.
+/// Version of the protocol. It is raised when an old client or server would misunderstand a new one.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// The line a client sends.
+/// The line that a client sends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// [`PROTOCOL_VERSION`] of the client.
     pub version: u32,
-    /// What it wants.
+    /// The request.
     #[serde(flatten)]
     pub request: Request,
 }
 
-/// What a client wants.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub enum Request {
-    /// One [`Response::Status`].
+    /// Asks for one [`Response::Status`].
     Status,
-    /// One [`Response::Sample`].
+    /// Asks for one [`Response::Sample`].
     Sample,
-    /// [`Response::Event`]s, oldest first, then [`Response::Done`].
+    /// Asks for [`Response::Event`]s, oldest first, then [`Response::Done`].
     Events {
-        /// At most so many of the newest past events; absent means all that are kept.
+        /// Largest number of past events, the newest ones; absent means all that are kept.
         #[serde(default)]
         last: Option<usize>,
-        /// Only those of this moment, in nanoseconds since 1970, and later ones.
+        /// Moment of the oldest event wanted, in nanoseconds since 1970; absent means no bound.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since_ns: Option<u64>,
-        /// Go on with new events until the client hangs up or the server stops.
+        /// True to continue with new events until the client disconnects or the server stops.
         #[serde(default)]
         follow: bool,
     },
-    /// One [`Response::Mode`].
+    /// Asks for one [`Response::Mode`].
     Mode,
-    /// Change the mode, then one [`Response::Mode`].
+    /// Changes the mode. The answer is one [`Response::Mode`].
     SetMode {
-        /// The mode wanted.
+        /// New mode.
         mode: Mode,
     },
-    /// Make durable on the backing store what was written so far.
+    /// Makes all changes acknowledged so far durable on the backing store.
     Flush {
-        /// With it: [`Response::Progress`]es, then one [`Response::Flushed`]. Without: [`Response::Done`] at once; how
-        /// it ends is an event.
+        /// True for [`Response::Progress`]es, then one [`Response::Flushed`]. False for [`Response::Done`] at once;
+        /// an event then reports the end of the flush.
         wait: bool,
     },
-    /// Show or change the pool: [`Response::Pool`].
+    /// Shows or changes the pool. The answer is one [`Response::Pool`].
     Pool(PoolRequest),
-    /// Read the configuration anew and put into force what can change in service: one [`Response::Reloaded`].
+    /// Reads the configuration again and applies the settings that can change in service. The answer is one
+    /// [`Response::Reloaded`].
     Reload,
-    /// What is cached of a file, or of all files below a directory: one [`Response::Cached`].
+    /// Asks how much is cached of a file, or of all files below a directory. The answer is one [`Response::Cached`].
     Cached {
-        /// Absolute, without symbolic links.
+        /// Absolute path without symbolic links.
         path: PathBuf,
-        /// Destage what is dirty of it, then drop it all; the answer says what there was.
+        /// True to destage the dirty blocks of the files and drop all their blocks. The answer counts the blocks
+        /// before that.
         drop: bool,
     },
 }
 
-/// What to do with the pool of cache devices.
+/// A request about the pool of cache devices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "pool", rename_all = "kebab-case")]
 pub enum PoolRequest {
-    /// Show it.
+    /// Shows the pool.
     Status,
-    /// Add a device.
+    /// Adds a device.
     Add {
-        /// Block device or file, absolute.
+        /// Absolute path of a block device or file.
         path: PathBuf,
-        /// Whatever is on it.
+        /// True to add the device even if it holds data.
         #[serde(default)]
         force: bool,
     },
-    /// Take a device away, after what only it holds has been copied.
+    /// Removes a device, after the data that only this device holds has been copied.
     Remove {
-        /// The device as `pool status` shows it.
+        /// Path of the device as `pool status` shows it.
         path: PathBuf,
-        /// Answer only when the device may be pulled.
+        /// True to answer only when the device may be unplugged.
         wait: bool,
     },
-    /// Read every copy of every block, and repair what is bad.
+    /// Reads every copy of every block and repairs bad copies.
     Scrub {
-        /// Answer only when that is through.
+        /// True to answer only when the scrub has ended.
         wait: bool,
     },
 }
@@ -100,70 +102,70 @@ pub enum PoolRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "response", rename_all = "kebab-case")]
 pub enum Response {
-    /// The server at this moment.
+    /// The state of the server at this moment.
     Status(Box<Status>),
-    /// Its counters.
+    /// The server's counters.
     Sample(Box<StatSample>),
-    /// One event; more follow.
+    /// One event; another response follows.
     Event(Event),
-    /// How far a flush has come; more follow.
+    /// The progress of a flush; another response follows.
     Progress(FlushProgress),
-    /// A flush has ended well.
+    /// A flush has succeeded.
     Flushed(FlushReport),
-    /// The mode, after the change if one was asked for.
+    /// The mode, after the change if the request made one.
     Mode {
-        /// The mode.
+        /// Configured mode.
         mode: Mode,
-        /// The mode in force, where it is another for want of devices.
+        /// Mode in force, if it differs because cache devices are missing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         effective_mode: Option<Mode>,
     },
-    /// The pool, after the change if one was asked for.
+    /// The pool, after the change if the request made one.
     Pool(Box<PoolStatus>),
-    /// What came of reading the configuration anew.
+    /// The result of reading the configuration again.
     Reloaded(ReloadReport),
-    /// What is, or was, cached of some files.
+    /// How much is cached of some files; with `drop`, how much was cached before.
     Cached(CachedFiles),
-    /// Nothing more follows.
+    /// The answer is complete.
     Done,
     /// The request failed.
     Error {
-        /// One sentence.
+        /// One sentence that names the failure and the remedy.
         message: String,
     },
 }
 
 impl Response {
-    /// Whether nothing follows this line.
+    /// Returns true if this line is the last of the answer.
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Event(_) | Self::Progress(_))
     }
 }
 
-/// What came of reading the configuration anew. With mistakes nothing has changed.
+/// The result of reading the configuration again. If there are mistakes, nothing has changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
     /// Mistakes in the configuration, a sentence each.
     #[serde(default)]
     pub mistakes: Vec<String>,
-    /// What is in force now and was not before, a sentence each.
+    /// Settings that have changed in service, a sentence each.
     pub changed: Vec<String>,
-    /// Settings that differ and take effect at the next start, a sentence each.
+    /// Settings in the file that take effect only at the next start, a sentence each.
     pub at_next_start: Vec<String>,
 }
 
-/// How far a flush has come.
+/// The progress of a flush.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlushProgress {
-    /// Bytes, or file systems where bytes are unknown, that are durable.
+    /// Bytes that are durable; file systems instead of bytes if `bytes` is false.
     pub done: u64,
-    /// Those there are in total, as far as it is known.
+    /// Bytes or file systems in total, as far as known.
     pub total: u64,
-    /// Whether the two are bytes.
+    /// True if `done` and `total` count bytes; false if they count file systems.
     pub bytes: bool,
 }
 
-/// What a flush did.
+/// The result of a flush.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlushReport {
     /// File systems made durable.
@@ -172,26 +174,26 @@ pub struct FlushReport {
     pub destaged_bytes: u64,
     /// Bytes that are still only in the cache; 0 unless writes went on meanwhile.
     pub dirty_bytes: u64,
-    /// How long it took, in nanoseconds.
+    /// Duration of the flush, in nanoseconds.
     pub elapsed_ns: u64,
 }
 
-/// What is cached of some files.
+/// How much is cached of some files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedFiles {
-    /// Files looked at; one with several names counts once.
+    /// Files that were examined; a file with several names counts once.
     pub files: u64,
-    /// Those of which anything is cached.
+    /// Files of which any block is cached.
     pub cached_files: u64,
-    /// Those with contents that the directory does not have yet.
+    /// Files with contents that the directory does not have yet.
     pub dirty_files: u64,
-    /// Bytes on the cache devices, each copy of dirty data counted once.
+    /// Bytes on the cache devices; dirty data counts once, not once per copy.
     pub ssd_bytes: u64,
-    /// Bytes of them that the directory does not have yet.
+    /// Bytes among `ssd_bytes` that the directory does not have yet.
     pub dirty_bytes: u64,
-    /// Bytes in memory.
+    /// Bytes cached in memory.
     pub ram_bytes: u64,
-    /// Where they were to be dropped: files of which something was kept since clients wrote to them meanwhile.
+    /// Files that could not be dropped completely because clients wrote to them meanwhile; 0 unless `drop` was set.
     #[serde(default)]
     pub kept_files: u64,
 }
@@ -199,42 +201,42 @@ pub struct CachedFiles {
 /// The pool of cache devices.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolStatus {
-    /// Whether there is a cache; without one the rest is empty.
+    /// True if there is a cache. If false, all other fields are empty.
     pub configured: bool,
     /// Devices of the pool.
     pub devices: Vec<PoolDevice>,
-    /// What to know about the devices that is no failure, such as two on one disk; one sentence each.
+    /// Facts about the devices that are not failures, such as two devices on one disk; one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Bytes of clean data.
     pub clean_bytes: u64,
     /// Bytes of dirty data, counted once.
     pub dirty_bytes: u64,
-    /// Share of the devices' segments looked at since the start, in percent: below 100, clean data is still being loaded.
+    /// Percentage of the devices' segments loaded since the start; below 100, clean data is still being loaded.
     #[serde(default = "all_loaded")]
     pub loaded_percent: u8,
-    /// How long the oldest dirty data has waited, in nanoseconds.
+    /// Age of the oldest dirty data, in nanoseconds.
     #[serde(default)]
     pub dirty_age_ns: u64,
     /// Bytes cached in memory.
     #[serde(default)]
     pub ram_bytes: u64,
-    /// Bytes that may be cached in memory.
+    /// Most bytes that may be cached in memory.
     #[serde(default)]
     pub ram_limit_bytes: u64,
-    /// Files the cache knows something of.
+    /// Files that the cache has an index entry for.
     #[serde(default)]
     pub objects: u64,
-    /// Bytes of memory that the index of the devices takes, some seconds ago at most.
+    /// Bytes of memory that the index of the cache devices uses; the figure is some seconds old at most.
     #[serde(default)]
     pub index_bytes: u64,
-    /// The same for each block of 4 KiB on the devices.
+    /// Bytes of index memory for each block of 4 KiB on the cache devices.
     #[serde(default)]
     pub index_bytes_per_block: f64,
-    /// The scrub under way, or the last one since the start.
+    /// The scrub in progress, or the last one since the start.
     #[serde(default)]
     pub scrub: ScrubStatus,
-    /// What was done since the start.
+    /// Counters since the start.
     #[serde(default)]
     pub counters: CacheCounters,
 }
@@ -243,60 +245,60 @@ fn all_loaded() -> u8 {
     100
 }
 
-/// A scrub: every copy of every block is read. Blocks are of 4 KiB.
+/// A scrub, which reads every copy of every block. Blocks are of 4 KiB.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubStatus {
-    /// Its number since the start; 0 if there was none.
+    /// Number of the scrub since the start; 0 if there was none.
     pub number: u64,
-    /// Whether it is under way.
+    /// True if the scrub is in progress.
     pub running: bool,
-    /// Segments it has been through.
+    /// Segments that the scrub has finished.
     pub segments_done: u64,
-    /// Segments it goes through.
+    /// Segments in total.
     pub segments: u64,
-    /// Blocks read, every copy.
+    /// Copies of blocks that were read.
     pub blocks_checked: u64,
-    /// Bad copies rewritten from good ones.
+    /// Bad copies that were rewritten from good ones.
     pub blocks_repaired: u64,
-    /// Clean blocks with bad copies that were dropped; the backing store has them.
+    /// Clean blocks dropped because their copy was bad. The backing store has their contents.
     pub blocks_dropped: u64,
-    /// Blocks that only the cache had and of which no copy can be read.
+    /// Dirty blocks without any readable copy. Their contents are lost.
     pub blocks_lost: u64,
 }
 
 /// A device of the pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolDevice {
-    /// Block device or file, as it was named.
+    /// Block device or file, as the administrator named it.
     pub path: PathBuf,
-    /// A block device's name in /dev/disk/by-id, the same after every start of the system.
+    /// Name in /dev/disk/by-id of a block device. It does not change when the system restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stable_path: Option<String>,
-    /// Serial number of the disk that it is on, where there is one and it tells.
+    /// Serial number of the disk under the device, if the disk reports one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
     /// The device's UUID in the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Size in bytes; 0 if it is not there.
+    /// Size in bytes; 0 if the device is absent.
     pub size_bytes: u64,
-    /// State in a word: `healthy`; `leaving`, while it is being removed; `lost`, if it failed or is out of date; `missing`, if
-    /// it was not there at the start.
+    /// State: `healthy`; `leaving` while the device is being removed; `lost` if it failed or is out of date;
+    /// `missing` if it was absent at the start.
     pub state: String,
-    /// What the SSD says about its health, where it does and the server may ask.
+    /// Health report of the SSD, if the SSD gives one and the server may ask for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wear: Option<DeviceWear>,
 }
 
-/// What an SSD says about its health; absent is what it does not tell.
+/// An SSD's report on its health. A field is absent if the SSD does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceWear {
-    /// Percent of the rated life used; may go past 100.
+    /// Percentage of the rated life used; it may exceed 100.
     pub life_used_percent: Option<u8>,
-    /// Percent of the spare blocks left.
+    /// Percentage of the spare blocks that are left.
     pub spare_percent: Option<u8>,
-    /// Times that the device could not give back what was stored on it.
+    /// Times that the device could not return stored data.
     pub media_errors: Option<u64>,
-    /// What it warns of, one bit each (NVM Express Base Specification 2.0, figure 207); 0 is nothing.
+    /// Warnings of the SSD, one bit each (NVM Express Base Specification 2.0, figure 207); 0 means none.
     pub warnings: Option<u8>,
 }

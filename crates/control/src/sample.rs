@@ -1,18 +1,20 @@
-//! What `forebay stat` and `forebay top` show: counters since the start, cheap to take, made to be subtracted.
+//! The counters behind `forebay stat` and `forebay top`. A sample is cheap to take; two samples are subtracted to get
+//! rates.
 
 use serde::{Deserialize, Serialize};
 
 use forebay_common::metrics::Snapshot;
 
-/// Counters of a server since its start, and a few values of the moment.
+/// The counters of a server since its start, and some values of the moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatSample {
-    /// When it was taken, in nanoseconds since 1970.
+    /// Time at which the sample was taken, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// When the server started, in nanoseconds since 1970: samples of two starts are not subtracted.
+    /// Time at which the server started, in nanoseconds since 1970. Samples of two starts must not be subtracted.
     #[serde(default)]
     pub started_ns: u64,
-    /// How long the server has been running, in nanoseconds of its monotonic clock; rates divide by its difference.
+    /// Time since the start, in nanoseconds of the server's monotonic clock. Rates divide by the difference of two
+    /// samples.
     pub uptime_ns: u64,
     /// READ.
     pub read: OperationSample,
@@ -20,15 +22,15 @@ pub struct StatSample {
     pub write: OperationSample,
     /// COMMIT.
     pub commit: OperationSample,
-    /// Everything that only looks: GETATTR, LOOKUP, ACCESS, READLINK, READDIR, FSSTAT and their like.
+    /// Requests that change nothing: GETATTR, LOOKUP, ACCESS, READLINK, READDIR, FSSTAT and similar ones.
     pub lookup: OperationSample,
-    /// Everything that changes names or attributes: SETATTR, CREATE, REMOVE, RENAME and their like.
+    /// Requests that change names or attributes: SETATTR, CREATE, REMOVE, RENAME and similar ones.
     pub change: OperationSample,
-    /// Synchronisations of the backing store.
+    /// Syncs of the backing store.
     pub sync_batches: u64,
-    /// Operations that waited for one.
+    /// Operations that waited for a sync.
     pub sync_operations: u64,
-    /// Synchronisations that failed.
+    /// Syncs that failed.
     pub sync_failures: u64,
     /// Retransmissions answered from the reply cache.
     pub reply_cache_hits: u64,
@@ -38,34 +40,34 @@ pub struct StatSample {
     pub connections: u64,
     /// Workers busy now.
     pub workers_busy: u64,
-    /// Requests waiting for a worker now.
+    /// Requests that wait for a worker now.
     pub workers_queued: u64,
     /// CPU time of the process, in nanoseconds.
     pub cpu_ns: u64,
-    /// What the cache did; absent without one.
+    /// Counters of the cache; absent without a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheCounters>,
-    /// Bytes that only the cache has now.
+    /// Bytes that only the cache has now, each block counted once.
     #[serde(default)]
     pub dirty_bytes: u64,
 }
 
-/// Gives the counters of the cache their names once.
+/// Defines the counters of the cache from one list, so that `since` and `each` cannot miss one.
 macro_rules! cache_counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// What the cache did since the start. Blocks are of 4 KiB.
+        /// The work of the cache since the start. Blocks are of 4 KiB.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct CacheCounters {
             $($(#[$doc])* #[serde(default)] pub $name: u64),+
         }
 
         impl CacheCounters {
-            /// What came since an earlier moment.
+            /// Returns the difference to an earlier sample.
             pub fn since(&self, earlier: &Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(earlier.$name)),+ }
             }
 
-            /// Name and value of each.
+            /// Returns the name and value of each counter.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),+].into_iter()
             }
@@ -74,31 +76,31 @@ macro_rules! cache_counters {
 }
 
 cache_counters! {
-    /// Read from memory.
+    /// Blocks read from memory.
     blocks_read_ram,
-    /// Read from the cache devices.
+    /// Blocks read from the cache devices.
     blocks_read_ssd,
-    /// Read from the backing store through the cache.
+    /// Blocks read from the backing store through the cache.
     blocks_read_backing,
-    /// Written to the log by clients.
+    /// Blocks written to the log by clients.
     blocks_written,
-    /// Bytes written straight to the backing store.
+    /// Bytes written by clients straight to the backing store.
     direct_bytes,
-    /// Destaged.
+    /// Blocks destaged.
     blocks_destaged,
-    /// Writes to the backing store that destaging took.
+    /// Writes to the backing store that destaging made.
     destage_writes,
-    /// Dirty blocks written again within the log to make room in it.
+    /// Dirty blocks appended to the log again to make room in it.
     blocks_compacted,
     /// Clean blocks written to the cache devices.
     blocks_admitted,
-    /// Left the cache devices to make room.
+    /// Clean blocks evicted from the cache devices to make room.
     blocks_evicted,
-    /// In use when their place was needed, and written again.
+    /// Clean blocks that were in use when their segment was evicted, and were written again.
     blocks_reinserted,
-    /// Bytes written to the cache devices, all copies, headers and records.
+    /// Bytes written to the cache devices: all copies, headers and records.
     ssd_bytes_written,
-    /// Frames of the log.
+    /// Frames written to the log.
     frames,
     /// Times the log waited for room.
     log_waits,
@@ -106,42 +108,44 @@ cache_counters! {
     repaired,
     /// Failures of the backing store while destaging.
     backing_errors,
-    /// Times that what was cached of a file was dropped because others had changed it in the directory.
+    /// Times that the cached blocks of a file were dropped because another program had changed the file in the
+    /// directory.
     changed_outside,
 }
 
 impl CacheCounters {
-    /// Bytes written to the cache devices for each byte that clients wrote to the log or that was admitted.
+    /// Returns the bytes written to the cache devices for each byte that clients wrote to the log or that was
+    /// admitted.
     pub fn write_amplification(&self) -> f64 {
         let asked = (self.blocks_written + self.blocks_admitted) * 4096;
         if asked == 0 { 0.0 } else { self.ssd_bytes_written as f64 / asked as f64 }
     }
 
-    /// Blocks read through the cache, wherever they came from.
+    /// Returns the number of blocks read through the cache from memory, cache devices and backing store.
     pub fn blocks_read(&self) -> u64 {
         self.blocks_read_ram + self.blocks_read_ssd + self.blocks_read_backing
     }
 
-    /// Parts of all blocks read that came from memory, and from the cache devices; 0 to 1.
+    /// Returns the fractions, 0 to 1, of all blocks read that came from memory and from the cache devices.
     pub fn hit_rates(&self) -> (f64, f64) {
         let all = self.blocks_read().max(1) as f64;
         (self.blocks_read_ram as f64 / all, self.blocks_read_ssd as f64 / all)
     }
 }
 
-/// Counters of a kind of operation.
+/// The counters of one kind of operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationSample {
-    /// Answered with an error status.
+    /// Operations answered with an error status.
     pub errors: u64,
     /// Payload bytes.
     pub bytes: u64,
-    /// Latencies of all that were answered; their number is the number of operations.
+    /// Latencies of all answered operations. Its count is the number of operations.
     pub latency: Snapshot,
 }
 
 impl OperationSample {
-    /// What came since an earlier sample.
+    /// Returns the difference to an earlier sample.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             errors: self.errors.saturating_sub(earlier.errors),
@@ -150,7 +154,7 @@ impl OperationSample {
         }
     }
 
-    /// Adds another kind.
+    /// Adds the counters of another kind of operation.
     pub fn merge(&mut self, other: &Self) {
         self.errors = self.errors.saturating_add(other.errors);
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -159,7 +163,7 @@ impl OperationSample {
 }
 
 impl StatSample {
-    /// What came since an earlier sample; values of the moment stay as they are.
+    /// Returns the difference to an earlier sample. Values of the moment stay as they are.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             time_ns: self.time_ns,

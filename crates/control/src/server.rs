@@ -1,4 +1,5 @@
-//! The server's side: one thread accepts, one short-lived thread serves each client, at most `MOST_CLIENTS`.
+//! The server's side of the control protocol. One thread accepts clients; a thread of its own serves each client, at
+//! most `MOST_CLIENTS` at once.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -22,78 +23,82 @@ use crate::sample::StatSample;
 use crate::socket::{short_path, socket_path};
 use crate::status::Status;
 
-/// Clients served at once; more are refused with a sentence.
+/// Most clients served at once; a further client is refused with a sentence.
 const MOST_CLIENTS: usize = 16;
 /// Longest request line in bytes.
 const LONGEST_CALL: u64 = 64 * 1024;
-/// A client that does not send its request, or does not read the answer, for this long is dropped.
+/// Longest time without progress of a client that sends its request or reads the answer. The server then drops the
+/// client.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a follower looks whether its client or the server is gone.
+/// Interval at which the thread of a following client checks whether the client or the server is gone.
 const FOLLOW_CHECK: Duration = Duration::from_millis(250);
-/// How long a stop waits for answers under way.
+/// Longest time that a stop waits for answers in progress.
 const STOP_WAIT: Duration = Duration::from_secs(2);
 
-/// What a server does for its control clients. Called from several threads at once; errors are one sentence.
+/// The operations that a server offers to its control clients. Several threads call them at once. Each error is one
+/// sentence.
 pub trait Handler: Send + Sync + 'static {
-    /// The server at this moment.
+    /// Returns the state of the server at this moment.
     fn status(&self) -> Status;
-    /// Its counters since the start.
+    /// Returns the server's counters since its start.
     fn sample(&self) -> StatSample;
-    /// Its events.
+    /// Returns the server's event log.
     fn events(&self) -> &EventLog;
-    /// Whether clients are served: before that the server may be looked at, and nothing may be changed.
+    /// Succeeds if the server serves NFS clients. Before that, control clients may look at the server but not change
+    /// anything.
     ///
     /// # Errors
-    /// How far the start has come.
+    /// The error says how far the start has come.
     fn serving(&self) -> Result<(), String>;
-    /// Its mode.
+    /// Returns the configured mode.
     fn mode(&self) -> Mode;
-    /// The mode in force, where devices are missing for the other.
+    /// Returns the mode in force. It differs from the configured mode when cache devices are missing.
     fn effective_mode(&self) -> Mode;
-    /// Changes the mode; returns when the new one holds for every write acknowledged from now on.
+    /// Changes the mode. Returns when every write acknowledged from now on follows the new mode.
     ///
     /// # Errors
-    /// Why it cannot be changed to this one.
+    /// The error says why the mode cannot be changed.
     fn set_mode(&self, mode: Mode) -> Result<(), String>;
-    /// Makes durable on the backing store what was acknowledged before the call.
+    /// Makes all changes that were acknowledged before the call durable on the backing store.
     ///
     /// # Errors
-    /// What could not be made durable.
+    /// The error names the data that could not be made durable.
     fn flush(&self, progress: &mut dyn FnMut(FlushProgress)) -> Result<FlushReport, String>;
     /// Shows or changes the pool of cache devices.
     ///
     /// # Errors
-    /// Why it cannot be changed so.
+    /// The error says why the pool cannot be changed.
     fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String>;
-    /// Reads the configuration anew and puts into force what can change in service.
+    /// Reads the configuration again and applies the settings that can change in service.
     ///
     /// # Errors
-    /// Why the configuration cannot be looked at now; mistakes in it are in the report.
+    /// The configuration cannot be read at this moment. Mistakes in it are in the report instead.
     fn reload(&self) -> Result<ReloadReport, String>;
-    /// What is cached of the files at or below `path`; with `drop`, what was, before it was destaged and dropped.
+    /// Returns how much is cached of the files at or below `path`. With `drop`, counts first, then destages and
+    /// drops.
     ///
     /// # Errors
-    /// Why nothing can be said of the path, or what could not be destaged.
+    /// The path is not served, or some of its dirty blocks could not be destaged.
     fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String>;
 }
 
-/// Why the control socket could not be opened.
+/// The reason why the control socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Another server answers there.
+    /// Another server answers on the socket.
     #[error("another server already uses the state directory {0}; stop it, or name another with --state-dir")]
     InUse(PathBuf),
-    /// The system refused.
+    /// The system refused an operation on the socket.
     #[error("cannot open the control socket {path}: {source}")]
     Socket {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// A control socket that is being served until this is dropped or [stopped](Self::stop).
+/// A control socket in service. Dropping or [stopping](Self::stop) it ends the service.
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
@@ -102,7 +107,7 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Clients being served, and whether they should end.
+/// The clients being served, and the request to stop serving them.
 #[derive(Debug, Default)]
 struct Clients {
     stopping: AtomicBool,
@@ -111,17 +116,17 @@ struct Clients {
 }
 
 impl Server {
-    /// Opens the control socket of `state_dir`, which exists and whose lock the caller holds, and serves it.
+    /// Opens the control socket of `state_dir` and serves it. The directory exists and the caller holds its lock.
     ///
     /// # Errors
-    /// [`ServerError::InUse`] when a server answers there; what the system says otherwise.
+    /// [`ServerError::InUse`] if a server answers on the socket; otherwise the system's error.
     pub fn start(state_dir: &Path, handler: Arc<dyn Handler>) -> Result<Self, ServerError> {
         let path = socket_path(state_dir);
         let failed = |source| ServerError::Socket { path: path.clone(), source };
         let (address, _directory) = short_path(state_dir).map_err(failed)?;
         match UnixStream::connect(&address) {
             Ok(_) => return Err(ServerError::InUse(state_dir.to_owned())),
-            // Left behind by a server that was killed.
+            // A server that was killed left the socket behind.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(&path).map_err(failed)?;
             }
@@ -139,8 +144,8 @@ impl Server {
         Ok(Self { listener, path, clients, thread: Some(thread) })
     }
 
-    /// Stops serving: followers are told that nothing more follows, answers under way get 2 seconds, the socket is
-    /// removed.
+    /// Stops serving. Following clients get the final response. The stop waits up to 2 seconds for answers in progress,
+    /// then removes the socket.
     pub fn stop(self) {}
 }
 
@@ -157,7 +162,7 @@ impl Drop for Server {
     }
 }
 
-/// One client that is being counted.
+/// A client that is counted in `Clients` until this value is dropped.
 struct Served(Arc<Clients>);
 
 impl Served {
@@ -185,7 +190,8 @@ fn accept_clients(listener: &UnixListener, handler: &Arc<dyn Handler>, clients: 
             Err(_) if clients.stopping.load(Ordering::SeqCst) => break,
             Err(error) => {
                 tracing::warn!("control socket: cannot accept a client: {error}");
-                // Out of descriptors as a rule: without a pause the loop would spin.
+                // The usual cause is a lack of file descriptors. Without a pause the loop would spin until one is
+                // free.
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
@@ -221,7 +227,7 @@ fn serve_client(stream: &UnixStream, handler: &dyn Handler, clients: &Clients) -
     }
 }
 
-/// Reads the request line; the inner error is a sentence for the client.
+/// Reads the request line. The inner error is a sentence for the client.
 fn read_call(stream: &UnixStream) -> io::Result<Result<Request, String>> {
     let mut line = Vec::new();
     BufReader::new(stream.take(LONGEST_CALL)).read_until(b'\n', &mut line)?;
@@ -279,7 +285,7 @@ fn answer(stream: &UnixStream, request: Request, handler: &dyn Handler, clients:
             return Ok(());
         }
         Request::Flush { wait: true } => {
-            // A client that has gone away does not end the flush it began.
+            // A flush continues after its client has disconnected, so errors of the progress lines are ignored.
             let mut progress = |progress| drop(send(stream, &Response::Progress(progress)));
             handler.flush(&mut progress).map_or_else(|message| Response::Error { message }, Response::Flushed)
         }
@@ -315,7 +321,7 @@ fn send_events(
     clients: &Clients,
 ) -> io::Result<()> {
     let past = events.past(past);
-    // With `last` 0 nothing is sent, and following starts behind what is there.
+    // With `last` 0 no past event is sent, and following starts after the newest event.
     let mut sequence = past.last().map_or_else(|| events.newest(), |event| event.sequence);
     for event in past {
         send(stream, &Response::Event(event))?;
@@ -329,7 +335,7 @@ fn send_events(
     Ok(())
 }
 
-/// Whether the client closed its end.
+/// Returns true if the client has closed its end.
 fn hung_up(stream: &UnixStream) -> io::Result<bool> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];

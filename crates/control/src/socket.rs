@@ -1,4 +1,4 @@
-//! The address of a control socket.
+//! The address of the control socket.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,13 +11,13 @@ pub const SOCKET_NAME: &str = "control.sock";
 /// Longest path that fits `sockaddr_un` with its terminator (unix(7)).
 const LONGEST: usize = 107;
 
-/// The control socket of a state directory.
+/// Returns the path of the control socket of a state directory.
 pub fn socket_path(state_dir: &Path) -> PathBuf {
     state_dir.join(SOCKET_NAME)
 }
 
-/// A path to the socket that is short enough for `sockaddr_un`, and the open directory it leads through if any,
-/// which has to live until the path was used.
+/// Returns a path to the socket that fits `sockaddr_un`. A long path leads through an open directory, which is
+/// returned as well. The caller keeps the directory open until the path has been used.
 pub(crate) fn short_path(state_dir: &Path) -> std::io::Result<(PathBuf, Option<File>)> {
     let path = socket_path(state_dir);
     if path.as_os_str().as_bytes().len() <= LONGEST {

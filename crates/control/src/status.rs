@@ -1,4 +1,4 @@
-//! What `forebay status` shows.
+//! The answer that `forebay status` shows.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -9,41 +9,42 @@ use serde::{Deserialize, Serialize};
 use crate::protocol::PoolStatus;
 use forebay_common::metrics::LatencySummary;
 
-/// A server at one moment. Times are nanoseconds since 1970 unless they are durations; sizes are bytes.
+/// The state of a server at one moment. Times are in nanoseconds since 1970 unless they are durations; sizes are in
+/// bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the server.
     pub version: String,
-    /// Its process id.
+    /// Process id of the server.
     pub pid: u32,
-    /// When it started.
+    /// Time of the start.
     pub started_ns: u64,
-    /// How long it has been running, in nanoseconds.
+    /// Time since the start, in nanoseconds.
     pub uptime_ns: u64,
-    /// How writes reach the backing store, as chosen.
+    /// Configured mode: how writes reach the backing store.
     pub mode: Mode,
-    /// The mode in force: write-back needs two cache devices.
+    /// Mode in force. It differs from `mode` when write-back lacks its two cache devices.
     #[serde(default = "pass_through")]
     pub effective_mode: Mode,
-    /// How far the start has come; absent once clients are served.
+    /// Progress of the start; absent once NFS clients are served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starting: Option<Starting>,
-    /// Whether all is well.
+    /// Health of the server.
     pub health: Health,
     /// The write verifier (RFC 1813 section 3.3.7) as 16 hexadecimal digits.
     pub write_verifier: String,
-    /// Addresses it listens on, with the ports it got.
+    /// Addresses that the server listens on, with the ports in use.
     pub listen: Vec<SocketAddr>,
     /// State directory.
     pub state_dir: PathBuf,
-    /// What file handles are made of.
+    /// Kind of the file handles.
     pub handles: HandleMode,
-    /// Whether the process filters its own system calls.
+    /// State of the filter for the process's own system calls.
     #[serde(default)]
     pub sandbox: SandboxStatus,
     /// Exports, in the order of the configuration.
     pub exports: Vec<ExportStatus>,
-    /// Clients, busiest first; at most 1000 of them.
+    /// Clients, busiest first; at most 1000, further clients are left out.
     pub clients: Vec<ClientStatus>,
     /// NFS and MOUNT procedures that were called at least once, in the order of their numbers.
     pub procedures: Vec<ProcedureStatus>,
@@ -53,17 +54,17 @@ pub struct Status {
     pub bytes_written: u64,
     /// Connections open now.
     pub connections: u64,
-    /// Connections that may be open.
+    /// Most connections that may be open at once.
     pub connections_limit: u64,
     /// Requests in flight.
     pub inflight: u64,
-    /// Buffers.
+    /// Memory in use for requests and replies.
     pub memory: MemoryStatus,
-    /// Threads that wait for the disk.
+    /// Threads for requests that wait for a disk.
     pub workers: WorkerStatus,
-    /// Synchronisations of the backing store.
+    /// Syncs of the backing store.
     pub durability: DurabilityStatus,
-    /// Replies kept for retransmissions.
+    /// Replies kept to answer retransmissions.
     pub reply_cache: ReplyCacheStatus,
     /// Clients that were refused since the start.
     #[serde(default)]
@@ -71,7 +72,7 @@ pub struct Status {
     /// Names and attributes kept in memory.
     #[serde(default)]
     pub metadata: MetadataStatus,
-    /// Lines of the log that were lost since the start, because stderr took them not at all or too slowly.
+    /// Lines of the log lost since the start, because stderr failed or was too slow.
     #[serde(default)]
     pub log_lines_lost: u64,
     /// The cache pool; absent when no cache is configured.
@@ -83,16 +84,16 @@ fn pass_through() -> Mode {
     Mode::PassThrough
 }
 
-/// A start that is under way.
+/// A start of the server in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Starting {
-    /// What is being done, such as `recovering the cache`.
+    /// The current step, such as `recovering the cache`.
     pub step: String,
     /// Parts of this step that are done.
     pub done: u64,
-    /// Parts that it has; 0 where they are not counted.
+    /// Parts of this step in total; 0 if they are not counted.
     pub total: u64,
-    /// How long the start has taken so far, in nanoseconds.
+    /// Time since the start began, in nanoseconds.
     pub elapsed_ns: u64,
 }
 
@@ -105,189 +106,191 @@ impl std::fmt::Display for Starting {
     }
 }
 
-/// Whether all is well.
+/// The health of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "UPPERCASE")]
 pub enum Health {
-    /// All is well.
+    /// No problem is known.
     Ok,
-    /// Service goes on, but someone has to look.
+    /// Service continues, but the administrator should act.
     Degraded {
         /// One sentence for each reason.
         reasons: Vec<String>,
     },
 }
 
-/// What file handles are made of.
+/// The kind of a server's file handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HandleMode {
-    /// The kernel's own handles (name_to_handle_at): valid as long as the file exists.
+    /// The kernel's own handles (name_to_handle_at). They are valid as long as the file exists.
     Kernel,
-    /// Inode numbers that the server finds again by walking the tree, where the privilege for kernel handles is missing.
+    /// Inode numbers, which the server finds again by walking the tree. They are used without the privilege for
+    /// kernel handles.
     Fallback,
 }
 
-/// Whether the server filters its own system calls.
+/// The state of the filter for the server's own system calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxStatus {
-    /// It makes only those on its list.
+    /// The filter permits only the system calls on the server's list.
     On,
-    /// It was started without the filter.
+    /// The server was started without the filter.
     #[default]
     Off,
-    /// The kernel has no filter, or the architecture no list.
+    /// The kernel has no filter, or Forebay has no list for this architecture.
     Unavailable,
 }
 
 /// One export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportStatus {
-    /// Name that clients mount.
+    /// Name under which clients mount the export.
     pub name: String,
-    /// Further names.
+    /// Further names of the export.
     pub aliases: Vec<String>,
-    /// Directory.
+    /// Directory that is exported.
     pub path: PathBuf,
-    /// Number in file handles.
+    /// Export number that file handles carry.
     pub id: u32,
     /// Type of the file system, such as `xfs`.
     pub fs_type: String,
-    /// Whether one journal orders all its changes, so that one commit carries many.
+    /// True if one journal orders all changes of the file system, so that one commit covers many changes.
     #[serde(default)]
     pub ordered: bool,
     /// Size of the file system.
     pub total_bytes: u64,
-    /// Free space that users other than root may fill, without what is promised to dirty data.
+    /// Free space that users other than root may fill, less the space reserved for dirty data.
     pub free_bytes: u64,
-    /// Inodes in total; 0 where the file system makes them as needed.
+    /// Inodes in total; 0 if the file system makes inodes as needed.
     pub total_inodes: u64,
     /// Free inodes.
     pub free_inodes: u64,
-    /// How long the file system has not answered, in nanoseconds; 0 if it does. Its figures are older than that.
+    /// Time that the file system has owed an answer, in nanoseconds; 0 if it answers. The figures of this export are
+    /// older than that.
     #[serde(default)]
     pub silent_ns: u64,
 }
 
-/// One client.
+/// An NFS client, identified by its address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientStatus {
-    /// Its address.
+    /// Address of the client.
     pub address: IpAddr,
-    /// Its open connections.
+    /// Open connections of the client.
     pub connections: u64,
     /// Requests answered.
     pub operations: u64,
-    /// Payload bytes it read.
+    /// Payload bytes that the client has read.
     pub bytes_read: u64,
-    /// Payload bytes it wrote.
+    /// Payload bytes that the client has written.
     pub bytes_written: u64,
-    /// When it last connected or hung up.
+    /// Time at which the client last connected or disconnected.
     pub last_seen_ns: u64,
 }
 
-/// One procedure since the start.
+/// The calls of one procedure since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcedureStatus {
-    /// Name as in RFC 1813, such as `READ`; MOUNT's start with `MOUNT.`.
+    /// Name as in RFC 1813, such as `READ`. Names of MOUNT procedures start with `MOUNT.`.
     pub name: String,
     /// Calls answered.
     pub count: u64,
-    /// Those answered with an error status.
+    /// Calls answered with an error status.
     pub errors: u64,
-    /// From the complete request to the reply handed to the socket.
+    /// Time from the complete request to the reply handed to the socket.
     pub latency: LatencySummary,
 }
 
-/// Buffers of requests and replies.
+/// Memory for the buffers of requests and replies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryStatus {
-    /// In use.
+    /// Bytes in use.
     pub used_bytes: u64,
-    /// The most that may be in use.
+    /// Most bytes that may be in use.
     pub limit_bytes: u64,
-    /// Resident memory of the whole process.
+    /// Resident memory of the whole process, in bytes.
     pub resident_bytes: u64,
 }
 
-/// Threads that wait for the disk.
+/// The threads for requests that wait for a disk, called workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// Threads.
+    /// Workers.
     pub threads: u64,
-    /// Busy ones.
+    /// Workers that are busy.
     pub busy: u64,
-    /// Requests waiting for one.
+    /// Requests that wait for a worker.
     pub queued: u64,
-    /// Requests that may wait.
+    /// Most requests that may wait for a worker.
     pub queue_limit: u64,
-    /// Requests turned away since the start because the queue was full.
+    /// Requests rejected since the start because the queue was full.
     pub rejected: u64,
 }
 
-/// Synchronisations of the backing store since the start.
+/// Syncs of the backing store since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DurabilityStatus {
-    /// Synchronisations made.
+    /// Syncs made.
     pub batches: u64,
-    /// Operations that waited for them: divided by `batches`, how many share one.
+    /// Operations that waited for a sync. Divided by `batches`, this is the mean number of operations that share one.
     pub operations: u64,
-    /// Synchronisations that failed: acknowledged unstable data may be lost, the write verifier changed.
+    /// Syncs that failed. Each may have lost acknowledged unstable data, so the write verifier changed.
     pub failures: u64,
-    /// Their latency.
+    /// Latency of the syncs.
     pub latency: LatencySummary,
 }
 
-/// Names and attributes kept in memory.
+/// Names and attributes kept in memory, so that requests need not ask the file system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetadataStatus {
-    /// Entries of directories whose listings are kept.
+    /// Directory entries in listings that are kept.
     pub listed: u64,
-    /// Files that are not open whose attributes are kept.
+    /// Files whose attributes are kept although they are not open.
     pub files: u64,
-    /// Names that open directories were asked for, also in vain.
+    /// Names looked up in open directories, including names that do not exist.
     pub names: u64,
-    /// Bytes that all of these use.
+    /// Bytes that names and attributes use.
     pub bytes: u64,
-    /// The most that may be used.
+    /// Most bytes that names and attributes may use.
     pub limit_bytes: u64,
-    /// READDIRPLUS answered from them alone since the start.
+    /// READDIRPLUS requests answered from memory alone, since the start.
     pub listing_hits: u64,
-    /// READDIRPLUS that asked the file system for entries.
+    /// READDIRPLUS requests that asked the file system for entries, since the start.
     pub listing_misses: u64,
-    /// GETATTR, LOOKUP and ACCESS of files that are not open, answered from memory.
+    /// GETATTR, LOOKUP and ACCESS requests for files that are not open, answered from memory since the start.
     pub file_hits: u64,
-    /// Those that had to open a file.
+    /// GETATTR, LOOKUP and ACCESS requests that had to open a file, since the start.
     pub file_misses: u64,
 }
 
-/// Clients that were refused since the start, by reason.
+/// The connections and requests that were refused since the start, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedStatus {
-    /// Connections from addresses that no export is open to.
+    /// Connections from addresses that no export admits.
     pub strangers: u64,
-    /// Connections of addresses that had as many as one address may have.
+    /// Connections from an address that already had as many as one address may have.
     pub crowded: u64,
-    /// Connections while the server had as many as it may have.
+    /// Connections refused because the server had as many as it may have.
     pub full: u64,
-    /// Requests for an export that is not open to the client's address.
+    /// Requests for an export that does not admit the client's address.
     pub exports: u64,
-    /// Requests from ports above 1023 where the export asks for one below.
+    /// Requests from ports above 1023 to an export that requires a lower port.
     pub ports: u64,
-    /// Requests with a flavour of authentication that is not accepted.
+    /// Requests with an authentication flavour that the export does not accept.
     pub auth: u64,
 }
 
-/// Replies kept for retransmissions.
+/// Replies kept to answer retransmissions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplyCacheStatus {
     /// Replies kept.
     pub entries: u64,
-    /// Bytes they use.
+    /// Bytes that the kept replies use.
     pub bytes: u64,
-    /// Retransmissions answered from them.
+    /// Retransmissions answered from a kept reply.
     pub hits: u64,
-    /// Retransmissions of requests that were still being worked on.
+    /// Retransmissions of requests that were still in progress.
     pub in_progress_hits: u64,
 }

@@ -1,6 +1,6 @@
-//! The control protocol over real sockets.
+//! Tests of the control protocol over real sockets.
 
-// In tests a panic is the assertion, in their helpers too.
+// A panic in a test or its helpers is a failed assertion, so `unwrap` is allowed here.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ use forebay_control::{
 };
 use tempfile::TempDir;
 
-/// A server in pass-through whose flush has to be let through, so that tests decide when it ends.
+/// A server in pass-through mode. Its flush waits for `flush_gate`, so that a test decides when the flush ends.
 struct Plain {
     events: EventLog,
     status: Status,
@@ -181,10 +181,10 @@ impl Site {
         Client::new(self.dir.path())
     }
 
-    /// Sends raw bytes and returns everything that comes back.
+    /// Sends raw bytes and returns the whole answer.
     fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = UnixStream::connect(socket_path(self.dir.path())).unwrap();
-        // The server may answer and close before it has read all.
+        // The server may answer and close before it has read all bytes, so errors are ignored.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();

@@ -1,7 +1,7 @@
 //! Codecs for ONC RPC (RFC 5531), NFSv3 and MOUNT v3 (RFC 1813) and the portmapper (RFC 1833).
 //!
-//! Both directions, no I/O. Decoding borrows from the message and never allocates, except for the
-//! bounded lists of MOUNT and the portmapper; encoding appends to one growing buffer.
+//! The crate encodes and decodes every message and does no I/O. Decoding borrows from the message and never
+//! allocates, except for the bounded lists of MOUNT and the portmapper. Encoding appends to a buffer.
 
 #[macro_use]
 mod macros;

@@ -1,6 +1,6 @@
-//! Macros that write an XDR type once and derive both directions from it.
+//! Macros that define an XDR type and generate its encoder and decoder from one definition.
 
-/// Declares an XDR struct: fields are encoded and decoded in the order written.
+/// Declares an XDR struct. Its fields are encoded and decoded in the order written.
 macro_rules! xdr_struct {
     ($(#[$meta:meta])* pub struct $name:ident<$lt:lifetime> {
         $($(#[$field_meta:meta])* pub $field:ident: $ty:ty,)*
@@ -48,7 +48,7 @@ macro_rules! xdr_struct {
     };
 }
 
-/// Declares an XDR enum. Values that are not listed are refused with the protocol's name of the type.
+/// Declares an XDR enum. Decoding a value that is not listed fails; the error has the protocol's name of the type.
 macro_rules! xdr_enum {
     ($(#[$meta:meta])* pub enum $name:ident($xdr_name:literal) {
         $($(#[$variant_meta:meta])* $variant:ident = $value:literal,)*

@@ -7,35 +7,36 @@ use crate::xdr::{Decode, DecodeError, Encode, List, Reader};
 pub const PROGRAM: u32 = 100_005;
 /// Version of the program.
 pub const VERSION: u32 = 3;
-/// MNTPATHLEN: longest path in bytes. Not enforced in decoding; a server answers [`Mountstat3::Nametoolong`].
+/// MNTPATHLEN: longest path in bytes. Decoding accepts longer paths, so that a server can answer
+/// [`Mountstat3::Nametoolong`].
 pub const MAX_PATH: usize = 1024;
-/// MNTNAMLEN: longest name of a host or group in bytes. Not enforced in decoding.
+/// MNTNAMLEN: longest name of a host or group in bytes. Decoding accepts longer names.
 pub const MAX_NAME: usize = 255;
-/// Most authentication flavours in a reply that are decoded.
+/// Most authentication flavours in a reply; decoding fails above it.
 pub const MAX_FLAVORS: usize = 64;
 
 xdr_enum! {
-    /// A procedure of MOUNT v3 by its number.
+    /// A procedure of MOUNT v3.
     pub enum Procedure("MOUNT procedure") {
-        /// Do nothing.
+        /// Does nothing.
         Null = 0,
-        /// Get the handle of an export: [`DirPath`] to [`MountRes`].
+        /// Returns the handle of an export: [`DirPath`] to [`MountRes`].
         Mnt = 1,
-        /// List what is mounted: nothing to [`MountList`].
+        /// Lists the mounts: nothing to [`MountList`].
         Dump = 2,
-        /// Forget one mount: [`DirPath`] to nothing.
+        /// Forgets one mount: [`DirPath`] to nothing.
         Umnt = 3,
-        /// Forget all mounts of the caller: nothing to nothing.
+        /// Forgets all mounts of the caller: nothing to nothing.
         Umntall = 4,
-        /// List the exports: nothing to [`ExportList`].
+        /// Lists the exports: nothing to [`ExportList`].
         Export = 5,
     }
 }
 
 xdr_enum! {
-    /// `mountstat3`: what became of a MNT.
+    /// `mountstat3`: the outcome of MNT.
     pub enum Mountstat3("mountstat3") {
-        /// Done.
+        /// Success.
         Ok = 0,
         /// Not owner.
         Perm = 1,
@@ -53,21 +54,21 @@ xdr_enum! {
         Nametoolong = 63,
         /// Operation is not supported.
         Notsupp = 10004,
-        /// An error that has no other code.
+        /// An error without a code of its own.
         Serverfault = 10006,
     }
 }
 
-/// `dirpath`: the argument of MNT and UMNT, any bytes.
+/// `dirpath`: the argument of MNT and UMNT. Any bytes are permitted.
 pub type DirPath<'a> = &'a [u8];
 
-/// `mountres3_ok`.
+/// `mountres3_ok`: the successful result of MNT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(arbitrary::Arbitrary))]
 pub struct MountOk {
     /// Root of the export.
     pub fhandle: FileHandle,
-    /// RPC authentication flavours that are accepted for it, best first.
+    /// RPC authentication flavours that the export accepts, best first.
     pub auth_flavors: Vec<u32>,
 }
 
@@ -118,7 +119,7 @@ impl<'a> Decode<'a> for MountRes {
 }
 
 xdr_struct! {
-    /// `mountbody`: who has mounted what.
+    /// `mountbody`: a client and an export that it has mounted.
     pub struct MountEntry<'a> {
         /// Name of the client.
         pub hostname: &'a [u8],
@@ -130,13 +131,13 @@ xdr_struct! {
 /// `mountlist`: the result of DUMP.
 pub type MountList<'a> = List<MountEntry<'a>>;
 
-/// `exportnode`: one export and who may mount it.
+/// `exportnode`: one export and the clients that may mount it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(arbitrary::Arbitrary))]
 pub struct ExportEntry<'a> {
     /// Path of the export.
     pub directory: &'a [u8],
-    /// Clients or groups that may mount it; empty means everyone.
+    /// Clients or groups that may mount the export; empty means every client.
     pub groups: List<&'a [u8]>,
 }
 

@@ -6,7 +6,7 @@ use crate::xdr::List;
 pub const PROGRAM: u32 = 100_000;
 /// Version of the program.
 pub const VERSION: u32 = 2;
-/// The port it always has, TCP and UDP.
+/// The fixed port of the port mapper, TCP and UDP.
 pub const PORT: u16 = 111;
 
 /// Protocol number of TCP in a [`Mapping`].
@@ -15,25 +15,26 @@ pub const IPPROTO_TCP: u32 = 6;
 pub const IPPROTO_UDP: u32 = 17;
 
 xdr_enum! {
-    /// A procedure of the port mapper by its number.
+    /// A procedure of the port mapper.
     pub enum Procedure("portmapper procedure") {
-        /// Do nothing.
+        /// Does nothing.
         Null = 0,
-        /// Register a program: [`Mapping`] to a boolean.
+        /// Registers a program: [`Mapping`] to a boolean.
         Set = 1,
-        /// Withdraw a program: [`Mapping`] to a boolean.
+        /// Withdraws a program: [`Mapping`] to a boolean.
         Unset = 2,
-        /// Ask for a port: [`Mapping`] (its port is ignored) to an unsigned integer, 0 where it is not registered.
+        /// Returns a port: [`Mapping`] (its port is ignored) to an unsigned integer, 0 if the program is not
+        /// registered.
         Getport = 3,
-        /// List all: nothing to [`MappingList`].
+        /// Lists all mappings: nothing to [`MappingList`].
         Dump = 4,
-        /// Call a procedure of another program on the same host.
+        /// Calls a procedure of another program on the host of the port mapper.
         Callit = 5,
     }
 }
 
 xdr_struct! {
-    /// `mapping`: where a program listens.
+    /// `mapping`: a program and the port on which it listens.
     pub struct Mapping {
         /// Program number.
         pub prog: u32,

@@ -1,10 +1,10 @@
-//! ONC RPC version 2 messages (RFC 5531). Framing of records over TCP is not done here.
+//! ONC RPC version 2 messages (RFC 5531). The framing of records over TCP is in the crate `rpc`.
 
 use crate::xdr::{Decode, DecodeError, Encode, Reader};
 
-/// Version of the RPC protocol itself.
+/// Version of the RPC protocol.
 pub const RPC_VERSION: u32 = 2;
-/// Set in a record mark where the fragment is the last of its record (RFC 5531, section 11).
+/// Bit in a record mark that is set if the fragment is the last of its record (RFC 5531, section 11).
 pub const LAST_FRAGMENT: u32 = 1 << 31;
 /// Most bytes in the body of a credential or verifier (RFC 5531, section 8.2).
 pub const MAX_AUTH_BYTES: usize = 400;
@@ -13,9 +13,9 @@ pub const MAX_GIDS: usize = 16;
 /// Longest machine name in an AUTH_SYS credential, in bytes (RFC 5531, appendix A).
 pub const MAX_MACHINE_NAME: usize = 255;
 
-/// Flavour number of "no authentication".
+/// Number of the flavour "no authentication".
 pub const AUTH_NONE: u32 = 0;
-/// Flavour number of Unix uid, gid and groups, also called AUTH_UNIX.
+/// Number of the flavour with Unix uid, gid and groups, also called AUTH_UNIX.
 pub const AUTH_SYS: u32 = 1;
 
 const CALL: u32 = 0;
@@ -23,16 +23,16 @@ const REPLY: u32 = 1;
 const MSG_ACCEPTED: u32 = 0;
 const MSG_DENIED: u32 = 1;
 
-/// Up to 16 group ids, held inline.
+/// Up to 16 group ids, stored inline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gids {
     len: u8,
-    // Entries past `len` stay zero, so that the derived equality is right.
+    // Entries from `len` on are zero, so that the derived equality is right.
     ids: [u32; MAX_GIDS],
 }
 
 impl Gids {
-    /// Copies `ids`; `None` for more than 16.
+    /// Returns a copy of `ids`; `None` for more than 16 ids.
     #[must_use]
     pub fn new(ids: &[u32]) -> Option<Self> {
         let mut gids = Self { len: u8::try_from(ids.len()).ok()?, ids: [0; MAX_GIDS] };
@@ -40,7 +40,7 @@ impl Gids {
         Some(gids)
     }
 
-    /// The group ids in the order of the credential.
+    /// Returns the group ids in the order of the credential.
     #[must_use]
     pub fn as_slice(&self) -> &[u32] {
         &self.ids[..usize::from(self.len)]
@@ -74,7 +74,7 @@ impl<'a> Decode<'a> for Gids {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(test, derive(arbitrary::Arbitrary))]
 pub struct AuthSys<'a> {
-    /// Arbitrary number of the caller.
+    /// Number that the caller chooses at will.
     pub stamp: u32,
     /// Name of the caller's machine, at most 255 bytes.
     pub machine_name: &'a [u8],
@@ -111,25 +111,25 @@ impl<'a> Decode<'a> for AuthSys<'a> {
 /// The credential of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auth<'a> {
-    /// AUTH_NONE; whatever its body held is ignored.
+    /// AUTH_NONE. Its body is ignored.
     None,
     /// AUTH_SYS.
     Sys(AuthSys<'a>),
-    /// Any other flavour, not interpreted.
+    /// Any other flavour. Its body is not interpreted.
     Other(OpaqueAuth<'a>),
 }
 
-/// A credential or verifier that is not interpreted.
+/// A credential or verifier whose body is not interpreted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpaqueAuth<'a> {
     /// Flavour number.
     pub flavor: u32,
-    /// At most [`MAX_AUTH_BYTES`].
+    /// Body, at most [`MAX_AUTH_BYTES`].
     pub body: &'a [u8],
 }
 
 impl OpaqueAuth<'_> {
-    /// AUTH_NONE with an empty body: the verifier that goes with AUTH_NONE and AUTH_SYS.
+    /// AUTH_NONE with an empty body: the verifier of calls with AUTH_NONE or AUTH_SYS.
     pub const NONE: OpaqueAuth<'static> = OpaqueAuth { flavor: AUTH_NONE, body: &[] };
 }
 
@@ -176,29 +176,29 @@ impl<'a> Decode<'a> for Auth<'a> {
     }
 }
 
-/// Why a call's header was not accepted, and with it what to answer.
+/// The reason why a call's header was not accepted. It determines the server's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// No answer is possible: drop the record, and the connection with it.
+    /// No answer is possible. The server drops the record and closes the connection.
     #[error("not an RPC call: {0}")]
     Malformed(#[from] DecodeError),
-    /// To be denied with [`ReplyStatus::RpcMismatch`].
+    /// The server denies the call with [`ReplyStatus::RpcMismatch`].
     #[error("call {xid:#x} has an RPC version other than 2")]
     RpcMismatch {
-        /// Transaction of the call.
+        /// Transaction number of the call.
         xid: u32,
     },
-    /// To be denied with [`ReplyStatus::AuthError`].
+    /// The server denies the call with [`ReplyStatus::AuthError`].
     #[error("call {xid:#x} has a bad credential or verifier: {stat:?}")]
     BadAuth {
-        /// Transaction of the call.
+        /// Transaction number of the call.
         xid: u32,
-        /// What is wrong with it.
+        /// Defect of the credential or verifier.
         stat: AuthStat,
     },
 }
 
-/// The header of a call; the procedure's arguments follow it.
+/// The header of a call. The procedure's arguments follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallHeader<'a> {
     /// Transaction number, chosen by the client.
@@ -207,11 +207,11 @@ pub struct CallHeader<'a> {
     pub prog: u32,
     /// Version of the program.
     pub vers: u32,
-    /// Procedure within that version.
+    /// Procedure number within that version.
     pub proc: u32,
-    /// Who calls.
+    /// Identity of the caller.
     pub cred: Auth<'a>,
-    /// Proof of that.
+    /// Proof of the identity.
     pub verf: OpaqueAuth<'a>,
 }
 
@@ -226,10 +226,10 @@ impl Encode for CallHeader<'_> {
 }
 
 impl<'a> CallHeader<'a> {
-    /// Reads a header and leaves `input` at the procedure's arguments.
+    /// Decodes a header and leaves `input` at the procedure's arguments.
     ///
     /// # Errors
-    /// [`CallError`], which tells what the server has to answer.
+    /// [`CallError`] says how the server has to answer.
     pub fn decode(input: &mut Reader<'a>) -> Result<Self, CallError> {
         let xid = input.u32()?;
         match input.u32()? {
@@ -248,36 +248,36 @@ impl<'a> CallHeader<'a> {
 }
 
 xdr_enum! {
-    /// Why authentication failed (RFC 5531, section 9).
+    /// The reason why authentication failed (RFC 5531, section 9).
     pub enum AuthStat("auth_stat") {
         /// Success.
         Ok = 0,
         /// Bad credential: seal broken.
         BadCred = 1,
-        /// Client must begin a new session.
+        /// The client must begin a new session.
         RejectedCred = 2,
         /// Bad verifier: seal broken.
         BadVerf = 3,
-        /// Verifier expired or replayed.
+        /// The verifier has expired or was replayed.
         RejectedVerf = 4,
-        /// Rejected for security reasons; a client may try a stronger flavour.
+        /// Rejected for security reasons; the client may try a stronger flavour.
         TooWeak = 5,
         /// Bogus response verifier.
         InvalidResp = 6,
-        /// Reason unknown.
+        /// Unknown reason.
         Failed = 7,
     }
 }
 
-/// What became of a call (RFC 5531, section 9).
+/// The outcome of a call (RFC 5531, section 9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(test, derive(arbitrary::Arbitrary))]
 pub enum ReplyStatus {
-    /// Executed; the procedure's result follows.
+    /// The call was executed. The procedure's result follows.
     Success,
-    /// The program is not served here.
+    /// The server does not serve the program.
     ProgUnavail,
-    /// The version of the program is not served here.
+    /// The server does not serve this version of the program.
     ProgMismatch {
         /// Lowest version served.
         low: u32,
@@ -290,24 +290,24 @@ pub enum ReplyStatus {
     GarbageArgs,
     /// The server failed, for example for lack of memory.
     SystemErr,
-    /// Denied: the RPC version is not 2.
+    /// The call was denied: its RPC version is not 2.
     RpcMismatch {
         /// Lowest RPC version served.
         low: u32,
         /// Highest RPC version served.
         high: u32,
     },
-    /// Denied: who calls could not be established.
+    /// The call was denied: the caller's identity could not be established.
     AuthError(AuthStat),
 }
 
-/// The header of a reply; after [`ReplyStatus::Success`] the procedure's result follows it.
+/// The header of a reply. After [`ReplyStatus::Success`] the procedure's result follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(test, derive(arbitrary::Arbitrary))]
 pub struct ReplyHeader {
     /// Transaction number of the call.
     pub xid: u32,
-    /// What became of it.
+    /// Outcome of the call.
     pub status: ReplyStatus,
 }
 

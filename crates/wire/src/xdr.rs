@@ -1,6 +1,7 @@
-//! XDR, the external data representation (RFC 4506): everything is big-endian and a multiple of four bytes.
+//! XDR, the external data representation (RFC 4506). Integers are big-endian, and every item is a multiple of four
+//! bytes.
 
-/// Why bytes from the network could not be decoded.
+/// The reason why bytes from the network could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The message ends inside an item.
@@ -9,50 +10,50 @@ pub enum DecodeError {
         /// Bytes that the item still needed.
         missing: usize,
     },
-    /// A counted item claims more than its type allows.
-    #[error("an item claims length {length}, allowed are {max}")]
+    /// The length of a counted item exceeds the limit of its type.
+    #[error("an item has length {length}, but at most {max} is allowed")]
     TooLong {
-        /// The claimed length, in bytes or elements.
+        /// The length in the message, in bytes or elements.
         length: u32,
-        /// The limit of the type, in the same unit.
+        /// The limit of the type, in the unit of `length`.
         max: usize,
     },
     /// A boolean that is neither 0 nor 1.
     #[error("a boolean has the value {0}")]
     BadBool(u32),
-    /// An enum or union discriminant that the protocol does not define.
+    /// The protocol does not define this value of an enum or union discriminant.
     #[error("{value} is not a value of {ty}")]
     UnknownValue {
         /// The protocol's name of the type.
         ty: &'static str,
-        /// What was received.
+        /// The value received.
         value: u32,
     },
 }
 
-/// A type with an XDR representation that can be written.
+/// A type that can be encoded in XDR.
 pub trait Encode {
-    /// Appends the representation, a multiple of four bytes, to `out`.
+    /// Appends the XDR representation, a multiple of four bytes, to `out`.
     fn encode(&self, out: &mut Vec<u8>);
 }
 
-/// A type that can be read from XDR, borrowing from the message where it can.
+/// A type that can be decoded from XDR. A decoded value borrows from the message where possible.
 pub trait Decode<'a>: Sized {
-    /// Reads one value and leaves `input` just behind it; after an error the position is unspecified.
+    /// Decodes one value and leaves `input` just behind it. After an error the position is unspecified.
     ///
     /// # Errors
-    /// [`DecodeError`] where the bytes are not a valid representation of the type.
+    /// [`DecodeError`] if the bytes are not a valid representation of the type.
     fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError>;
 }
 
-/// Bytes that follow an opaque item of `len` bytes up to the next multiple of four (RFC 4506, section 4.10): 0 to 3.
+/// Returns the number of pad bytes after an opaque item of `len` bytes, 0 to 3 (RFC 4506, section 4.10).
 #[inline]
 #[must_use]
 pub const fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
-/// Size in bytes of a variable-length opaque item of `len` bytes: length word, bytes, padding.
+/// Returns the size in bytes of a variable-length opaque item of `len` bytes: length word, bytes, padding.
 #[inline]
 #[must_use]
 pub const fn opaque_size(len: usize) -> usize {
@@ -66,21 +67,21 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Starts at the first byte of `message`.
+    /// Returns a reader at the first byte of `message`.
     #[inline]
     #[must_use]
     pub const fn new(message: &'a [u8]) -> Self {
         Self { rest: message }
     }
 
-    /// Bytes not yet read.
+    /// Returns the number of bytes not yet read.
     #[inline]
     #[must_use]
     pub const fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    /// The bytes not yet read.
+    /// Returns the bytes not yet read.
     #[inline]
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
@@ -109,28 +110,29 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An unsigned integer (RFC 4506, section 4.2).
+    /// Reads an unsigned integer (RFC 4506, section 4.2).
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`].
+    /// [`DecodeError::Truncated`] if fewer than 4 bytes are left.
     #[inline]
     pub fn u32(&mut self) -> Result<u32, DecodeError> {
         self.take::<4>().map(|bytes| u32::from_be_bytes(*bytes))
     }
 
-    /// An unsigned hyper integer (RFC 4506, section 4.5).
+    /// Reads an unsigned hyper integer (RFC 4506, section 4.5).
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`].
+    /// [`DecodeError::Truncated`] if fewer than 8 bytes are left.
     #[inline]
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
         self.take::<8>().map(|bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// A boolean (RFC 4506, section 4.4).
+    /// Reads a boolean (RFC 4506, section 4.4).
     ///
     /// # Errors
-    /// [`DecodeError::BadBool`] for anything but 0 and 1.
+    /// [`DecodeError::BadBool`] for any value except 0 and 1; [`DecodeError::Truncated`] if fewer than 4 bytes are
+    /// left.
     #[inline]
     pub fn bool(&mut self) -> Result<bool, DecodeError> {
         match self.u32()? {
@@ -140,10 +142,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `len` bytes and their padding (RFC 4506, section 4.9). Pad bytes must be there but may be non-zero.
+    /// Reads `len` bytes and their padding (RFC 4506, section 4.9). Pad bytes must be present but may have any value.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`].
+    /// [`DecodeError::Truncated`] if the message ends within the bytes or the padding.
     #[inline]
     pub fn opaque_fixed(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let bytes = self.bytes(len)?;
@@ -151,10 +153,11 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// A length word, that many bytes, and their padding (RFC 4506, section 4.10).
+    /// Reads a length word, that many bytes, and their padding (RFC 4506, section 4.10).
     ///
     /// # Errors
-    /// [`DecodeError::TooLong`] above `max` bytes, [`DecodeError::Truncated`].
+    /// [`DecodeError::TooLong`] if the length exceeds `max` bytes; [`DecodeError::Truncated`] if the message ends
+    /// early.
     #[inline]
     pub fn opaque_var(&mut self, max: usize) -> Result<&'a [u8], DecodeError> {
         let length = self.u32()?;
@@ -240,7 +243,7 @@ impl<'a> Decode<'a> for bool {
     }
 }
 
-/// Fixed-length opaque: verifiers and cookies of eight bytes.
+/// Fixed-length opaque data of eight bytes: verifiers.
 impl Encode for [u8; 8] {
     #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
@@ -255,8 +258,8 @@ impl<'a> Decode<'a> for [u8; 8] {
     }
 }
 
-/// Variable-length opaque or string, bounded only by the message: nothing is copied, and the server must be able to
-/// answer an overlong name with NFS3ERR_NAMETOOLONG rather than GARBAGE_ARGS.
+/// Variable-length opaque data or a string, bounded only by the message. A server must answer an overlong name with
+/// NFS3ERR_NAMETOOLONG, not with GARBAGE_ARGS, so the codec accepts it. Nothing is copied.
 impl Encode for &[u8] {
     #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
@@ -291,10 +294,10 @@ impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
     }
 }
 
-/// Most elements of a linked list that are decoded: far more than any export or mount table on one server.
+/// Most elements of a linked list; decoding fails above it. No real export or mount table is as long.
 pub const MAX_LIST: usize = 4096;
 
-/// A linked list in the XDR idiom (RFC 4506, section 4.19): each element preceded by 1, the end marked by 0.
+/// A linked list of XDR (RFC 4506, section 4.19): a word 1 before each element, and a word 0 at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(test, derive(arbitrary::Arbitrary))]
 pub struct List<T>(pub Vec<T>);

@@ -1,4 +1,4 @@
-//! What is on cache devices.
+//! Seeds of the contents of cache devices.
 
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::format::{
@@ -9,7 +9,7 @@ use forebay_engine::pool::{Entry, State, Superblock};
 
 const POOL: u128 = 7;
 
-/// Without the zeros at the end: the targets put them back.
+/// Removes the zeros at the end. The targets add them again.
 fn trimmed(mut bytes: Vec<u8>) -> Vec<u8> {
     let len = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     bytes.truncate(len);
@@ -61,7 +61,7 @@ pub fn segment_headers() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// Every kind of record; with many of them, one block is not enough.
+/// Returns bodies with every kind of record. The last body needs more than one block.
 fn bodies() -> [Body; 3] {
     let facts = |key: &[u8], mtime| {
         let key = Key::new(key).unwrap_or_else(|| unreachable!("keys of the right length"));

@@ -1,4 +1,5 @@
-//! Writes a seed corpus of ordinary messages: `cargo run --manifest-path fuzz/Cargo.toml --example seeds -- fuzz/corpus`.
+//! Writes a seed corpus of valid messages: `cargo run --manifest-path fuzz/Cargo.toml --example seeds --
+//! fuzz/corpus`.
 
 mod engine;
 
@@ -157,7 +158,7 @@ fn results(add: &mut dyn FnMut(Procedure, &dyn Encode)) {
     add(Procedure::Readdirplus, &Raw(listing.split_off(4)));
 }
 
-/// Bytes that are encoded already.
+/// Bytes that are already encoded.
 struct Raw(Vec<u8>);
 
 impl Encode for Raw {

@@ -10,7 +10,7 @@ use crate::server::Kind;
 /// Names of the cases that are known to fail, each with its reason.
 pub(super) type Expected = BTreeMap<String, String>;
 
-/// Reads the list of a suite; no file means that nothing may fail.
+/// Reads the list of a suite. Without a file no case may fail.
 pub(super) fn list(suite: &str, kind: Kind) -> Result<Expected> {
     let path = asset(&format!("expected/{suite}.{}", kind.name()));
     match fs::read_to_string(&path) {
@@ -24,7 +24,7 @@ fn parse(text: &str) -> Result<Expected> {
     text.lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .map(|line| {
-            // Names hold "::", so the reason starts after the first ": ".
+            // Names contain "::", so the reason starts after the first ": ".
             let (name, reason) =
                 line.split_once(": ").with_context(|| format!("no reason given in {line:?}"))?;
             Ok((name.to_owned(), reason.to_owned()))
@@ -32,7 +32,7 @@ fn parse(text: &str) -> Result<Expected> {
         .collect()
 }
 
-/// Counts the cases and prints every surprise: a failure that is not listed, and a listed one that passed.
+/// Counts the cases. Prints every unexpected result: an unlisted failure, and a listed case that passed.
 pub(super) fn judge(cases: &[Case], expected: &Expected) -> Counts {
     let mut counts = Counts::default();
     for Case { name, outcome } in cases {

@@ -1,4 +1,4 @@
-//! fsx, the crate: random I/O on one file, each read compared with what must be there.
+//! Runs fsx (the crate): random I/O on one file. Each read is compared with the expected contents.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 struct Run {
     name: &'static str,
     options: &'static str,
-    /// The seed as well: a failure repeats exactly.
+    /// Number of operations, also used as the seed, so that a failure can be repeated exactly.
     operations: u32,
 }
 

@@ -1,4 +1,4 @@
-//! libnfs's utilities as an unprivileged user: an independent client in user space.
+//! Runs libnfs's utilities as an unprivileged user: an independent client in user space.
 
 use std::{
     fs::{self, Permissions},
@@ -15,7 +15,7 @@ use super::{Case, Target, whole};
 use crate::process::{bounded, output};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Not a multiple of any transfer size.
+/// Size of the file in bytes. It is not a multiple of any transfer size.
 const SIZE: usize = (20 << 20) + 4_321;
 
 pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
@@ -51,7 +51,7 @@ struct Check<'a> {
 impl Check<'_> {
     fn url(&self, path: &str) -> String {
         let (port, mount_port) = (self.target.port(), self.target.mount_port());
-        // libnfs mounts all before the last slash, and an empty path confuses it where the export is "/".
+        // Libnfs mounts the part before the last slash, and an empty path confuses it if the export is "/".
         format!("nfs://127.0.0.1//{path}?version=3&nfsport={port}&mountport={mount_port}")
     }
 
@@ -88,7 +88,7 @@ impl Check<'_> {
     }
 }
 
-/// A command run as nobody.
+/// Returns a command that runs as nobody.
 fn as_user(program: &str, arguments: &[&str]) -> Command {
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups", program];
     bounded(Some(LIMIT), "setpriv", user.iter().chain(arguments))

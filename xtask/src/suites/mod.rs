@@ -1,4 +1,4 @@
-//! Suites: bodies of checks run against a server from outside, each case with a name and a result.
+//! Suites of checks that run against a server from outside. Each case has a name and a result.
 
 mod expected;
 mod fsx;
@@ -19,30 +19,30 @@ use crate::{
     vm::{Guest, NfsMount},
 };
 
-/// What became of one case.
+/// The outcome of one case.
 pub(crate) enum Outcome {
     Passed,
     Failed(String),
     Skipped,
 }
 
-/// One case of a suite, by its name.
+/// One case of a suite.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) outcome: Outcome,
 }
 
-/// Counts of one run.
+/// The counts of one run.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
-    /// Failed as the list of expected failures says.
+    /// Cases that failed and are in the list of expected failures.
     pub(crate) expected: usize,
     pub(crate) skipped: usize,
 }
 
-/// A suite that `cargo x suite` knows.
+/// A suite of `cargo x suite`.
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
@@ -57,7 +57,7 @@ pub(crate) const SUITES: [Suite; 5] = [
     },
     Suite {
         name: "posix",
-        about: "what applications do to files, through the kernel client and seen from the served directory",
+        about: "operations of applications on files, through the kernel client, checked in the served directory",
         run: posix::run,
     },
     Suite {
@@ -77,11 +77,11 @@ pub(crate) const SUITES: [Suite; 5] = [
     },
 ];
 
-/// What a suite runs against.
+/// The server that a suite runs against.
 pub(crate) enum Target {
-    /// A server of our own.
+    /// A server that this program started.
     Own(Server),
-    /// A server that somebody else started.
+    /// A running server that the caller names.
     Given { port: u16, mount_port: u16, directory: PathBuf },
 }
 
@@ -100,7 +100,7 @@ impl Target {
         }
     }
 
-    /// The directory served, as this host sees it.
+    /// Returns the served directory on this host.
     pub(crate) fn directory(&self) -> PathBuf {
         match self {
             Target::Own(server) => server.directory(),
@@ -108,7 +108,7 @@ impl Target {
         }
     }
 
-    /// Makes the directory hold everything that clients have written, if the server is our own.
+    /// Writes all data of clients to the directory, if this program started the server.
     pub(crate) fn flush(&self) -> Result<()> {
         match self {
             Target::Own(server) => server.flush(),
@@ -116,7 +116,7 @@ impl Target {
         }
     }
 
-    /// A guest with the export mounted, for one command.
+    /// Returns a guest with the export mounted, for one command.
     pub(crate) fn guest<const N: usize>(&self, limit: Duration, command: [&str; N]) -> Guest {
         Guest {
             nfs: Some(NfsMount {
@@ -133,7 +133,7 @@ impl Target {
     }
 }
 
-/// Runs a suite against a target, prints what failed and what was not expected, and counts.
+/// Runs a suite against a target, prints failures and unexpected results, and counts.
 pub(crate) fn run(suite: &Suite, kind: Kind, mut target: Target) -> Result<Counts> {
     let cases = (suite.run)(&mut target)?;
     if let Target::Own(server) = &mut target {
@@ -150,12 +150,12 @@ pub(crate) fn run(suite: &Suite, kind: Kind, mut target: Target) -> Result<Count
     Ok(counts)
 }
 
-/// Path of a file that belongs to the suites.
+/// Returns the path of a file in the suites' assets.
 pub(crate) fn asset(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets").join(name)
 }
 
-/// Reads a line as our own scripts write them: `ok NAME`, `not ok NAME: WHY` or `skip NAME: WHY`.
+/// Parses a line of the suites' scripts: `ok NAME`, `not ok NAME: WHY` or `skip NAME: WHY`.
 pub(crate) fn reported(line: &str) -> Option<Case> {
     let (name, outcome) = if let Some(name) = line.strip_prefix("ok ") {
         (name, Outcome::Passed)
@@ -168,7 +168,7 @@ pub(crate) fn reported(line: &str) -> Option<Case> {
     Some(Case { name: name.trim().into(), outcome })
 }
 
-/// A case that stands for a whole program: passed if it ended well.
+/// Returns a case for a whole program. It passed if there is no problem.
 pub(crate) fn whole(name: &str, problem: Option<String>) -> Case {
     Case { name: name.into(), outcome: problem.map_or(Outcome::Passed, Outcome::Failed) }
 }

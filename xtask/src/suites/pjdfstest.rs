@@ -1,4 +1,4 @@
-//! pjdfstest, the crate, through the kernel client.
+//! Runs pjdfstest (the crate) through the kernel client.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     let words = ["sh", &script.to_string_lossy(), &binary.to_string_lossy(), &config.to_string_lossy()];
     let mut cases: Vec<Case> = Vec::new();
     let mut rest = String::new();
-    // Its own status says no more than the cases do.
+    // The exit status is ignored, because the cases have all the information.
     target.guest(LIMIT, words).run(|line| {
         let line = String::from_utf8_lossy(line);
         match (parse(&line), cases.last_mut()) {
@@ -33,7 +33,7 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Reads a line such as `chmod::enoent_comp    ok`.
+/// Parses a line such as `chmod::enoent_comp    ok`.
 fn parse(line: &str) -> Option<Case> {
     let (name, word) = line.trim_end().rsplit_once(' ')?;
     let outcome = match word {

@@ -1,4 +1,4 @@
-//! What applications do to files: the checks of `posix.py`, on the server's host and on the client.
+//! Runs the checks of `posix.py`, operations of applications on files, on the server's host and on the client.
 
 use std::{process::Command, time::Duration};
 

@@ -1,5 +1,5 @@
-//! The server is killed under load and started again, once without one of its cache files; the client must carry on and
-//! lose nothing acknowledged, and after a flush the plain directory holds it all.
+//! Kills the server under load and starts it again, once without one of its cache files. The client must continue and
+//! lose no acknowledged change. After a flush the plain directory must have everything.
 
 use std::{fs, path::Path, process::Command, thread, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::process;
 
 const LIMIT: Duration = Duration::from_secs(300);
 const CRASHES: usize = 3;
-/// One of the two cache files is deleted while the server is down for this time.
+/// Number of the restart before which one of the two cache files is deleted.
 const LOSING: usize = 1;
 
 pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
@@ -32,7 +32,7 @@ pub(super) fn run(target: &mut Target) -> Result<Vec<Case>> {
     let status = thread::scope(|scope| {
         let client = scope.spawn(|| guest.run(&mut report));
         for crash in 0..CRASHES {
-            // The load says when it is well under way again.
+            // The load creates this file when it is working again.
             while !share.path().join(format!("under-way-{crash}")).exists() && !client.is_finished() {
                 thread::sleep(Duration::from_millis(50));
             }

@@ -3,7 +3,7 @@
 const DIRECTORY: u32 = 0o040_755;
 const EXECUTABLE: u32 = 0o100_755;
 
-/// An archive being written.
+/// An archive that is being written.
 pub(crate) struct Archive {
     bytes: Vec<u8>,
     entries: u32,
@@ -31,7 +31,7 @@ impl Archive {
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entries += 1;
         self.bytes.extend_from_slice(b"070701");
-        // ino, mode, uid, gid, nlink, mtime, filesize, device (4), namesize with the NUL, checksum.
+        // The fields are ino, mode, uid, gid, nlink, mtime, filesize, device (4), namesize with the NUL, checksum.
         let name_size = name.len() + 1;
         let fields =
             [self.entries as usize, mode as usize, 0, 0, 1, 0, content.len(), 0, 0, 0, 0, name_size, 0];

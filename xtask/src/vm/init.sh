@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# PID 1 of the guest: load the modules, make the host's root the guest's, run /job in it.
+# PID 1 of the guest: loads the modules, makes the host's root the guest's, and runs /job in it.
 /bin/busybox mkdir -p /bin /dev /proc /sys /lower /upper /root /etc
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -9,7 +9,7 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 for module in /modules/*.ko; do insmod "$module" || echo "cannot load $module"; done
 
-# The ports come up a moment after their driver.
+# The ports appear a moment after their driver is loaded.
 port() {
     until grep -lx "$1" /sys/class/virtio-ports/*/name 2> /dev/null; do :; done | cut -d / -f 5
 }
@@ -20,7 +20,7 @@ finish() {
     poweroff -f
 }
 
-# The host changes nothing that the guest reads from here, so the client may cache all it likes.
+# The host does not change files that the guest reads from this mount, so the guest may cache without limit.
 mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=262144,cache=loose root /lower &&
     mount -t tmpfs -o size=80% tmpfs /upper && mkdir /upper/data /upper/work &&
     mount -t overlay -o lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work overlay /root ||

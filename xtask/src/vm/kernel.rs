@@ -1,4 +1,4 @@
-//! Debian's kernel and the few modules of it that the guest needs, taken out of its package.
+//! Debian's kernel and its modules that the guest needs, extracted from the package.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::process::{command, output, rigs_dir, run};
 
-/// Modules the guest loads; what they depend on is found by `depmod`.
+/// Modules that the guest loads. `depmod` finds their dependencies.
 const MODULES: [&str; 16] = [
     "virtio_pci",
     "virtio_console",
@@ -22,7 +22,7 @@ const MODULES: [&str; 16] = [
     "nfs",
     "nfsv3",
     "nfsv4",
-    // File systems in images, with quotas. Their checksums ask for crc32c by name: depmod does not know.
+    // File systems in images, with quotas. Their checksums request crc32c by name, which depmod does not know.
     "loop",
     "crc32c_generic",
     "ext4",
@@ -30,7 +30,7 @@ const MODULES: [&str; 16] = [
     "quota_v2",
 ];
 
-/// Parts of the package that hold these modules and everything they may depend on.
+/// Parts of the package with these modules and all possible dependencies.
 const PARTS: [&str; 12] = [
     "boot/vmlinuz-*",
     "lib/modules/*/modules.*",
@@ -54,7 +54,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel fetched before, or Debian's current one.
+    /// Returns the kernel that was fetched before, or fetches Debian's current one.
     pub(crate) fn ready() -> Result<Self> {
         let dir = rigs_dir()?.join("kernel");
         if let Some(modules) = kept(&dir)? {
@@ -71,7 +71,8 @@ impl Kernel {
     }
 }
 
-/// The modules of the kernel in `dir`; none if it was fetched when fewer were wanted, or not at all.
+/// Returns the modules of the kernel in `dir`; `None` if there is no kernel, or if it lacks modules that are needed
+/// now.
 fn kept(dir: &Path) -> Result<Option<Vec<PathBuf>>> {
     if !dir.is_dir() {
         return Ok(None);
@@ -83,7 +84,7 @@ fn kept(dir: &Path) -> Result<Option<Vec<PathBuf>>> {
 }
 
 fn has_all(modules: &[PathBuf]) -> bool {
-    // Their names begin with their place in the order.
+    // File names begin with the module's place in the order.
     let has = |wanted: &str| {
         let names = modules.iter().filter_map(|module| module.file_stem()?.to_str()?.split_once('-'));
         names.into_iter().any(|(_, name)| name == wanted)
@@ -91,7 +92,7 @@ fn has_all(modules: &[PathBuf]) -> bool {
     MODULES.into_iter().all(has)
 }
 
-/// Leaves `kernel/vmlinuz` and `kernel/modules/NN-NAME.ko` in `work`.
+/// Puts `kernel/vmlinuz` and `kernel/modules/NN-NAME.ko` into `work`.
 fn fetch(work: &Path) -> Result<()> {
     let depends = output(&mut command("apt-cache", ["depends", "linux-image-amd64"]))?;
     let package = depends
@@ -99,7 +100,7 @@ fn fetch(work: &Path) -> Result<()> {
         .find(|word| word.starts_with("linux-image-6"))
         .context("no such package")?;
     eprintln!("fetching {package}");
-    // The sandbox user of apt may not write here; the package's signature is checked all the same.
+    // The sandbox user of apt may be unable to write here. The package's signature is checked in any case.
     run(command("apt-get", ["-q", "-o", "APT::Sandbox::User=root", "download", package]).current_dir(work))?;
     let patterns: Vec<_> = PARTS.iter().map(|part| format!("./{part}")).collect();
     run(command(
@@ -122,7 +123,7 @@ fn fetch(work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The wanted modules with all they need, each after its dependencies; reads `modules.dep`.
+/// Returns the wanted modules and their dependencies, each after its dependencies, from the text of `modules.dep`.
 fn load_order(depends: &str) -> Result<Vec<&str>> {
     let mut order: Vec<&str> = Vec::new();
     for wanted in MODULES {
@@ -131,7 +132,7 @@ fn load_order(depends: &str) -> Result<Vec<&str>> {
             .filter_map(|line| line.split_once(':'))
             .find(|(module, _)| module.ends_with(&format!("/{wanted}.ko")))
             .with_context(|| format!("the kernel has no module {wanted}"))?;
-        // depmod lists the deepest dependency last.
+        // In depmod's output the deepest dependency comes last.
         for module in needs.split_whitespace().rev().chain([module]) {
             if !order.contains(&module) {
                 order.push(module);

@@ -1,8 +1,9 @@
 //! A stock Linux client: Debian's kernel in an emulated machine whose root is the host's root.
 //!
-//! The host's root comes over 9p, read-only, under a tmpfs: every program of the host runs in the guest and nothing it
-//! writes lasts, except on NFS and in shares. The host's loopback is 10.0.2.2 and source ports are unprivileged.
-//! Emulation without KVM is about ten times slower than the host: good for semantics, not for figures.
+//! The host's root comes over 9p, read-only, under a tmpfs. Every program of the host runs in the guest, and its
+//! writes do not last, except on NFS and in shares. The host's loopback is 10.0.2.2, and source ports are
+//! unprivileged. Emulation without KVM is about ten times slower than the host, so it suits semantics and not
+//! figures.
 
 mod cpio;
 mod kernel;
@@ -24,16 +25,16 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::{self, TIMED_OUT, bounded, quoted};
 
-/// Where the guest mounts the export.
+/// Mount point of the export in the guest.
 pub(crate) const MOUNT_POINT: &str = "/mnt";
 
-/// A guest is given so long to come up; it takes 4 s on an idle machine.
+/// Longest time until a guest has booted. An idle machine needs 4 s.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// What `init.sh` prints last.
+/// Last line of `init.sh`.
 const UP: &str = "The guest is up.";
 
-/// What the guest mounts at [`MOUNT_POINT`].
+/// The export that the guest mounts at [`MOUNT_POINT`].
 #[derive(Clone)]
 pub(crate) struct NfsMount {
     /// TCP port of NFS on the host's loopback.
@@ -48,21 +49,21 @@ pub(crate) struct NfsMount {
 /// One boot of the guest, for one command.
 pub(crate) struct Guest {
     pub(crate) nfs: Option<NfsMount>,
-    /// Directories of the host that the guest sees, writable and uncached, at the given path.
+    /// Directories of the host that the guest can write to, without caching, at the given path.
     pub(crate) shares: Vec<(PathBuf, String)>,
     /// Program and arguments, looked up in the host's root.
     pub(crate) command: Vec<String>,
-    /// The guest is killed after this long, boot included.
+    /// Time after which the guest is killed, including the boot.
     pub(crate) limit: Duration,
-    /// Memory in MiB. Everything written outside NFS lives in it.
+    /// Memory in MiB. It also contains everything written outside NFS.
     pub(crate) memory: u32,
 }
 
 impl Guest {
-    /// Boots, runs the command, and returns its exit status; `each` gets every line of its stdout and stderr.
+    /// Boots, runs the command, and returns its exit status. `each` gets every line of its stdout and stderr.
     ///
-    /// Emulation on a busy machine now and then hangs, or the kernel panics, before the guest is up; it is then booted once
-    /// more.
+    /// On a busy machine the emulation sometimes hangs, or the kernel panics, before the guest is up. The guest is
+    /// then booted a second time.
     ///
     /// # Errors
     /// The guest did not boot, could not mount, was killed by its limit, or died.
@@ -92,7 +93,7 @@ impl Guest {
         }
     }
 
-    /// Runs the machine to its end; `None` if it was not up in time.
+    /// Runs the machine to its end. Returns `None` if the guest was not up in time.
     fn boot(&self, work: &Path, kernel: &Kernel, each: impl FnMut(&[u8])) -> Result<Option<ExitStatus>> {
         fs::write(work.join("status"), "")?;
         fs::write(work.join("console"), "")?;
@@ -110,7 +111,7 @@ impl Guest {
         Ok(archive.finish())
     }
 
-    /// The script that the guest runs in its new root.
+    /// Returns the script that the guest runs in its new root.
     fn job(&self) -> String {
         let mut job = String::from(
             "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8\n\
@@ -134,7 +135,7 @@ impl Guest {
         }
         let words: Vec<_> = self.command.iter().map(|word| quoted(word)).collect();
         let _ = writeln!(job, "{}", words.join(" "));
-        // An unmount waits for what is still to be written, and its failure would be a finding.
+        // An unmount waits for unwritten data, and its failure would be a finding.
         if self.nfs.is_some() {
             let _ = writeln!(
                 job,
@@ -161,7 +162,7 @@ impl Guest {
     }
 }
 
-/// Adds what `init.sh` needs: busybox, and the modules.
+/// Adds the files that `init.sh` needs: busybox and the modules.
 fn add_tools(archive: &mut cpio::Archive, kernel: &Kernel) -> Result<()> {
     archive.directory("bin");
     archive.file("bin/busybox", &fs::read("/bin/busybox")?);
@@ -173,7 +174,8 @@ fn add_tools(archive: &mut cpio::Archive, kernel: &Kernel) -> Result<()> {
     Ok(())
 }
 
-/// The arguments of qemu for a machine with `memory` MiB whose root is the host's, without ports, shares and disks.
+/// Returns the arguments of qemu for a machine with `memory` MiB whose root is the host's, without ports, shares and
+/// disks.
 fn machine(kernel: &Kernel, memory: u32) -> Vec<OsString> {
     let fixed = [
         "-nodefaults -no-user-config -display none -monitor none -no-reboot",
@@ -190,12 +192,12 @@ fn machine(kernel: &Kernel, memory: u32) -> Vec<OsString> {
     arguments
 }
 
-/// What the guest printed besides the command's output.
+/// Returns the guest's console output, which does not include the command's output.
 fn console(work: &Path) -> String {
     String::from_utf8_lossy(&fs::read(work.join("console")).unwrap_or_default()).into_owned()
 }
 
-/// The last lines of it.
+/// Returns the last lines of the console output.
 fn tail(work: &Path) -> String {
     let text = console(work);
     let lines: Vec<_> = text.lines().collect();

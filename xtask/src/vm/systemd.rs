@@ -1,4 +1,5 @@
-//! A guest that boots like a server of today: systemd and udev from the host's root, disks as virtio block devices.
+//! A guest that boots like a present-day server: systemd and udev from the host's root, disks as virtio block
+//! devices.
 
 use std::{ffi::OsString, fs, path::PathBuf, time::Duration};
 
@@ -9,28 +10,29 @@ use crate::process::{self, bounded};
 
 /// A disk of the guest: `/dev/disk/by-id/virtio-SERIAL`.
 pub(crate) struct Disk {
-    /// The image that is its contents.
+    /// Image with the contents of the disk.
     pub(crate) image: PathBuf,
-    /// At most 20 characters.
+    /// Serial number, at most 20 characters.
     pub(crate) serial: String,
 }
 
-/// One boot into systemd. The guest ends it by itself, also by pulling the plug.
+/// One boot into systemd. The guest ends the boot itself, possibly by cutting its power.
 pub(crate) struct Booted {
-    /// In the order in which the guest finds them.
+    /// Disks in the order in which the guest finds them.
     pub(crate) disks: Vec<Disk>,
-    /// A shell script that runs in the guest's root before systemd does.
+    /// Shell script that runs in the guest's root before systemd.
     pub(crate) prepare: String,
-    /// The guest is killed after this long, boot included.
+    /// Time after which the guest is killed, including the boot.
     pub(crate) limit: Duration,
     /// Memory in MiB.
     pub(crate) memory: u32,
 }
 
 impl Booted {
-    /// Boots, and returns when the guest has ended; `each` gets every line that it writes to `/dev/virtio-ports/output`.
+    /// Boots, and returns when the guest has ended. `each` gets every line that the guest writes to
+    /// `/dev/virtio-ports/output`.
     ///
-    /// Emulation on a busy machine now and then hangs before systemd starts; the guest is then booted once more.
+    /// On a busy machine the emulation sometimes hangs before systemd starts. The guest is then booted a second time.
     ///
     /// # Errors
     /// The guest did not boot, or was killed by its limit.

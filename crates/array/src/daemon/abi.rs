@@ -1,23 +1,23 @@
-//! The part of the FUSE protocol (include/uapi/linux/fuse.h, version 7) that serving one file takes.
+//! The part of the FUSE protocol (include/uapi/linux/fuse.h, version 7) that is needed to serve one file.
 //!
-//! Numbers are in the machine's byte order. Requests come from the kernel, so a short one is a protocol error, not an
-//! attack; it is still an error and no panic.
+//! Numbers are in the machine's byte order. Requests come from the kernel, so a short request is a protocol error,
+//! not an attack. It returns an error and does not panic.
 
-/// Bytes of the header of a request.
+/// Size of a request's header, in bytes.
 pub(super) const IN_HEADER: usize = 40;
-/// Bytes of the header of a reply.
+/// Size of a reply's header, in bytes.
 const OUT_HEADER: usize = 16;
-/// Longest read or write the kernel may send, bytes.
+/// Longest read or write that the kernel may send, in bytes.
 pub(super) const MAX_TRANSFER: usize = 1 << 20;
-/// Node of the directory that holds the file.
+/// Node number of the directory that holds the file.
 const ROOT: u64 = 1;
-/// Node of the file.
+/// Node number of the file.
 const FILE: u64 = 2;
 /// Name of the file.
 pub(crate) const FILE_NAME: &str = "disk";
-/// Requests the kernel may have in flight.
+/// Most requests that the kernel may have in flight.
 const MAX_BACKGROUND: u16 = 1024;
-/// The protocol minor version this code is written to.
+/// Minor version of the protocol that this code implements.
 const MINOR: u32 = 31;
 
 const FUSE_ASYNC_READ: u32 = 1 << 0;
@@ -27,7 +27,7 @@ const FUSE_MAX_PAGES: u32 = 1 << 22;
 const FOPEN_DIRECT_IO: u32 = 1 << 0;
 const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
-/// What the kernel asks for.
+/// A request of the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Call<'a> {
     Init,
@@ -54,21 +54,21 @@ pub(super) enum Call<'a> {
         length: u64,
     },
     StatFs,
-    /// Succeeds without doing anything.
+    /// A request that succeeds without any action.
     Nothing,
-    /// Takes no reply.
+    /// A request that takes no reply.
     Silent,
     Unsupported,
 }
 
-/// A request with the number its reply must carry.
+/// A request, with the number that its reply must carry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request<'a> {
     pub(super) unique: u64,
     pub(super) call: Call<'a>,
 }
 
-/// Reads one request; `None` if it is shorter than it says.
+/// Parses one request. Returns `None` if the request is shorter than its length fields require.
 pub(super) fn parse(bytes: &[u8]) -> Option<Request<'_>> {
     let opcode = u32_at(bytes, 4)?;
     let unique = u64_at(bytes, 8)?;
@@ -97,7 +97,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Request<'_>> {
     Some(Request { unique, call })
 }
 
-/// The header of a reply with `length` bytes of body, or of an error (`error` > 0, no body).
+/// Returns the header of a reply with `length` bytes of body. For an error, `error` is positive and there is no body.
 pub(super) fn header(unique: u64, error: i32, length: usize) -> [u8; OUT_HEADER] {
     let mut out = [0; OUT_HEADER];
     out[..4].copy_from_slice(&((OUT_HEADER + length) as u32).to_ne_bytes());
@@ -106,28 +106,29 @@ pub(super) fn header(unique: u64, error: i32, length: usize) -> [u8; OUT_HEADER]
     out
 }
 
-/// The answer to INIT: what this file system can do.
+/// Returns the answer to INIT, with the abilities of this file system.
 pub(super) fn init() -> Vec<u8> {
     let flags = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_ASYNC_DIO | FUSE_MAX_PAGES;
     let mut out = Body::default();
     out.u32(7).u32(MINOR).u32(MAX_TRANSFER as u32).u32(flags);
     out.u16(MAX_BACKGROUND).u16(MAX_BACKGROUND);
     out.u32(MAX_TRANSFER as u32).u32(1).u16((MAX_TRANSFER / 4096) as u16).u16(0);
-    // flags2 and reserved words.
+    // Flags2 and the reserved words.
     (0..8).for_each(|_| _ = out.u32(0));
     out.0
 }
 
-/// The answer to LOOKUP of the file.
+/// Returns the answer to LOOKUP of the file.
 pub(super) fn entry(size: u64) -> Vec<u8> {
     let mut out = Body::default();
-    // Node, generation, validity of name and attributes (for good: nobody else changes them).
+    // Node, generation, and the validity of name and attributes. Both are valid forever, because only the daemon
+    // changes them.
     out.u64(FILE).u64(0).u64(u32::MAX.into()).u64(u32::MAX.into()).u32(0).u32(0);
     attributes(&mut out, FILE, size);
     out.0
 }
 
-/// The answer to GETATTR.
+/// Returns the answer to GETATTR.
 pub(super) fn attr(node: u64, size: u64) -> Vec<u8> {
     let mut out = Body::default();
     out.u64(u32::MAX.into()).u32(0).u32(0);
@@ -135,26 +136,26 @@ pub(super) fn attr(node: u64, size: u64) -> Vec<u8> {
     out.0
 }
 
-/// The answer to OPEN of the file: no page cache, writes in parallel.
+/// Returns the answer to OPEN of the file: no page cache, parallel writes.
 pub(super) fn open() -> Vec<u8> {
     let mut out = Body::default();
     out.u64(0).u32(FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES).u32(0);
     out.0
 }
 
-/// The answer to OPENDIR.
+/// Returns the answer to OPENDIR.
 pub(super) fn open_dir() -> Vec<u8> {
     vec![0; 16]
 }
 
-/// The answer to WRITE of `length` bytes.
+/// Returns the answer to WRITE of `length` bytes.
 pub(super) fn written(length: u64) -> [u8; 8] {
     let mut out = [0; 8];
     out[..4].copy_from_slice(&(length as u32).to_ne_bytes());
     out
 }
 
-/// The answer to STATFS; the block size becomes the granularity of discards.
+/// Returns the answer to STATFS. Its block size becomes the granularity of discards.
 pub(super) fn stat_fs(size: u64) -> Vec<u8> {
     let mut out = Body::default();
     out.u64(size / 4096).u64(0).u64(0).u64(1).u64(0);
@@ -166,7 +167,7 @@ pub(super) fn stat_fs(size: u64) -> Vec<u8> {
 fn attributes(out: &mut Body, node: u64, size: u64) {
     let (mode, size) = if node == ROOT { (libc::S_IFDIR | 0o700, 0) } else { (libc::S_IFREG | 0o600, size) };
     out.u64(node).u64(size).u64(size / 512);
-    // Times, seconds and nanoseconds: the epoch.
+    // The times, in seconds and nanoseconds, are all 0, which is 1970.
     out.u64(0).u64(0).u64(0).u32(0).u32(0).u32(0);
     out.u32(mode).u32(1).u32(0).u32(0).u32(0).u32(4096).u32(0);
 }

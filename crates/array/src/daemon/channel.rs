@@ -9,18 +9,18 @@ use std::ffi::CString;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 
-/// What comes out of [`Channel::receive`].
+/// The result of [`Channel::receive`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// A request of this many bytes.
+    /// A request of this length in bytes.
     Request(usize),
-    /// Nothing at the moment.
+    /// No request waits at this moment.
     Empty,
-    /// Unmounted.
+    /// The file system has been unmounted.
     Gone,
 }
 
-/// A mounted FUSE file system with one file; unmounted when dropped.
+/// A mounted FUSE file system with one file. It is unmounted when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Channel {
     device: OwnedFd,
@@ -28,7 +28,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Mounts at `at`, an existing directory. Needs root.
+    /// Mounts the file system at `at`, an existing directory. Needs root.
     pub(super) fn mount(at: &Path) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
@@ -43,40 +43,40 @@ impl Channel {
         Ok(Self { device, at: at.to_owned() })
     }
 
-    /// What to poll for readability.
+    /// Returns the descriptor that becomes readable when a request waits.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }
 
-    /// Takes one request into `buffer`, without waiting.
+    /// Receives one request into `buffer`, without waiting.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         loop {
             return match rustix::io::read(&self.device, &mut *buffer) {
                 Ok(length) => Ok(Received::Request(length)),
                 Err(Errno::AGAIN) => Ok(Received::Empty),
                 Err(Errno::NODEV) => Ok(Received::Gone),
-                // ENOENT: the request was withdrawn while it was being read.
+                // ENOENT means that the request was withdrawn while it was being read.
                 Err(Errno::INTR | Errno::NOENT) => continue,
                 Err(e) => Err(e.into()),
             };
         }
     }
 
-    /// Answers with `body`.
+    /// Replies with `body`.
     pub(super) fn reply(&self, unique: u64, body: &[u8]) -> io::Result<()> {
         let header = abi::header(unique, 0, body.len());
         self.send(&[IoSlice::new(&header), IoSlice::new(body)])
     }
 
-    /// Answers with an error number.
+    /// Replies with an error number.
     pub(super) fn fail(&self, unique: u64, error: i32) -> io::Result<()> {
         self.send(&[IoSlice::new(&abi::header(unique, error, 0))])
     }
 
-    /// Sends a whole reply, header first.
+    /// Sends a whole reply. The first part is the header.
     pub(super) fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         match rustix::io::writev(&self.device, parts) {
-            // ENOENT: the caller is gone; ENODEV: unmounted, which `receive` reports.
+            // ENOENT means that the caller is gone. ENODEV means unmounted, which `receive` reports.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -85,7 +85,8 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // Lazily: the loop device may still hold the file. Already unmounted is fine too.
+        // The unmount is lazy, because the loop device may still hold the file. An error is ignored, because the file
+        // system may be unmounted already.
         _ = rustix::mount::unmount(&self.at, UnmountFlags::DETACH);
     }
 }

@@ -1,4 +1,5 @@
-//! The control socket: one JSON datagram each way. The socket lies in the state directory, for root only.
+//! The daemon's control socket: one JSON datagram each way. The socket is in the state directory, and only root may
+//! use it.
 
 use super::faults::Fault;
 use super::image::Losses;
@@ -10,26 +11,26 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest message, bytes.
+/// Longest message, in bytes.
 const MESSAGE: usize = 64 * 1024;
-/// How long a client waits for an answer; the daemon answers between two requests, so this is generous even on a
-/// machine that is busy.
+/// Longest time that a client waits for an answer. The daemon answers between two requests, so this suffices even on
+/// a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the daemon is asked.
+/// A question to the daemon.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Ask {
     Status,
     Inject(Fault),
-    /// The power fails now; `seed` decides what survives of what was not flushed.
+    /// Cuts the power now. `seed` decides which unflushed blocks survive.
     Cut {
         seed: u64,
     },
     Stop,
 }
 
-/// What it answers.
+/// An answer of the daemon.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
@@ -46,19 +47,19 @@ pub struct Status {
     pub counters: Counters,
     /// Totals of each disk.
     pub disks: Vec<DiskCounters>,
-    /// Nanoseconds since the daemon started.
+    /// Time since the daemon started, in nanoseconds.
     pub uptime_ns: u64,
-    /// Nanoseconds of processor time the daemon has used.
+    /// Processor time of the daemon, in nanoseconds.
     pub cpu_ns: u64,
-    /// Blocks of 4 KiB that a power cut could lose now.
+    /// Blocks of 4 KiB that a power cut at this moment could lose.
     pub blocks_at_risk: u64,
     /// Ranges with injected errors.
     pub error_ranges: u64,
-    /// Whether requests hang.
+    /// True if requests hang.
     pub hang: bool,
-    /// Whether requests complete at once.
+    /// True if requests complete at once.
     pub instant: bool,
-    /// Whether the power has been cut.
+    /// True if the power has been cut.
     pub cut: bool,
 }
 
@@ -66,7 +67,7 @@ fn socket(directory: &Path) -> PathBuf {
     directory.join("control.sock")
 }
 
-/// Binds the daemon's end.
+/// Binds the daemon's end of the socket.
 pub(super) fn listen(directory: &Path) -> io::Result<UnixDatagram> {
     let path = socket(directory);
     match std::fs::remove_file(&path) {
@@ -79,7 +80,7 @@ pub(super) fn listen(directory: &Path) -> io::Result<UnixDatagram> {
     Ok(listener)
 }
 
-/// Takes one question, if there is one, and whom to answer.
+/// Receives one question and the address for its answer; `None` if no question waits.
 pub(super) fn next(listener: &UnixDatagram) -> io::Result<Option<(Ask, PathBuf)>> {
     let mut buffer = vec![0; MESSAGE];
     let (length, from) = match listener.recv_from(&mut buffer) {
@@ -97,17 +98,17 @@ pub(super) fn next(listener: &UnixDatagram) -> io::Result<Option<(Ask, PathBuf)>
     }
 }
 
-/// Answers; a client that has gone away is no matter.
+/// Sends an answer. Errors are ignored, because the client may have gone away.
 pub(super) fn answer(listener: &UnixDatagram, to: &Path, answer: &Answer) {
     if let Ok(bytes) = serde_json::to_vec(answer) {
         _ = listener.send_to(&bytes, to);
     }
 }
 
-/// Asks the daemon of the array in `directory`.
+/// Sends a question to the daemon of the array in `directory` and returns the answer.
 ///
 /// # Errors
-/// Connection refused or not found when there is no daemon; timed out when it does not answer.
+/// The error is "not found" or "connection refused" without a daemon, and "timed out" if the daemon does not answer.
 pub(crate) fn ask(directory: &Path, question: &Ask) -> io::Result<Answer> {
     let own = directory.join(format!("client-{}.sock", std::process::id()));
     _ = std::fs::remove_file(&own);

@@ -1,22 +1,22 @@
-//! Lateness is paid back: what a completion was delivered late, the request that follows it arrives early.
+//! Corrects for late completions: if a completion was delivered late, the next request counts as that much earlier.
 //!
-//! A timer wakes its sleeper late, and more so on a busy machine. Without this, every request of a closed loop would
-//! add that delay to the array's time, and the emulated disks would be slower than their model.
+//! A timer wakes its thread late, and later still on a busy machine. Without this correction every request of a
+//! closed loop would add that delay. The emulated disks would then be slower than their model.
 
 use crate::sim::Nanos;
 use std::collections::VecDeque;
 
-/// Longest delay that is paid back, and how long a credit lasts, nanoseconds.
+/// Longest delay that is corrected, and longest age of a credit, in nanoseconds.
 const LIMIT: Nanos = 5_000_000;
-/// Credits kept; more completions than this are not answered by requests anyway.
+/// Most credits kept; a further one replaces the oldest.
 const KEPT: usize = 256;
 
-/// Delays not paid back yet, oldest first.
+/// The credits that no request has used, oldest first: time of delivery and delay, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Credits(VecDeque<(Nanos, Nanos)>);
 
 impl Credits {
-    /// Notes a completion due at `due` and delivered at `now`.
+    /// Adds a credit for a completion that was due at `due` and delivered at `now`.
     pub(super) fn earn(&mut self, now: Nanos, due: Nanos) {
         if self.0.len() == KEPT {
             self.0.pop_front();
@@ -24,7 +24,8 @@ impl Credits {
         self.0.push_back((now, now.saturating_sub(due).min(LIMIT)));
     }
 
-    /// The time at which a request that came at `now` would have come on an exact clock.
+    /// Uses the oldest valid credit. Returns the time at which a request that came at `now` would have come on an
+    /// exact clock.
     pub(super) fn spend(&mut self, now: Nanos) -> Nanos {
         while let Some((earned, credit)) = self.0.pop_front() {
             if now.saturating_sub(earned) <= LIMIT {

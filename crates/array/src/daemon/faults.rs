@@ -1,48 +1,49 @@
-//! Faults on demand: what the daemon does wrong when told to.
+//! Faults that the daemon shows on demand.
 
 use serde::{Deserialize, Serialize};
 
-/// Which requests an injected error hits.
+/// The kind of requests that an injected error hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Hits {
     /// Reads only.
     Read,
-    /// Writes only; nothing of the request is written.
+    /// Writes only; no byte of a failed request is written.
     Write,
     /// Reads and writes.
     Both,
 }
 
-/// A fault to inject. All but `Slow` end with [`Fault::Clear`] or their count; `Slow` ends with that or a factor of 1.
+/// A fault to inject. [`Fault::Clear`] ends every fault. `Eio` also ends with its count, and `Slow` with a factor of
+/// 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
-    /// Requests that touch the range fail with EIO.
+    /// Makes requests that touch the range fail with EIO.
     Eio {
-        /// First byte of the block device.
+        /// Offset of the first byte on the block device.
         offset: u64,
         /// Number of bytes.
         length: u64,
-        /// Which requests.
+        /// Kind of requests that fail.
         hits: Hits,
-        /// How many requests fail before the range works again; `None`: all.
+        /// Number of requests that fail before the range works again; `None` means all.
         count: Option<u64>,
     },
-    /// A disk, or every disk, takes `factor` times as long; at least 0.01.
+    /// Makes a disk, or every disk, slower.
     Slow {
-        /// Multiplies every service time.
+        /// Factor by which every service time is multiplied, at least 0.01.
         factor: f64,
-        /// Number of the disk from 0; `None`: all.
+        /// Number of the disk from 0; `None` means all.
         disk: Option<usize>,
     },
-    /// No request completes.
+    /// Holds back every completion.
     Hang,
-    /// Flushes are acknowledged and do nothing.
+    /// Acknowledges flushes without doing them.
     FlushNoop,
-    /// Requests complete at once: no disks, for filling an array with data.
+    /// Completes requests at once, without the disks' delays, to fill an array with data.
     Instant,
-    /// Everything injected so far ends; requests that hung complete.
+    /// Ends all injected faults; requests that hung complete.
     Clear,
 }
 
@@ -67,7 +68,7 @@ impl Faults {
         self.errors.push(Errors { start: offset, end: offset.saturating_add(length), hits, left: count });
     }
 
-    /// Whether a request fails; uses up one of a rule's count if it does.
+    /// Returns true if a request fails. A failing request lowers the count of the rule that hit it.
     pub(super) fn hit(&mut self, write: bool, offset: u64, length: u64) -> bool {
         if self.errors.is_empty() {
             return false;
@@ -82,7 +83,7 @@ impl Faults {
         true
     }
 
-    /// Rules in force.
+    /// Returns the number of error ranges in force.
     pub(super) fn error_ranges(&self) -> usize {
         self.errors.len()
     }

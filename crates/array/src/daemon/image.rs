@@ -1,7 +1,7 @@
-//! The bytes of the array: a sparse file, and what a power cut would undo.
+//! The bytes of the array: a sparse file, and the former contents that a power cut would bring back.
 //!
-//! A write changes the file at once. Until the disks have it, the block's former content is kept; a power cut puts
-//! that back for a random subset of those blocks, which is what a cache or a half-done write leaves behind.
+//! A write changes the file at once. Until the disks have the block, its former content is kept. A power cut restores
+//! the former content of a random subset of these blocks, as a lost cache or a torn write would.
 
 use crate::model::BLOCK;
 use memmap2::Mmap;
@@ -15,51 +15,52 @@ use std::path::Path;
 const BLOCK_SIZE: usize = BLOCK as usize;
 static ZEROS: [u8; super::abi::MAX_TRANSFER] = [0; super::abi::MAX_TRANSFER];
 
-/// Content of a block; `None` is zeros.
+/// The content of a block; `None` stands for zeros.
 type Content = Option<Box<[u8; BLOCK_SIZE]>>;
 
-/// A block that is not on the platters as the file has it.
+/// A block whose content in the file is not yet on the platters.
 #[derive(Debug)]
 struct Volatile {
     platters: Content,
-    /// The disks are writing what the file had when they began.
+    /// True if the disks are writing the content that the file had when they began.
     started: bool,
-    /// What they are writing, if the file has changed since.
+    /// The content that the disks are writing, if the file has changed since they began.
     writing: Option<Content>,
 }
 
-/// What a power cut did to the blocks that were not on the platters.
+/// The effect of a power cut on the blocks that were not on the platters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Losses {
     /// Blocks of 4 KiB that have their former content again.
     pub(crate) lost: u64,
-    /// Blocks that made it.
+    /// Blocks of 4 KiB that kept their new content.
     pub(crate) kept: u64,
 }
 
-/// The file behind the array.
+/// The file with the array's data.
 #[derive(Debug)]
 pub(super) struct Image {
     file: File,
     map: Mmap,
-    /// One bit a block: written since it was last discarded. Others read as zeros without touching the file, which
-    /// would allocate memory for its holes.
+    /// One bit for each block: set if the block was written since its last discard. Other blocks read as zeros
+    /// without touching the file, because reading a hole would allocate memory.
     present: Vec<u64>,
     volatile: HashMap<u64, Volatile>,
-    /// Whether a power cut may lose anything at all.
+    /// True if a power cut may lose any block.
     tracks: bool,
 }
 
 impl Image {
-    /// Opens or makes the file, `size` bytes long, a multiple of 4096. `tracks`: keep what a power cut would undo.
+    /// Opens or makes the file. `size` is its length in bytes, a multiple of 4096. With `tracks`, former contents are
+    /// kept for a power cut.
     pub(super) fn open(path: &Path, size: u64, tracks: bool) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         if file.metadata()?.len() != size {
             file.set_len(size)?;
         }
-        // SAFETY: the file stays as long as it is now, and only this single thread changes it, through `write_at`
-        // and `fallocate`, never while a slice of the map is alive: slices borrow `self`, changes take `&mut self`.
+        // SAFETY: the file keeps its length. Only this thread changes it, through `write_at` and `fallocate`. No
+        // slice of the map is alive then, because slices borrow `self` and changes take `&mut self`.
         let map = unsafe { Mmap::map(&file)? };
         let mut image = Self {
             file,
@@ -86,7 +87,7 @@ impl Image {
         Ok(())
     }
 
-    /// Appends the slices that make up a range.
+    /// Appends the slices that make up a range to `into`.
     pub(super) fn slices<'a>(&'a self, offset: u64, length: u64, into: &mut Vec<IoSlice<'a>>) {
         let (mut block, end) = (offset / BLOCK, (offset + length).div_ceil(BLOCK));
         while block < end {
@@ -115,7 +116,7 @@ impl Image {
         Ok(())
     }
 
-    /// Makes a range read as zeros and gives its memory back; a power cut does not bring it back.
+    /// Makes a range read as zeros and frees its memory. A power cut does not restore the old content.
     pub(super) fn discard(&mut self, offset: u64, length: u64) -> io::Result<()> {
         let blocks = offset.div_ceil(BLOCK)..(offset + length) / BLOCK;
         if blocks.is_empty() {
@@ -131,7 +132,7 @@ impl Image {
         Ok(())
     }
 
-    /// The disks begin to write the range as it is now.
+    /// Notes that the disks begin to write the present content of the range.
     pub(super) fn started(&mut self, offset: u64, length: u64) {
         for block in offset / BLOCK..(offset + length) / BLOCK {
             if let Some(v) = self.volatile.get_mut(&block) {
@@ -141,7 +142,7 @@ impl Image {
         }
     }
 
-    /// What they began to write is on the platters.
+    /// Notes that the content which the disks began to write is on the platters.
     pub(super) fn durable(&mut self, offset: u64, length: u64) {
         for block in offset / BLOCK..(offset + length) / BLOCK {
             let Some(v) = self.volatile.get_mut(&block).filter(|v| v.started) else { continue };
@@ -152,11 +153,11 @@ impl Image {
         }
     }
 
-    /// Cuts the power: a random subset of the blocks that are not on the platters goes back to what is there.
+    /// Cuts the power: restores the platters' content of a random subset of the blocks that are not on the platters.
     pub(super) fn cut(&mut self, seed: u64) -> io::Result<Losses> {
         let mut losses = Losses { lost: 0, kept: 0 };
         let mut volatile: Vec<(u64, Volatile)> = self.volatile.drain().collect();
-        // In the order of the blocks, so that the seed alone decides.
+        // Blocks are handled in order, so that the seed alone decides which are lost.
         volatile.sort_unstable_by_key(|(block, _)| *block);
         for (block, v) in volatile {
             if mix(seed ^ mix(block)) & 1 == 0 {
@@ -172,7 +173,7 @@ impl Image {
         Ok(losses)
     }
 
-    /// Blocks that a power cut could lose now.
+    /// Returns the number of blocks that a power cut at this moment could lose.
     pub(super) fn at_risk(&self) -> u64 {
         self.volatile.len() as u64
     }
@@ -208,7 +209,7 @@ impl Image {
     }
 }
 
-/// The finalizer of SplitMix64: every bit of the result depends on every bit of `x`.
+/// Returns the finalizer of SplitMix64: every bit of the result depends on every bit of `x`.
 fn mix(x: u64) -> u64 {
     let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,5 +1,5 @@
-//! The process behind an array: one thread that takes block requests from FUSE, asks the model when each is done,
-//! and answers then.
+//! The process behind an array. One thread takes block requests from FUSE, asks the model when each completes, and
+//! answers at that time.
 
 mod abi;
 mod channel;
@@ -28,22 +28,22 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Instant;
 
-/// Name of the file that becomes the block device, below the FUSE mount.
+/// Name of the file below the FUSE mount that becomes the block device.
 pub(crate) use abi::FILE_NAME;
 
-/// Longest sleep; a lost wake-up would end here.
+/// Longest sleep, so that a lost wake-up costs at most this time, in nanoseconds.
 const IDLE: Nanos = 1_000_000_000;
 
-/// What a daemon is started with.
+/// The parameters of a daemon.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
-    /// Where control socket and FUSE mount live.
+    /// Directory of the control socket and the FUSE mount.
     pub(crate) directory: &'a Path,
-    /// An existing directory to mount FUSE at.
+    /// Existing directory at which FUSE is mounted.
     pub(crate) fuse: &'a Path,
     pub(crate) image: &'a Path,
     pub(crate) model: &'a Model,
-    /// Bytes, whole stripes of the model.
+    /// Size of the block device in bytes, a multiple of the model's stripes.
     pub(crate) size: u64,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Daemon {
     array: Array,
     faults: Faults,
     pending: HashMap<u64, Pending>,
-    /// Complete, but the array hangs: numbers and due times.
+    /// Requests that are complete but held back by [`Fault::Hang`]: numbers and due times.
     held: Vec<(u64, Nanos)>,
     credits: Credits,
     started: Instant,
@@ -63,9 +63,9 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Mounts the file. From here on requests wait for [`Daemon::run`].
+    /// Mounts the file. Requests wait until [`Daemon::run`] is called.
     pub(crate) fn new(setup: &Setup<'_>) -> io::Result<Self> {
-        // A battery-backed cache keeps all it was given, so a cut has nothing to undo.
+        // A battery-backed cache keeps all its data in a power cut, so no former content is needed.
         let tracks = setup.model.cache.kind != CacheKind::Battery;
         Ok(Self {
             image: Image::open(setup.image, setup.size, tracks)?,
@@ -82,7 +82,7 @@ impl Daemon {
         })
     }
 
-    /// Serves until told to stop or unmounted.
+    /// Serves requests until a stop is asked for or the file system is unmounted.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut buffer = vec![0; abi::MAX_TRANSFER + 4096];
         while !self.stop {
@@ -100,7 +100,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes all requests that are there; `false` when unmounted.
+    /// Handles all requests that wait. Returns false if the file system has been unmounted.
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         loop {
             match self.channel.receive(buffer)? {
@@ -111,12 +111,13 @@ impl Daemon {
         }
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the time since the start, in nanoseconds.
     fn now(&self) -> Nanos {
         self.started.elapsed().as_nanos() as Nanos
     }
 
-    /// Sleeps until a request, a question, or the model's next event; says which of the first two are there.
+    /// Sleeps until a request, a question, or the model's next event. Returns true for a request and true for a
+    /// question.
     fn wait(&mut self) -> io::Result<(bool, bool)> {
         let timeout = match self.array.next_event() {
             Some(at) => at.saturating_sub(self.now()).min(IDLE),
@@ -202,14 +203,15 @@ impl Daemon {
     }
 }
 
-/// Makes this process fit to be a disk: prompt, not killed for memory, and never waiting for its own array.
+/// Prepares this process to act as a disk: prompt, safe from the out-of-memory killer, and never waiting for its own
+/// array.
 ///
-/// Each step helps and none is needed, so a refusal is not an error.
+/// Each step helps but none is necessary, so errors are ignored.
 pub(crate) fn become_hardware() {
     _ = rustix::thread::set_name(c"forebay-array");
     _ = rustix::process::setpriority_process(None, -20);
     _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    // Memory reclaim on behalf of this process must not write back to the file system on the array.
+    // While reclaiming memory for this process, the kernel must not write back to the file system on the array.
     _ = rustix::process::configure_io_flusher_behavior(true);
     _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
 }

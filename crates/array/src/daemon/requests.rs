@@ -1,4 +1,4 @@
-//! Block requests: in from FUSE, through the model, out again when they are due.
+//! Block requests: received from FUSE, timed by the model, answered when due.
 
 use super::Daemon;
 use super::abi::{self, Call};
@@ -6,7 +6,7 @@ use crate::model::BLOCK;
 use crate::sim::{Nanos, Op, Output};
 use std::io::{self, IoSlice};
 
-/// A request the model is busy with.
+/// A request that the model is working on.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Pending {
     Read { offset: u64, length: u64 },
@@ -50,7 +50,7 @@ impl Daemon {
     }
 
     fn read(&mut self, unique: u64, offset: u64, length: u64) -> io::Result<()> {
-        // The kernel asks for what lies behind the end when a reader's buffer is larger.
+        // If a reader's buffer extends beyond the end, the kernel asks for bytes there.
         let length = length.min(self.array.size().saturating_sub(offset));
         if length == 0 {
             return self.channel.reply(unique, &[]);
@@ -93,7 +93,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Lets the model do what it does up to now, and answers what is done.
+    /// Advances the model to the present and answers the requests that are complete.
     pub(super) fn progress(&mut self) -> io::Result<()> {
         let now = self.now();
         self.array.advance(now);
@@ -107,7 +107,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Answers a request that was due at `due`, unless the array hangs or was cut.
+    /// Answers a request that was due at `due`, unless the array hangs or its power was cut.
     fn complete(&mut self, unique: u64, due: Nanos) -> io::Result<()> {
         if self.faults.hang {
             self.held.push((unique, due));
@@ -131,7 +131,7 @@ impl Daemon {
         }
     }
 
-    /// Answers what hung.
+    /// Answers the requests that were held back.
     pub(super) fn release(&mut self) -> io::Result<()> {
         for (unique, due) in std::mem::take(&mut self.held) {
             self.complete(unique, due)?;
@@ -139,7 +139,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Fails every request in flight: the power is gone.
+    /// Fails every request in flight, because the power was cut.
     pub(super) fn fail_all(&mut self) -> io::Result<()> {
         self.held.clear();
         for (unique, _) in self.pending.drain() {

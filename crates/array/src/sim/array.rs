@@ -1,4 +1,4 @@
-//! The controller: takes requests, moves bytes over the host link, hands work to the disks and collects it.
+//! The controller: takes requests, moves bytes over the host link, and passes work to the disks.
 
 use super::Nanos;
 use super::geometry::{Extent, Geometry};
@@ -9,50 +9,51 @@ use crate::model::{CacheKind, Model};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-/// Requests of at most this many bytes are interleaved with long transfers instead of waiting for their end.
+/// Longest request in bytes that is interleaved with long transfers. A longer request waits for the end of earlier
+/// transfers.
 const SHORT: u64 = 64 * 1024;
 
-/// What a request asks for. Offsets and lengths in bytes, multiples of [`crate::model::BLOCK`].
+/// A request. Offsets and lengths are in bytes, multiples of [`crate::model::BLOCK`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// Read a range.
+    /// Reads a range.
     Read {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
         /// Number of bytes, at least one block.
         length: u64,
     },
-    /// Write a range.
+    /// Writes a range.
     Write {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
         /// Number of bytes, at least one block.
         length: u64,
     },
-    /// Everything acknowledged so far must survive a power cut.
+    /// Makes all acknowledged writes survive a power cut.
     Flush,
 }
 
-/// What happened, in order.
+/// An occurrence in the array, reported in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// The request with this tag is complete since `at`.
+    /// A request is complete.
     Done {
-        /// As given to [`Array::submit`].
+        /// The tag given to [`Array::submit`].
         tag: u64,
-        /// Virtual time of the completion, not later than the time advanced to.
+        /// Virtual time of the completion, not later than the time that the array was advanced to.
         at: Nanos,
     },
-    /// The disks begin to write the present content of this range.
+    /// The disks begin to write the present content of a range.
     Started {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
         /// Number of bytes.
         length: u64,
     },
-    /// That content is on the platters.
+    /// The content that the disks began to write is on the platters.
     Durable {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
         /// Number of bytes.
         length: u64,
@@ -68,17 +69,17 @@ pub struct Counters {
     pub writes: u64,
     /// Flush requests accepted.
     pub flushes: u64,
-    /// Bytes asked for by reads.
+    /// Bytes in read requests.
     pub read_bytes: u64,
-    /// Bytes brought by writes.
+    /// Bytes in write requests.
     pub written_bytes: u64,
-    /// Requests not yet complete.
+    /// Requests that are not complete.
     pub in_flight: u64,
-    /// Stripes written without reading anything.
+    /// Stripes that were written without reading.
     pub full_stripes: u64,
-    /// Stripes for which old data or parity had to be read first.
+    /// Stripes for which old data or parity was read first.
     pub partial_stripes: u64,
-    /// Bytes of write cache in use, whole lines.
+    /// Bytes of write cache in use, in whole lines.
     pub cache_used_bytes: u64,
 }
 
@@ -87,13 +88,13 @@ pub struct Counters {
 pub struct DiskCounters {
     /// Commands served.
     pub served: u64,
-    /// Nanoseconds of service, the command in service counted whole.
+    /// Time in service in nanoseconds, including the whole command in service.
     pub busy_ns: u64,
     /// Commands queued or in service.
     pub depth: u64,
 }
 
-/// What a disk command is part of.
+/// The owner of a disk command.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Token {
     Request(usize),
@@ -103,15 +104,15 @@ pub(super) enum Token {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
-    /// The command in service on a disk ends.
+    /// The command in service on this disk ends.
     Disk(usize),
-    /// A request reaches the controller, a write with its data.
+    /// A request reaches the controller; a write arrives with its data.
     Arrived(usize),
-    /// The last byte of the answer has left.
+    /// The last byte of the answer has been sent.
     Done(usize),
-    /// A stripe's time of waiting for the rest is over.
+    /// The time for which this stripe waits for further data is over.
     Stripe(u64),
-    /// The oldest dirty stripe has come of age.
+    /// The oldest dirty stripe has reached its age limit.
     Age,
 }
 
@@ -119,7 +120,7 @@ pub(super) enum Event {
 pub(super) struct Request {
     pub(super) tag: u64,
     pub(super) op: Op,
-    /// Disk commands, pieces or stripes it waits for.
+    /// Disk commands, pieces or stripes that the request waits for.
     pub(super) pending: u32,
 }
 
@@ -138,23 +139,23 @@ pub struct Array {
     pub(super) readers: Streams,
     pub(super) writers: Streams,
     pub(super) stripes: BTreeMap<u64, Stripe>,
-    /// Dirty stripes, oldest first; entries may be out of date.
+    /// Dirty stripes, oldest first. Entries may be out of date.
     pub(super) order: VecDeque<u64>,
     /// Writes that wait for room in the cache.
     pub(super) admission: VecDeque<usize>,
     pub(super) lines_used: u32,
-    /// Partial stripes under way.
+    /// Rounds of partial stripes in progress.
     pub(super) rounds: u32,
     pub(super) flushing: u32,
     pub(super) age_timer: Option<Nanos>,
-    /// Flushes are acknowledged and not done: the control that a crash test must catch.
+    /// True if flushes are acknowledged without being done: the control that a crash test must catch.
     pub(super) ignore_flushes: bool,
     pub(super) counters: Counters,
     pub(super) outputs: VecDeque<Output>,
 }
 
 impl Array {
-    /// An idle array of at most `size` bytes: whole stripes of all spans.
+    /// Returns an idle array of at most `size` bytes, rounded down to whole stripes of all spans.
     pub fn new(model: &Model, size: u64) -> Self {
         let geometry = Geometry::new(model, size);
         let streams = model.controller.streams as usize;
@@ -183,22 +184,23 @@ impl Array {
         }
     }
 
-    /// Bytes of data the array holds.
+    /// Returns the bytes of data that the array holds.
     pub fn size(&self) -> u64 {
         self.geometry.size()
     }
 
-    /// The model it was made from.
+    /// Returns the model of the array.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Whether writes are acknowledged before they are on the platters.
+    /// Returns true if writes are acknowledged before they are on the platters.
     pub fn cached(&self) -> bool {
         self.model.cache.kind != CacheKind::None
     }
 
-    /// Makes every disk, or one, `factor` times slower than healthy; 1 heals. Disks that do not exist are ignored.
+    /// Multiplies the service times of one disk, or of all, by `factor`; 1 is a healthy disk. A disk number that does
+    /// not exist is ignored.
     pub fn slow(&mut self, disk: Option<usize>, factor: f64) {
         for (index, spindle) in self.spindles.iter_mut().enumerate() {
             if disk.is_none_or(|d| d == index) {
@@ -212,7 +214,7 @@ impl Array {
         self.ignore_flushes = ignore;
     }
 
-    /// Hands in a request that arrived at `now`; its completion carries `tag`. The range must lie in the array.
+    /// Submits a request that arrived at `now`. Its completion carries `tag`. The range must be inside the array.
     pub fn submit(&mut self, now: Nanos, tag: u64, op: Op) {
         let counters = &mut self.counters;
         let length = match op {
@@ -248,12 +250,12 @@ impl Array {
         self.schedule(at, Event::Arrived(index));
     }
 
-    /// The time of the next event, when there is one.
+    /// Returns the time of the next event; `None` if there is none.
     pub fn next_event(&self) -> Option<Nanos> {
         self.events.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// Lets everything happen that happens up to `now`.
+    /// Handles all events up to and including `now`.
     pub fn advance(&mut self, now: Nanos) {
         while let Some(Reverse((at, _, event))) = self.events.peek().copied() {
             if at > now {
@@ -264,18 +266,18 @@ impl Array {
         }
     }
 
-    /// The next thing that happened, in order.
+    /// Returns the next output in order; `None` if there is none.
     pub fn output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// Totals since the start.
+    /// Returns the totals since the start.
     pub fn counters(&self) -> Counters {
         let line = u64::from(self.model.cache.line_kib) * 1024;
         Counters { cache_used_bytes: u64::from(self.lines_used) * line, ..self.counters.clone() }
     }
 
-    /// Totals of each disk since the start.
+    /// Returns the totals of each disk since the start.
     pub fn disks(&self) -> Vec<DiskCounters> {
         let counters =
             |s: &Spindle<Token>| DiskCounters { served: s.served, busy_ns: s.busy, depth: s.depth() as u64 };
@@ -336,7 +338,7 @@ impl Array {
         }
     }
 
-    /// One of the things a request waits for is there.
+    /// Notes that a disk command, piece or stripe that the request waits for is done.
     pub(super) fn part_done(&mut self, at: Nanos, request: usize) {
         let Some(waiting) = self.requests[request].as_mut() else { return };
         waiting.pending -= 1;
@@ -345,7 +347,8 @@ impl Array {
         }
     }
 
-    /// Everything for the answer is there: a read's data goes over the link, the rest is complete.
+    /// Answers a request whose parts are all done. The data of a read goes over the link; other requests complete at
+    /// once.
     pub(super) fn answer(&mut self, at: Nanos, request: usize) {
         let end = match self.requests[request].as_ref().map(|r| r.op) {
             Some(Op::Read { length, .. }) => self.link(at, length),
@@ -358,7 +361,7 @@ impl Array {
         self.schedule(end, Event::Done(request));
     }
 
-    /// Sends `bytes` over the link from `at` on; returns the time of the last one.
+    /// Sends `bytes` over the link from `at` on. Returns the time at which the last byte arrives.
     fn link(&mut self, at: Nanos, bytes: u64) -> Nanos {
         let took = (bytes as f64 * 1e3 / self.model.controller.link_mb_s) as Nanos;
         let free = self.link_free.max(at) + took;

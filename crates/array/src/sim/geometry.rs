@@ -1,8 +1,9 @@
-//! Where a byte of the array lies: stripes of RAID 6 spans with rotating parity (left-symmetric), spans in turn.
+//! The location of each byte of the array. Stripes of RAID 6 spans have rotating parity (left-symmetric); the spans
+//! take turns.
 
 use crate::model::Model;
 
-/// A contiguous piece of one disk, in bytes.
+/// A contiguous range of one disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) disk: usize,
@@ -21,7 +22,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Layout of at most `size` bytes, rounded down to whole stripes of all spans.
+    /// Returns the layout of at most `size` bytes, rounded down to whole stripes of all spans.
     pub(crate) fn new(model: &Model, size: u64) -> Self {
         let spans = u64::from(model.raid.spans);
         let full = model.stripe_bytes() * spans;
@@ -29,37 +30,38 @@ impl Geometry {
         Self { spans, per_span, data: per_span - 2, chunk: model.chunk_bytes(), size: size / full * full }
     }
 
-    /// Bytes of data the array holds.
+    /// Returns the bytes of data that the array holds.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes of one disk that are in use.
+    /// Returns the bytes of one disk that are in use.
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.size / (self.data * self.spans)
     }
 
-    /// Bytes of data in one stripe.
+    /// Returns the bytes of data in one stripe.
     pub(crate) fn stripe_bytes(&self) -> u64 {
         self.data * self.chunk
     }
 
-    /// Bytes of one chunk.
+    /// Returns the bytes of one chunk.
     pub(crate) fn chunk(&self) -> u64 {
         self.chunk
     }
 
-    /// Data chunks in one stripe.
+    /// Returns the number of data chunks in one stripe.
     pub(crate) fn data_chunks(&self) -> u64 {
         self.data
     }
 
-    /// Number of disks, parity included.
+    /// Returns the number of disks, including parity.
     pub(crate) fn disks(&self) -> usize {
         (self.spans * self.per_span) as usize
     }
 
-    /// The disk and the start of data chunk `index` (0 to data - 1), or of parity P (data) and Q (data + 1).
+    /// Returns the disk and the position of a chunk of a stripe. `index` is 0 to data - 1 for data, data for parity
+    /// P, data + 1 for parity Q.
     pub(crate) fn chunk_at(&self, stripe: u64, index: u64) -> (usize, u64) {
         let (span, row) = (stripe % self.spans, stripe / self.spans);
         let parity = self.per_span - 1 - row % self.per_span;
@@ -68,7 +70,7 @@ impl Geometry {
         ((span * self.per_span + disk) as usize, row * self.chunk)
     }
 
-    /// Appends the pieces of disks that hold a range, neighbours on one disk joined when no parity lies between.
+    /// Appends the extents that hold a range. Neighbours on one disk are joined if no parity chunk is between them.
     pub(crate) fn extents(&self, offset: u64, length: u64, into: &mut Vec<Extent>) {
         let first = into.len();
         let (mut at, end) = (offset, offset + length);

@@ -1,6 +1,6 @@
-//! The array in virtual time: requests go in with the time of their arrival, completions come out with theirs.
+//! The array in virtual time. A request is submitted with its time of arrival; a completion has its own time.
 //!
-//! No clock, thread, randomness or data in here: the same requests at the same times give the same answers.
+//! The module has no clock, thread, randomness or data. Equal requests at equal times give equal answers.
 
 pub(crate) mod geometry;
 mod runs;

@@ -1,4 +1,4 @@
-//! Reads: from the write cache, from what was read ahead, or from the disks.
+//! Reads: from the write cache, from read-ahead, or from the disks.
 
 use super::Nanos;
 use super::array::{Array, Token};
@@ -43,7 +43,7 @@ impl Array {
         }
     }
 
-    /// Whether every block of the range is still held by a stripe on its way to the disks.
+    /// Returns true if stripes on their way to the disks hold every block of the range.
     fn in_write_cache(&self, offset: u64, length: u64) -> bool {
         if !self.cached() || self.stripes.is_empty() {
             return false;

@@ -1,11 +1,11 @@
-//! Sets of blocks as sorted runs; a stripe's dirty blocks are few runs, often one.
+//! Sets of blocks as sorted runs. The dirty blocks of a stripe are few runs, often one.
 
-/// Half-open runs `(start, end)`, sorted, disjoint, not touching.
+/// A set of blocks: half-open runs `(start, end)`, sorted, disjoint, not touching.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Runs(Vec<(u32, u32)>);
 
 impl Runs {
-    /// Adds `start..end`, joining runs that touch.
+    /// Adds `start..end` and joins runs that touch.
     pub(crate) fn insert(&mut self, start: u32, end: u32) {
         let first = self.0.partition_point(|r| r.1 < start);
         let last = self.0.partition_point(|r| r.0 <= end);
@@ -16,24 +16,25 @@ impl Runs {
         self.0.splice(first..last, [joined]);
     }
 
-    /// The runs in ascending order.
+    /// Returns the runs in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.0.iter().copied()
     }
 
-    /// Whether nothing is in the set.
+    /// Returns true if the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether all of `start..end` is in the set.
+    /// Returns true if all of `start..end` is in the set.
     pub(crate) fn covers(&self, start: u32, end: u32) -> bool {
         let after = self.0.partition_point(|r| r.0 <= start);
         after > 0 && self.0[after - 1].1 >= end
     }
 
-    /// Takes what is to be written together when only part of a stripe is there: the first run, its place within its
-    /// chunk widened to whole lines, and whatever lies at the same place of other chunks. The rest stays.
+    /// Removes and returns the blocks that are written together when a stripe is incomplete. These are the blocks of
+    /// the first run, with its place in the chunk widened to whole lines, and the blocks at that place in other
+    /// chunks.
     pub(crate) fn take_rows(&mut self, chunk: u32, line: u32) -> Self {
         let Some((start, end)) = self.0.first().copied() else { return Self::default() };
         let within = start % chunk;
@@ -60,7 +61,7 @@ impl Runs {
         taken
     }
 
-    /// How many aligned groups of `size` blocks the set touches.
+    /// Returns the number of aligned groups of `size` blocks that the set touches.
     pub(crate) fn groups(&self, size: u32) -> u32 {
         let (mut count, mut next) = (0, 0);
         for &(start, end) in &self.0 {

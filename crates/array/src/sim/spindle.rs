@@ -1,16 +1,17 @@
-//! One disk: a head that moves, a platter that turns, and a queue from which the nearest command is taken.
+//! One disk: a moving head, a turning platter, and a queue from which the nearest command is taken.
 //!
-//! The angle of the platter follows from the time, the angle of a byte from its position, so that rotational waits
-//! are what the mechanics give, not a draw from a distribution.
+//! The angle of the platter follows from the time, and the angle of a byte from its position. So rotational delays
+//! result from the mechanics, not from a random distribution.
 
 use super::Nanos;
 use crate::model::Disk;
 use std::collections::VecDeque;
 
-/// Two angles closer than this are the same; rounding must not cost a revolution.
+/// Angles that differ by less than this many nanoseconds of rotation count as equal, so that rounding does not cost a
+/// revolution.
 const ANGLE_SLACK_NS: f64 = 2_000.0;
 
-/// Times and sizes of a disk, derived from the model once.
+/// Times and sizes of a disk, derived once from the model.
 #[derive(Debug, Clone)]
 pub(crate) struct Mechanics {
     revolution: f64,
@@ -23,12 +24,13 @@ pub(crate) struct Mechanics {
     max_wait: Nanos,
     buffer_ns: f64,
     buffer_bytes: u64,
-    /// Stroke per byte of position.
+    /// Fraction of the stroke for each byte of position.
     stroke_per_byte: f64,
 }
 
 impl Mechanics {
-    /// `disk_bytes`: how much of each disk the image uses; it is spread over `disk.stroke` of the stroke.
+    /// Derives the mechanics. `disk_bytes` is the part of each disk that the image uses; it is spread over
+    /// `disk.stroke` of the stroke.
     pub(crate) fn new(disk: &Disk, disk_bytes: u64) -> Self {
         let revolution = 60e9 / disk.rpm;
         let ns_per_byte = 1e3 / disk.media_mb_s;
@@ -37,7 +39,7 @@ impl Mechanics {
             revolution,
             track_bytes: revolution / ns_per_byte,
             settle: disk.track_to_track_ms * 1e6,
-            // The mean of the square root of the distance of two uniform points is 8/15.
+            // For two uniform points, the mean of the square root of their distance is 8/15.
             seek_scale: (disk.average_seek_ms - disk.track_to_track_ms) * 1e6 * 15.0 / 8.0,
             ns_per_byte,
             command: disk.command_us * 1e3,
@@ -61,7 +63,7 @@ impl Mechanics {
         bytes as f64 * self.ns_per_byte
     }
 
-    /// Nanoseconds from `at` until the byte at `position` is under a head that is already on its track.
+    /// Returns the nanoseconds from `at` until the byte at `position` is under a head that is already on its track.
     fn rotation(&self, position: u64, at: f64) -> f64 {
         let target = position as f64 * self.ns_per_byte;
         let wait = (target - at).rem_euclid(self.revolution);
@@ -69,7 +71,7 @@ impl Mechanics {
     }
 }
 
-/// A command for a disk; `T` says what it is part of.
+/// A command for a disk. `T` identifies its owner.
 #[derive(Debug, Clone)]
 pub(crate) struct Command<T> {
     pub(crate) position: u64,
@@ -87,9 +89,9 @@ pub(crate) struct Spindle<T> {
     head: u64,
     last_was_read: bool,
     free_at: Nanos,
-    /// Service times are multiplied by this; 1 is a healthy disk.
+    /// Factor by which service times are multiplied; 1 is a healthy disk.
     pub(crate) slowness: f64,
-    /// Nanoseconds spent serving.
+    /// Time in service, in nanoseconds.
     pub(crate) busy: Nanos,
     /// Commands served.
     pub(crate) served: u64,
@@ -109,19 +111,20 @@ impl<T> Spindle<T> {
         }
     }
 
-    /// Commands queued or in service.
+    /// Returns the number of commands queued or in service.
     pub(crate) fn depth(&self) -> usize {
         self.queue.len() + usize::from(self.active.is_some())
     }
 
-    /// Queues a command. If the disk was idle it starts; then the time of its end is returned.
+    /// Queues a command. If the disk was idle, the command starts and the time of its end is returned.
     pub(crate) fn push(&mut self, mechanics: &Mechanics, command: Command<T>) -> Option<Nanos> {
         let arrival = command.arrival;
         self.queue.push_back(command);
         if self.active.is_some() { None } else { self.start(mechanics, self.free_at.max(arrival)) }
     }
 
-    /// Ends the command in service at `now` and starts the next; returns what ended and the time of the next end.
+    /// Ends the command in service at `now` and starts the next one. Returns the token of the ended command and the
+    /// time of the next end.
     pub(crate) fn finish(&mut self, mechanics: &Mechanics, now: Nanos) -> (Option<T>, Option<Nanos>) {
         let Some(done) = self.active.take() else { return (None, None) };
         self.head = done.position + done.length;
@@ -140,7 +143,8 @@ impl<T> Spindle<T> {
         Some(now + took)
     }
 
-    /// The queued command with the shortest positioning time within the window, or the oldest if it waited too long.
+    /// Returns the queued command with the shortest positioning time within the window. If the oldest command has
+    /// waited too long, returns that one.
     fn nearest(&self, mechanics: &Mechanics, now: Nanos) -> Option<usize> {
         let oldest = self.queue.front()?;
         if now.saturating_sub(oldest.arrival) > mechanics.max_wait {
@@ -156,16 +160,16 @@ impl<T> Spindle<T> {
         Some(best.1)
     }
 
-    /// Nanoseconds from `now` to the end of `command` if it is served next.
+    /// Returns the nanoseconds from `now` to the end of `command` if the disk serves it next.
     fn service(&self, mechanics: &Mechanics, command: &Command<T>, now: Nanos) -> f64 {
         let transfer = mechanics.transfer(command.length);
         let gap = command.position.wrapping_sub(self.head);
         if !command.write && self.last_was_read && gap <= mechanics.buffer_bytes {
-            // The disk kept reading since its last command; what it has in its buffer costs nothing.
+            // The disk has been reading ahead since its last command. Data in its buffer costs no time.
             let idle = ((now - self.free_at.min(now)) as f64).min(mechanics.buffer_ns);
             return (mechanics.transfer(gap) + transfer - idle).max(0.0);
         }
-        // A queued command is decoded while its predecessor is served.
+        // The disk decodes a queued command while it serves the previous one.
         let command_time = if command.arrival < now { 0.0 } else { mechanics.command };
         let lead = command_time + mechanics.seek(self.head, command.position);
         lead + mechanics.rotation(command.position, now as f64 + lead) + transfer
@@ -187,7 +191,7 @@ mod tests {
         Command { position, length, write, arrival, token: position }
     }
 
-    /// Serves commands that were all queued at time 0; returns the order and the time of the last end.
+    /// Serves commands that were all queued at time 0. Returns their order and the time of the last end.
     fn drain(commands: Vec<Command<u64>>, m: &Mechanics) -> (Vec<u64>, Nanos) {
         let (mut disk, mut order, mut next) = (Spindle::new(), Vec::new(), None);
         for c in commands {

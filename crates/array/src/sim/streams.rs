@@ -1,11 +1,12 @@
-//! Sequential streams: which requests continue one, and what has been read ahead for it.
+//! Sequential streams: which requests continue a stream, and which ranges were read ahead for it.
 
-/// Requests in sequence before a stream is believed.
+/// Number of requests in sequence that confirm a stream.
 const CONFIRM: u32 = 3;
-/// How far from its place in the sequence a request may arrive, in requests: several may be in flight.
+/// Largest distance, in requests, of a request from its place in the sequence. Several requests may be in flight and
+/// overtake each other.
 const REORDER: u64 = 4;
 
-/// Where streams are and how far each is believed.
+/// The sequences of requests that are followed.
 #[derive(Debug)]
 pub(crate) struct Streams {
     table: Vec<Stream>,
@@ -16,29 +17,29 @@ pub(crate) struct Streams {
 /// One sequence of requests.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    /// Tells a reused slot from its predecessor.
+    /// Number that distinguishes this stream from earlier ones in its slot.
     generation: u64,
     next: u64,
     length: u64,
     seen: u32,
     bytes: u64,
     used: u64,
-    /// End of what has been asked from the disks.
+    /// End of the range that has been requested from the disks.
     frontier: u64,
     pieces: Vec<Piece>,
 }
 
-/// A range read ahead.
+/// A range that is read ahead.
 #[derive(Debug)]
 struct Piece {
     start: u64,
     end: u64,
-    /// Disk commands still to end.
+    /// Disk commands that have not ended.
     outstanding: u32,
     waiters: Vec<usize>,
 }
 
-/// Names a piece while disk commands for it are under way.
+/// The name of a piece while disk commands for it are in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PieceKey {
     slot: u32,
@@ -51,7 +52,7 @@ impl Streams {
         Self { table: Vec::new(), capacity, clock: 0 }
     }
 
-    /// Notes a request; returns the slot of the confirmed stream that it continues.
+    /// Notes a request. Returns the slot of the confirmed stream that the request continues, if any.
     pub(crate) fn observe(&mut self, offset: u64, length: u64) -> Option<usize> {
         self.clock += 1;
         let fits =
@@ -85,16 +86,17 @@ impl Streams {
             self.table.push(fresh);
             return;
         }
-        // One that somebody waits for must stay, or the wait would never end.
+        // A stream that a request waits for must stay, or that request would never complete.
         let idle = |s: &&mut Stream| s.pieces.iter().all(|p| p.waiters.is_empty());
         if let Some(oldest) = self.table.iter_mut().filter(idle).min_by_key(|s| s.used) {
             *oldest = fresh;
         }
     }
 
-    /// The ranges to read ahead now for the stream in `slot`, cut at multiples of `grain`, none beyond `limit`.
+    /// Returns the ranges to read ahead now for the stream in `slot`, cut at multiples of `grain`, none beyond
+    /// `limit`.
     ///
-    /// The window grows with what the stream has read, up to `window` bytes, and is filled in halves.
+    /// The window is twice the bytes that the stream has read, at most `window` bytes. It is filled in halves.
     pub(crate) fn ahead(
         &mut self,
         slot: usize,
@@ -122,22 +124,23 @@ impl Streams {
         wanted
     }
 
-    /// Says how many disk commands a piece consists of.
+    /// Sets the number of disk commands that a piece consists of.
     pub(crate) fn issued(&mut self, key: PieceKey, commands: u32) {
         if let Some(piece) = self.piece(key) {
             piece.outstanding = commands;
         }
     }
 
-    /// Ends one disk command of a piece; when it was the last, returns who waited for it.
+    /// Notes the end of one disk command of a piece. After the last one, returns the requests that waited for the
+    /// piece.
     pub(crate) fn arrived(&mut self, key: PieceKey) -> Vec<usize> {
         let Some(piece) = self.piece(key) else { return Vec::new() };
         piece.outstanding -= 1;
         if piece.outstanding == 0 { std::mem::take(&mut piece.waiters) } else { Vec::new() }
     }
 
-    /// Lets `request` wait for what is under way of its range; calls `missing` for the parts not read ahead.
-    /// Returns how many pieces it waits for.
+    /// Makes `request` wait for the pieces of its range that are in progress. Adds the ranges that were not read ahead
+    /// to `missing`. Returns the number of pieces that the request waits for.
     pub(crate) fn join(
         &mut self,
         slot: usize,

@@ -1,38 +1,40 @@
-//! Stripes that hold writes on their way to the disks, and what a write costs on RAID 6.
+//! Stripes that hold writes on their way to the disks, and the cost of a write on RAID 6.
 //!
-//! A stripe collects dirty blocks, then goes through one round: read what the parity needs (nothing when the whole
-//! stripe is new), then write data, P and Q. Blocks that become dirty meanwhile wait for the next round.
+//! A stripe collects dirty blocks and then goes through one round. The round reads the blocks that the parity needs
+//! (none for a full stripe), then writes data, P and Q. Blocks that become dirty during a round wait for the next
+//! one.
 
 use super::Nanos;
 use super::geometry::{Extent, Geometry};
 use super::runs::Runs;
 use crate::model::BLOCK;
 
-/// One stripe with writes in it.
+/// A stripe with writes in it.
 #[derive(Debug, Default)]
 pub(crate) struct Stripe {
     /// Blocks to write in the next round.
     pub(crate) dirty: Runs,
-    /// Requests that wait for that round.
+    /// Requests that wait for the next round.
     pub(crate) waiters: Vec<usize>,
-    /// When the first of the dirty blocks came.
+    /// Time at which the first of the dirty blocks arrived.
     pub(crate) since: Nanos,
-    /// Do not start before this time unless the stripe fills: a sequential writer is about to bring the rest.
+    /// Time before which an incomplete stripe is not written, because a sequential writer is about to send further
+    /// data.
     pub(crate) hold_until: Nanos,
-    /// The round under way.
+    /// The round in progress.
     pub(crate) round: Option<Round>,
 }
 
-/// Blocks on their way to the disks.
+/// The blocks of a stripe on their way to the disks.
 #[derive(Debug)]
 pub(crate) struct Round {
     pub(crate) blocks: Runs,
     pub(crate) waiters: Vec<usize>,
-    /// Disk commands of this phase still to end.
+    /// Disk commands of the current phase that have not ended.
     pub(crate) outstanding: u32,
-    /// What to write once the reads are in; taken when the writes start.
+    /// The extents to write once the reads are done; `None` after the writes have started.
     pub(crate) writes: Option<Vec<Extent>>,
-    /// Something had to be read first.
+    /// True if data or parity was read first.
     pub(crate) partial: bool,
 }
 
@@ -43,11 +45,12 @@ pub(crate) struct Plan {
     pub(crate) writes: Vec<Extent>,
 }
 
-/// The touched range of one chunk, in bytes from the chunk's start.
+/// The range of one chunk that is written, in blocks from the chunk's start; `None` if the chunk is not written.
 type Touched = Option<(u64, u64)>;
 
-/// What it takes to write `blocks` (numbers within the stripe): nothing is read for a full stripe, else either the
-/// old data and parity (read-modify-write) or the untouched data (reconstruct), whichever is fewer commands.
+/// Returns the disk commands that write `blocks` (numbers within the stripe). A full stripe needs no reads. Otherwise
+/// the plan reads the old data and parity (read-modify-write) or the unchanged data (reconstruct), whichever needs
+/// fewer commands.
 pub(crate) fn plan(geometry: &Geometry, stripe: u64, blocks: &Runs) -> Plan {
     let per_chunk = geometry.chunk() / BLOCK;
     let mut touched: Vec<Touched> = vec![None; geometry.data_chunks() as usize];

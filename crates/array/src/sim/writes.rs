@@ -1,4 +1,4 @@
-//! Writes: into the cache if there is one, collected into stripes, and from there to the disks.
+//! Writes: collected into stripes, in the cache if there is one, and then written to the disks.
 
 use super::Nanos;
 use super::array::{Array, Event, Op, Output, Token};
@@ -12,7 +12,7 @@ impl Array {
             self.admit(at);
             return;
         }
-        // Only a stream of large requests is worth waiting for: its next request fills the stripe.
+        // Waiting pays only for a stream of large requests, because its next request fills the stripe.
         let stream = self.writers.observe(offset, length).is_some() && length >= self.geometry.chunk();
         let (first, last) = self.stripes_of(offset, length);
         if let Some(waiting) = self.requests[request].as_mut() {
@@ -57,7 +57,7 @@ impl Array {
         }
     }
 
-    /// Lets writes into the cache while there is room, in order.
+    /// Admits writes to the cache in order, while there is room.
     fn admit(&mut self, at: Nanos) {
         while let Some(request) = self.admission.front().copied() {
             let Some(Op::Write { offset, length }) = self.requests[request].as_ref().map(|r| r.op) else {
@@ -92,7 +92,7 @@ impl Array {
         self.consider(at, id);
     }
 
-    /// Starts a round of a stripe if it is due: when full, and without a cache also when nothing more is expected.
+    /// Starts a round of a stripe if it is due: if it is full, or, without a cache, if no further data is expected.
     pub(super) fn consider(&mut self, at: Nanos, id: u64) {
         let (blocks, cached) = (self.stripe_blocks(), self.cached());
         let Some(stripe) = self.stripes.get(&id) else { return };
@@ -104,7 +104,8 @@ impl Array {
         }
     }
 
-    /// Starts rounds of the oldest stripes while the cache fills, somebody waits, or they have come of age.
+    /// Starts rounds of the oldest stripes while the cache is over half full, a flush waits, or the stripes have
+    /// reached their age limit.
     pub(super) fn destage(&mut self, at: Nanos) {
         if !self.cached() {
             return;
@@ -114,7 +115,7 @@ impl Array {
             let Some(id) = self.order.front().copied() else { return };
             let Some(stripe) = self.stripes.get(&id).filter(|s| s.round.is_none() && !s.dirty.is_empty())
             else {
-                // In a round, which puts it back at its end, or already clean.
+                // The stripe is clean, or in a round whose end puts it back into the order.
                 self.order.pop_front();
                 continue;
             };
@@ -141,7 +142,7 @@ impl Array {
         } else {
             std::mem::take(&mut stripe.dirty)
         };
-        // Who waits for the stripe waits for all of it.
+        // A request that waits for the stripe waits for all of its blocks.
         let clean = stripe.dirty.is_empty();
         let waiters = if clean { std::mem::take(&mut stripe.waiters) } else { Vec::new() };
         let plan = plan(&self.geometry, id, &blocks);
@@ -217,7 +218,7 @@ impl Array {
         (offset / size, (offset + length - 1) / size)
     }
 
-    /// The blocks of a range that lie in a stripe, numbered within it.
+    /// Returns the blocks of a range that are in a stripe, numbered within the stripe.
     fn blocks_in(&self, id: u64, offset: u64, length: u64) -> (u32, u32) {
         let size = self.geometry.stripe_bytes();
         let base = id * size;

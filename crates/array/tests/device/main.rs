@@ -1,6 +1,6 @@
-//! Arrays as processes see them: real FUSE, loop device and file system. Skipped, with a message, without root.
+//! Tests of arrays with real FUSE, loop device and file system. Without root they are skipped with a message.
 
-// Helpers of tests may panic as tests may.
+// A panic in a test or its helpers is a failed assertion, so `unwrap` is allowed here.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -18,7 +18,7 @@ fn path(value: &serde_json::Value) -> PathBuf {
     PathBuf::from(value.as_str().unwrap())
 }
 
-/// Waits for something that is about to happen.
+/// Waits up to 20 seconds for a condition; panics if it does not come true.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !condition() {
@@ -95,13 +95,13 @@ fn losetup() -> String {
         .unwrap()
 }
 
-/// Writes generation 1, flushes, writes generation 2, cuts the power, and returns what is found of each block.
+/// Writes generation 1, flushes, writes generation 2, and cuts the power. Returns the generation found in each block.
 fn cut(rig: &Rig, seed: &str, prepare: impl Fn()) -> Vec<Option<u64>> {
     let model = rig.lazy_volatile();
     let up = || direct(&path(&rig.up(&["--fs", "none", "--model", model.to_str().unwrap()])["device"]));
     let device = up();
     prepare();
-    // Every other block: a full stripe would go to the disks at once.
+    // Only every second block is written, because a full stripe would go to the disks at once.
     let blocks = || (0..BLOCKS).map(|b| b * 2);
     blocks().for_each(|b| write_block(&device, b, 1));
     device.sync_all().unwrap();
@@ -142,7 +142,7 @@ fn a_file_system_survives_a_cut_with_its_synced_files() {
     fs::write(mount.join("synced"), &synced).unwrap();
     File::open(mount.join("synced")).unwrap().sync_all().unwrap();
     File::open(&mount).unwrap().sync_all().unwrap();
-    // Left open over the cut: the old instance of the file system lingers.
+    // The file stays open over the cut, so the old instance of the file system lingers.
     let unsynced = File::create(mount.join("unsynced")).unwrap();
     unsynced.set_len(1 << 20).unwrap();
     rig.run(&["cut"]);
@@ -250,7 +250,7 @@ fn deleted_files_give_their_memory_back() {
 #[test]
 fn without_root_one_sentence_says_so() {
     let Some(_) = Rig::new() else { return };
-    // The binary lies where only root may look: copy it.
+    // Only root can read the directory of the binary, so the test runs a copy.
     let dir = tempfile::tempdir().unwrap();
     let open = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
     fs::set_permissions(dir.path(), open(0o755)).unwrap();

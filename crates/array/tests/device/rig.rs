@@ -1,4 +1,4 @@
-//! An array of a test's own, and block I/O past the page cache.
+//! An array that belongs to one test, and block I/O that bypasses the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 pub(crate) const BLOCK: usize = 4096;
 
-/// Taken down when dropped, whatever the test did to it.
+/// An array that is taken down when this value is dropped, even after a failed test.
 pub(crate) struct Rig {
     pub(crate) dir: TempDir,
     images: TempDir,
@@ -18,7 +18,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// `None`, with a reason on standard error, where arrays cannot be made.
+    /// Returns a rig without an array. If this machine cannot make arrays, prints the reason and returns `None`.
     pub(crate) fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let root = rustix::process::geteuid().is_root();
@@ -48,7 +48,8 @@ impl Rig {
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// Makes the array, or powers it on again: 1 GiB of the 8-disk model, given further arguments.
+    /// Makes the array, or powers it on again, with further arguments `more`. Its size is 1 GiB, its default model
+    /// has 8 disks.
     pub(crate) fn up(&self, more: &[&str]) -> serde_json::Value {
         let images = self.images.path().to_str().unwrap();
         let model = if more.contains(&"--model") { &[][..] } else { &["--model", "nl-sas-8"] };
@@ -60,7 +61,7 @@ impl Rig {
         serde_json::from_str(&self.run(&["status", "--json"])).unwrap()
     }
 
-    /// The 8-disk model with a write cache that nothing leaves by itself.
+    /// Returns the 8-disk model with a volatile write cache that destages nothing for 10 minutes.
     pub(crate) fn lazy_volatile(&self) -> PathBuf {
         let text = include_str!("../../models/nl-sas-8.toml")
             .replace("kind = \"none\"", "kind = \"volatile\"")
@@ -70,7 +71,7 @@ impl Rig {
         path
     }
 
-    /// Nothing of the array may be left on the machine.
+    /// Asserts that no part of the array is left on the machine.
     pub(crate) fn assert_gone(&self) {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let dir = self.dir.path().to_str().unwrap();
@@ -98,7 +99,7 @@ pub(crate) fn direct(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
 }
 
-/// Content of a block in a generation; no two are alike.
+/// Returns the content of a block in a generation. No two contents are equal.
 pub(crate) fn content(block: u64, generation: u64) -> Box<Aligned<BLOCK>> {
     let mut bytes = Box::new(Aligned([0; BLOCK]));
     for (i, word) in bytes.0.chunks_exact_mut(8).enumerate() {
@@ -118,7 +119,7 @@ pub(crate) fn read_block(file: &File, block: u64) -> io::Result<Box<Aligned<BLOC
     Ok(bytes)
 }
 
-/// Which of these generations a block holds.
+/// Returns which of the `candidates` the generation of a block is.
 pub(crate) fn generation(file: &File, block: u64, candidates: &[u64]) -> Option<u64> {
     let bytes = read_block(file, block).unwrap();
     candidates.iter().copied().find(|g| bytes.0 == content(block, *g).0)

@@ -1,4 +1,4 @@
-//! The agent: waits for a controller, does its part, waits for the next one.
+//! The agent: waits for a controller, does its part of the job, and waits for the next controller.
 
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -18,19 +18,20 @@ use crate::result::Machine;
 use crate::runner;
 use crate::stats::Measured;
 
-/// Serves controllers, one after the other; with `once`, only the first that has the token.
+/// Serves controllers one after the other. With `once`, serves only the first controller that has the token.
 ///
 /// # Errors
-/// Where the address cannot be listened on, or with `once` where the job failed.
+/// The agent cannot listen on the address. With `once`, also if the job failed.
 pub(crate) fn serve(listen: SocketAddr, token_file: &Path, once: bool) -> Result<()> {
     let token = Token::load(token_file)?;
     let listener = TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
-    // A reader that is gone is no reason to stop.
+    // The agent keeps serving even if no process reads its standard output, so an error is ignored.
     let _ = writeln!(io::stdout(), "{address}");
     for stream in listener.incoming() {
         let Ok(stream) = stream else { continue };
-        let from = stream.peer_addr().map_or_else(|_| "someone".to_owned(), |from| from.to_string());
+        let from =
+            stream.peer_addr().map_or_else(|_| "an unknown address".to_owned(), |from| from.to_string());
         let (sender, receiver) = match channel::open(stream, &token, Side::Agent) {
             Ok(channel) => channel,
             Err(error) => {
@@ -45,7 +46,7 @@ pub(crate) fn serve(listen: SocketAddr, token_file: &Path, once: bool) -> Result
         }
         match result {
             Ok(()) => eprintln!("done"),
-            Err(error) => eprintln!("it failed: {error:#}"),
+            Err(error) => eprintln!("the job failed: {error:#}"),
         }
     }
     Ok(())
@@ -55,7 +56,7 @@ fn work(mut sender: Sender, mut receiver: Receiver) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     sender.send(&FromAgent::Here { version, machine: Machine::this() })?;
     let ToAgent::Begin { settings, job, part } = receiver.receive()? else {
-        bail!("the controller did not say what to do");
+        bail!("the controller sent a message other than the job; run the same version on both hosts");
     };
     job.check()?;
     let mut gate = ControllerGate::new(sender, receiver);
@@ -64,13 +65,13 @@ fn work(mut sender: Sender, mut receiver: Receiver) -> Result<()> {
         Ok(()) => FromAgent::Done,
         Err(error) => FromAgent::Failed { reason: format!("{error:#}") },
     };
-    // Where the controller is gone, nobody wants to know.
+    // The controller may be gone, so an error is ignored.
     let _ = gate.sender.send(&last);
     gate.sender.hang_up();
     result
 }
 
-/// Waits for the others by way of the controller.
+/// A gate that waits for the other agents through the controller.
 struct ControllerGate {
     sender: Sender,
     heard: mpsc::Receiver<ToAgent>,
@@ -82,7 +83,8 @@ impl ControllerGate {
         let (say, heard) = mpsc::channel();
         let gone = Arc::new(AtomicBool::new(false));
         let seen = gone.clone();
-        // A thread of its own notices during a phase that the controller is gone. It ends with the connection.
+        // A thread of its own receives, so that it notices during a phase that the controller is gone. The thread
+        // ends with the connection.
         thread::spawn(move || {
             while let Ok(message) = receiver.receive() {
                 if say.send(message).is_err() {
@@ -97,7 +99,9 @@ impl ControllerGate {
     fn wait_for_go(&self) -> Result<()> {
         match self.heard.recv() {
             Ok(ToAgent::Go) => Ok(()),
-            Ok(ToAgent::Begin { .. }) => bail!("the controller wants to begin twice"),
+            Ok(ToAgent::Begin { .. }) => {
+                bail!("the controller sent a second job during the first; run the same version on both hosts")
+            }
             Err(_) => bail!("the controller is gone, or another agent has failed"),
         }
     }

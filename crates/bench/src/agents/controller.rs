@@ -1,4 +1,4 @@
-//! The controller: gives every agent its part, lets them begin together, and merges what they bring.
+//! The controller: gives every agent its part, starts each phase on all agents together, and merges their results.
 
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::Path;
@@ -22,23 +22,23 @@ use crate::settings::Settings;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An agent that does its part.
+/// A connected agent.
 struct Agent {
     address: String,
     sender: Sender,
 }
 
-/// What was heard, and from whom.
+/// A message and the index of the agent that sent it.
 type Heard = (usize, Result<FromAgent>);
 
 /// Runs a job on all agents.
 ///
 /// # Errors
-/// Where an agent cannot be reached, has another token, or fails; the others end then, too.
+/// An agent cannot be reached, has another token, or fails. All agents stop in that case.
 pub(crate) fn run(settings: &Settings, job: &Job, addresses: &[String], token_file: &Path) -> Result<Report> {
     check(settings, job)?;
     let token = Token::load(token_file)?;
-    let count = u32::try_from(addresses.len()).context("these are too many agents")?;
+    let count = u32::try_from(addresses.len()).context("the number of agents exceeds 4294967295")?;
     let mut agents = Vec::new();
     let mut reports = Vec::new();
     let (say, heard) = mpsc::channel();
@@ -46,7 +46,9 @@ pub(crate) fn run(settings: &Settings, job: &Job, addresses: &[String], token_fi
         let mut connect = || {
             let (sender, mut receiver) = connect(address, &token)?;
             let FromAgent::Here { version, machine } = receiver.receive()? else {
-                bail!("it did not say who it is");
+                bail!(
+                    "the agent's first message is not its introduction; run the same version on both hosts"
+                );
             };
             reports.push(AgentReport { address: address.clone(), version, machine });
             agents.push(Agent { address: address.clone(), sender });
@@ -58,7 +60,7 @@ pub(crate) fn run(settings: &Settings, job: &Job, addresses: &[String], token_fi
     }
     drop(say);
     let started = runner::now();
-    // A process is known by its number on its own host only.
+    // A process id is valid on its own host only, so agents do not get the server's.
     let order = Settings { server_pid: None, ..settings.clone() };
     for (index, agent) in agents.iter_mut().enumerate() {
         let part = Part { index: index as u32, count };
@@ -76,12 +78,12 @@ pub(crate) fn run(settings: &Settings, job: &Job, addresses: &[String], token_fi
 
 fn check(settings: &Settings, job: &Job) -> Result<()> {
     if settings.state.is_some() {
-        bail!("--state works on one host only");
+        bail!("--state works on one host only; leave out --agents or --state");
     }
     let shared = job.steps.iter().flat_map(|step| &step.groups).any(|group| group.options.shared.is_some());
     if settings.verify && shared {
         bail!(
-            "--verify does not work with --shared on several hosts: none of them knows what the others wrote"
+            "--verify does not work with --shared on several hosts, because no host knows the writes of the other hosts; leave one out"
         );
     }
     Ok(())
@@ -97,12 +99,14 @@ fn connect(address: &str, token: &Token) -> Result<(Sender, Receiver)> {
         }
     }
     match last {
-        Some(error) => Err(error).context("it cannot be reached; is forebay bench agent running there"),
-        None => bail!("it has no address"),
+        Some(error) => {
+            Err(error).context("no connection is possible; check that forebay bench agent runs there")
+        }
+        None => bail!("the name has no address; write HOST:PORT"),
     }
 }
 
-/// Passes on what an agent says until it has said its last.
+/// Forwards the messages of an agent, up to and including its last.
 fn listen(index: usize, mut receiver: Receiver, say: &mpsc::Sender<Heard>) {
     loop {
         let message = receiver.receive();
@@ -113,7 +117,7 @@ fn listen(index: usize, mut receiver: Receiver, say: &mpsc::Sender<Heard>) {
     }
 }
 
-/// Lets the agents go on when all have come to the same place, until all are done.
+/// Lets all agents continue each time that every agent waits at one place, until all agents are done.
 fn conduct(
     agents: &mut [Agent],
     heard: &mpsc::Receiver<Heard>,
@@ -145,7 +149,7 @@ fn conduct(
     }
 }
 
-/// Takes what all agents have said at the same place.
+/// Merges the messages that the agents sent at one place.
 fn merge(messages: Vec<FromAgent>, job: &Job, phases: &mut Phases, bar: &ProgressBar) -> Result<()> {
     let mut whole = None;
     let mut waiting = None;
@@ -163,11 +167,13 @@ fn merge(messages: Vec<FromAgent>, job: &Job, phases: &mut Phases, bar: &Progres
             {
                 whole.2.merge(&measured);
             }
-            _ => bail!("the agents are not at the same place; run the same version on all of them"),
+            _ => bail!("the agents are in different phases of the job; run the same version on all of them"),
         }
     }
     if let Some((step, phase, measured)) = whole {
-        let step = job.steps.get(step).context("an agent measured a step that there is not")?;
+        let step = job.steps.get(step).context(
+            "an agent measured a step that the job does not have; run the same version on all hosts",
+        )?;
         phases.add(step, phase, &measured);
     }
     Ok(())

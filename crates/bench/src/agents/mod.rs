@@ -1,7 +1,9 @@
-//! Load from several hosts: an agent on each, and a controller that starts them together and merges what they measured.
+//! Load from several hosts: an agent on each host, and a controller that starts them together and merges their
+//! results.
 //!
-//! The clients of a job are numbered over all hosts, so that files, offsets and identities are those of one large host.
-//! Hosts wait for each other before and after every phase: the controller answers only when all have come.
+//! The clients of a job are numbered over all hosts, so that files, offsets and identities are those of one large
+//! host. Agents wait for each other before and after every phase: the controller answers when all agents have
+//! reported.
 
 mod agent;
 mod channel;
@@ -19,26 +21,26 @@ use crate::result::Machine;
 use crate::settings::Settings;
 use crate::stats::Measured;
 
-/// What the controller says.
+/// A message of the controller.
 #[derive(Debug, Serialize, Deserialize)]
 enum ToAgent {
-    /// Do your part of this.
+    /// Gives the agent its part of the job.
     Begin { settings: Box<Settings>, job: Job, part: Part },
-    /// All have come to where you wait.
+    /// Lets the agent continue, because all agents have reached its place.
     Go,
 }
 
-/// What an agent says.
+/// A message of an agent.
 #[derive(Debug, Serialize, Deserialize)]
 enum FromAgent {
-    /// Who it is; said first.
+    /// Introduces the agent; its first message.
     Here { version: String, machine: Machine },
-    /// It waits for the others.
+    /// Reports that the agent waits for the other agents at a place.
     At { place: String },
-    /// What a phase has brought; it waits for the others.
+    /// Reports the result of a phase. The agent then waits for the other agents.
     Measured { step: usize, phase: String, measured: Box<Measured> },
-    /// Its part is done.
+    /// Reports that the agent's part is done.
     Done,
-    /// It cannot go on.
+    /// Reports that the agent cannot continue.
     Failed { reason: String },
 }

@@ -1,9 +1,11 @@
-//! The shared token, and how both sides show that they have it without sending it.
+//! The shared token, and the proof that a side has it, which does not reveal the token.
 //!
-//! Both send a random number. Each proves itself with HMAC-SHA-256 (RFC 2104) of both numbers under the token, with a word
-//! of its own before them, so that no proof can be sent back to where it came from. Keys for what follows are made the
-//! same way, one for each direction: every message carries its HMAC, with its number, under the key of its direction.
-//! That keeps out and detects who has not got the token; it does not hide anything.
+//! Each side sends a random number. Each side then proves itself with an HMAC-SHA-256 (RFC 2104) of both numbers
+//! under the token. A word that names the side comes first, so that no proof can be sent back to its source. Keys are
+//! derived in this way as well, one for each direction. Every message carries its number and an HMAC under the key of
+//! its direction.
+//!
+//! The scheme keeps out a host without the token and detects changed messages. Messages are not encrypted.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -14,20 +16,20 @@ use anyhow::{Context, Result, bail};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// Bytes of random numbers and of proofs.
+/// Bytes of a random number and of a proof.
 pub(crate) const LEN: usize = 32;
-/// A shorter token could be guessed.
+/// Shortest token in bytes; a shorter one could be guessed.
 const SHORTEST: usize = 16;
 const LONGEST: u64 = 4096;
 
-/// What is random in a conversation: the controller's number, then the agent's.
+/// The random numbers of one conversation: the controller's, then the agent's.
 pub(crate) type Nonces = ([u8; LEN], [u8; LEN]);
 
 /// The token that controller and agents share.
 #[derive(Clone)]
 pub(crate) struct Token(Vec<u8>);
 
-/// Who a proof or a key is of.
+/// The side that a proof or a key belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Controller,
@@ -44,14 +46,17 @@ impl Side {
 }
 
 impl Token {
-    /// Reads a token file: 16 bytes at least, white space at its ends left out, readable by its owner only.
+    /// Reads a token file. The token has at least 16 bytes without surrounding white space. Only the file's owner may
+    /// have access.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
         let what = || format!("the token file {shown} cannot be read");
         let mut file = File::open(path).with_context(what)?;
         let mode = file.metadata().with_context(what)?.permissions().mode();
         if mode & 0o077 != 0 {
-            bail!("the token file {shown} is open to others than its owner; run chmod 600 {shown}");
+            bail!(
+                "the token file {shown} is accessible to users other than its owner; run chmod 600 {shown}"
+            );
         }
         let mut text = Vec::new();
         file.by_ref().take(LONGEST).read_to_end(&mut text).with_context(what)?;
@@ -64,17 +69,17 @@ impl Token {
         Ok(Self(token.to_vec()))
     }
 
-    /// The proof that `side` has the token.
+    /// Returns the proof that `side` has the token.
     pub(crate) fn proof(&self, side: Side, nonces: &Nonces) -> [u8; LEN] {
         self.derived(b"forebay-bench proof ", side, nonces).finalize().into_bytes().into()
     }
 
-    /// Whether a proof is right; takes the same time wherever it is wrong.
+    /// Returns true if a proof is right. The time does not depend on the position of a wrong byte.
     pub(crate) fn proves(&self, side: Side, nonces: &Nonces, proof: &[u8]) -> bool {
         self.derived(b"forebay-bench proof ", side, nonces).verify_slice(proof).is_ok()
     }
 
-    /// The key of what `side` sends.
+    /// Returns the key of the messages that `side` sends.
     pub(crate) fn key(&self, side: Side, nonces: &Nonces) -> Key {
         Key(self.derived(b"forebay-bench key ", side, nonces).finalize().into_bytes().into())
     }
@@ -92,12 +97,12 @@ impl Token {
 pub(crate) struct Key([u8; LEN]);
 
 impl Key {
-    /// What message number `number` carries behind it.
+    /// Returns the seal of message number `number`.
     pub(crate) fn seal(&self, number: u64, message: &[u8]) -> [u8; LEN] {
         self.mac(number, message).finalize().into_bytes().into()
     }
 
-    /// Whether a message is the one that was sent as number `number`.
+    /// Returns true if a message was sent as number `number` and has not changed.
     pub(crate) fn is_sealed(&self, number: u64, message: &[u8], seal: &[u8]) -> bool {
         self.mac(number, message).verify_slice(seal).is_ok()
     }
@@ -114,7 +119,7 @@ fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
 }
 
-/// A number that nobody can foresee.
+/// Returns an unpredictable random number.
 pub(crate) fn random() -> [u8; LEN] {
     rand::random()
 }

@@ -1,4 +1,4 @@
-//! One measurement of one system, kept in a file of its own, so that an interrupted run can go on.
+//! One measurement of one system, kept in a file of its own, so that an interrupted run can continue.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::system::System;
 use crate::report::topic::Labelled;
 use crate::result::Report;
 
-/// Which measurement.
+/// The identity of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Key {
     pub(crate) test: Test,
@@ -21,16 +21,16 @@ pub(crate) struct Key {
     pub(crate) repeat: u32,
 }
 
-/// What it brought.
+/// The result of a measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Cell {
     pub(crate) key: Key,
     /// Version of the server.
     pub(crate) version: String,
-    /// Load average of the machine over a minute when the measurement began: how alone it was.
+    /// Load average over a minute when the measurement began. It shows how much other work the machine had.
     pub(crate) load: f64,
     pub(crate) report: Report,
-    /// What the disks did meanwhile, where that was watched.
+    /// Activity of the disks during the measurement, if it was recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) disk: Vec<DiskSample>,
 }
@@ -41,19 +41,19 @@ impl Key {
         dir.join("cells").join(format!("{}-{clients}-{}-{repeat}.json", test.name(), system.name()))
     }
 
-    /// For people.
+    /// Returns a description for people.
     pub(crate) fn describe(&self) -> String {
         let clients =
             if self.clients == 1 { "1 client".to_owned() } else { format!("{} clients", self.clients) };
         format!("{}, {clients}, {}", self.test.name(), self.system.name())
     }
 
-    /// Whether the measurement was made before.
+    /// Returns true if the measurement has been made.
     pub(crate) fn is_there(&self, dir: &Path) -> bool {
         self.file(dir).exists()
     }
 
-    /// The measurement, if it was made before.
+    /// Returns the measurement, if it has been made.
     pub(crate) fn load(&self, dir: &Path) -> Result<Option<Cell>> {
         let path = self.file(dir);
         let text = match fs::read(&path) {
@@ -68,7 +68,7 @@ impl Key {
 }
 
 impl Cell {
-    /// Keeps it; a file is there whole or not at all.
+    /// Saves the result. The file has the whole result or does not exist.
     pub(crate) fn save(&self, dir: &Path) -> Result<()> {
         let path = self.key.file(dir);
         let new = path.with_extension("new");
@@ -78,8 +78,8 @@ impl Cell {
     }
 }
 
-/// Makes the working directory, or takes that of an interrupted run with the same plan. It is locked until the file
-/// returned is closed.
+/// Makes the working directory, or opens that of an interrupted run with the same plan. The directory is locked until
+/// the returned file is closed.
 pub(crate) fn open(dir: &Path, plan: &Plan, resume: bool) -> Result<File> {
     let (cells, file) = (dir.join("cells"), dir.join("plan.json"));
     fs::create_dir_all(&cells).with_context(|| format!("{} cannot be made", cells.display()))?;
@@ -106,7 +106,7 @@ pub(crate) fn open(dir: &Path, plan: &Plan, resume: bool) -> Result<File> {
     Ok(lock)
 }
 
-/// Results by system, the repeats of a phase as repeats of one phase.
+/// Returns one result for each system. The repeats of a measurement become the repeats of its phases.
 pub(crate) fn by_system(cells: &[Cell]) -> Vec<Labelled> {
     let mut merged: Vec<(Key, Report)> = Vec::new();
     for Cell { key, report, .. } in cells {

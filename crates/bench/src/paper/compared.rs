@@ -1,4 +1,4 @@
-//! Comparisons that are not one figure: sync against async, one file for all, a parallel file system.
+//! The comparisons that involve several figures: sync with async, one file for all clients, a parallel file system.
 
 use super::figures::{find, times};
 use super::published::{PARALLEL, Parallel};
@@ -8,7 +8,7 @@ use crate::report::document::{Part, Section, Span, Table, text};
 use crate::report::measured::{amount, grouped};
 use crate::report::topic::Topic;
 
-/// What an `async` export gives, and what it costs to keep the promise.
+/// Returns the section that compares writes on an `async` export with durable writes.
 pub(super) fn promise(topics: &[Topic<'_>]) -> Option<Section> {
     let (unsafe_writes, sync) = (find(topics, "random write, async")?, find(topics, "random write, sync")?);
     let rows = System::ALL.iter().filter_map(|system| {
@@ -67,7 +67,7 @@ pub(super) fn promise(topics: &[Topic<'_>]) -> Option<Section> {
     Some(Section::new("Sync against async", parts))
 }
 
-/// All clients in one file, beside a file for each.
+/// Returns the section that compares one file for all clients with a file for each client.
 pub(super) fn shared(topics: &[Topic<'_>]) -> Option<Section> {
     let pairs = [
         ("N-1 segmented write", "sequential write", "0.95 (19.3 of 20.4 GB/s)"),
@@ -109,7 +109,7 @@ pub(super) fn shared(topics: &[Topic<'_>]) -> Option<Section> {
     })
 }
 
-/// The tables of a parallel file system, beside one server.
+/// Returns the section with the peaks of a parallel file system beside those of one server.
 pub(super) fn parallel(topics: &[Topic<'_>]) -> Option<Section> {
     let found = PARALLEL.iter().filter_map(|one| Some((one, find(topics, one.phase)?)));
     let rows = found.map(|(one, topic)| {

@@ -1,4 +1,4 @@
-//! The report of `bench paper`: our ratios beside the published ones, method, machine and versions.
+//! The report of `bench paper`: measured ratios beside the published ones, method, machine and versions.
 
 use super::cell::{Cell, by_system};
 use super::plan::Plan;
@@ -11,7 +11,7 @@ use crate::report::measured::{machines, time};
 use crate::report::topic::topics;
 use crate::result::median;
 
-/// The whole report.
+/// Returns the whole report.
 pub(super) fn document(outcome: &Outcome) -> Document {
     let reports = by_system(&outcome.cells);
     let topics = topics(&reports);
@@ -52,7 +52,7 @@ fn repeats(count: u32) -> String {
     if count == 1 { "one repeat".to_owned() } else { format!("{count} repeats") }
 }
 
-/// What a reader might look for in vain.
+/// Returns the section about the measurements that are missing, if any.
 fn absent(outcome: &Outcome) -> Option<Section> {
     let missing = outcome.missing.iter().map(|(system, why)| {
         text![
@@ -140,7 +140,7 @@ fn method(outcome: &Outcome) -> Section {
     )
 }
 
-/// How alone the measurements were.
+/// Returns a sentence about the load of the machine when the measurements began.
 fn loads(cells: &[Cell]) -> String {
     let loads: Vec<f64> = cells.iter().map(|cell| cell.load).collect();
     let highest = loads.iter().copied().fold(0.0, f64::max);
@@ -151,7 +151,7 @@ fn loads(cells: &[Cell]) -> String {
     )
 }
 
-/// The versions that were measured, each once.
+/// Returns the versions of all measured systems, each once.
 fn versions(cells: &[Cell]) -> String {
     let mut versions: Vec<String> = Vec::new();
     for cell in cells {
@@ -168,7 +168,8 @@ fn list(clients: &[u32]) -> String {
     clients.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The command that measures the same; a full run goes on to more threads only where it picks the numbers itself.
+/// Returns the command that repeats the measurements. The numbers of clients are left out if the full run picked
+/// them.
 fn again(plan: &Plan, quick: bool) -> String {
     let quick = if quick { " --quick" } else { "" };
     let clients = match plan.threads.as_slice() {

@@ -1,4 +1,4 @@
-//! The published figures one by one: what was published, what came out here, and who is ahead.
+//! The published figures one by one: the published values, the measured values, and a verdict.
 
 use super::published::{FIGURES, Figure, OTHERS};
 use super::system::System;
@@ -8,12 +8,12 @@ use crate::report::document::{Part, Section, Span, Table, anchor, text};
 use crate::report::measured::{amount, grouped, numbers};
 use crate::report::topic::Topic;
 
-/// The phase of a name, where it was measured.
+/// Returns the topic of a phase, if the phase was measured.
 pub(super) fn find<'t, 'a>(topics: &'t [Topic<'a>], name: &str) -> Option<&'t Topic<'a>> {
     topics.iter().find(|topic| topic.name == name)
 }
 
-/// A ratio, or that there is none.
+/// Returns a ratio as text, or a dash if there is none.
 pub(super) fn times(ratio: Option<f64>) -> Span {
     Span::from(ratio.map_or_else(|| "-".to_owned(), shown))
 }
@@ -22,7 +22,7 @@ fn title(figure: &Figure) -> String {
     format!("Figure {}: {}", figure.number, figure.name())
 }
 
-/// All figures in one table, then what was won and what was lost.
+/// Returns the section with all figures in one table, and lists of those won, lost and even.
 pub(super) fn summary(topics: &[Topic<'_>]) -> Section {
     let ours = |topic: &Topic<'_>| {
         let ratio = |system| times(super::verdict::ratio(topic, system));
@@ -109,7 +109,7 @@ pub(super) fn summary(topics: &[Topic<'_>]) -> Section {
     Section::new("Where we win, where we lose", parts)
 }
 
-/// One section for each figure.
+/// Returns one section for each figure.
 pub(super) fn sections(topics: &[Topic<'_>]) -> Vec<Section> {
     let figures = FIGURES.iter().filter_map(|figure| Some((figure, find(topics, figure.phase)?)));
     let section = |(figure, topic): (&Figure, &Topic<'_>)| {
@@ -127,7 +127,7 @@ pub(super) fn sections(topics: &[Topic<'_>]) -> Vec<Section> {
 
 const DURABLE: &str = "Small files, durable on both";
 
-/// Small files where both servers make the same promise.
+/// Returns the section about small files that both servers make durable before they answer.
 pub(super) fn durable(topics: &[Topic<'_>]) -> Option<Section> {
     let topic = find(topics, "durable small file")?;
     let mut said = text![
@@ -140,14 +140,14 @@ pub(super) fn durable(topics: &[Topic<'_>]) -> Option<Section> {
     Some(Section::new(DURABLE, parts))
 }
 
-/// Plots, rates by number of clients, and all numbers.
+/// Returns the plots, the rates by number of clients, and all numbers.
 fn measured(topic: &Topic<'_>) -> [Part; 3] {
     let mut plots = charts::plots(topic);
     plots.truncate(4);
     [Part::Plots(plots), Part::Table(rates(topic)), Part::Details(numbers(topic))]
 }
 
-/// Rates by number of clients, the systems side by side, with the range of the repeats.
+/// Returns the table of rates by number of clients, with the systems side by side and the range of the repeats.
 fn rates(topic: &Topic<'_>) -> Table {
     let unit = topic.unit();
     let systems: Vec<System> =

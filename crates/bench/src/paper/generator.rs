@@ -1,5 +1,5 @@
-//! What the load generator costs, and what it reaches against a server that answers at once with constants: no figure of
-//! the report can be above that.
+//! The cost of the load generator, and its rates against a server that answers at once with constants. No figure of
+//! the report can be above these rates.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -19,16 +19,16 @@ use crate::runner;
 use crate::settings::Settings;
 use crate::url::Target;
 
-/// Requests per second of which the cost is stated.
+/// Requests per second for which the cost is stated.
 const RATE: f64 = 50_000.0;
-/// What a generator may take of one processor at that rate.
+/// Largest share of one processor that the generator should use at [`RATE`].
 const AIM: f64 = 0.33;
 
-/// The null server; it ends when this is dropped.
+/// A running null server. It ends when this value is dropped.
 struct NullServer(Child);
 
 impl NullServer {
-    /// Starts it and says where it is.
+    /// Starts the server and returns its address.
     fn start() -> Result<(Self, Target)> {
         let mut command = program()?;
         let command = command.args(["bench", "null-server"]).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -36,14 +36,14 @@ impl NullServer {
         let output = server.0.stdout.take().context("the null server has no output")?;
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
-        let target = line.trim().parse().context("the null server does not say where it is")?;
+        let target = line.trim().parse().context("the null server does not print its address")?;
         Ok((server, target))
     }
 }
 
 impl Drop for NullServer {
     fn drop(&mut self) {
-        // One that has ended already needs nothing.
+        // The process may have ended already, so errors are ignored.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -53,13 +53,13 @@ fn file(work: &Path) -> PathBuf {
     work.join("generator.json")
 }
 
-/// What was measured before.
+/// Returns the earlier measurement, if there is one.
 pub(super) fn load(work: &Path) -> Result<Option<Report>> {
     let path = file(work);
     path.exists().then(|| Report::load(&path)).transpose()
 }
 
-/// Measures it, and keeps the result.
+/// Measures the load generator and saves the result.
 pub(super) fn measure(plan: &Plan, work: &Path) -> Result<Report> {
     let (_server, target) = NullServer::start()?;
     let settings = Settings { repeat: plan.repeat, ..Settings::of(target) };
@@ -74,7 +74,7 @@ pub(super) fn measure(plan: &Plan, work: &Path) -> Result<Report> {
 fn loads(plan: &Plan) -> Job {
     let seconds = Some(plan.seconds.min(2.0));
     let load = |name: &str, pattern: Pattern, rate: Option<f64>| {
-        // The null server says that every file has 64 MiB.
+        // The null server reports 64 MiB as the size of every file.
         let options =
             Options { clients: 32, depth: 4, size: Size(64 << 20), items: 32, rate, ..Options::default() };
         step(name, pattern, &options, seconds)
@@ -88,18 +88,18 @@ fn loads(plan: &Plan) -> Job {
     ])
 }
 
-/// Operations per second and processors in use, medians of the repeats.
+/// Returns operations per second and the number of busy processors, both medians of the repeats.
 fn rate_and_cost(phase: &PhaseReport) -> (f64, f64) {
     let of = |value: fn(&Run) -> f64| median(&phase.runs.iter().map(value).collect::<Vec<f64>>());
     (of(|run| run.operations_per_second), of(|run| run.client_cpu.unwrap_or_default() / run.seconds))
 }
 
-/// Processors that [`RATE`] takes, by what the rate that was reached took.
+/// Returns the number of processors needed for [`RATE`], in proportion to the measured rate and use.
 fn scaled((rate, used): (f64, f64)) -> f64 {
     used / rate.max(1.0) * RATE
 }
 
-/// The section of the report.
+/// Returns the section of the report.
 pub(super) fn section(report: &Report) -> Section {
     let rows = report.phases.iter().map(|phase| {
         let (rate, used) = rate_and_cost(phase);

@@ -1,5 +1,5 @@
-//! `bench paper`: the published tests on this machine, one system after the other, and a report that sets our ratios beside
-//! the published ones.
+//! `bench paper`: runs the published tests on this machine, one system after the other. Its report compares the
+//! measured ratios with the published ones.
 
 mod cell;
 mod compared;
@@ -38,25 +38,25 @@ pub struct PaperArgs {
     /// The report to write: a page (.html), its text and tables (.md), or both.
     #[arg(long, short = 'o', value_name = "FILE", default_value = "report.html")]
     output: Vec<PathBuf>,
-    /// Where results, logs and state are kept while it runs.
+    /// Directory for results, logs and state during the run.
     #[arg(long, value_name = "DIR", default_value = "forebay-paper")]
     dir: PathBuf,
-    /// Go on with what an interrupted run has left in --dir; where all is measured, only write the report.
+    /// Continue an interrupted run in --dir; if all is measured, only write the report.
     #[arg(long)]
     resume: bool,
-    /// Begin no measurement after so many minutes, and report what there is; --resume goes on.
+    /// Begin no measurement after this many minutes, and report the results so far; --resume continues.
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
     /// Measure on this directory instead of an emulated array.
     #[arg(long, value_name = "DIR", conflicts_with = "model")]
     array: Option<PathBuf>,
-    /// Model of the emulated array, as `bench array list` shows them [default: what suits this machine].
+    /// Model of the emulated array, as `bench array list` shows them [default: one that fits this machine].
     #[arg(long)]
     model: Option<String>,
-    /// Where the cache files are: a directory on an SSD [default: --dir].
+    /// Directory for the cache files, on an SSD [default: --dir].
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
-    /// What to measure [default: all].
+    /// Systems to measure [default: all].
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     systems: Vec<System>,
     /// Numbers of clients [default: 1 to 64 as published].
@@ -68,33 +68,33 @@ pub struct PaperArgs {
     /// Bytes of sequential data over all clients.
     #[arg(long, value_name = "SIZE")]
     data: Option<Size>,
-    /// How often each measurement is made.
+    /// Number of repeats of each measurement.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: Option<u32>,
 }
 
-/// What the report is made of.
+/// The results and circumstances that the report shows.
 struct Outcome {
     plan: Plan,
     quick: bool,
     storage: String,
     caches: String,
-    /// The generator against a server that costs nothing; `None` where it was not measured.
+    /// Load generator against a server that costs nothing; `None` if not measured.
     generator: Option<Report>,
     cells: Vec<Cell>,
-    /// Systems that cannot be measured here, and why.
+    /// Systems that cannot be measured on this machine, with the reason.
     missing: Vec<(System, String)>,
-    /// Measurements that failed, and why.
+    /// Measurements that failed, with the reason.
     failed: Vec<(Key, String)>,
-    /// Measurements that there was no time for.
+    /// Number of measurements for which the time was too short.
     left: usize,
 }
 
-/// Measures what is not there yet and writes the report. `daemon`: the arguments that lead to the verbs of the emulated
-/// array.
+/// Makes the missing measurements and writes the report. `daemon` is the list of arguments that lead to the verbs of
+/// the emulated array.
 ///
 /// # Errors
-/// Where there is no storage to measure, or nothing could be measured at all.
+/// There is no storage to measure, or no measurement succeeded.
 pub fn run(args: &PaperArgs, daemon: &[&str]) -> Result<()> {
     let forms: Result<Vec<TextForm>> = args.output.iter().map(|path| TextForm::of(path)).collect();
     let forms = forms?;
@@ -143,7 +143,7 @@ fn deadline(minutes: Option<f64>) -> Result<Option<Instant>> {
 }
 
 impl Outcome {
-    /// Takes measurements that are all there.
+    /// Loads the measurements. All of them exist.
     fn load(&mut self, work: &Path, systems: &[System]) -> Result<()> {
         for key in keys(&self.plan, systems) {
             self.cells.extend(key.load(work)?);
@@ -151,7 +151,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Measures what is not there yet.
+    /// Makes the measurements that are missing.
     fn measure(&mut self, rig: &mut Rig, systems: &[System], deadline: Option<Instant>) -> Result<()> {
         if self.generator.is_none() {
             self.generator = Some(generator::measure(&self.plan, rig.work())?);
@@ -188,14 +188,16 @@ impl Outcome {
         if self.cells.is_empty() {
             let failed =
                 self.failed.iter().map(|(_, why)| why).chain(self.missing.iter().map(|(_, why)| why));
-            let why = failed.map(String::as_str).next().unwrap_or("there was no time");
-            bail!("nothing could be measured: {why}");
+            let why =
+                failed.map(String::as_str).next().unwrap_or("the time given with --minutes was too short");
+            bail!("no measurement succeeded: {why}");
         }
         Ok(())
     }
 }
 
-/// Everything to be measured, systems in turn: a machine that changes its speed does so for all of them.
+/// Returns all measurements in order. Systems take turns, so that a change of the machine's speed affects all of
+/// them.
 fn keys(plan: &Plan, systems: &[System]) -> Vec<Key> {
     let mut keys = Vec::new();
     for repeat in 0..plan.repeat {

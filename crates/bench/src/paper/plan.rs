@@ -1,4 +1,4 @@
-//! What is measured: the published tests, scaled to this machine.
+//! The plan: the published tests, scaled to this machine.
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
@@ -10,20 +10,20 @@ use crate::result::Machine;
 
 /// The published numbers of clients.
 const CLIENTS: [u32; 8] = [1, 2, 4, 8, 16, 32, 48, 64];
-/// Also for metadata.
+/// Further numbers of clients, for metadata only.
 const THREADS: [u32; 3] = [128, 256, 512];
 const QUICK_CLIENTS: [u32; 3] = [1, 8, 64];
 const MIB: u64 = 1 << 20;
-/// Bytes of random data in units of which files are made.
+/// Unit of random data in bytes; the data of a client is a multiple of this.
 const UNIT: u64 = 64 << 10;
-/// Of a cache device for each byte of random data: the published proportion of 350 GB to 256 GB.
+/// Bytes of a cache device for each byte of random data: the published ratio of 350 GB to 256 GB.
 const CACHE_SHARE: f64 = 1.37;
 
-/// The tests that run together on one start of a server.
+/// A test: phases that run on one start of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Test {
-    /// Figures 5 and 6: write and read files from front to back, 1 MiB records.
+    /// Figures 5 and 6: write and read files from front to back, with 1 MiB records.
     Sequential,
     /// Figures 7 and 8: 4 KiB at random places, stable writes, reads of a warm cache.
     Random,
@@ -35,9 +35,9 @@ pub(crate) enum Test {
     Shared,
     /// Files of 4 KiB: create, stat, read, remove.
     SmallFiles,
-    /// Writes that promise nothing against writes that promise all.
+    /// Writes without a promise of durability against durable writes.
     Promise,
-    /// Reads and writes for longer, for what reaches the disks second by second.
+    /// Reads and writes for a longer time, to record the requests that reach the disks in each second.
     Trace,
 }
 
@@ -53,7 +53,7 @@ impl Test {
         Self::Trace,
     ];
 
-    /// The name of its files.
+    /// Returns the test's name in file names.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Sequential => "sequential",
@@ -68,7 +68,7 @@ impl Test {
     }
 }
 
-/// Sizes and times; a run can only be resumed with the same.
+/// Sizes and times of a run. A run can be resumed only with an equal plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) clients: Vec<u32>,
@@ -82,10 +82,10 @@ pub(crate) struct Plan {
     pub(crate) data: u64,
     /// Bytes of random data of each client.
     pub(crate) random: u64,
-    /// Small files of a single client; many clients make fewer each.
+    /// Small files of a single client; with many clients, each makes fewer.
     pub(crate) items: u32,
     pub(crate) repeat: u32,
-    /// Model of the emulated array, or the directory on a real one.
+    /// Model of the emulated array, or path of a directory on a real array.
     pub(crate) array: String,
 }
 
@@ -101,7 +101,7 @@ impl Plan {
             bail!("--clients must be at least 1");
         }
         let most = clients.iter().copied().max().unwrap_or(1);
-        // The emulated array keeps what is written in memory.
+        // The emulated array keeps written data in memory.
         let affordable = (machine.memory / 32).max(64 * MIB);
         let data =
             args.data.map_or(if quick { 256 * MIB } else { 4096 * MIB }.min(affordable), |size| size.0);
@@ -124,14 +124,14 @@ impl Plan {
         })
     }
 
-    /// Bytes of each of two cache devices.
+    /// Returns the bytes of each of two cache devices.
     pub(crate) fn cache_size(&self) -> u64 {
         let most = self.clients.iter().copied().max().unwrap_or(1);
         let random = (self.random * u64::from(most)) as f64 * CACHE_SHARE;
         ((random as u64).max(self.data) / MIB).max(256) * MIB
     }
 
-    /// With how many clients a test is run.
+    /// Returns the numbers of clients with which a test is run.
     pub(crate) fn clients_of(&self, test: Test) -> Vec<u32> {
         let middle = self.clients.get(self.clients.len() / 2).copied().unwrap_or(1);
         let most = self.clients.iter().copied().max().unwrap_or(1);
@@ -143,7 +143,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of sequential data of each of `clients`.
+    /// Returns the bytes of sequential data of each of `clients` clients.
     fn piece(&self, clients: u32) -> Size {
         Size((self.data / u64::from(clients) / MIB).max(1) * MIB)
     }
@@ -168,20 +168,21 @@ impl Plan {
         job([step("random read, warm", Pattern::Randread, &self.small(clients), Some(self.seconds))])
     }
 
-    /// Touches nearly all of the random data, in pieces that no cache takes for a stream.
+    /// Returns a job that reads nearly all of the random data. Its records are too small for a cache to treat them as
+    /// a stream.
     pub(crate) fn warm_up(&self, clients: u32) -> Job {
         let count = Some(self.random / UNIT * 3);
         let options = Options { record: Some(Size(UNIT)), depth: 4, count, ..self.small(clients) };
         job([step("warm-up", Pattern::Randread, &options, None)])
     }
 
-    /// Makes the files of the random tests.
+    /// Returns a job that makes the files of the random tests.
     pub(crate) fn prepare_random(&self) -> Job {
         let most = self.clients.iter().copied().max().unwrap_or(1);
         job([step("prepare", Pattern::Randread, &Options { count: Some(1), ..self.small(most) }, None)])
     }
 
-    /// Makes the files of the cold tests.
+    /// Returns a job that makes the files of the cold tests.
     pub(crate) fn prepare_cold(&self, clients: u32) -> Job {
         let options = Options { clients, size: self.piece(clients), count: Some(1), ..Options::default() };
         job([step("prepare", Pattern::Randread, &options, None)])
@@ -197,7 +198,7 @@ impl Plan {
         job([step("random read, cold", Pattern::Randread, &options, Some(self.seconds))])
     }
 
-    /// Small files of each of `clients`.
+    /// Returns the number of small files of each of `clients` clients.
     fn items(&self, clients: u32) -> u32 {
         (self.items * 8 / (clients + 7)).max(self.items / 10).max(1)
     }
@@ -215,7 +216,7 @@ impl Plan {
         ])
     }
 
-    /// As mdtest with 4 KiB written and synced, 1,024 files in a directory.
+    /// Returns a job like mdtest's with 4 KiB written and synced, and 1,024 files in a directory.
     pub(crate) fn small_files(&self, clients: u32) -> Job {
         let options = Options {
             clients,
@@ -245,8 +246,9 @@ impl Plan {
         ])
     }
 
-    /// The same writes without and with a promise. What an `async` export does to every write, the protocol allows a
-    /// client to ask for: UNSTABLE without COMMIT. The data is small, since the COMMIT at the end is part of the run.
+    /// Returns a job with equal writes, without and with durability. An `async` export answers every write early; a
+    /// client gets that from any server with UNSTABLE and no COMMIT. The data is small, because the COMMIT at the end
+    /// is part of the run.
     pub(crate) fn promise(&self, clients: u32) -> Job {
         let size = Size((self.random / 16 / UNIT).max(1) * UNIT);
         let sync = Options { clients, size, ..Options::default() };

@@ -1,26 +1,27 @@
-//! The published figures that ours are set beside. Figures are peaks over the numbers of clients.
+//! The published figures with which the measured ones are compared. Figures are peaks over the numbers of clients.
 //!
-//! A white paper on NFS with a host cache on direct-attached storage (Dell HPC, 2013): 48 disks in RAID 60, two 350 GB PCIe
-//! SSDs, 64 clients. A study of a parallel file system, PixStor on eight enclosures of 84 disks (2020).
+//! The first source is a white paper on NFS with a host cache on direct-attached storage (Dell HPC, 2013): 48 disks
+//! in RAID 60, two 350 GB PCIe SSDs, 64 clients. The second is a study of a parallel file system, PixStor on eight
+//! enclosures of 84 disks (2020).
 
 /// One published figure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Figure {
-    /// Its number in the paper.
+    /// Number of the figure in the paper.
     pub(crate) number: &'static str,
-    /// Name of our phase.
+    /// Name of the phase that repeats the test.
     pub(crate) phase: &'static str,
     pub(crate) baseline: &'static str,
     pub(crate) write_back: &'static str,
     pub(crate) write_through: &'static str,
-    /// Peak with write-back divided by peak of the baseline, where a figure can be given.
+    /// Peak with write-back divided by the baseline's peak; `None` if the paper gives no figure.
     pub(crate) ratio: Option<f64>,
-    /// What has to be known to compare.
+    /// Differences that a reader must know to compare.
     pub(crate) note: &'static str,
 }
 
 impl Figure {
-    /// What the report calls it.
+    /// Returns the figure's name in the report.
     pub(crate) fn name(&self) -> &'static str {
         self.phase.strip_prefix("metadata/").unwrap_or(self.phase)
     }
@@ -110,7 +111,7 @@ pub(crate) const FIGURES: [Figure; 9] = [
     },
 ];
 
-/// Phases that are judged against the baseline, too.
+/// Further phases that are compared with the baseline.
 pub(crate) const OTHERS: [&str; 9] = [
     "durable small file",
     "N-1 segmented write",
@@ -127,10 +128,10 @@ pub(crate) const OTHERS: [&str; 9] = [
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parallel {
     pub(crate) name: &'static str,
-    /// Name of our phase.
+    /// Name of the phase that repeats the test.
     pub(crate) phase: &'static str,
     pub(crate) published: &'static str,
-    /// Name of the peak that it relates to, and their published ratio.
+    /// Name of the peak to compare with, and the published ratio of the two.
     pub(crate) against: Option<(&'static str, f64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Carries out one measurement after the other: servers on the slow storage, each started with empty caches.
+//! Makes measurements one after the other. Each server runs on the slow storage and starts with empty caches.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use super::system::{self, Place, Server, System};
 use crate::job::Job;
 use crate::result::Report;
 
-/// The first figure of proc_loadavg(5).
+/// Returns the load average over one minute, the first figure of proc_loadavg(5).
 fn load_average() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").context("/proc/loadavg cannot be read")?;
     let first = text.split(' ').next().and_then(|figure| figure.parse().ok());
-    first.context("/proc/loadavg is not understood")
+    first.context("/proc/loadavg has no number in its first field")
 }
 
-/// The storage, what is on it, and where servers keep what is theirs.
+/// The storage with its test data, and the places for the servers' files.
 pub(super) struct Rig {
     plan: Plan,
     place: Place,
     storage: Storage,
-    /// Directories that hold their data already.
+    /// Names of directories that already have their data.
     prepared: HashSet<String>,
 }
 
@@ -34,17 +34,17 @@ impl Rig {
         Self { plan, place, storage, prepared: HashSet::new() }
     }
 
-    /// Where results are kept.
+    /// Returns the directory of the results.
     pub(super) fn work(&self) -> &Path {
         &self.place.work
     }
 
-    /// Takes the storage away again.
+    /// Removes the storage.
     pub(super) fn down(self) -> Result<()> {
         self.storage.down()
     }
 
-    /// Whether a system can be measured here at all.
+    /// Checks that a system can be measured on this machine.
     pub(super) fn probe(&self, system: System) -> Result<()> {
         if system == System::Ganesha {
             return system::ganesha_version().map(drop);
@@ -77,14 +77,14 @@ impl Rig {
             }
         };
         let mut reports = reports.into_iter();
-        let mut report = reports.next().context("nothing was measured")?;
+        let mut report = reports.next().context("the job has no phases")?;
         report.phases.extend(reports.flat_map(|report| report.phases));
         report.label = Some(system.name().to_owned());
         let version = system::version(system)?;
         Ok(Cell { key, version, load, report, disk })
     }
 
-    /// A job that makes its files and removes them.
+    /// Runs a job that makes its own files and removes them.
     fn alone(&self, system: System, test: Test, job: &Job, cold: bool) -> Result<Vec<Report>> {
         let server = Server::start(system, &self.storage.dir(test.name())?, &self.place)?;
         let report = server.run(job, cold, false);
@@ -108,7 +108,7 @@ impl Rig {
         Ok(vec![written, read])
     }
 
-    /// Each read with a server that has just started, with new cache files.
+    /// Measures each kind of cold read with a newly started server and new cache files.
     fn cold(&mut self, system: System, clients: u32) -> Result<Vec<Report>> {
         let name = format!("cold-{clients}");
         let plan = self.plan.clone();
@@ -123,7 +123,8 @@ impl Rig {
         jobs.into_iter().map(one).collect()
     }
 
-    /// Stops a server, after it has written back what it has cached: its cache files are removed.
+    /// Flushes a server's cache to the storage and stops the server. The flush is needed because the cache files are
+    /// removed.
     fn finish(&self, system: System, server: Server) -> Result<()> {
         if system.is_cached() {
             self.storage.without_pace(|| server.flush())?;
@@ -131,12 +132,12 @@ impl Rig {
         server.stop()
     }
 
-    /// Fills a directory, without any cache and without the pace of the disks.
+    /// Fills a directory, without a cache and without the delays of the disks.
     fn prepare(&mut self, name: &str, job: &Job) -> Result<()> {
         if self.prepared.contains(name) {
             return Ok(());
         }
-        // Only one number of clients is measured at a time; memory is not for all of them.
+        // Memory does not suffice for the data of several numbers of clients, so only the current one keeps its data.
         for old in self.prepared.extract_if(|old| old.starts_with("cold-")) {
             self.storage.remove(&old)?;
         }

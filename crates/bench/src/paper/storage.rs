@@ -1,4 +1,4 @@
-//! The slow storage: an emulated array made for this, or a directory on a real one.
+//! The slow storage: an emulated array that this program makes, or a directory on a real array.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt as _;
@@ -15,17 +15,17 @@ use serde::{Deserialize, Serialize};
 
 const STATES: &str = "/run/forebay-array";
 const NAME: &str = "paper";
-/// Bytes of the emulated block device.
+/// Size of the emulated block device in bytes.
 const SIZE: u64 = 8 << 30;
 const SAMPLE: Duration = Duration::from_millis(250);
 
-/// Where the data is.
+/// The place of the test data.
 pub(crate) struct Storage {
     root: PathBuf,
     emulated: bool,
 }
 
-/// What the report says about a directory, or else about an emulated array.
+/// Returns the report's description of a directory, or of an emulated array if there is no directory.
 pub(crate) fn describe(dir: Option<&Path>, model: &str) -> Result<String> {
     Ok(match dir {
         Some(dir) => format!("the directory {}", dir.display()),
@@ -37,11 +37,11 @@ pub(crate) fn describe(dir: Option<&Path>, model: &str) -> Result<String> {
 }
 
 impl Storage {
-    /// Takes a directory on a real array, or else makes an emulated one, or takes that which an interrupted run has left.
+    /// Uses a directory on a real array. Without one, makes an emulated array or uses that of an interrupted run.
     pub(crate) fn prepare(dir: Option<&Path>, model: &str, work: &Path, daemon: &[&str]) -> Result<Self> {
         match dir {
             Some(dir) => Self::directory(dir),
-            // Mounted there, not below /run: nfs-ganesha gets a /run of its own.
+            // The mount point is not below /run, because nfs-ganesha gets a private /run.
             None => Self::emulated(model, work.join("array"), daemon),
         }
     }
@@ -68,14 +68,14 @@ impl Storage {
         Ok(Self { root: state.mount, emulated: true })
     }
 
-    /// A directory on it, made where it is missing.
+    /// Returns the path of a directory on the storage, and makes the directory if it is missing.
     pub(crate) fn dir(&self, name: &str) -> Result<PathBuf> {
         let dir = self.root.join(name);
         fs::create_dir_all(&dir).with_context(|| format!("{} cannot be made", dir.display()))?;
         Ok(dir)
     }
 
-    /// Removes a directory on it; one that is not there is fine.
+    /// Removes a directory on the storage; succeeds if it does not exist.
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         let dir = self.root.join(name);
         match fs::remove_dir_all(&dir) {
@@ -86,20 +86,20 @@ impl Storage {
         }
     }
 
-    /// Does something that is not measured without the pace of the disks, where they are emulated.
+    /// Does work that is not measured. If the disks are emulated, the work runs without their delays.
     pub(crate) fn without_pace<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.emulated {
             return work();
         }
         power::inject(Path::new(STATES), NAME, Fault::Instant)?;
         let result = work();
-        // What is still on its way to the disks would be in the way of what is measured next.
+        // Data still on its way to the disks would disturb the next measurement.
         rustix::fs::sync();
         power::inject(Path::new(STATES), NAME, Fault::Clear)?;
         result
     }
 
-    /// Takes everything away again.
+    /// Removes all data, and the emulated array.
     pub(crate) fn down(self) -> Result<()> {
         if self.emulated {
             power::down(Path::new(STATES), NAME, true)?;
@@ -109,7 +109,7 @@ impl Storage {
         fs::remove_dir_all(&root).with_context(|| format!("{} cannot be removed", root.display()))
     }
 
-    /// Watches the block device below until it is asked for.
+    /// Starts to record the activity of the block device under the storage.
     pub(crate) fn watch(&self) -> Watch {
         let device = fs::metadata(&self.root).map(|found| found.st_dev()).unwrap_or_default();
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -129,16 +129,16 @@ impl Storage {
     }
 }
 
-/// What a block device has done until one moment.
+/// The activity of a block device up to one moment.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct DiskSample {
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub(crate) time: f64,
-    /// Reads and writes completed since the device was made.
+    /// Reads and writes completed since the device was created.
     pub(crate) requests: u64,
 }
 
-/// The fields of Documentation/block/stat.rst: reads are the first, writes the fifth.
+/// Reads the fields of Documentation/block/stat.rst: completed reads are the first, completed writes the fifth.
 fn sample(path: &str) -> Option<DiskSample> {
     let text = fs::read_to_string(path).ok()?;
     let fields: Vec<u64> = text.split_ascii_whitespace().filter_map(|field| field.parse().ok()).collect();
@@ -146,14 +146,14 @@ fn sample(path: &str) -> Option<DiskSample> {
     Some(DiskSample { time, requests: fields.first()? + fields.get(4)? })
 }
 
-/// A thread that looks at a block device now and then.
+/// A thread that samples the activity of a block device every 250 ms.
 pub(crate) struct Watch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<DiskSample>>,
 }
 
 impl Watch {
-    /// What it has seen; nothing where there is no such device.
+    /// Stops the thread and returns its samples; none if there is no such device.
     pub(crate) fn samples(self) -> Vec<DiskSample> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The servers that are compared, and how each is started, used and stopped.
+//! The servers that are compared: how each is started, used and stopped.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,28 +20,28 @@ use crate::session::{Identity, Session};
 use crate::settings::Settings;
 use crate::url::Target;
 
-/// A server that is to be mounted within this time: a cache replays its log first.
+/// Longest time until a server can be mounted. A server with a cache replays its log first.
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(60);
 
-/// What is measured.
+/// A system that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum System {
-    /// nfs-ganesha with its VFS back end, on the array alone: the baseline.
+    /// nfs-ganesha with its VFS back end, on the array without a cache: the baseline.
     Ganesha,
     /// Forebay without a cache.
     PassThrough,
-    /// Forebay, acknowledging from two SSDs.
+    /// Forebay in write-back mode: it acknowledges when two SSDs have the data.
     WriteBack,
-    /// Forebay, acknowledging from the array.
+    /// Forebay in write-through mode: it acknowledges when the array has the data.
     WriteThrough,
 }
 
 impl System {
     pub(crate) const ALL: [Self; 4] = [Self::Ganesha, Self::PassThrough, Self::WriteBack, Self::WriteThrough];
 
-    /// What reports call it.
+    /// Returns the system's name in reports.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ganesha => "nfs-ganesha",
@@ -51,26 +51,26 @@ impl System {
         }
     }
 
-    /// Whether it has caches of its own on SSDs.
+    /// Returns true if the system has a cache on SSDs.
     pub(crate) const fn is_cached(self) -> bool {
         matches!(self, Self::WriteBack | Self::WriteThrough)
     }
 }
 
-/// Where servers keep what is theirs.
+/// The places for the servers' files.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// State directories, logs, jobs.
+    /// Directory for state directories, logs and jobs.
     pub(crate) work: PathBuf,
-    /// Cache files.
+    /// Directory for cache files.
     pub(crate) caches: PathBuf,
-    /// Bytes of each of two cache files.
+    /// Size in bytes of each of two cache files.
     pub(crate) cache_size: u64,
 }
 
 /// A server on one directory.
 pub(crate) enum Server {
-    /// Started anew for each job, by this program in namespaces of its own.
+    /// nfs-ganesha. It is started for each job by a child of this program in private namespaces.
     Ganesha {
         dir: PathBuf,
         work: PathBuf,
@@ -78,7 +78,7 @@ pub(crate) enum Server {
     Forebay(Forebay),
 }
 
-/// A running `forebay serve`, started with an empty cache; it ends when this is dropped.
+/// A running `forebay serve` that started with an empty cache. It ends when this value is dropped.
 pub(crate) struct Forebay {
     child: Child,
     target: Target,
@@ -87,7 +87,7 @@ pub(crate) struct Forebay {
 }
 
 impl Server {
-    /// Starts a server with nothing in its caches.
+    /// Starts a server with empty caches.
     pub(crate) fn start(system: System, dir: &Path, place: &Place) -> Result<Self> {
         match system {
             System::Ganesha => Ok(Self::Ganesha { dir: dir.to_owned(), work: place.work.clone() }),
@@ -95,7 +95,7 @@ impl Server {
         }
     }
 
-    /// Runs a job on it; the page cache is dropped before each phase where `cold`.
+    /// Runs a job on the server. With `cold`, the page cache is dropped before each phase.
     pub(crate) fn run(&self, job: &Job, cold: bool, keep: bool) -> Result<Report> {
         match self {
             Self::Ganesha { dir, work } => run_ganesha(dir, work, job, cold, keep),
@@ -106,7 +106,7 @@ impl Server {
         }
     }
 
-    /// Lets the server write everything to its backing store.
+    /// Makes the server write all dirty data to its backing store.
     pub(crate) fn flush(&self) -> Result<()> {
         let Self::Forebay(server) = self else { return Ok(()) };
         let output = program()?.args(["flush", "--wait", "--state-dir"]).arg(&server.state).output()?;
@@ -116,7 +116,7 @@ impl Server {
         Ok(())
     }
 
-    /// Stops it, and waits for it.
+    /// Stops the server and waits for its end.
     pub(crate) fn stop(self) -> Result<()> {
         match self {
             Self::Ganesha { .. } => Ok(()),
@@ -125,7 +125,7 @@ impl Server {
     }
 }
 
-/// This program again.
+/// Returns a command that runs this program.
 pub(super) fn program() -> Result<Command> {
     Ok(Command::new(std::env::current_exe().context("the path of this program cannot be found")?))
 }
@@ -143,9 +143,10 @@ fn run_ganesha(dir: &Path, work: &Path, job: &Job, cold: bool, keep: bool) -> Re
     Report::load(&result)
 }
 
-/// The first line, without the name of the program.
+/// Returns the first line of an error output, without the name of the program.
 fn first_line(errors: &str) -> String {
-    let line = errors.lines().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    let line =
+        errors.lines().find(|line| !line.trim().is_empty()).unwrap_or("the program ended without a message");
     line.trim_start_matches("forebay: ").trim_start_matches("error: ").to_owned()
 }
 
@@ -154,7 +155,7 @@ impl Forebay {
         let state = place.work.join("state");
         let caches = ["cache-a", "cache-b"].map(|name| place.caches.join(name));
         discard(&state, &caches)?;
-        // The port is free again when the server wants it, as good as always.
+        // The port is almost always still free when the server binds it.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let log_path = place.work.join("server.log");
         let log = File::create(&log_path).with_context(|| format!("cannot make {}", log_path.display()))?;
@@ -169,8 +170,8 @@ impl Forebay {
         }
         let mut command = program()?;
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        // Whoever interrupts this program does not want to be left with a server.
-        // SAFETY: between fork and exec only prctl(2) is called, which is safe there (signal-safety(7)).
+        // If this program is interrupted, the server must end as well.
+        // SAFETY: between fork and exec only prctl(2) is called, which is async-signal-safe (signal-safety(7)).
         unsafe {
             command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?));
         }
@@ -182,7 +183,7 @@ impl Forebay {
         Ok(server)
     }
 
-    /// Mounts until it works.
+    /// Tries to mount until a mount succeeds.
     fn wait(&mut self, log: &Path) -> Result<()> {
         let identity = Identity { uid: 0, machine_name: "bench".to_owned() };
         let start = Instant::now();
@@ -218,13 +219,13 @@ impl Forebay {
 
 impl Drop for Forebay {
     fn drop(&mut self) {
-        // One that was stopped already needs nothing.
+        // The process may have ended already, so errors are ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Removes what a server has kept: the next one is to know nothing.
+/// Removes the state and cache files of a server, so that the next server starts without them.
 fn discard(state: &Path, caches: &[PathBuf; 2]) -> Result<()> {
     let gone = |result: std::io::Result<()>, path: &Path| match result {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -236,7 +237,7 @@ fn discard(state: &Path, caches: &[PathBuf; 2]) -> Result<()> {
     caches.iter().try_for_each(|cache| gone(fs::remove_file(cache), cache))
 }
 
-/// The version of a system, as reports say it.
+/// Returns the version of a system for reports.
 pub(crate) fn version(system: System) -> Result<String> {
     match system {
         System::Ganesha => ganesha_version(),
@@ -244,10 +245,10 @@ pub(crate) fn version(system: System) -> Result<String> {
     }
 }
 
-/// The version of nfs-ganesha, or why it cannot be used here.
+/// Returns the version of nfs-ganesha, or an error if it cannot be used on this machine.
 pub(crate) fn ganesha_version() -> Result<String> {
     if !rustix::process::geteuid().is_root() {
-        bail!("it needs root");
+        bail!("nfs-ganesha needs root; run this program as root");
     }
     let output = Command::new("ganesha.nfsd").arg("-v").output();
     let output = output.context("install nfs-ganesha, nfs-ganesha-vfs and rpcbind")?;

@@ -1,4 +1,5 @@
-//! Cache I/O minus disk I/O over time (the published figure 14): what clients asked for that the disks never saw.
+//! Requests of clients minus requests to disks over time (the published figure 14): the requests that the disks never
+//! saw.
 
 use super::cell::Cell;
 use super::storage::DiskSample;
@@ -10,14 +11,14 @@ use crate::report::plot::{Line, Plot, Point};
 use crate::report::scale::Scale;
 use crate::result::Run;
 
-/// What one second brought: requests of clients and requests to the disks.
+/// The number of requests of clients, and of requests to the disks, in one second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Second {
     clients: f64,
     disks: f64,
 }
 
-/// Requests to the disks until a moment, between two samples in proportion.
+/// Returns the number of requests to the disks until a moment, interpolated between two samples.
 fn until(samples: &[DiskSample], time: f64) -> Option<f64> {
     let after = samples.iter().position(|sample| sample.time >= time)?;
     let (before, after) = (samples.get(after.checked_sub(1)?)?, samples[after]);
@@ -26,7 +27,7 @@ fn until(samples: &[DiskSample], time: f64) -> Option<f64> {
     Some(from + (to - from) * share)
 }
 
-/// The whole seconds of a run.
+/// Returns the whole seconds of a run.
 fn seconds(run: &Run, samples: &[DiskSample]) -> Vec<Second> {
     let whole = run.series.len().saturating_sub(1);
     let second = |(number, had): (usize, &crate::result::SecondReport)| {
@@ -37,7 +38,7 @@ fn seconds(run: &Run, samples: &[DiskSample]) -> Vec<Second> {
     run.series[..whole].iter().enumerate().map_while(second).collect()
 }
 
-/// One plot of every system's seconds.
+/// Returns a plot of one value over the seconds of every system.
 fn plot(title: &str, seconds: &[(System, Vec<Second>)], value: fn(&Second) -> f64) -> Plot {
     let lines: Vec<Line> = seconds
         .iter()
@@ -62,7 +63,7 @@ fn plot(title: &str, seconds: &[(System, Vec<Second>)], value: fn(&Second) -> f6
     }
 }
 
-/// The section, where anything was watched.
+/// Returns the section, if any system's disks were recorded.
 pub(super) fn section(cells: &[Cell]) -> Option<Section> {
     let watched = System::ALL.into_iter().filter_map(|system| {
         let cell = cells.iter().find(|cell| cell.key.system == system && !cell.disk.is_empty())?;

@@ -1,23 +1,23 @@
-//! Who is ahead, and by how much.
+//! The verdict on each test: which system is ahead, and by which factor.
 
 use super::system::System;
 use crate::report::document::{Span, Text, text};
 use crate::report::topic::Topic;
 
-/// Closer than this to the baseline counts as even: with repeats, and without.
+/// Largest relative difference that counts as even: with repeats, and without.
 pub(crate) const EVEN: (f64, f64) = (0.05, 0.1);
 
-/// A mode of Forebay against the baseline.
+/// The result of comparing a mode of Forebay with the baseline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Verdict {
     Win(System, f64),
     Even(System, f64),
     Lose(System, f64),
-    /// One of the two is not there.
+    /// The baseline or the mode was not measured.
     Unknown,
 }
 
-/// The rate of a system with `clients`, the median of its repeats.
+/// Returns the rate of a system with `clients` clients, the median of its repeats.
 pub(crate) fn rate_at(topic: &Topic<'_>, system: System, clients: u32) -> Option<f64> {
     let unit = topic.unit();
     let series = topic.series.iter().find(|series| series.label == system.name())?;
@@ -25,18 +25,18 @@ pub(crate) fn rate_at(topic: &Topic<'_>, system: System, clients: u32) -> Option
     Some(cell.spread(|run| unit.rate(run)).0)
 }
 
-/// The highest rate of a system over all numbers of clients.
+/// Returns the highest rate of a system over all numbers of clients.
 pub(crate) fn peak(topic: &Topic<'_>, system: System) -> Option<f64> {
     topic.clients().into_iter().filter_map(|clients| rate_at(topic, system, clients)).reduce(f64::max)
 }
 
-/// The peak of a system divided by that of the baseline.
+/// Returns the peak of a system divided by the baseline's peak.
 pub(crate) fn ratio(topic: &Topic<'_>, system: System) -> Option<f64> {
     let baseline = peak(topic, System::Ganesha).filter(|rate| *rate > 0.0)?;
     Some(peak(topic, system)? / baseline)
 }
 
-/// Judges write-back; pass-through where there is no cache.
+/// Judges write-back, or pass-through if write-back was not measured.
 pub(crate) fn verdict(topic: &Topic<'_>) -> Verdict {
     let judged = [System::WriteBack, System::PassThrough];
     let found = judged.into_iter().find_map(|system| Some((system, ratio(topic, system)?)));
@@ -50,7 +50,7 @@ pub(crate) fn verdict(topic: &Topic<'_>) -> Verdict {
     }
 }
 
-/// A ratio, with as many digits as mean something.
+/// Returns a ratio as text, with two to four significant digits.
 pub(crate) fn shown(ratio: f64) -> String {
     let digits = match ratio {
         large if large >= 20.0 => 0,
@@ -61,7 +61,7 @@ pub(crate) fn shown(ratio: f64) -> String {
 }
 
 impl Verdict {
-    /// In a few words.
+    /// Returns the verdict in a few words.
     pub(crate) fn words(&self) -> String {
         match self {
             Self::Win(system, ratio) | Self::Even(system, ratio) | Self::Lose(system, ratio) => {
@@ -71,7 +71,7 @@ impl Verdict {
         }
     }
 
-    /// For a table.
+    /// Returns the verdict for a table.
     pub(crate) fn show(&self) -> Span {
         match self {
             Self::Win(..) => Span::Win("ahead".into()),
@@ -81,7 +81,7 @@ impl Verdict {
         }
     }
 
-    /// In a sentence, beside the published ratio.
+    /// Returns the verdict as a sentence, beside the published ratio.
     pub(crate) fn sentence(&self, published: Option<f64>) -> Text {
         let (Self::Win(system, ratio) | Self::Even(system, ratio) | Self::Lose(system, ratio)) = self else {
             return text!["not known: the baseline or Forebay was not measured."];
@@ -109,7 +109,7 @@ mod tests {
     use crate::report::topic::{Labelled, topics};
     use crate::result::Report;
 
-    /// A result of one phase with one client: a rate for each repeat.
+    /// Returns a result of one phase with one client. Each repeat has a rate.
     fn result(system: System, rates: &[f64]) -> Labelled {
         let run = |rate: &f64| {
             let none =

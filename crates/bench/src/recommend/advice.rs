@@ -1,61 +1,62 @@
-//! What follows from the figures: expected rates, and the size to buy. Nothing is measured here.
+//! Computes the expected rates and the size to buy from measured figures. This module measures nothing.
 
 use serde::Serialize;
 
 use super::probe::Figures;
 
 const GIB: u64 = 1 << 30;
-/// Hit rates that are worked out.
+/// Hit rates for which the expected rate is computed.
 const HIT_RATES: [f64; 5] = [0.5, 0.8, 0.9, 0.95, 0.99];
-/// Room beyond the working set, for second copies of what is not on the disks yet and for the log.
+/// Factor by which the devices exceed the working set: room for second copies of dirty data, and for the log.
 const RESERVE: f64 = 1.15;
 /// Sizes that SSDs are sold in, in GB of 1000^3 bytes.
 const SOLD: [u64; 11] = [120, 240, 480, 960, 1920, 3840, 7680, 15_360, 30_720, 61_440, 122_880];
-/// Bytes of memory for each cached block of 4 KiB, at most.
+/// Most bytes of memory for each cached block of 4 KiB.
 const INDEX: u64 = 16;
-/// An SSD that is not so much faster is not worth it.
+/// Factor by which SSDs must be faster than the disks to be worth their price.
 const WORTH: f64 = 2.0;
 
-/// Expected rates and what to buy.
+/// The expected rates and the recommended devices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Advice {
-    /// Bytes that are in use, as given or as found.
+    /// Bytes in use, as given or as found by the scan.
     pub(crate) working_set: u64,
-    /// Bytes of each cache device that hold the working set.
+    /// Bytes of each cache device, so that all together hold the working set.
     pub(crate) device_bytes: u64,
-    /// The smallest size on the market that is enough, in GB; `None` above the largest.
+    /// Smallest size on the market that suffices, in GB; `None` if none does.
     pub(crate) buy_gb: Option<u64>,
-    /// Cache devices this is about.
+    /// Number of cache devices.
     pub(crate) devices: u64,
-    /// Bytes of memory for the index, at most.
+    /// Most bytes of memory for the index.
     pub(crate) index_bytes: u64,
-    /// Random reads per second, by the share of them that hit.
+    /// Expected random reads per second for several hit rates.
     pub(crate) reads: Vec<Expected>,
-    /// Stable random writes per second with write-back, while there is room: both copies on SSDs.
+    /// Stable random writes per second with write-back while the log has room. Both copies go to SSDs.
     pub(crate) burst_writes: f64,
-    /// How long such a burst can last, in seconds, until half of the pool is dirty on both devices.
+    /// Duration of such a burst in seconds, until half of the pool is dirty on both devices.
     pub(crate) burst_seconds: f64,
-    /// Stable random writes per second that go on for ever: what the disks take, at least.
+    /// Stable random writes per second without a time limit: at least the rate of the disks.
     pub(crate) lasting_writes: f64,
-    /// Times faster than the disks alone, for reads with 90 % hits and for writes in a burst.
+    /// Speed relative to the disks alone, for reads with 90 % hits and for writes in a burst.
     pub(crate) gain: (f64, f64),
     /// Remarks, one sentence each.
     pub(crate) remarks: Vec<String>,
 }
 
-/// A rate that goes with a hit rate.
+/// The expected rate for one hit rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Expected {
-    /// Share of reads that hit, 0 to 1.
+    /// Fraction of reads that hit, 0 to 1.
     pub(crate) hits: f64,
     /// Reads per second.
     pub(crate) reads: f64,
 }
 
-/// Works out what to expect from `ssds` before `array`.
+/// Computes the expected rates for a cache on `ssds` in front of `array`.
 pub(super) fn advise(array: &Figures, ssds: &[Figures], working_set: u64) -> Advice {
     let devices = (ssds.len() as u64).max(2);
-    // What shares a device shares its speed; one figure stands for all where only one was measured.
+    // Directories on one device share its speed. If only one directory was measured, its figures stand for all
+    // devices.
     let real = if ssds.len() > 1 { distinct(ssds) as f64 } else { devices as f64 };
     let sum =
         |value: fn(&Figures) -> f64| ssds.iter().map(value).sum::<f64>() / ssds.len().max(1) as f64 * real;
@@ -85,7 +86,7 @@ pub(super) fn advise(array: &Figures, ssds: &[Figures], working_set: u64) -> Adv
     advice
 }
 
-/// Devices behind the directories.
+/// Returns the number of distinct devices behind the directories.
 fn distinct(ssds: &[Figures]) -> usize {
     let mut devices: Vec<u64> = ssds.iter().map(|ssd| ssd.device).collect();
     devices.sort_unstable();
@@ -93,7 +94,7 @@ fn distinct(ssds: &[Figures]) -> usize {
     devices.len()
 }
 
-/// Reads per second where a share of them is served fast: times add up, not rates.
+/// Returns the reads per second if a fraction of them hits. The times of hits and misses add up, not the rates.
 fn mixed(hits: f64, fast: f64, slow: f64) -> f64 {
     1.0 / (hits / fast.max(1.0) + (1.0 - hits) / slow.max(1.0))
 }

@@ -1,4 +1,4 @@
-//! `bench recommend`: what a cache would bring here, from what the disks and the SSDs do.
+//! `bench recommend`: predicts the effect of a cache from measurements of the disks and the SSDs.
 
 mod advice;
 mod probe;
@@ -28,19 +28,19 @@ pub struct RecommendArgs {
     /// Directory on an SSD for the cache; give one for each device.
     #[arg(long, value_name = "DIR", required_unless_present = "figures")]
     cache: Vec<PathBuf>,
-    /// How much data is in use at a time [default: the files in DIR that were used within a week].
+    /// Amount of data in use at a time [default: the files in DIR that were used within a week].
     #[arg(long, value_name = "SIZE")]
     working_set: Option<Size>,
     /// Seconds of each of five measurements.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Bytes of the file that is made to measure with; large enough that seeks are as long as they will be.
+    /// Bytes of the temporary file for measuring; larger files give more realistic seek times.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     file_size: Size,
-    /// Take the figures from this file instead of measuring; --save has written it.
+    /// Read the figures from this file instead of measuring; a run with --save writes it.
     #[arg(long, value_name = "FILE", conflicts_with = "save")]
     figures: Option<PathBuf>,
-    /// Write the figures here.
+    /// Write the figures to this file.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Print JSON.
@@ -48,14 +48,14 @@ pub struct RecommendArgs {
     json: bool,
 }
 
-/// The figures of a host.
+/// The measured figures of a host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Host {
     array: Figures,
     caches: Vec<Figures>,
 }
 
-/// All that is said.
+/// The whole output.
 #[derive(Debug, Serialize)]
 struct Recommendation {
     #[serde(flatten)]
@@ -64,10 +64,10 @@ struct Recommendation {
     advice: Advice,
 }
 
-/// Measures or reads, and says what follows.
+/// Measures, or reads earlier figures, and prints the recommendation.
 ///
 /// # Errors
-/// Where a directory cannot be measured, or there is nothing to tell the working set by.
+/// A directory cannot be measured, or the working set is unknown.
 pub(crate) fn execute(args: &RecommendArgs) -> Result<()> {
     if !(args.seconds > 0.0 && args.seconds < 3600.0) {
         bail!("--seconds must be a positive number");
@@ -88,7 +88,7 @@ pub(crate) fn execute(args: &RecommendArgs) -> Result<()> {
     let working_set = match (&args.working_set, &files) {
         (Some(size), _) => size.0,
         (None, Some(census)) if census.bytes > 0 => census.working_set(),
-        _ => bail!("{} holds no data to tell the working set by; give --working-set", dir.display()),
+        _ => bail!("{} has no data from which to derive the working set; give --working-set", dir.display()),
     };
     let advice = advice::advise(&host.array, &host.caches, working_set);
     let said = Recommendation { host, files, advice };
@@ -114,7 +114,7 @@ fn measure(args: &RecommendArgs) -> Result<Host> {
     Ok(Host { array, caches: caches? })
 }
 
-/// Bytes in the unit that suits them.
+/// Formats bytes in the largest unit that gives at least 1.
 fn bytes(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let unit = units.into_iter().find(|(_, shift)| bytes >= 1 << shift);

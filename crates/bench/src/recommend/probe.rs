@@ -1,4 +1,4 @@
-//! What a directory's storage does: a file in it is written and read past the page cache.
+//! Measures the storage of a directory: writes and reads a file there, without the page cache.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -14,25 +14,25 @@ use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-/// Requests in flight at random places: what many clients give.
+/// Requests in flight at random places, as many clients produce.
 const DEPTH: usize = 32;
 /// Requests in flight from front to back.
 const STREAM_DEPTH: usize = 4;
 const BLOCK: usize = 4 << 10;
 const RECORD: usize = 1 << 20;
-/// Less than this says nothing.
+/// Smallest size of the file in bytes. The results of a smaller file would not be meaningful.
 const LEAST: u64 = 64 << 20;
 
-/// What was measured of one directory. Rates are per second.
+/// The measured figures of one directory. Rates are per second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figures {
     /// The directory.
     pub(crate) path: PathBuf,
-    /// Number of the file system's device: two directories with the same share it.
+    /// Device number of the file system. Directories with equal numbers share a device.
     pub(crate) device: u64,
-    /// Bytes of the file that was used.
+    /// Size of the measured file in bytes.
     pub(crate) size: u64,
-    /// Whether the page cache was passed by (O_DIRECT).
+    /// True if the page cache was bypassed (O_DIRECT).
     pub(crate) direct: bool,
     /// Reads of 4 KiB at random places, 32 at once.
     pub(crate) random_reads: f64,
@@ -40,13 +40,13 @@ pub(crate) struct Figures {
     pub(crate) random_writes: f64,
     /// Durable writes of 4 KiB, one at a time.
     pub(crate) single_writes: f64,
-    /// Bytes read from front to back.
+    /// Bytes per second read from front to back.
     pub(crate) sequential_read: f64,
-    /// Bytes written from front to back, durable at the end.
+    /// Bytes per second written from front to back, durable at the end.
     pub(crate) sequential_write: f64,
 }
 
-/// A file that is gone when this is.
+/// A file that is removed when this value is dropped.
 struct Probe {
     path: PathBuf,
     direct: bool,
@@ -54,7 +54,7 @@ struct Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // Where it cannot be removed, nothing else can be done about it either.
+        // If the removal fails, there is no other remedy, so the error is ignored.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -62,7 +62,7 @@ impl Drop for Probe {
 /// Measures the storage of `dir` for about five times `seconds`, with a file of up to `size` bytes.
 ///
 /// # Errors
-/// Where the directory cannot be written, or has too little room.
+/// The directory cannot be written or has too little room.
 pub(super) fn measure(dir: &Path, size: u64, seconds: f64) -> Result<Figures> {
     let what = || format!("the storage of {} cannot be measured", dir.display());
     let room = rustix::fs::statvfs(dir).map_err(std::io::Error::from).with_context(what)?;
@@ -101,7 +101,7 @@ impl Probe {
         OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(&self.path)
     }
 
-    /// Writes the file once, or as far as the time allows; bytes per second and bytes.
+    /// Writes the file once, or until the time is over. Returns bytes per second and bytes.
     fn write_through(&self, size: u64, limit: Duration) -> Result<(f64, u64)> {
         let file = self.open(OFlags::empty())?;
         let start = Instant::now();
@@ -122,7 +122,7 @@ impl Probe {
         Ok((written as f64 / start.elapsed().as_secs_f64(), written))
     }
 
-    /// Reads from front to back, again and again.
+    /// Reads the file from front to back repeatedly until the time is over.
     fn stream(&self, size: u64, limit: Duration) -> Result<f64> {
         let file = self.open(OFlags::empty())?;
         self.forget(&file);
@@ -140,7 +140,7 @@ impl Probe {
         Ok((count * RECORD as u64) as f64 / start.elapsed().as_secs_f64())
     }
 
-    /// Reads or writes blocks at random places; each write is durable when it returns.
+    /// Reads or writes blocks at random places. Each write is durable when it returns.
     fn random(&self, size: u64, limit: Duration, depth: usize, write: bool) -> Result<f64> {
         let file = self.open(if write { OFlags::DSYNC } else { OFlags::empty() })?;
         self.forget(&file);
@@ -163,23 +163,23 @@ impl Probe {
         Ok(count as f64 / start.elapsed().as_secs_f64())
     }
 
-    /// Where the page cache cannot be passed by, it is emptied at least.
+    /// Empties the page cache of the file, if O_DIRECT is not possible.
     fn forget(&self, file: &File) {
         if !self.direct {
-            // Best effort: a file system in memory has nothing else to read from.
+            // An error is ignored: a file system in memory has no other source to read from.
             let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
         }
     }
 }
 
-/// A buffer at the start of a page, with content that cannot be compressed.
+/// Returns a page-aligned buffer with incompressible content.
 fn noise(size: usize, seed: u64) -> std::io::Result<MmapMut> {
     let mut buffer = MmapMut::map_anon(size)?;
     SmallRng::seed_from_u64(seed).fill_bytes(&mut buffer);
     Ok(buffer)
 }
 
-/// Does `work` in so many threads and adds up what they return.
+/// Runs `work` in this many threads and adds up the results.
 fn at_once(threads: usize, work: impl Fn(usize) -> std::io::Result<u64> + Sync) -> Result<u64> {
     let work = &work;
     let results: Vec<std::io::Result<u64>> = thread::scope(|scope| {

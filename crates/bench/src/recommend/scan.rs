@@ -1,4 +1,4 @@
-//! How much of a directory is in use: sizes of files by the time they were last read or written.
+//! Finds how much of a directory is in use: the sizes of files by the time of their last read or write.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,40 +10,40 @@ use serde::Serialize;
 
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
-/// Ages that are told apart.
+/// Ages by which files are grouped, in seconds.
 const AGES: [(&str, u64); 5] =
     [("an hour", HOUR), ("a day", DAY), ("a week", 7 * DAY), ("30 days", 30 * DAY), ("90 days", 90 * DAY)];
 
-/// What a directory holds.
+/// The contents of a directory, by age.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Census {
-    /// Files.
+    /// Number of files.
     pub(crate) files: u64,
-    /// Bytes that they take.
+    /// Bytes that the files take on storage.
     pub(crate) bytes: u64,
-    /// Bytes of files that were used within a time, shortest first.
+    /// Bytes of files that were used within a time, shortest time first.
     pub(crate) used: Vec<Used>,
-    /// Whether reads leave no trace (mounted noatime): only writes count as use then.
+    /// True if only writes count as use, because the file system does not record reads (noatime).
     pub(crate) writes_only: bool,
-    /// Files that could not be looked at.
+    /// Files and directories that could not be examined.
     pub(crate) unseen: u64,
 }
 
-/// Bytes of files used within a time.
+/// The bytes of files that were used within a time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Used {
     /// The time in words.
     pub(crate) within: &'static str,
     /// The time in seconds.
     pub(crate) seconds: u64,
-    /// Bytes that these files take.
+    /// Bytes that these files take on storage.
     pub(crate) bytes: u64,
 }
 
-/// Looks at every file below `dir` on the same file system. `now`: seconds since 1970.
+/// Examines every file below `dir` on its file system. `now` is in seconds since 1970.
 ///
 /// # Errors
-/// Where the directory itself cannot be read.
+/// The directory itself cannot be read.
 pub(super) fn scan(dir: &Path, now: u64) -> Result<Census> {
     let what = || format!("the directory {} cannot be read", dir.display());
     let device = fs::metadata(dir).with_context(what)?.dev();
@@ -83,7 +83,7 @@ impl Census {
         self.used.iter_mut().filter(|used| age <= used.seconds).for_each(|used| used.bytes += bytes);
     }
 
-    /// What is taken for the working set: files used within a week; a tenth of all where that is nothing.
+    /// Returns the estimated working set: the files used within a week, or a tenth of all bytes if none was.
     pub(super) fn working_set(&self) -> u64 {
         let week = self.used.iter().find(|used| used.seconds == 7 * DAY).map_or(0, |used| used.bytes);
         if week > 0 { week } else { self.bytes / 10 }

@@ -1,4 +1,4 @@
-//! Which plots a topic gets.
+//! The plots of a topic.
 
 use super::plot::{Line, Plot, Point};
 use super::scale::Scale;
@@ -16,10 +16,10 @@ const QUANTILES: [(&str, Quantile); 6] = [
     ("p99.99", |latency| latency.p9999),
     ("max", |latency| latency.max),
 ];
-/// A trace of fewer seconds says nothing.
+/// Fewest seconds for which a trace is drawn.
 const TRACE_SECONDS: usize = 3;
 
-/// A number with few digits and a suffix for thousands, as on axes.
+/// Formats a number with few digits and a suffix for thousands or millions, as on axes.
 pub(crate) fn short(value: f64) -> String {
     let (value, suffix) = match value.abs() {
         least if least >= 1e6 => (value / 1e6, "M"),
@@ -34,7 +34,7 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
-/// A latency in microseconds, in the unit that suits it.
+/// Formats a latency in microseconds, in the unit that suits its size.
 pub(crate) fn latency(microseconds: f64) -> String {
     let (value, unit) = match microseconds {
         us if us < 1000.0 => (us, "us"),
@@ -45,8 +45,8 @@ pub(crate) fn latency(microseconds: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// The plots of one topic: rate and latency against clients where several numbers of clients were measured, the latency
-/// curve and the trace at the largest.
+/// Returns the plots of one topic. If several numbers of clients were measured, rate and latency are drawn against
+/// clients. The latency curve and the trace follow, for the largest number.
 pub(crate) fn plots(topic: &Topic<'_>) -> Vec<Plot> {
     let mut plots = Vec::new();
     if topic.clients().len() > 1 {
@@ -59,7 +59,7 @@ pub(crate) fn plots(topic: &Topic<'_>) -> Vec<Plot> {
     plots
 }
 
-/// Rate against clients.
+/// Returns a plot of the rate against the number of clients.
 pub(crate) fn rate(topic: &Topic<'_>) -> Plot {
     let unit = topic.unit();
     let lines = against_clients(topic, |cell| cell.spread(|run| unit.rate(run)));
@@ -103,7 +103,7 @@ fn line(series: &Series<'_>, points: Vec<Point>, marks: bool) -> Line {
     Line { label: series.label.to_owned(), color: series.color, points, marks }
 }
 
-/// Decades around all points that are not zero.
+/// Returns a logarithmic scale of whole decades around all points above zero.
 fn around(lines: &[Line]) -> Scale {
     let points = || lines.iter().flat_map(|line| &line.points).filter(|point| point.low > 0.0);
     let least = points().map(|point| point.low).fold(f64::MAX, f64::min);
@@ -111,7 +111,7 @@ fn around(lines: &[Line]) -> Scale {
     if most > 0.0 { Scale::logarithmic(least, most, latency) } else { Scale::logarithmic(1.0, 10.0, latency) }
 }
 
-/// The cells with the most clients, which most series have.
+/// Returns the number of clients that most series have, the largest among equals, with its cells.
 fn busiest<'t, 'a>(topic: &'t Topic<'a>) -> (u32, Vec<(&'t Series<'a>, &'t Cell<'a>)>) {
     let clients = topic.clients();
     let at = |count: u32| -> Vec<(&Series<'a>, &Cell<'a>)> {
@@ -129,7 +129,7 @@ fn counted(clients: u32) -> String {
     if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") }
 }
 
-/// Latency against quantile.
+/// Returns a plot of the latency against quantiles.
 fn curve(topic: &Topic<'_>) -> Plot {
     let (clients, cells) = busiest(topic);
     let lines: Vec<Line> = cells
@@ -152,7 +152,7 @@ fn curve(topic: &Topic<'_>) -> Plot {
     }
 }
 
-/// What each second brought, in the repeat that is nearest to the median.
+/// Returns a plot of each second's rate, from the repeat that is nearest to the median.
 fn trace(topic: &Topic<'_>) -> Option<Plot> {
     let (clients, cells) = busiest(topic);
     let unit = topic.unit();
@@ -160,7 +160,7 @@ fn trace(topic: &Topic<'_>) -> Option<Plot> {
         .iter()
         .filter_map(|(series, cell)| {
             let run = typical(cell)?;
-            // The last second is not a whole one.
+            // The last second is incomplete, so it is left out.
             let whole = run.series.get(..run.series.len().checked_sub(1)?)?;
             let points = whole.iter().enumerate().map(|(second, had)| {
                 let y = match unit {
@@ -186,7 +186,7 @@ fn trace(topic: &Topic<'_>) -> Option<Plot> {
     })
 }
 
-/// The repeat whose rate is nearest to the median of all.
+/// Returns the repeat whose rate is nearest to the median of all repeats.
 fn typical<'a>(cell: &Cell<'a>) -> Option<&'a Run> {
     let rates: Vec<f64> = cell.phase.runs.iter().map(|run| run.operations_per_second).collect();
     let middle = median(&rates);

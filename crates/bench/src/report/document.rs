@@ -1,16 +1,16 @@
-//! What a report says, whatever form it takes: sections of text, tables and plots.
+//! The content of a report in any form: sections of text, tables and plots.
 
 use super::plot::Plot;
 
-/// A piece of text, and what is to be seen of it.
+/// A piece of text with its emphasis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Span {
     Plain(String),
     Strong(String),
     Code(String),
-    /// Of less weight than the rest.
+    /// Text of less importance.
     Note(String),
-    /// A section of the same document.
+    /// A link to a section of this document.
     Link {
         to: String,
         text: String,
@@ -35,18 +35,18 @@ impl From<String> for Span {
 /// A paragraph.
 pub(crate) type Text = Vec<Span>;
 
-/// A paragraph of anything that becomes a [`Span`].
+/// Makes a paragraph of values that convert to [`Span`].
 macro_rules! text {
     ($($part:expr),* $(,)?) => { vec![$($crate::report::document::Span::from($part)),*] };
 }
 pub(crate) use text;
 
-/// Rows under a head; the first column says what a row is about.
+/// A table. The first column names the subject of each row.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     pub(crate) head: Vec<String>,
     pub(crate) rows: Vec<Vec<Span>>,
-    /// Columns from the left that hold words; where that is more than one, cells may take several lines.
+    /// Number of columns from the left that contain words. If more than one, cells may take several lines.
     pub(crate) words: usize,
 }
 
@@ -62,23 +62,23 @@ pub(crate) enum Part {
     Text(Text),
     List(Vec<Text>),
     Table(Table),
-    /// All the figures behind a table or a plot: on a page only.
+    /// All figures behind a table or a plot; shown on a page only.
     Details(Table),
-    /// On a page only.
+    /// Plots; shown on a page only.
     Plots(Vec<Plot>),
 }
 
 /// Parts under a heading.
 #[derive(Debug, Clone)]
 pub(crate) struct Section {
-    /// What links lead to.
+    /// Target of links to this section.
     pub(crate) anchor: String,
     pub(crate) title: String,
     pub(crate) parts: Vec<Part>,
 }
 
 impl Section {
-    /// A section whose anchor is made of its title, as readers of Markdown make it.
+    /// Returns a section whose anchor is derived from its title, as renderers of Markdown do.
     pub(crate) fn new(title: &str, parts: Vec<Part>) -> Self {
         Self { anchor: anchor(title), title: title.to_owned(), parts }
     }
@@ -91,12 +91,12 @@ pub(crate) struct Document {
     pub(crate) lead: Vec<Text>,
     /// Reasons to doubt the figures.
     pub(crate) warnings: Vec<Text>,
-    /// Whether the sections are listed at the top.
+    /// True if the sections are listed at the top.
     pub(crate) listed: bool,
     pub(crate) sections: Vec<Section>,
 }
 
-/// The anchor of a heading: small letters and digits, hyphens for spaces, nothing else.
+/// Returns the anchor of a heading: lower-case letters, digits, hyphens for spaces; other characters are left out.
 pub(crate) fn anchor(title: &str) -> String {
     let letter = |letter: char| match letter {
         ' ' => Some('-'),

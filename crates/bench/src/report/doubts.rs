@@ -1,12 +1,12 @@
-//! Reasons to doubt figures: the machine was busy with other work.
+//! Reasons to doubt figures: other work on the machine.
 
 use super::document::{Text, text};
 use crate::result::{Report, Run};
 
-/// From here on a measurement was not alone: the part of the machine's processors that all else used.
+/// Fraction of the machine's processors used by other processes, above which a measurement counts as disturbed.
 const LOADED: f64 = 0.05;
 
-/// Warns of runs during which the machine did something else.
+/// Returns a warning about runs during which the machine did other work, if there are any.
 pub(crate) fn loaded<'a>(reports: impl Iterator<Item = &'a Report>) -> Option<Text> {
     let (mut runs, mut loaded, mut most) = (0, 0, 0.0_f64);
     for report in reports {
@@ -28,7 +28,7 @@ pub(crate) fn loaded<'a>(reports: impl Iterator<Item = &'a Report>) -> Option<Te
     })
 }
 
-/// Processors that were busy with neither the clients nor the server; `None` where that is not known.
+/// Returns the number of processors that other processes used; `None` if unknown.
 pub(crate) fn others(run: &Run) -> Option<f64> {
     Some(run.other_cpu? / run.seconds.max(f64::MIN_POSITIVE))
 }

@@ -1,10 +1,10 @@
-//! A report as Markdown: text and tables, without plots, for documents that are kept with the code.
+//! A report as Markdown: text and tables without plots, for documents that are kept with the code.
 
 use std::fmt::Write as _;
 
 use super::document::{Document, Part, Span, Table};
 
-/// The whole document.
+/// Returns the whole document.
 pub(crate) fn markdown(document: &Document) -> String {
     let mut out = format!("# {}\n", escaped(&document.title));
     for text in &document.lead {
@@ -59,7 +59,7 @@ fn span(span: &Span) -> String {
     }
 }
 
-/// Text that means nothing to Markdown but itself, also within a table.
+/// Escapes text so that Markdown shows it unchanged, also within a table.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {
@@ -68,7 +68,7 @@ fn escaped(text: &str) -> String {
         }
         out.push(match letter {
             '\n' => ' ',
-            // What keeps thousands apart on a page.
+            // The separator of thousands on a page.
             '\u{202f}' => ',',
             letter => letter,
         });

@@ -9,7 +9,7 @@ use super::topic::{Labelled, Series, Topic, Unit, topics};
 use crate::paper::verdict::{EVEN, shown};
 use crate::result::{Latency, Machine, Report, Run};
 
-/// The whole report.
+/// Returns the whole report.
 pub(crate) fn document(reports: &[Labelled]) -> Document {
     let topics = topics(reports);
     let lead = text![
@@ -34,7 +34,7 @@ pub(crate) fn document(reports: &[Labelled]) -> Document {
     }
 }
 
-/// All numbers of a topic.
+/// Returns the table of all numbers of a topic.
 pub(crate) fn numbers(topic: &Topic<'_>) -> Table {
     let unit = topic.unit();
     let compared = topic.series.len() > 1;
@@ -90,7 +90,8 @@ pub(crate) fn numbers(topic: &Topic<'_>) -> Table {
     Table::new(&head, rows.collect())
 }
 
-/// A rate beside that of the first thing measured, with as many clients: red, and "behind", where it is lower.
+/// Returns a rate relative to that of the first series with an equal number of clients. A lower rate is red and
+/// marked "behind".
 fn beside(topic: &Topic<'_>, series: &Series<'_>, clients: u32, rate: f64) -> Span {
     let unit = topic.unit();
     let first = topic.series.first().filter(|first| first.label != series.label);
@@ -107,7 +108,7 @@ fn beside(topic: &Topic<'_>, series: &Series<'_>, clients: u32, rate: f64) -> Sp
     }
 }
 
-/// A rate with its unit, in a table of several units.
+/// Formats a rate with its unit, for a table with several units.
 pub(crate) fn amount(rate: f64, unit: Unit) -> String {
     match unit {
         Unit::Operations => format!("{}/s", grouped(rate)),
@@ -115,7 +116,7 @@ pub(crate) fn amount(rate: f64, unit: Unit) -> String {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with separators between thousands.
 pub(crate) fn grouped(value: f64) -> String {
     let digits = if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") };
     let (whole, rest) = digits.split_once('.').unwrap_or((&digits, ""));
@@ -161,7 +162,7 @@ fn method(reports: &[Labelled]) -> Section {
     Section::new("Method, machine, versions", parts)
 }
 
-/// Every machine that clients ran on, once.
+/// Returns the table of every machine that clients ran on, each once.
 pub(crate) fn machines<'a>(reports: impl Iterator<Item = &'a Report>) -> Table {
     let mut machines: Vec<&Machine> = Vec::new();
     for report in reports {
@@ -185,7 +186,7 @@ pub(crate) fn machines<'a>(reports: impl Iterator<Item = &'a Report>) -> Table {
     Table::new(&["machine", "processor", "of them", "memory", "kernel"], rows.collect())
 }
 
-/// Seconds since 1970 as a date and time of the day, UTC.
+/// Formats seconds since 1970 as date and time of the day in UTC.
 pub(crate) fn time(seconds: u64) -> String {
     let known = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     known.map_or_else(String::new, |time| time.strftime("%Y-%m-%d %H:%M UTC").to_string())

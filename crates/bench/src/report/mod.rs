@@ -1,4 +1,4 @@
-//! `bench report`: results as a page, as Markdown, or as a picture.
+//! `bench report`: presents results as a page, as Markdown, or as a picture.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,24 +19,24 @@ pub(crate) mod plot;
 pub(crate) mod scale;
 pub(crate) mod topic;
 
-/// Plots beside each other in a picture.
+/// Most plots beside each other in a picture.
 const COLUMNS: usize = 3;
 
 /// Arguments of `bench report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Results that `bench run -o` has written.
+    /// Results written by `bench run -o`.
     #[arg(required = true)]
     results: Vec<PathBuf>,
-    /// What to write; the name says the form: .html, .md (tables only), .svg or .png (plots only).
+    /// File to write; its name determines the form: .html, .md (tables only), .svg or .png (plots only).
     #[arg(long, short = 'o', value_name = "FILE")]
     output: PathBuf,
 }
 
-/// Writes what was asked for.
+/// Writes the report in the form of the output's name.
 ///
 /// # Errors
-/// Where a result cannot be read, the form is unknown, or the file cannot be written.
+/// A result cannot be read, the form is unknown, or the file cannot be written.
 pub(crate) fn execute(args: &ReportArgs) -> Result<()> {
     let form = Form::of(&args.output)?;
     let reports: Result<Vec<(String, Report)>> = args
@@ -55,7 +55,7 @@ pub(crate) fn execute(args: &ReportArgs) -> Result<()> {
     }
 }
 
-/// Writes a file that a person asked for.
+/// Writes a report to a file.
 fn write(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).with_context(|| format!("the report {} cannot be written", path.display()))
 }
@@ -65,7 +65,7 @@ fn drawing(reports: &[topic::Labelled]) -> Result<String> {
     plot::draw(&plots, COLUMNS.min(plots.len()))
 }
 
-/// A form that holds text.
+/// A form that contains text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum TextForm {
     Page,
@@ -73,10 +73,10 @@ pub(crate) enum TextForm {
 }
 
 impl TextForm {
-    /// The form that a file's name stands for.
+    /// Returns the form for a file name.
     ///
     /// # Errors
-    /// Where it stands for none.
+    /// The extension is not one of a text form.
     pub(crate) fn of(path: &Path) -> Result<Self> {
         match path.extension().and_then(|end| end.to_str()) {
             Some("html" | "htm") => Ok(Self::Page),
@@ -88,7 +88,7 @@ impl TextForm {
     /// Writes a document in this form.
     ///
     /// # Errors
-    /// Where a plot cannot be drawn or the file cannot be written.
+    /// A plot cannot be drawn or the file cannot be written.
     pub(crate) fn write(self, path: &Path, document: &document::Document) -> Result<()> {
         let content = match self {
             Self::Page => page::page(document)?,

@@ -1,4 +1,4 @@
-//! A report as a page: everything in one file, without a script and without anything to load.
+//! A report as an HTML page: one file, without scripts and without external resources.
 
 use anyhow::Result;
 use jiff::Timestamp;
@@ -9,10 +9,10 @@ use super::plot::{self, Plot};
 
 const STYLE: &str = include_str!("page.css");
 
-/// The whole page.
+/// Returns the whole page.
 ///
 /// # Errors
-/// Where a plot cannot be drawn.
+/// A plot cannot be drawn.
 pub(crate) fn page(document: &Document) -> Result<String> {
     let Document { title, lead, warnings, listed, sections } = document;
     let shown: Result<Vec<Markup>> = sections.iter().map(section).collect();
@@ -93,7 +93,7 @@ fn table(table: &Table) -> Markup {
     }
 }
 
-/// Plots beside each other.
+/// Returns plots beside each other.
 fn figures(plots: &[Plot]) -> Result<Markup> {
     let drawn: Result<Vec<String>> =
         plots.iter().map(|plot| plot::draw(std::slice::from_ref(plot), 1)).collect();
@@ -107,7 +107,7 @@ fn figures(plots: &[Plot]) -> Result<Markup> {
     })
 }
 
-/// Lets a drawing shrink with its column.
+/// Makes a drawing shrink with its column.
 fn fluid(svg: &str) -> String {
     let (width, height) = plot::SIZE;
     svg.replacen(

@@ -1,4 +1,4 @@
-//! SVG to PNG, with a font of its own: nothing has to be installed where this runs.
+//! Converts SVG to PNG with a built-in font, so that no font has to be installed.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use anyhow::{Context, Result};
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb};
 
-/// DejaVu Sans, reduced to the letters that plots use; `assets/DejaVuSans-LICENSE`.
+/// DejaVu Sans, reduced to the letters that plots use. The license is in `assets/DejaVuSans-LICENSE`.
 const FONT: &[u8] = include_bytes!("../../assets/DejaVuSans-latin.ttf");
-/// Pixels of the picture for one of the drawing.
+/// Pixels of the picture for each pixel of the drawing.
 const SCALE: f32 = 2.0;
 
-/// Draws an SVG document as PNG, twice as large, for dense screens and paper.
+/// Draws an SVG document as PNG at twice its size, for dense screens and paper.
 ///
 /// # Errors
-/// Where the document is not SVG or the picture would be too large.
+/// The document is not SVG, or the picture would be too large.
 pub(crate) fn png(svg: &str) -> Result<Vec<u8>> {
     let mut fonts = fontdb::Database::new();
     fonts.load_font_data(FONT.to_vec());

@@ -1,7 +1,7 @@
 //! One plot: lines over an axis, drawn by `plotters` as SVG.
 //!
-//! The colours of the page are CSS variables that replace those written here, so that one drawing serves a light and a
-//! dark page; a file of its own has a white ground.
+//! CSS variables of the page replace the colours written here, so that one drawing serves a light and a dark page. A
+//! drawing in a file of its own has a white background.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -11,20 +11,20 @@ use super::scale::Scale;
 
 /// Width and height of a plot, in pixels.
 pub(crate) const SIZE: (u32, u32) = (560, 340);
-/// Height of its head: title and legend.
+/// Height of the plot's head in pixels: title and legend.
 const HEAD: u32 = 52;
-/// `plotters` divides sizes of letters by this when it writes SVG.
+/// Factor by which `plotters` divides letter sizes when it writes SVG.
 const LETTER: f64 = 1.24;
 const SMALL: f64 = 11.5;
-/// Rough width of a letter, in parts of its size: the drawing does not know the reader's font.
+/// Approximate width of a letter as a fraction of its size. The reader's font is not known when the drawing is made.
 const ADVANCE: f64 = 0.56;
 
-/// Colours that `page.css` knows by their values.
+/// The colours below are replaced by `page.css`, which finds them by their values.
 pub(crate) const GROUND: RGBColor = RGBColor(255, 255, 255);
 const INK: RGBColor = RGBColor(27, 36, 48);
 const MUTED: RGBColor = RGBColor(91, 102, 117);
 const GRID: RGBColor = RGBColor(221, 226, 232);
-/// Told apart by people with any kind of colour vision (Okabe and Ito), with a mark of its own each.
+/// Colours that people with any kind of colour vision can distinguish (Okabe and Ito). Each has a mark of its own.
 const SERIES: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -38,16 +38,16 @@ const SERIES: [RGBColor; 7] = [
 /// One line of a plot.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
-    /// What the legend calls it.
+    /// Name in the legend.
     pub(crate) label: String,
-    /// Number of its colour and mark: the same thing has the same on the whole page.
+    /// Number of the colour and the mark. A series has one number on the whole page.
     pub(crate) color: usize,
     pub(crate) points: Vec<Point>,
-    /// Whether points have marks; a trace has too many of them.
+    /// True if points have marks; a trace has too many points for marks.
     pub(crate) marks: bool,
 }
 
-/// A point and the range of the repeats behind it.
+/// A point, and the range of its repeats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Point {
     pub(crate) x: f64,
@@ -57,7 +57,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// A point without a range.
+    /// Returns a point without a range.
     pub(crate) const fn new(x: f64, y: f64) -> Self {
         Self { x, y, low: y, high: y }
     }
@@ -80,7 +80,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale>>
 /// Draws several plots below and beside each other into one SVG document.
 ///
 /// # Errors
-/// Where the library refuses, which no input should bring about.
+/// `plotters` fails, which no input should cause.
 pub(crate) fn draw(plots: &[Plot], columns: usize) -> Result<String> {
     let columns = columns.clamp(1, plots.len().max(1));
     let rows = plots.len().div_ceil(columns).max(1);
@@ -135,7 +135,7 @@ impl Plot {
         self.lines.iter().try_for_each(|line| line.draw_on(&mut chart))
     }
 
-    /// Names beside a piece of their line, in rows as wide as the plot.
+    /// Draws the names, each beside a piece of its line, in a row as wide as the plot.
     fn legend(&self, head: &Area<'_>) -> Drawn {
         let (mut x, y) = (14, 38);
         let room = (f64::from(SIZE.0) / self.lines.len().max(1) as f64 - 44.0) / (SMALL * ADVANCE);
@@ -170,7 +170,7 @@ impl Line {
     }
 }
 
-/// The mark of a line, so that its colour is not all that tells it apart.
+/// Returns the mark of a line, so that lines differ in more than their colour.
 fn mark<'a, C: Clone + 'static>(at: C, number: usize) -> DynElement<'static, SVGBackend<'a>, C> {
     let color = color(number);
     match number % 4 {
@@ -181,7 +181,7 @@ fn mark<'a, C: Clone + 'static>(at: C, number: usize) -> DynElement<'static, SVG
     }
 }
 
-/// At most `room` letters of a name, its end being what differs most often.
+/// Returns at most `room` letters of a name. The end is kept, because names differ most often there.
 fn shortened(name: &str, room: f64) -> String {
     let (count, room) = (name.chars().count(), room.max(6.0) as usize);
     if count <= room {

@@ -12,23 +12,23 @@ pub(crate) struct Scale {
     marks: Vec<(f64, String)>,
 }
 
-/// Numbers between marks on a linear axis, at most so many.
+/// Most intervals between marks on a linear axis.
 const MARKS: f64 = 6.0;
 
-/// The smallest of 1, 2, 5 times a power of ten that is not below `least`.
+/// Returns the smallest number that is 1, 2 or 5 times a power of ten and not below `least`.
 fn nice_step(least: f64) -> f64 {
     let decade = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * decade).find(|step| *step >= least).unwrap_or(decade)
 }
 
 impl Scale {
-    /// Names side by side, at 0, 1, 2 and so on.
+    /// Returns an axis with names at 0, 1, 2 and so on.
     pub(crate) fn names(names: impl IntoIterator<Item = String>) -> Self {
         let marks: Vec<_> = (0..).map(f64::from).zip(names).collect();
         Self { range: -0.25..marks.len() as f64 - 0.75, logarithmic: false, marks }
     }
 
-    /// From zero to at least `most`.
+    /// Returns a linear axis from zero to at least `most`.
     pub(crate) fn linear(most: f64, show: fn(f64) -> String) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
         let step = nice_step(most / MARKS);
@@ -41,7 +41,7 @@ impl Scale {
         }
     }
 
-    /// From zero to exactly `most`.
+    /// Returns a linear axis from zero to exactly `most`.
     pub(crate) fn up_to(most: f64, show: fn(f64) -> String) -> Self {
         let mut scale = Self::linear(most, show);
         scale.range.end = most.max(f64::MIN_POSITIVE);
@@ -49,7 +49,7 @@ impl Scale {
         scale
     }
 
-    /// Decades around positive values.
+    /// Returns a logarithmic axis of whole decades around positive values.
     pub(crate) fn logarithmic(least: f64, most: f64, show: fn(f64) -> String) -> Self {
         let (least, most) = (least.max(1e-9), most.max(1e-9));
         let low = least.log10().floor() as i32;
@@ -62,12 +62,12 @@ impl Scale {
         }
     }
 
-    /// How many marks there are.
+    /// Returns the number of marks.
     pub(crate) fn count(&self) -> usize {
         self.marks.len()
     }
 
-    /// From 0 to 1 over the axis.
+    /// Returns the place of a value, from 0 to 1 over the axis.
     fn place(&self, value: f64) -> f64 {
         let Range { start, end } = self.range;
         if self.logarithmic {
@@ -87,7 +87,7 @@ impl Ranged for Scale {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        // Light lines between the marks are not wanted.
+        // Light lines between the marks are left out.
         if hint.weight().allow_light_points() {
             return Vec::new();
         }

@@ -1,39 +1,39 @@
-//! Results sorted by what was measured: for each phase, for each thing that was measured, the client counts.
+//! Results sorted by phase, then by label, then by number of clients.
 
 use crate::result::{PhaseReport, Report, Run, median};
 
-/// A result and what the reader calls it.
+/// A result and its name in the report.
 #[derive(Debug, Clone)]
 pub(crate) struct Labelled {
     pub(crate) label: String,
     pub(crate) report: Report,
 }
 
-/// All that is known of one phase.
+/// All results of one phase.
 #[derive(Debug)]
 pub(crate) struct Topic<'a> {
     pub(crate) name: String,
     pub(crate) series: Vec<Series<'a>>,
 }
 
-/// One thing that was measured in a phase.
+/// The results of one label in a phase.
 #[derive(Debug)]
 pub(crate) struct Series<'a> {
     pub(crate) label: &'a str,
-    /// Number of its colour on the page.
+    /// Number of the series' colour on the page.
     pub(crate) color: usize,
-    /// By number of clients, fewest first.
+    /// Cells by number of clients, fewest first.
     pub(crate) cells: Vec<Cell<'a>>,
 }
 
-/// A phase with one number of clients.
+/// The result of a phase with one number of clients.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cell<'a> {
     pub(crate) clients: u32,
     pub(crate) phase: &'a PhaseReport,
 }
 
-/// What a rate counts.
+/// The unit of a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Operations per second.
@@ -45,7 +45,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// As a label of an axis.
+    /// Returns the label of an axis.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Operations => "operations/s",
@@ -54,7 +54,7 @@ impl Unit {
         }
     }
 
-    /// The rate of one run.
+    /// Returns the rate of one run.
     pub(crate) fn rate(self, run: &Run) -> f64 {
         match self {
             Self::Operations => run.operations_per_second,
@@ -64,8 +64,8 @@ impl Unit {
     }
 }
 
-/// The labels of results: the one given with `--label`, else the target; the file's name where that would call two
-/// measurements of the same thing the same.
+/// Labels results with the text given with `--label`, or else with the target. If two results for one phase and
+/// number of clients would get one label, all results are labelled with their file names.
 pub(crate) fn label(reports: Vec<(String, Report)>) -> Vec<Labelled> {
     let named = |report: &Report| report.label.clone().unwrap_or_else(|| report.target.clone());
     let clash = reports.iter().enumerate().any(|(number, (_, one))| {
@@ -85,12 +85,12 @@ pub(crate) fn label(reports: Vec<(String, Report)>) -> Vec<Labelled> {
     reports.into_iter().map(labelled).collect()
 }
 
-/// Clients of a phase, over all its groups.
+/// Returns the number of clients of a phase, over all its groups.
 pub(crate) fn clients(phase: &PhaseReport) -> u32 {
     phase.groups.iter().map(|group| group.options.clients).sum()
 }
 
-/// The labels, in the order of their first appearance.
+/// Returns the labels in the order of their first appearance.
 pub(crate) fn labels(reports: &[Labelled]) -> Vec<&str> {
     let mut labels: Vec<&str> = Vec::new();
     for one in reports {
@@ -127,7 +127,7 @@ pub(crate) fn topics(reports: &[Labelled]) -> Vec<Topic<'_>> {
 }
 
 impl Topic<'_> {
-    /// What its rates count: bytes where records are large.
+    /// Returns the unit of the topic's rates: bytes if records are large.
     pub(crate) fn unit(&self) -> Unit {
         const LARGE: u64 = 64 << 10;
         let runs = || self.cells().flat_map(|(_, cell)| &cell.phase.runs);
@@ -140,12 +140,12 @@ impl Topic<'_> {
         }
     }
 
-    /// All cells with their series.
+    /// Returns all cells with their series.
     pub(crate) fn cells(&self) -> impl Iterator<Item = (&Series<'_>, &Cell<'_>)> {
         self.series.iter().flat_map(|series| series.cells.iter().map(move |cell| (series, cell)))
     }
 
-    /// Every number of clients that was measured, fewest first.
+    /// Returns every measured number of clients, fewest first.
     pub(crate) fn clients(&self) -> Vec<u32> {
         let mut clients: Vec<u32> = self.cells().map(|(_, cell)| cell.clients).collect();
         clients.sort_unstable();
@@ -155,7 +155,7 @@ impl Topic<'_> {
 }
 
 impl Cell<'_> {
-    /// Median, lowest and highest of a value over the repeats.
+    /// Returns the median, lowest and highest of a value over the repeats.
     pub(crate) fn spread(&self, value: impl Fn(&Run) -> f64) -> (f64, f64, f64) {
         let values: Vec<f64> = self.phase.runs.iter().map(value).collect();
         let low = values.iter().copied().reduce(f64::min).unwrap_or_default();
@@ -163,7 +163,7 @@ impl Cell<'_> {
         (median(&values), low, high)
     }
 
-    /// Requests in flight, over all clients.
+    /// Returns the requests that each client keeps in flight; the largest number if groups differ.
     pub(crate) fn depth(&self) -> u32 {
         self.phase.groups.iter().map(|group| u32::from(group.options.depth)).max().unwrap_or_default()
     }

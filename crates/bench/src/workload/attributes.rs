@@ -19,7 +19,7 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// `procedure` is GETATTR, LOOKUP or ACCESS.
+    /// Returns a client that calls `procedure`: GETATTR, LOOKUP or ACCESS.
     pub(crate) fn new(tree: Arc<Tree>, procedure: Procedure, limit: Option<u64>, depth: u16) -> Self {
         Self { tree, procedure, issued: 0, limit, asked: vec![0; depth.into()] }
     }
@@ -57,7 +57,7 @@ impl Workload for Attributes {
             Procedure::Lookup => {
                 let found: LookupOk = result::<_, PostOpAttr>(body, Procedure::Lookup, what)?;
                 if found.object != self.tree.handle(item) {
-                    bail!("LOOKUP of {} brought another handle than CREATE", what());
+                    bail!("LOOKUP of {} returned another handle than CREATE", what());
                 }
             }
             Procedure::Access => {

@@ -1,4 +1,4 @@
-//! READ of small files that were made before, to check what they hold.
+//! READ of existing small files, to check their content.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::meta::check_small;
 use super::{Call, Next, Progress, Workload, result};
 use crate::names::Promise;
 
-/// A client that reads every `step`th of some files, from one of them on.
+/// A client that reads every `step`-th file of a list, starting with file `next`.
 pub(crate) struct Contents {
     files: Arc<[(FileHandle, Promise)]>,
     next: usize,
@@ -45,7 +45,7 @@ impl Workload for Contents {
         let Promise { dir, name, content, size, .. } = &self.files[self.asked[slot]].1;
         let read: ReadOk<'_> = result::<_, PostOpAttr>(body, Procedure::Read, || name.clone())?;
         if read.data.len() != size.unwrap_or_default() as usize {
-            bail!("the file {dir}/{name} has lost its content: READ brought {} bytes", read.data.len());
+            bail!("the file {dir}/{name} has lost its content: READ returned {} bytes", read.data.len());
         }
         check_small(read.data, *content).with_context(|| format!("the file {dir}/{name} is wrong"))?;
         Ok(Progress::COMPLETE.with_bytes(read.data.len() as u64))

@@ -1,4 +1,4 @@
-//! READ, WRITE and COMMIT on files made before.
+//! READ, WRITE and COMMIT on existing files.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use super::{Call, Next, Outcome, Progress, Workload, result};
 use crate::content::{self, Mismatch};
 use crate::ledger::Ledger;
 
-/// Random places are tried so often before a client waits for the writes of others.
+/// Number of random places that are tried before a client waits for the writes of other clients.
 const TRIES: usize = 64;
 
-/// A file to be read and written.
+/// A file to read and write.
 #[derive(Debug)]
 pub(crate) struct DataFile {
-    /// Number that its content names.
+    /// Number that the content of the file contains.
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) handle: FileHandle,
-    /// Bytes when it is full.
+    /// Bytes when the file is full.
     pub(crate) size: u64,
-    /// What was written, where that is to be checked.
+    /// Record of the writes, if content is checked.
     pub(crate) ledger: Option<Ledger>,
 }
 
-/// Which record comes next.
+/// The order of records.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Access {
     /// Record `cursor * stride + first` of the client's own files or of the shared one.
@@ -41,24 +41,24 @@ pub(crate) enum Access {
     Zipf(Zipf<f64>),
 }
 
-/// What a client does with its files.
+/// The plan of a client on its files.
 #[derive(Debug, Clone)]
 pub(crate) struct DataPlan {
     pub(crate) files: Vec<Arc<DataFile>>,
     pub(crate) access: Access,
-    /// 100 reads only, 0 writes only.
+    /// Percentage of reads: 100 means reads only, 0 means writes only.
     pub(crate) read_percent: u8,
     pub(crate) record: u32,
     pub(crate) unit: u32,
     pub(crate) stable: StableHow,
-    /// COMMIT after so many unstable writes; `None` only at the end.
+    /// Number of unstable writes before a COMMIT; with `None`, COMMIT comes only at the end.
     pub(crate) commit_every: Option<u32>,
-    /// Records that one pass consists of.
+    /// Records in one pass.
     pub(crate) records: u64,
-    /// Operations after which to stop.
+    /// Operations after which the client stops.
     pub(crate) limit: Option<u64>,
-    /// Nobody writes at the same time, so nothing may be torn; and what a READ does not bring because the file is
-    /// shorter counts as never written.
+    /// True if no client writes meanwhile. Then no unit may be torn, and the part of a READ beyond the end of the
+    /// file counts as never written.
     pub(crate) at_rest: bool,
     pub(crate) seed: u64,
 }
@@ -74,15 +74,15 @@ enum Request {
 #[derive(Debug)]
 struct Slot {
     request: Request,
-    /// Of a read: the generations it may not be older than. Of a commit: what it makes durable.
+    /// For a read, the oldest generations that it may return. For a commit, the generations that it makes durable.
     generations: Vec<(u64, u32)>,
 }
 
-/// Writes of one file that no COMMIT has covered yet.
+/// Writes to one file that no COMMIT has covered.
 #[derive(Debug, Default)]
 struct Dirty {
     writes: u64,
-    /// Unit offsets and generations, where a ledger is kept.
+    /// Offsets and generations of units, if there is a ledger.
     units: Vec<(u64, u32)>,
 }
 
@@ -120,13 +120,13 @@ impl Data {
         }
     }
 
-    /// File and byte offset of the next record.
+    /// Returns the file and byte offset of the next record.
     fn place(&mut self) -> (usize, u64) {
         let records = self.plan.records;
         let record = match self.plan.access {
             Access::Sequential { first, stride } => (self.issued % records) * stride + first,
             Access::Uniform => self.rng.random_range(0..records),
-            // Hot records are spread over the files by a multiplier that is prime and larger than any file.
+            // The multiplier spreads hot records over the files. It is prime and larger than any file.
             Access::Zipf(zipf) => {
                 let rank = (zipf.sample(&mut self.rng) as u64).clamp(1, records) - 1;
                 (u128::from(rank) * 2_305_843_009_213_693_951 % u128::from(records)) as u64
@@ -161,7 +161,7 @@ impl Data {
         Next::Wait
     }
 
-    /// Decides on a COMMIT of the next file that needs one.
+    /// Starts a COMMIT of the next file that needs one, if any.
     fn commit(&mut self, slot: usize) -> Option<Next> {
         let file = (self.committing..self.dirty.len()).find(|file| self.dirty[*file].writes > 0)?;
         self.committing = file + 1;
@@ -183,7 +183,7 @@ impl Data {
         let read: ReadOk<'_> = result::<_, PostOpAttr>(body, Procedure::Read, what)?;
         let short = read.data.len() < self.plan.record as usize && self.plan.at_rest;
         if read.count as usize != read.data.len() || read.data.len() != self.plan.record as usize && !short {
-            bail!("READ of {} brought {} of {} bytes", what(), read.data.len(), self.plan.record);
+            bail!("READ of {} returned {} of {} bytes", what(), read.data.len(), self.plan.record);
         }
         if let Some(ledger) = &target.ledger {
             let unit = self.plan.unit as usize;
@@ -202,10 +202,15 @@ impl Data {
         let what = || format!("{} at offset {offset}", target.name);
         let written: WriteOk = result::<_, WccData>(body, Procedure::Write, what)?;
         if written.count != self.plan.record {
-            bail!("WRITE of {} took {} of {} bytes", what(), written.count, self.plan.record);
+            bail!("WRITE of {} wrote {} of {} bytes", what(), written.count, self.plan.record);
         }
         if written.committed < self.plan.stable {
-            bail!("WRITE of {} is {:?}, asked for was {:?}", what(), written.committed, self.plan.stable);
+            bail!(
+                "WRITE of {} is {:?}, but the client asked for {:?}",
+                what(),
+                written.committed,
+                self.plan.stable
+            );
         }
         let stable = written.committed != StableHow::Unstable;
         if !stable {
@@ -237,26 +242,26 @@ impl Data {
 
     fn check_verifier(&mut self, verifier: [u8; 8]) -> Result<()> {
         if *self.verifier.get_or_insert(verifier) != verifier {
-            bail!("the server's write verifier has changed: it was restarted, or unstable data is lost");
+            bail!("the server's write verifier has changed: the server was restarted, or lost unstable data");
         }
         Ok(())
     }
 }
 
-/// Whether a unit may be what was found: `oldest` is the generation acknowledged before the READ was sent, `newest`
-/// the one sent last when its reply came.
+/// Checks whether a READ may return this unit. `oldest` is the generation acknowledged before the READ was sent.
+/// `newest` is the one sent last when the reply arrived.
 fn check_unit(found: Result<u32, Mismatch>, oldest: u32, newest: u32, at_rest: bool) -> Result<()> {
-    // A READ beside a WRITE of the same unit may bring parts of both: no file system promises more.
+    // A READ during a WRITE of the unit may return parts of both contents. No file system promises more.
     let racing = newest > oldest && !at_rest;
     match found {
         Err(Mismatch::Torn { .. }) if racing => Ok(()),
         Err(_) if racing && oldest == 0 => Ok(()),
         Err(mismatch) => Err(mismatch.into()),
         Ok(generation) if generation < oldest => {
-            bail!("it went back to generation {generation} from {oldest}")
+            bail!("the unit went back to generation {generation} from {oldest}")
         }
         Ok(generation) if generation > newest => {
-            bail!("it has generation {generation}, the newest written was {newest}")
+            bail!("the unit has generation {generation}, but the newest written was {newest}")
         }
         Ok(_) => Ok(()),
     }

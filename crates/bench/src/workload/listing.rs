@@ -1,4 +1,4 @@
-//! READDIRPLUS of a big directory from its first entry to its last, again and again: `ls -l`.
+//! READDIRPLUS of a big directory from its first entry to its last, repeatedly, as `ls -l` does.
 
 use anyhow::{Result, bail};
 use forebay_wire::nfs3::*;
@@ -16,7 +16,7 @@ struct Position {
 /// A client that lists a directory.
 pub(crate) struct Listing {
     dir: FileHandle,
-    /// Entries that a whole listing must have, without `.` and `..`.
+    /// Number of entries in a whole listing, without `.` and `..`.
     expected: u64,
     count: u32,
     issued: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// `count` is how many bytes a reply may have.
+    /// Returns a client that lists `dir`. `count` is the largest size of a reply in bytes.
     pub(crate) fn new(dir: FileHandle, expected: u64, count: u32, limit: Option<u64>, depth: u16) -> Self {
         Self { dir, expected, count, issued: 0, limit, slots: vec![Position::default(); depth.into()] }
     }
@@ -68,7 +68,7 @@ impl Workload for Listing {
             *position = Position::default();
             outcome = Outcome::Complete;
         } else if entries == 0 {
-            bail!("READDIRPLUS brought no entry and no end of the directory");
+            bail!("READDIRPLUS returned no entry and no end of the directory");
         }
         Ok(Progress { outcome, bytes: 0, entries })
     }

@@ -1,4 +1,5 @@
-//! Trees of small files: made, asked for, read, changed and removed, one phase after the other, as mdtest does.
+//! Trees of small files. They are made, looked up, read, changed and removed, one phase after the other, as in
+//! mdtest.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,16 +12,16 @@ use super::{Call, Next, Progress, Workload, result};
 use crate::content;
 use crate::names::Fate;
 
-/// What is done with all items.
+/// The operation of a phase on all items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MetaPhase {
     Mkdir,
     Create,
     Stat,
     Read,
-    /// Of the mode.
+    /// SETATTR of the mode.
     Setattr,
-    /// Within the directory.
+    /// RENAME within the directory.
     Rename,
     Remove,
     Rmdir,
@@ -38,7 +39,7 @@ impl MetaPhase {
         Self::Rmdir,
     ];
 
-    /// What reports call it.
+    /// Returns the phase's name in reports.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Mkdir => "mkdir",
@@ -59,7 +60,7 @@ pub(crate) struct Meta {
     phase: MetaPhase,
     issued: u32,
     total: u32,
-    /// Per slot the item, and whether its file was made and now has to be filled.
+    /// The item of each slot; true if its file has been made and must now be filled.
     slots: Vec<(u32, bool)>,
 }
 
@@ -73,14 +74,14 @@ impl Meta {
         Self { tree, phase, issued: 0, total, slots: vec![(0, false); depth.into()] }
     }
 
-    /// Notes what has become of an item of this phase.
+    /// Sets the promised state of an item of this phase.
     fn note(&self, item: u32, fate: Fate) {
         let Some((files, dirs)) = &self.tree.names else { return };
         let of_dirs = matches!(self.phase, MetaPhase::Mkdir | MetaPhase::Rmdir);
         if of_dirs { dirs } else { files }.set(item.into(), fate);
     }
 
-    /// Takes the handle of what was just made.
+    /// Stores the handle of an object that was just made.
     fn made(
         &self,
         handle: &OnceLock<FileHandle>,
@@ -92,19 +93,22 @@ impl Meta {
         match made.object {
             Some(object) => drop(handle.set(object)),
             None => {
-                bail!("{} of {name} brought no handle; this server cannot be measured so", procedure.name())
+                bail!(
+                    "{} of {name} returned no handle; this pattern cannot measure such a server",
+                    procedure.name()
+                )
             }
         }
         Ok(())
     }
 }
 
-/// Appends the content of a small file, in one unit or several of 4 KiB and a rest.
+/// Appends the content of a small file: units of 4 KiB, and a shorter one at the end.
 pub(crate) fn append_small(out: &mut Vec<u8>, id: u64, size: u32) {
     let (mut at, size) = (0, size as usize);
     while at < size {
         let len = (size - at).min(content::UNIT);
-        // Too small to name itself: zeros, which the check leaves out too.
+        // A unit this small cannot contain its names. It is zeros, and the check skips it.
         if len < content::MIN_UNIT {
             out.resize(out.len() + len, 0);
         } else {
@@ -115,7 +119,7 @@ pub(crate) fn append_small(out: &mut Vec<u8>, id: u64, size: u32) {
     out.resize(out.len() + forebay_wire::xdr::padding(size), 0);
 }
 
-/// Checks what [`append_small`] wrote.
+/// Checks content that [`append_small`] wrote.
 pub(super) fn check_small(bytes: &[u8], id: u64) -> Result<()> {
     for (number, unit) in bytes.chunks(content::UNIT).enumerate() {
         if unit.len() < content::MIN_UNIT {
@@ -123,7 +127,7 @@ pub(super) fn check_small(bytes: &[u8], id: u64) -> Result<()> {
         }
         match content::check(unit, id, (number * content::UNIT) as u64)? {
             1 => {}
-            generation => bail!("it holds generation {generation}, written was 1"),
+            generation => bail!("the file has generation {generation}, but generation 1 was written"),
         }
     }
     Ok(())
@@ -207,7 +211,7 @@ impl Workload for Meta {
                 self.slots[slot].1 = false;
                 let written: WriteOk = result::<_, WccData>(body, Procedure::Write, what)?;
                 if written.count != tree.item_size {
-                    bail!("WRITE of {name} took {} of {} bytes", written.count, tree.item_size);
+                    bail!("WRITE of {name} wrote {} of {} bytes", written.count, tree.item_size);
                 }
                 if written.committed != StableHow::Unstable {
                     self.note(item, Fate::Filled);
@@ -225,13 +229,13 @@ impl Workload for Meta {
             MetaPhase::Stat => {
                 let found: LookupOk = result::<_, PostOpAttr>(body, Procedure::Lookup, what)?;
                 if found.object != tree.handle(item) {
-                    bail!("LOOKUP of {name} brought another handle than CREATE");
+                    bail!("LOOKUP of {name} returned another handle than CREATE");
                 }
             }
             MetaPhase::Read => {
                 let read: ReadOk<'_> = result::<_, PostOpAttr>(body, Procedure::Read, what)?;
                 if read.data.len() != tree.item_size as usize {
-                    bail!("READ of {name} brought {} of {} bytes", read.data.len(), tree.item_size);
+                    bail!("READ of {name} returned {} of {} bytes", read.data.len(), tree.item_size);
                 }
                 check_small(read.data, tree.content_id(item)).with_context(|| format!("{name} is wrong"))?;
                 return Ok(Progress::COMPLETE.with_bytes(read.data.len() as u64));

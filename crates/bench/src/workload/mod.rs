@@ -1,4 +1,4 @@
-//! What one client does: which request comes next, and what its reply has to be.
+//! The workload of one client: its requests and the check of each reply.
 
 mod attributes;
 mod contents;
@@ -22,49 +22,49 @@ use forebay_wire::{Decode, Reader};
 
 use crate::connection::Connection;
 
-/// Where the next request of a slot goes.
+/// The place for the next request of a slot.
 pub(crate) struct Call<'a> {
     pub(crate) connection: &'a mut Connection,
     pub(crate) xid: u32,
 }
 
 impl Call<'_> {
-    /// Starts the record; the arguments are to be appended to the buffer returned.
+    /// Starts the record. The caller appends the arguments to the returned buffer.
     #[inline]
     pub(crate) fn start(&mut self, procedure: Procedure) -> &mut Vec<u8> {
         self.connection.begin_call(self.xid, procedure as u32)
     }
 }
 
-/// What a slot does next.
+/// The next action of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// An operation begins: its first request is ready.
     Begin,
-    /// The next request of the operation is ready, or one on the side.
+    /// The next request of the operation is ready, or an additional request such as a COMMIT.
     GoOn,
-    /// Nothing until a reply to another request has come.
+    /// The slot has no request until a reply to another request arrives.
     Wait,
-    /// Nothing any more.
+    /// The slot has no further requests.
     Finished,
 }
 
-/// What a reply means for its operation.
+/// The effect of a reply on its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Another request of the same operation follows in the same slot.
+    /// The operation continues with another request in the slot.
     Continue,
     /// The operation is complete.
     Complete,
-    /// The request was not part of an operation that counts, such as a COMMIT between WRITEs.
+    /// The request was not part of an operation that counts, for example a COMMIT between WRITEs.
     Aside,
 }
 
-/// What a reply has brought.
+/// The result of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) outcome: Outcome,
-    /// Payload moved.
+    /// Payload bytes moved.
     pub(crate) bytes: u64,
     /// Directory entries listed.
     pub(crate) entries: u64,
@@ -80,22 +80,23 @@ impl Progress {
     }
 }
 
-/// One client's part in a phase.
+/// The part of one client in a phase.
 pub(crate) trait Workload: Send {
-    /// Decides on the next request of an idle slot. With `stopping` nothing new begins, but what was begun is completed.
+    /// Decides on the next request of an idle slot. With `stopping` no operation begins, but operations in progress
+    /// continue.
     fn next(&mut self, slot: usize, stopping: bool) -> Next;
 
-    /// Writes the request decided on; once more where the server has said "later" to it.
+    /// Writes the request that [`Self::next`] decided on. Called again if the server answers NFS3ERR_JUKEBOX.
     fn send(&self, slot: usize, call: &mut Call<'_>) -> Procedure;
 
-    /// Takes the reply to the slot's request; `body` is the procedure's result.
+    /// Handles the reply to the slot's request. `body` is the procedure's result.
     ///
     /// # Errors
-    /// One sentence where the reply is not what it has to be.
+    /// One sentence, if the reply is not as required.
     fn reply(&mut self, slot: usize, body: &mut Reader<'_>) -> Result<Progress>;
 }
 
-/// Decodes the result of `procedure`; a refusal becomes one sentence about the thing that `what` names.
+/// Decodes the result of `procedure`. A failure becomes one sentence about the object that `what` names.
 #[inline]
 pub(crate) fn result<'a, T: Decode<'a>, F: Decode<'a>>(
     body: &mut Reader<'a>,

@@ -1,4 +1,4 @@
-//! CREATE, WRITE, COMMIT of one small file after the other: what a client sends for open, write and close.
+//! CREATE, WRITE, COMMIT of one small file after the other: the requests of open, write and close.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::names::{Fate, Names, content_id};
 enum Step {
     Create,
     Write(FileHandle),
-    /// And the verifier of the WRITE.
+    /// Handle of the file, and the verifier of the WRITE.
     Commit(FileHandle, [u8; 8]),
 }
 
@@ -28,12 +28,12 @@ pub(crate) struct Smallfile {
     issued: u64,
     limit: Option<u64>,
     slots: Vec<(u64, Step)>,
-    /// What has become of the files, where that is to be checked.
+    /// Promised states of the files, if they are checked.
     names: Option<Arc<Names>>,
 }
 
 impl Smallfile {
-    /// Files of `size` bytes in `dir`, whose names nobody else uses.
+    /// Returns a client that makes files of `size` bytes in `dir`. Its names must not be used by other clients.
     pub(crate) fn new(
         client: u32,
         dir: FileHandle,
@@ -103,7 +103,7 @@ impl Workload for Smallfile {
             Step::Create => {
                 let made: CreateOk = result::<_, WccData>(body, Procedure::Create, what)?;
                 let Some(file) = made.object else {
-                    bail!("CREATE of {name} brought no handle; this server cannot be measured so");
+                    bail!("CREATE of {name} returned no handle; this pattern cannot measure such a server");
                 };
                 self.note(number, Fate::There);
                 (Step::Write(file), Progress::CONTINUE)
@@ -111,7 +111,7 @@ impl Workload for Smallfile {
             Step::Write(file) => {
                 let written: WriteOk = result::<_, WccData>(body, Procedure::Write, what)?;
                 if written.count != self.size {
-                    bail!("WRITE of {name} took {} of {} bytes", written.count, self.size);
+                    bail!("WRITE of {name} wrote {} of {} bytes", written.count, self.size);
                 }
                 if written.committed == StableHow::Unstable {
                     (Step::Commit(file, written.verf), Progress::CONTINUE.with_bytes(self.size.into()))
@@ -124,7 +124,7 @@ impl Workload for Smallfile {
                 let committed: CommitOk = result::<_, WccData>(body, Procedure::Commit, what)?;
                 if committed.verf != verifier {
                     bail!(
-                        "the server's write verifier has changed: it was restarted, or unstable data is lost"
+                        "the server's write verifier has changed: the server was restarted, or lost unstable data"
                     );
                 }
                 self.note(number, Fate::Filled);

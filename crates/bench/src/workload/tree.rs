@@ -8,7 +8,7 @@ use forebay_wire::nfs3::*;
 
 use crate::names::{Names, content_id};
 
-/// A name built without allocation: the longest is `cNNNNNNNNNN-NNNNNNNNNN`.
+/// A name that is built without allocation. The longest is `cNNNNNNNNNN-NNNNNNNNNN`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Name {
     bytes: [u8; 24],
@@ -16,10 +16,11 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// A letter for what it is, the client, and a number within it.
+    /// Returns the name of a letter for the kind, a client, and a number.
     pub(crate) fn new(letter: char, client: u32, number: u64) -> Self {
         let mut name = Self::default();
-        // It fits: both numbers have at most ten digits in practice, and a name cut short would be refused anyway.
+        // In practice both numbers have at most ten digits, so the name fits. The server would refuse a truncated
+        // duplicate.
         let _ = write!(name, "{letter}{client}-{number}");
         name
     }
@@ -45,27 +46,27 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// The small files of one client, and the directories they are in.
+/// The small files of one client, and their directories.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) client: u32,
-    /// Directory in which the directories are made.
+    /// Directory that contains the directories of files.
     pub(crate) base: FileHandle,
-    /// Shared between clients, or the client's own.
+    /// Handles of the directories, shared between clients or the client's own.
     pub(crate) dirs: Arc<[OnceLock<FileHandle>]>,
-    /// Whether this client makes and removes the directories.
+    /// True if this client makes and removes the directories.
     pub(crate) owns_dirs: bool,
     pub(crate) items: u32,
     pub(crate) items_per_dir: u32,
     /// Bytes in each file.
     pub(crate) item_size: u32,
     pub(crate) stable: StableHow,
-    /// What has become of the files and of the directories, where that is to be checked.
+    /// Promised states of files and of directories, if they are checked.
     pub(crate) names: Option<(Arc<Names>, Arc<Names>)>,
     files: Box<[Item]>,
 }
 
-/// A small file as its client knows it.
+/// A small file and its client's knowledge about it.
 #[derive(Debug, Default)]
 struct Item {
     handle: OnceLock<FileHandle>,
@@ -96,18 +97,18 @@ impl Tree {
         }
     }
 
-    /// The name of an item by now.
+    /// Returns the present name of an item.
     pub(crate) fn name(&self, item: u32) -> Name {
         let renamed = self.files[item as usize].renamed.load(Ordering::Relaxed);
         if renamed { self.new_name(item) } else { Name::new('f', self.client, item.into()) }
     }
 
-    /// The name that it is given by RENAME.
+    /// Returns the name that RENAME gives to an item.
     pub(super) fn new_name(&self, item: u32) -> Name {
         Name::new('r', self.client, item.into())
     }
 
-    /// It was renamed.
+    /// Notes that an item was renamed.
     pub(super) fn renamed(&self, item: u32) {
         self.files[item as usize].renamed.store(true, Ordering::Relaxed);
     }
@@ -116,22 +117,22 @@ impl Tree {
         Name::new('d', if self.owns_dirs { self.client } else { 0 }, dir.into())
     }
 
-    /// The directory of an item; an empty handle, which every server refuses, where it was never made.
+    /// Returns the directory of an item. If it was never made, returns an empty handle, which every server refuses.
     pub(crate) fn dir_of(&self, item: u32) -> FileHandle {
         known(&self.dirs[(item / self.items_per_dir) as usize])
     }
 
-    /// The handle of an item; empty where it was never made.
+    /// Returns the handle of an item; an empty handle if it was never made.
     pub(crate) fn handle(&self, item: u32) -> FileHandle {
         known(&self.files[item as usize].handle)
     }
 
-    /// Where the handle of an item is put.
+    /// Returns the place for the handle of an item.
     pub(super) fn made(&self, item: u32) -> &OnceLock<FileHandle> {
         &self.files[item as usize].handle
     }
 
-    /// Number that the content of an item names.
+    /// Returns the number that the content of an item contains.
     pub(super) fn content_id(&self, item: u32) -> u64 {
         content_id(self.client, item.into())
     }

@@ -14,7 +14,7 @@ pub(crate) fn bench(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().unwrap()
 }
 
-/// A null server that ends with the test.
+/// A running null server. It ends when this value is dropped.
 pub(crate) struct NullServer {
     pub(crate) process: Child,
     pub(crate) url: String,
@@ -57,7 +57,7 @@ impl Drop for NullServer {
     }
 }
 
-/// Waits until the process has worked for 100 ms of CPU time: the run is under way then.
+/// Waits until the process has used 100 ms of CPU time. The run is then in progress.
 pub(crate) fn wait_for_load(pid: u32) {
     let stat = format!("/proc/{pid}/stat");
     loop {

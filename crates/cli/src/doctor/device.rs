@@ -8,10 +8,10 @@ use super::Check;
 
 /// Read-ahead in KiB below which streams from spinning disks are slow.
 const READ_AHEAD_KIB: u64 = 1024;
-/// What is proposed instead.
+/// Read-ahead in KiB that the check proposes.
 const READ_AHEAD_WANTED_KIB: u64 = 4096;
 
-/// Checks the device a file system is on, and the disks below it.
+/// Checks the device of a file system, and the disks below it.
 pub(crate) fn check(node: &Path) -> Vec<Check> {
     let Some(device) = sysfs_of(node) else {
         let finding = "not found in sysfs, so its queue cannot be judged";
@@ -24,7 +24,7 @@ pub(crate) fn check(node: &Path) -> Vec<Check> {
     checks
 }
 
-/// The whole device in sysfs: of a partition, the disk it is on.
+/// Returns the whole device in sysfs. For a partition, this is its disk.
 fn sysfs_of(node: &Path) -> Option<PathBuf> {
     let number = node.metadata().ok()?.rdev();
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
@@ -32,7 +32,7 @@ fn sysfs_of(node: &Path) -> Option<PathBuf> {
     if path.join("partition").exists() { path.parent().map(Path::to_owned) } else { Some(path) }
 }
 
-/// The disks at the bottom of device-mapper and MD devices.
+/// Collects the disks below device-mapper and MD devices.
 fn collect_disks(device: &Path, disks: &mut BTreeSet<PathBuf>) {
     let below: Vec<PathBuf> = std::fs::read_dir(device.join("slaves"))
         .into_iter()
@@ -76,14 +76,14 @@ fn read_ahead(device: &Path) -> Check {
     }
 }
 
-/// `None` for devices without a queue of their own.
+/// Checks the I/O scheduler. Returns `None` for a device without a queue of its own.
 fn scheduler(disk: &Path) -> Option<Check> {
     let subject = format!("{}: I/O scheduler", name(disk));
     let choice = queue(disk, "scheduler")?;
     Some(judge_scheduler(subject, &choice, is_rotational(disk), disk))
 }
 
-/// `choice` is as sysfs shows it: `none [mq-deadline] bfq`.
+/// Judges the I/O scheduler. `choice` has the form of sysfs: `none [mq-deadline] bfq`.
 fn judge_scheduler(subject: String, choice: &str, rotational: bool, disk: &Path) -> Check {
     let current = choice.split(['[', ']']).nth(1).unwrap_or(choice).to_owned();
     let offered = |wanted: &str| choice.split(['[', ']', ' ']).any(|name| name == wanted);

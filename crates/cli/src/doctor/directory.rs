@@ -1,4 +1,4 @@
-//! Checks of a served directory: its file system, how it is mounted, and what it lies on.
+//! Checks of a served directory: its file system, its mount options and its device.
 
 use std::path::Path;
 
@@ -51,7 +51,7 @@ fn file_system(subject: &str, mount: &Mount) -> Check {
         _ => Check::warn(
             subject,
             format!(
-                "{kind} is not one that was judged: durability and file handles are as good as it makes them"
+                "Forebay was not tested on {kind}: durability and file handles depend on that file system"
             ),
         )
         .mend("prefer XFS or ext4 directly on a block device"),

@@ -24,7 +24,7 @@ fn read(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// Capabilities (capabilities(7)) a server needs to act for many users, with their numbers.
+/// Capabilities (capabilities(7)) that a server needs to act for many users, with their numbers.
 const CAPABILITIES: [(&str, u32); 8] = [
     ("CAP_CHOWN", 0),
     ("CAP_DAC_OVERRIDE", 1),
@@ -36,7 +36,7 @@ const CAPABILITIES: [(&str, u32); 8] = [
     ("CAP_MKNOD", 27),
 ];
 
-/// The effective capabilities of this process, as a set of bits.
+/// Returns the effective capabilities of this process, as a set of bits.
 fn capabilities() -> u64 {
     let status = read("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -59,10 +59,10 @@ fn privileges() -> Check {
 }
 
 fn open_files(limits: &Limits) -> Check {
-    // Some for the listeners, the state directory, libraries and the control socket.
+    // The constant covers the listeners, the state directory, libraries and the control socket.
     let needed = (limits.connections + limits.open_files + 256) as u64;
     let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    // The server raises its own limit, with this capability (24) beyond the hard one.
+    // The server raises its own limit. With CAP_SYS_RESOURCE (24) it may exceed the hard limit.
     let may_raise = capabilities() & (1 << 24) != 0;
     let system = read("/proc/sys/fs/nr_open").and_then(|text| text.parse().ok()).unwrap_or(hard);
     let maximum = if may_raise { hard.max(system) } else { hard };
@@ -73,7 +73,7 @@ fn open_files(limits: &Limits) -> Check {
     Check::warn("open files", finding).mend("ulimit -Hn 1048576, or LimitNOFILE=1048576 in the systemd unit")
 }
 
-/// The largest buffer that TCP's autotuning may use (tcp(7)).
+/// Checks the largest buffer that TCP's autotuning may use (tcp(7)).
 fn socket_buffers(name: &str, wanted: &str) -> Option<Check> {
     let path = format!("/proc/sys/net/ipv4/{name}");
     let largest: u64 = read(&path)?.split_whitespace().nth(2)?.parse().ok()?;
@@ -98,7 +98,7 @@ fn backlog() -> Option<Check> {
     Some(Check::warn("connection backlog", finding).mend_by_writing(path, "4096"))
 }
 
-/// A figure of /proc/meminfo in bytes.
+/// Returns a figure of /proc/meminfo in bytes.
 fn meminfo(key: &str) -> Option<u64> {
     let table = read("/proc/meminfo")?;
     let line = table.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
@@ -115,7 +115,8 @@ fn memory(limits: &Limits) -> Option<Check> {
     })
 }
 
-/// Written pages that wait before the kernel begins to write them back: a COMMIT may have to wait for them all.
+/// Checks the amount of dirty pages at which the kernel begins to write back. A COMMIT may have to wait for all of
+/// them.
 fn dirty_pages() -> Option<Check> {
     let path = "/proc/sys/vm/dirty_background_bytes";
     let bytes: u64 = read(path)?.parse().ok()?;

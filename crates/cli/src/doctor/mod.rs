@@ -1,4 +1,4 @@
-//! `forebay doctor`: this host against good practice.
+//! `forebay doctor`: checks this host against good practice.
 
 mod device;
 mod directory;
@@ -16,15 +16,15 @@ use crate::args::DoctorArgs;
 use crate::output::{self, Align, BAD, GOOD, Table, WARN, paint};
 use crate::{Exit, control, serve};
 
-/// What a check found.
+/// The result of one check.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Check {
-    /// What was looked at.
+    /// Subject of the check.
     subject: String,
     state: State,
-    /// What was found, and why it matters unless it is good.
+    /// Finding; unless it is good, also its consequence.
     finding: String,
-    /// How to mend it.
+    /// Remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<Fix>,
 }
@@ -37,12 +37,13 @@ enum State {
     Fail,
 }
 
-/// How to mend something.
+/// The remedy for a finding.
 #[derive(Debug, Clone, Serialize)]
 struct Fix {
-    /// For the administrator: a command, or what to change.
+    /// Command or instruction for the administrator.
     command: String,
-    /// What `--apply` writes, where that is safe in a running host and gone at its next start.
+    /// File and value that `--apply` writes. Present only if the change is safe in a running host and ends with its
+    /// next start.
     #[serde(skip)]
     setting: Option<(PathBuf, String)>,
 }
@@ -64,13 +65,13 @@ impl Check {
         Self::new(State::Fail, subject, finding)
     }
 
-    /// Names what the administrator has to do.
+    /// Sets the instruction for the administrator.
     fn mend(mut self, command: impl Into<String>) -> Self {
         self.fix = Some(Fix { command: command.into(), setting: None });
         self
     }
 
-    /// Names a file of /proc or /sys and the value that mends it, which `--apply` may write.
+    /// Sets a file of /proc or /sys, and the value that `--apply` may write to it.
     fn mend_by_writing(mut self, path: impl Into<PathBuf>, value: impl Into<String>) -> Self {
         let (path, value) = (path.into(), value.into());
         let command = match path.strip_prefix("/proc/sys") {
@@ -82,14 +83,14 @@ impl Check {
     }
 }
 
-/// What is checked.
+/// The directories, addresses and limits to check.
 struct Subject {
     directories: Vec<PathBuf>,
     listen: Vec<std::net::SocketAddr>,
     limits: Limits,
 }
 
-/// Checks, and with `--apply` mends what is safe to mend.
+/// Runs the checks. With `--apply`, changes the settings that are safe to change and checks again.
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<Exit> {
     let subject = match subject(args)? {
         Ok(subject) => subject,
@@ -114,8 +115,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<Exit> {
     Ok(if failed { Exit::Failed } else { Exit::Done })
 }
 
-/// What the arguments name; else what the running server serves; else only the host. The inner error is a wrong
-/// configuration, which has been explained.
+/// Returns the directories and addresses from the arguments, or those of the running server, or neither. The inner
+/// error is a wrong configuration, which has been reported.
 fn subject(args: &DoctorArgs) -> anyhow::Result<Result<Subject, Exit>> {
     let listen: Result<Vec<_>, String> = args.listen.iter().map(|text| parse_listen(text)).collect();
     let listen = match listen {
@@ -161,7 +162,7 @@ fn check(subject: &Subject) -> Vec<Check> {
     checks
 }
 
-/// Writes every setting that a finding proposes, and says what was changed.
+/// Writes every setting that a finding proposes, and prints each change.
 fn apply(checks: &[Check]) {
     let settings = checks.iter().filter_map(|check| check.fix.as_ref()?.setting.as_ref());
     let mut changed = 0;
@@ -180,7 +181,7 @@ fn apply(checks: &[Check]) {
         }
     }
     if changed == 0 {
-        output::note("Nothing was changed: no finding can be mended safely while the host runs.");
+        output::note("Nothing was changed: no finding can be corrected safely while the host runs.");
     }
 }
 

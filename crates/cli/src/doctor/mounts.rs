@@ -1,4 +1,4 @@
-//! The mount a directory is on, from `/proc/self/mountinfo` (proc(5)).
+//! The mount that contains a directory, from `/proc/self/mountinfo` (proc(5)).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,20 +15,20 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// The mount that holds `path`, which is absolute and without symlinks.
+    /// Returns the mount that contains `path`, which is absolute and without symbolic links.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let table = std::fs::read("/proc/self/mountinfo").ok()?;
         Self::find(&table, path)
     }
 
-    /// Later mounts hide earlier ones on the same point.
+    /// Finds the mount that contains `path`. Of two mounts on one point, the later one hides the earlier one.
     fn find(table: &[u8], path: &Path) -> Option<Self> {
         let mounts = table.split(|byte| *byte == b'\n').filter_map(Self::parse);
         let holding = mounts.filter(|mount| path.starts_with(&mount.point));
         holding.max_by_key(|mount| mount.point.components().count())
     }
 
-    /// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+    /// Parses a line such as `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
     fn parse(line: &[u8]) -> Option<Self> {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
@@ -47,7 +47,7 @@ impl Mount {
     }
 }
 
-/// Undoes the octal escapes of space, tab, newline and backslash.
+/// Replaces the octal escapes of space, tab, newline and backslash.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = field;
@@ -64,7 +64,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Whether the path is that of a device node.
+/// Returns true if the path is below /dev.
 pub(crate) fn is_device_path(path: &Path) -> bool {
     path.as_os_str().as_bytes().starts_with(b"/dev/")
 }

@@ -9,7 +9,7 @@ use forebay_config::state_base;
 use super::Check;
 use crate::control;
 
-/// Checks the addresses a server will listen on.
+/// Checks the addresses that a server will listen on.
 pub(crate) fn check(listen: &[SocketAddr]) -> Vec<Check> {
     let mut checks: Vec<Check> = listen.iter().map(port).collect();
     checks.push(portmapper());
@@ -34,7 +34,7 @@ fn port(address: &SocketAddr) -> Check {
     }
 }
 
-/// Process id of the server of this user that listens on the address.
+/// Returns the process id of this user's server that listens on the address.
 fn forebay_on(address: &SocketAddr) -> Option<u32> {
     let running = control::look(&state_base()?).ok()?.running;
     let serves = |own: &SocketAddr| own.port() == address.port();
@@ -44,15 +44,18 @@ fn forebay_on(address: &SocketAddr) -> Option<u32> {
 fn portmapper() -> Check {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 111));
     match TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
-        Ok(_) => Check::ok("portmapper", "one answers on port 111; `serve --portmap=register` tells it"),
+        Ok(_) => Check::ok(
+            "portmapper",
+            "a portmapper answers on port 111; `serve --portmap=register` registers the server with it",
+        ),
         Err(_) => Check::ok(
             "portmapper",
-            "none answers on port 111; clients name the ports, as `serve` prints, or use `serve --portmap`",
+            "no portmapper answers on port 111; clients name the ports, as `serve` prints, or use `serve --portmap`",
         ),
     }
 }
 
-/// Linux's own NFS server, which must not export what Forebay owns.
+/// Checks that Linux's own NFS server does not run, because it must not export Forebay's directories.
 fn kernel_server() -> Option<Check> {
     let threads: u64 = std::fs::read_to_string("/proc/fs/nfsd/threads").ok()?.trim().parse().ok()?;
     if threads == 0 {

@@ -1,6 +1,7 @@
-//! Running the real binary.
+//! Helpers that run the real binary.
 
-// In tests a panic is the assertion, in their helpers too. Each test binary uses a part of this.
+// A panic in a helper is a failed assertion, so `unwrap` is allowed here. Each test binary uses only some of the
+// helpers.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::io::{BufRead, BufReader};
@@ -16,21 +17,21 @@ pub fn forebay(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_forebay")).args(args).output().unwrap()
 }
 
-/// Output as text.
+/// Returns output as text.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A running server; killed when dropped.
+/// A running server. It is killed when this value is dropped.
 pub struct Running {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// What it said up to where it keeps its state.
+    /// Output of the server up to the line with its state directory.
     pub announced: String,
 }
 
 impl Running {
-    /// Starts a `serve` command and waits until it accepts clients.
+    /// Starts a `serve` command and waits until the server accepts clients.
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -41,7 +42,7 @@ impl Running {
         Self { child, stderr, announced }
     }
 
-    /// Sends a signal, waits for the end, and returns how it ended and what else it said.
+    /// Sends a signal and waits for the end. Returns the exit status and the remaining output.
     pub fn end(mut self, signal: Signal) -> (ExitStatus, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let mut rest = String::new();
@@ -65,7 +66,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Starts `serve data` with further flags, without a cache unless they name a mode, and waits until it accepts clients.
+    /// Starts `serve data` with further flags and waits until the server accepts clients. Without `--mode` the server
+    /// has no cache.
     pub fn start(flags: &[&str]) -> Self {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let dir = TempDir::new().unwrap();
@@ -82,7 +84,7 @@ impl Serving {
         command
     }
 
-    /// Ends it with a signal and starts it again on the same directories, with the same flags.
+    /// Ends the server with a signal and starts it again on its directories, with its flags.
     pub fn restart(self, signal: Signal) -> Self {
         let Self { running, dir, flags } = self;
         running.end(signal);
@@ -97,12 +99,12 @@ impl Serving {
         self.dir.path().join("state")
     }
 
-    /// `ADDR:PORT` it listens on.
+    /// Returns the `ADDR:PORT` on which the server listens.
     pub fn address(&self) -> &str {
         self.running.announced.lines().find_map(|line| line.strip_prefix("Listening on ")).unwrap()
     }
 
-    /// How many replies to a procedure clients have had.
+    /// Returns the number of replies to a procedure.
     pub fn calls(&self, procedure: &str) -> u64 {
         let status: serde_json::Value =
             serde_json::from_slice(&self.ask(&["status", "--json"]).stdout).unwrap();
@@ -110,13 +112,13 @@ impl Serving {
         one.map_or(0, |one| one["count"].as_u64().unwrap())
     }
 
-    /// Asks it with a verb.
+    /// Runs a verb on the server.
     pub fn ask(&self, args: &[&str]) -> Output {
         forebay(&[args, &["--state-dir", self.state().to_str().unwrap()]].concat())
     }
 }
 
-/// A user without privileges, with a home of its own: this one, or `nobody` where this one is root.
+/// A user without privileges, with a home directory: the user of this process, or `nobody` if this process is root.
 pub struct Unprivileged {
     home: TempDir,
     binary: PathBuf,
@@ -131,21 +133,22 @@ impl Unprivileged {
         if !geteuid().is_root() {
             return Self { home, binary: built };
         }
-        // What was built may lie where that user may not look. Copied by another process: a child forked by another
-        // test at this moment would hold the copy open for writing, and starting it would fail (ETXTBSY).
+        // The user may be unable to read the directory of the binary, so the binary is copied. A separate process
+        // copies it: a child that another test forks at this moment could hold this process's descriptor open for
+        // writing. Starting the copy would then fail (ETXTBSY).
         let binary = home.path().join("forebay");
         assert!(Command::new("cp").args([&built, &binary]).status().unwrap().success());
         std::os::unix::fs::chown(home.path(), Some(Self::NOBODY), Some(Self::NOBODY)).unwrap();
         Self { home, binary }
     }
 
-    /// The user's id.
+    /// Returns the user's id.
     pub fn uid(&self) -> u32 {
         let own = geteuid();
         if own.is_root() { Self::NOBODY } else { own.as_raw() }
     }
 
-    /// A command of that user.
+    /// Returns a command that this user runs.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
         command
@@ -158,7 +161,7 @@ impl Unprivileged {
         command
     }
 
-    /// Serves a directory of its home.
+    /// Serves a directory in the user's home.
     pub fn serve(&self, name: &str) -> Running {
         Running::start(&mut self.command(&[
             "serve",
@@ -171,7 +174,7 @@ impl Unprivileged {
     }
 }
 
-/// Whether a file or directory is there.
+/// Returns true if a file or directory exists at the path.
 pub fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

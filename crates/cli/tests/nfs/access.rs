@@ -1,4 +1,4 @@
-//! Who may do what: squashing, groups, ACLs, and ACCESS against the kernel's own answer.
+//! Tests of permissions: squashing, groups, ACLs, and ACCESS compared with the kernel's answer.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::harness::*;
 
-/// Makes a file as `user` and tells whose it is.
+/// Makes a file as `user` and returns its owner and group.
 fn made_by(c: &mut Client, user: User, child: &[u8]) -> (u32, u32) {
     c.user = user;
     let root = c.root();
@@ -46,7 +46,7 @@ fn all_squash_makes_everybody_the_anonymous_ids() {
     }
 }
 
-/// The largest number is "leave it" to setresuid(2): whoever sends it must not keep the server's own identity.
+/// The largest id means "no change" to setresuid(2). A request with it must not run with the server's own identity.
 #[test]
 fn the_invalid_ids_are_nobody_whatever_the_squashing() {
     needs_root!();
@@ -102,7 +102,7 @@ fn all_sixteen_groups_count() {
         let expected = if gid == 100 { Nfsstat3::Acces } else { Nfsstat3::Ok };
         assert_eq!(c.read(&file, 0, 1).status(), expected, "group {gid}");
     }
-    // The groups of one caller are not those of the next on the same connection.
+    // The groups of one request must not apply to the next request on the connection.
     c.user = user(1000, 1000, &[]);
     for gid in 100..117u32 {
         let file = c.find(&root, gid.to_string().as_bytes());
@@ -110,7 +110,7 @@ fn all_sixteen_groups_count() {
     }
 }
 
-/// What the kernel says to a process of this user, asked through test(1).
+/// Returns the kernel's answer for a process of this user, from test(1).
 fn kernel_grants(path: &Path, uid: u32, gid: u32, groups: &[u32]) -> String {
     let groups = match groups {
         [] => "--clear-groups".to_owned(),
@@ -127,12 +127,12 @@ fn kernel_grants(path: &Path, uid: u32, gid: u32, groups: &[u32]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The same in the protocol's bits (RFC 1813 section 3.3.4).
+/// Converts the kernel's answer to the protocol's bits (RFC 1813 section 3.3.4).
 fn expected_access(dir: bool, granted: &str) -> u32 {
     let has = |bit: char, value: u32| if granted.contains(bit) { value } else { 0 };
     if dir {
         let change = if granted.contains('w') { access::MODIFY | access::EXTEND | access::DELETE } else { 0 };
-        // Without search permission no name can be reached, so none can be changed.
+        // Without search permission no name can be reached, so no entry can be changed.
         let change = if granted.contains('x') { change } else { 0 };
         has('r', access::READ) | has('x', access::LOOKUP) | change
     } else {
@@ -154,7 +154,7 @@ fn compare_with_kernel(server: &Server, paths: &[(String, bool)]) {
             let expected = expected_access(*dir, &granted);
             let answer = c.access(&handle, 0x3f).unwrap();
             assert_eq!(answer.access, expected, "{path} for {uid}:{gid} {groups:?}: {granted}");
-            // Asked one by one, and asked again: a remembered verdict is the same.
+            // Each bit is asked separately and repeatedly: a cached access verdict must agree.
             for bit in (0..6).map(|bit| 1 << bit) {
                 assert_eq!(
                     c.access(&handle, bit).unwrap().access,
@@ -163,7 +163,8 @@ fn compare_with_kernel(server: &Server, paths: &[(String, bool)]) {
                 );
             }
             if !dir {
-                // Owners may always read, and what may be executed may be read for that (RFC 1813 section 4.4).
+                // Owners may always read. A file that may be executed may be read for execution (RFC 1813 section
+                // 4.4).
                 let may_read = expected & (access::READ | access::EXECUTE) != 0 || uid == 1001;
                 let status = c.read(&handle, 0, 1).status();
                 assert_eq!(status == Nfsstat3::Ok, may_read, "read {path} for {uid}: {status:?}");
@@ -192,7 +193,7 @@ fn access_agrees_with_the_kernel_for_every_mode() {
     let mut paths = Vec::new();
     for (dir, modes) in [(false, 0..8u32), (true, 0..8)] {
         for bits in modes {
-            // Each class of users gets these bits alone.
+            // Only one class of users gets these bits.
             for shift in [6, 3, 0] {
                 paths.push((format!("{}-{:03o}", if dir { "d" } else { "f" }, bits << shift), dir));
             }
@@ -289,7 +290,7 @@ fn a_verdict_ends_with_the_mode_it_was_given_under() {
             c.user = user(0, 0, &[]);
             c.setattr(&file, mode(bits)).unwrap();
         } else {
-            // Behind the server's back.
+            // The mode is changed directly in the directory, without the server.
             std::fs::set_permissions(server.data.join("f"), PermissionsExt::from_mode(bits)).unwrap();
         }
         c.user = user(1000, 1000, &[]);

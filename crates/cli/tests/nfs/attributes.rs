@@ -1,4 +1,4 @@
-//! SETATTR: times, sizes, owners, modes, guards, and what the kernel adds to them.
+//! Tests of SETATTR: times, sizes, owners, modes, guards, and changes that the kernel adds.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
@@ -91,13 +91,13 @@ fn times_the_protocol_cannot_say_show_as_the_nearest_it_can() {
     let file = c.new_file(&root, b"f", 0o644);
     let on_disk = std::fs::File::options().write(true).open(server.data.join("f")).unwrap();
     let year = Duration::from_secs(365 * 86400);
-    // ext4 ends in 2446, XFS in 2486.
+    // The times of ext4 end in 2446, those of XFS in 2486.
     for (time, seconds) in
         [(SystemTime::UNIX_EPOCH - year, 0), (SystemTime::UNIX_EPOCH + 200 * year, u32::MAX)]
     {
         on_disk.set_modified(time).unwrap();
         assert_eq!(c.attr(&file).mtime.seconds, seconds);
-        // Setting something else leaves the time on disk alone.
+        // A change of another attribute leaves the time on disk alone.
         c.setattr(&file, mode(0o600)).unwrap();
         assert_eq!(std::fs::metadata(server.data.join("f")).unwrap().modified().unwrap(), time);
     }
@@ -226,7 +226,7 @@ fn file_type_bits_in_a_mode_are_ignored() {
     assert_eq!((c.attr(&file).mode, c.attr(&file).ftype), (0o600, Ftype3::Reg));
 }
 
-/// What a Linux client sends for open(2) with O_TRUNC: size and the server's time in one.
+/// A Linux client's open(2) with O_TRUNC sets the size and the server's time in one request.
 #[test]
 fn who_may_write_may_truncate_and_touch_in_one() {
     let server = Serve::new().flags(&["--squash", "none"]).start();
@@ -243,7 +243,7 @@ fn who_may_write_may_truncate_and_touch_in_one() {
     assert!(attr.mtime.seconds > 1000, "truncation sets the time");
 }
 
-/// Of an empty file a Linux client truncates nothing: it only sends the time.
+/// For an empty file a Linux client does not truncate. It only sets the time.
 #[test]
 fn who_may_write_may_set_one_time_to_now() {
     let server = Serve::new().flags(&["--squash", "none"]).start();

@@ -1,4 +1,4 @@
-//! What happens on the served directory directly shows to clients at once.
+//! Tests of external changes: clients see a direct change of the served directory at once.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ fn contents_and_attributes_changed_directly_show_at_once() {
     }
 }
 
-/// Names made, moved, replaced and removed by others, right after the server touched the same directory.
+/// Makes, moves, replaces and removes names directly, right after the server used the directory.
 fn names_changed_directly(server: &Server) {
     let mut c = server.connect();
     let root = c.root();
@@ -45,7 +45,7 @@ fn names_changed_directly(server: &Server) {
         assert_eq!(c.getattr(&a).status(), Nfsstat3::Stale);
         std::fs::remove_file(path("z")).unwrap();
         assert_eq!(c.lookup(&root, b"z").status(), Nfsstat3::Noent, "round {round}: removed");
-        // A name that was not there a moment ago.
+        // The name did not exist a moment ago.
         std::fs::write(path("z"), "").unwrap();
         assert_eq!(c.lookup(&root, b"z").status(), Nfsstat3::Ok, "round {round}: made");
         std::fs::remove_file(path("z")).unwrap();
@@ -57,7 +57,7 @@ fn names_changed_directly_show_at_once() {
     names_changed_directly(&Serve::new().start());
 }
 
-/// ext2, as every file system of kernels before 6.13, has times as coarse as the scheduler's tick.
+/// On ext2, and on every file system of kernels before 6.13, times are as coarse as the scheduler's tick.
 #[test]
 fn names_changed_directly_show_at_once_even_with_coarse_times() {
     needs_root!();
@@ -66,7 +66,8 @@ fn names_changed_directly_show_at_once_even_with_coarse_times() {
     names_changed_directly(&disk.serve().start());
 }
 
-/// A file made by a client loses its name to another file at once: the handle is of the one or the other, never of both.
+/// A file that a client makes is replaced by another file at once. The handle must belong to one of the files, with
+/// that file's attributes.
 #[test]
 fn a_created_file_that_is_replaced_at_once_is_not_mixed_up_with_the_other() {
     let server = Serve::new().start();
@@ -82,7 +83,7 @@ fn a_created_file_that_is_replaced_at_once_is_not_mixed_up_with_the_other() {
             };
             make_other();
             while !done.load(Ordering::Relaxed) {
-                // The very moment it is there.
+                // The file is replaced as soon as it exists.
                 if std::fs::metadata(&new).is_ok_and(|new| new.len() == 0) {
                     std::fs::rename(&other, &new).unwrap();
                     make_other();
@@ -113,7 +114,7 @@ fn a_file_removed_directly_is_stale_and_let_go_of() {
     assert_eq!(c.read(&file, 0, 1).status(), Nfsstat3::Stale);
     assert_eq!(c.write(&file, 0, b"x", StableHow::FileSync).status(), Nfsstat3::Stale);
     assert!(held_open(&server, "removed-directly").is_empty(), "its space is still in use");
-    // The same through the server, with data that was never committed.
+    // A file with uncommitted data is removed through the server.
     let file = c.new_file(&root, b"removed-through", 0o644);
     c.write(&file, 0, &[7; 100_000], StableHow::Unstable).unwrap();
     c.remove(&root, b"removed-through").unwrap();
@@ -126,7 +127,7 @@ fn a_file_removed_directly_is_stale_and_let_go_of() {
     c.attr(&new);
 }
 
-/// Nobody asks for it any more: the server has to notice by itself.
+/// No client asks for the file any more, so the server must notice by itself.
 #[test]
 fn a_file_removed_directly_is_let_go_of_though_nobody_asks() {
     let server = Serve::new().start();
@@ -138,7 +139,7 @@ fn a_file_removed_directly_is_let_go_of_though_nobody_asks() {
     wait_for(|| held_open(&server, "forgotten").is_empty());
 }
 
-/// Only so many files may have uncommitted data; those that are gone do not count.
+/// The number of files with uncommitted data is limited. Removed files must not count.
 #[test]
 fn removed_files_leave_room_for_unstable_data() {
     let server = Serve::new().flags(&["--open-files", "16"]).start();
@@ -153,7 +154,7 @@ fn removed_files_leave_room_for_unstable_data() {
     }
 }
 
-/// Descriptors of the server that lead to a path with this in it.
+/// Returns descriptors of the server that lead to a path containing `part`.
 fn held_open(server: &Server, part: &str) -> Vec<String> {
     let fds = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap();
     let paths = fds.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
@@ -181,7 +182,7 @@ fn directories_moved_and_removed_directly() {
     assert_eq!(c.getattr(&file).status(), Nfsstat3::Stale);
 }
 
-/// What is mounted below an export is not part of it, and nothing waits for it.
+/// A file system mounted below an export is not part of the export, and no request waits for it.
 #[test]
 fn a_mount_point_below_the_export_is_not_entered() {
     needs_root!();

@@ -1,4 +1,4 @@
-//! Through the cache: what clients read, what a crash leaves, what the plain directory holds after a flush.
+//! Tests of the cache: reads of clients, contents after a crash, and the plain directory after a flush.
 
 use crate::harness::*;
 
@@ -50,7 +50,7 @@ fn times_and_sizes_are_right_before_and_after_they_are_written_down() {
     assert_eq!((since.as_secs(), since.subsec_nanos()), (4321, 8765));
 }
 
-/// What of a file's attributes makes a client drop what it has cached of the file.
+/// Returns the attributes by which a client decides to drop its cached data of a file.
 fn identity(attr: Fattr3) -> (u64, Nfstime3, Nfstime3) {
     (attr.size, attr.mtime, attr.ctime)
 }
@@ -66,7 +66,7 @@ fn destaging_moves_no_times() {
         0 => drop(c.write(&file, 0, &[1; 9000], StableHow::FileSync).unwrap()),
         1 => drop(c.setattr(&file, mode(0o600 | step)).unwrap()),
         2 => drop(c.setattr(&file, size(5000 + u64::from(step))).unwrap()),
-        // In the past, and in the future.
+        // A time in the past, and one in the future.
         3 => drop(c.setattr(&file, Sattr3 { mtime: at(1000 + step, 5), ..Sattr3::default() }).unwrap()),
         4 => drop(c.write(&file, 6000, &[2; 9000], StableHow::Unstable).unwrap()),
         _ => drop(c.setattr(&file, Sattr3 { mtime: at(4_000_000_000, 5), ..Sattr3::default() }).unwrap()),
@@ -147,7 +147,7 @@ fn every_verb_shows_the_cache() {
     assert_eq!(server.status()["pool"]["counters"]["backing_errors"], 0);
 }
 
-/// The story of the README.
+/// The scenario of the README.
 #[test]
 fn a_crash_and_the_loss_of_one_cache_file_lose_nothing() {
     for lost in 0..2 {
@@ -163,7 +163,7 @@ fn a_crash_and_the_loss_of_one_cache_file_lose_nothing() {
         server.flush();
         copies.check_directory(&server.data);
         server.stop();
-        // The other one, this time.
+        // This time the second device is lost.
         std::fs::remove_file(&server.caches()[1 - lost as usize]).unwrap();
         server.start();
         copies.check(&mut server.connect());
@@ -255,7 +255,7 @@ fn modes_change_in_service_and_nobody_notices() {
         copies.check(&mut c);
         assert_eq!(server.status()["effective_mode"], mode);
     }
-    // In write-through the directory has everything at once, but for what was dirty before.
+    // In write-through the directory has new data at once, but not the data that was dirty before.
     server.flush();
     copies.change(&mut c, 60);
     copies.check_directory(&server.data);

@@ -1,4 +1,4 @@
-//! Cache devices that come, go, fail and lie.
+//! Tests of cache devices that are added, removed, fail, or return wrong data.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ fn events(server: &Server) -> String {
     server.ask(&["events"])
 }
 
-/// Writes some more until the server has noticed that a device fails, as it does when it uses it.
+/// Writes until the server has noticed that a device fails. A server notices when it uses the device.
 fn change_until(copies: &mut Copies, server: &Server, what: &str) {
     let mut c = server.connect();
     for _ in 0..100 {
@@ -47,7 +47,7 @@ fn a_single_device_is_write_through_and_says_why() {
     copies.change(&mut c, 100);
     copies.check(&mut c);
     copies.check_directory(&server.data);
-    // A second one makes it write-back.
+    // A second device permits write-back.
     let two = home.path().join("two");
     let shown = server.ask(&["pool", "add", two.to_str().unwrap()]);
     assert!(shown.contains("two"), "{shown}");
@@ -164,7 +164,7 @@ fn rot_is_found_and_repaired_from_the_other_copy() {
     let mut copies = Copies::new(5);
     copies.change(&mut server.connect(), 150);
     server.kill();
-    // One byte of every block but those of the superblocks.
+    // One byte is flipped in every block except those of the superblocks.
     let file = File::options().read(true).write(true).open(&server.caches()[0]).unwrap();
     for at in (2 << 20..file.metadata().unwrap().len() - (2 << 20)).step_by(4096) {
         let mut byte = [0];
@@ -186,7 +186,7 @@ fn a_scrub_by_hand_finds_rot_and_says_what_became_of_it() {
     let mut copies = Copies::new(7);
     copies.change(&mut server.connect(), 150);
     server.flush();
-    // A byte of every block of the segments (of 1 MiB), but not of their headers and footers.
+    // A byte is flipped in every block of the segments (of 1 MiB), except headers and footers.
     let file = File::options().read(true).write(true).open(&server.caches()[0]).unwrap();
     let end = file.metadata().unwrap().len() - (2 << 20);
     for at in (1 << 20..end).step_by(4096).filter(|at| (1..128).contains(&(at / 4096 % 256))) {
@@ -264,7 +264,7 @@ fn a_device_that_missed_something_is_not_used() {
     let aside = server.home().join("aside");
     std::fs::rename(&second, &aside).unwrap();
     std::fs::copy(&aside, server.home().join("copy")).unwrap();
-    // A new second one is made and filled.
+    // A new second device is made and filled.
     server.start();
     copies.change(&mut server.connect(), 60);
     server.kill();
@@ -281,14 +281,15 @@ fn a_device_that_missed_something_is_not_used() {
     assert!(first.exists());
 }
 
-/// Effective capabilities of a process, as a bit each (capabilities(7)); `None` once it is gone.
+/// Returns the effective capabilities of a process, one bit each (capabilities(7)); `None` if the process is gone.
 fn capabilities(pid: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(bits.trim(), 16).ok()
 }
 
-/// Whoever asks disks for their health may do so, but nothing else, and the server may not; and it never outlives the server.
+/// The process that asks disks for their health may do only that, and the server may not do it. The process must not
+/// outlive the server.
 #[test]
 fn the_privileges_to_ask_disks_are_kept_by_a_process_of_their_own() {
     needs_root!();

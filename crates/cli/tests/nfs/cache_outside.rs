@@ -1,4 +1,4 @@
-//! What others change in the served directory while a server with a cache runs.
+//! Tests of external changes while a server with a cache runs.
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
@@ -8,7 +8,7 @@ fn cached() -> Server {
     Serve::unsquashed().cached().start()
 }
 
-/// Files dropped from the cache because others had changed them.
+/// Returns the number of files dropped from the cache because of external changes.
 fn noticed(server: &Server) -> u64 {
     server.status()["pool"]["counters"]["changed_outside"].as_u64().unwrap()
 }
@@ -62,7 +62,7 @@ fn a_change_by_others_survives_a_crash_of_the_server() {
     c.write(&file, 0, &[1; 20_000], StableHow::FileSync).unwrap();
     wait_for(|| server.status()["pool"]["dirty_bytes"] == 0);
     std::fs::write(server.data.join("f"), [2; 20_000]).unwrap();
-    // Noticed, and from then on nothing brings the old contents back.
+    // The server notices the change. From then on the old contents must not come back.
     assert_eq!(c.read(&file, 0, 20_000).unwrap().data, [2; 20_000]);
     server.kill();
     server.start();
@@ -110,7 +110,7 @@ fn what_is_cached_of_a_path_is_shown_and_dropped() {
     assert_eq!(shown("dir/inner/b")["files"], 1);
     assert_eq!(shown("")["files"], 3);
     let path = server.data.join("dir");
-    // What is dirty reaches the directory first.
+    // Dirty data reaches the directory first.
     server.ask(&["invalidate", path.to_str().unwrap()]);
     assert!(std::fs::read(path.join("a")).unwrap() == [1; 40_960]);
     let after = shown("dir");
@@ -154,13 +154,13 @@ fn dirty_data_that_cannot_be_destaged_is_not_dropped() {
     assert!(refused.status.code() == Some(1) && said.contains("cannot be destaged"), "{said}");
     assert!(c.read(&file, 0, 50_000).unwrap().data == [2; 40_960]);
     array.ask(&["inject", "clear"]);
-    // The kernel tells of what failed before once more.
+    // The kernel reports the earlier failure once more.
     wait_for(|| server.try_ask(&["invalidate", path.to_str().unwrap()]).status.success());
     assert!(c.read(&file, 0, 50_000).unwrap().data == [2; 40_960]);
     assert!(std::fs::read(&path).unwrap() == [2; 40_960]);
 }
 
-/// Everything that moves a file's change time through the server.
+/// Every request that moves a file's change time.
 #[test]
 fn the_servers_own_changes_are_not_taken_for_those_of_others() {
     let server = cached();
@@ -190,7 +190,7 @@ fn the_servers_own_changes_are_not_taken_for_those_of_others() {
         assert!(c.read(&file, 0, 30_000).unwrap().data == data[..10_000]);
     }
     assert_eq!(noticed(&server), 0);
-    // But this one is.
+    // This change is external.
     std::fs::set_permissions(server.data.join("f"), PermissionsExt::from_mode(0o600)).unwrap();
     server.flush();
     c.read(&file, 0, 30_000).unwrap();

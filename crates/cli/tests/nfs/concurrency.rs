@@ -1,4 +1,5 @@
-//! Many clients at once: exactly one wins, weak cache consistency data is atomic, and nobody waits for ever.
+//! Tests with many clients at once: exactly one wins, weak cache consistency data is atomic, and no request waits
+//! forever.
 
 use std::collections::BTreeSet;
 use std::sync::{Barrier, Mutex};
@@ -7,7 +8,7 @@ use forebay_wire::xdr::Encode;
 
 use crate::harness::*;
 
-/// What each of `CLIENTS` got for the same request made at once, in `ROUNDS` rounds: exactly one may succeed.
+/// Lets `CLIENTS` clients make a request at one time, in `ROUNDS` rounds. Exactly one may succeed in each round.
 fn one_wins(
     prepare: impl Fn(&mut Client, &FileHandle, u32) -> FileHandle,
     attempt: impl Fn(&mut Client, &FileHandle, &FileHandle, u32, u32) -> Nfsstat3 + Sync,
@@ -80,14 +81,14 @@ fn one_passes_the_guard() {
     let new = |c: &mut Client, root: &FileHandle, round| c.new_file(root, &numbered(round), 0o644);
     let guards = Mutex::new(std::collections::HashMap::new());
     let set = |c: &mut Client, _: &FileHandle, file: &FileHandle, round: u32, who: u32| {
-        // All use the ctime that the first of them saw.
+        // All clients use the ctime that the first of them saw.
         let guard = *guards.lock().unwrap().entry(round).or_insert_with(|| c.attr(file).ctime);
         c.setattr_guarded(file, mode(0o600 + who), Some(guard)).status()
     };
     one_wins(new, set, Nfsstat3::NotSync);
 }
 
-/// Changes of one directory by many clients: between the attributes before and after one change lies no other change.
+/// Many clients change one directory. Between the attributes before and after one change, no other change may occur.
 #[test]
 fn attributes_around_changes_of_a_directory_form_a_chain() {
     let server = Serve::new().start();
@@ -121,7 +122,7 @@ fn attributes_around_changes_of_a_directory_form_a_chain() {
     }
 }
 
-/// xorshift, so that a run can be repeated.
+/// Returns a random number of xorshift, so that a run can be repeated.
 fn next(seed: &mut u64, below: u64) -> usize {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -129,7 +130,8 @@ fn next(seed: &mut u64, below: u64) -> usize {
     ((*seed >> 16) % below) as usize
 }
 
-/// Every way for two changes to wait for each other: renames there and back, links, exclusive directories.
+/// Every way in which two changes could wait for each other: renames in both directions, links, exclusive
+/// directories.
 #[test]
 fn changes_of_the_same_names_in_all_directions_never_wait_for_each_other_for_ever() {
     let server = Serve::new().start();
@@ -170,7 +172,7 @@ fn changes_of_the_same_names_in_all_directions_never_wait_for_each_other_for_eve
             });
         }
     });
-    // What is listed is what is there.
+    // The listing must agree with the entries.
     for (n, dir) in dirs.iter().enumerate() {
         let page = c.readdirplus(dir, START, 65_536, 65_536).unwrap();
         assert!(page.eof);
@@ -183,7 +185,7 @@ fn changes_of_the_same_names_in_all_directions_never_wait_for_each_other_for_eve
     }
 }
 
-/// The same call on two connections at once: both are answered also when it is refused before anything is done.
+/// A call is sent on two connections at once. Both must be answered, even if the call is refused before any work.
 #[test]
 fn a_retransmission_of_what_is_being_refused_is_answered() {
     let server = Serve::new().start();

@@ -1,4 +1,4 @@
-//! Connections that misbehave, and many of them: each is bounded, and the others are served.
+//! Tests of connections that misbehave, and of many connections: each is bounded, and other connections are served.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use forebay_wire::xdr::Encode;
 
 use crate::harness::*;
 
-/// A record cut into fragments of these sizes, the last one taking the rest.
+/// Returns a record cut into fragments of these sizes. The last fragment has the remaining bytes.
 fn fragmented(record: &[u8], sizes: impl Iterator<Item = usize>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = record;
@@ -38,13 +38,13 @@ fn records_in_any_fragmentation() {
         let mut bytes = Vec::new();
         args.encode(&mut bytes);
         let record = c.call_bytes((PROGRAM, VERSION, 7), &bytes);
-        // Empty fragments are allowed, too.
+        // Empty fragments are permitted.
         let sizes = [0, 1, 0, 2].into_iter().chain(std::iter::repeat(size));
         c.send_raw(&fragmented(&record, sizes));
         c.receive().unwrap();
         assert_eq!(c.read(&file, offset, 10_000).unwrap().data, data, "fragments of {size}");
     }
-    // Byte by byte on the wire, and two records at once.
+    // Single bytes on the wire, and two records in one write.
     let null = c.call_bytes((PROGRAM, VERSION, 0), &[]);
     for byte in fragmented(&null, std::iter::empty()) {
         c.send_raw(&[byte]);
@@ -68,7 +68,7 @@ fn a_client_that_reads_no_replies_is_bounded_and_harms_nobody() {
     let mut deaf: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
     for stream in &mut deaf {
         stream.set_nonblocking(true).unwrap();
-        // 100,000 MiB of replies asked for, or as many as the server lets come in.
+        // The requests ask for 100,000 MiB of replies, or as many as the server accepts.
         for _ in 0..100_000 {
             if stream.write(&read).is_err() {
                 break;
@@ -78,7 +78,7 @@ fn a_client_that_reads_no_replies_is_bounded_and_harms_nobody() {
     for _ in 0..50 {
         assert_eq!(c.read(&file, 0, 100).unwrap().data, [0; 100]);
         let n = server.status()["memory"]["used_bytes"].as_u64().unwrap();
-        // The limit, one request above it, and first bytes of each connection.
+        // The limit, one request above it, and the first bytes of each connection.
         assert!(n <= 70 << 20, "{n} bytes in use");
         c.create(&root, b"g", CreateHow::Unchecked(mode(0o644))).unwrap();
     }
@@ -108,7 +108,7 @@ fn connections_beyond_the_limit_are_closed_and_others_served() {
     }
     let mut over = server.connect();
     let null = over.call_bytes((PROGRAM, VERSION, 0), &[]);
-    // It may be reset already.
+    // The server may have reset the connection, so an error is ignored.
     let _ = TcpStream::connect(server.address()).unwrap().write(&null);
     for c in &mut served {
         c.attr(&root);

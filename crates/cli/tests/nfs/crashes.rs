@@ -1,4 +1,5 @@
-//! `kill -9` under load, again and again, with cache files harmed while the server runs: nothing acknowledged is lost.
+//! Tests with repeated `kill -9` under load, in which cache files are damaged while the server runs. No acknowledged
+//! write may be lost.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,7 +15,7 @@ fn cached() -> Server {
     Serve::unsquashed().cached().start()
 }
 
-/// Kills the server when it goes.
+/// A guard that kills the server when it is dropped.
 struct Killed<'a>(&'a Server);
 
 impl Drop for Killed<'_> {
@@ -23,7 +24,7 @@ impl Drop for Killed<'_> {
     }
 }
 
-/// Blocks of a file that a client wrote until the server was killed.
+/// The blocks of a file that a client wrote until the server was killed.
 struct Load {
     file: FileHandle,
     name: String,
@@ -31,8 +32,8 @@ struct Load {
 }
 
 impl Load {
-    /// Writes block after block and waits for each; after `before` of them `harm` is done, and after as many more the
-    /// server is killed.
+    /// Writes block after block, each after the previous reply. Calls `harm` after `before` blocks, and kills the
+    /// server after as many further blocks.
     fn until_killed(server: &mut Server, name: String, before: u64, harm: impl FnOnce(&Server)) -> Self {
         let mut c = server.connect();
         let root = c.root();
@@ -45,7 +46,7 @@ impl Load {
                     written.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            // The writer ends with the server only: also when something here panics.
+            // The writer ends only with the server, so the server is killed even if this thread panics.
             let _killed = Killed(server);
             wait_for(|| written.load(Ordering::Relaxed) >= before);
             harm(server);
@@ -57,7 +58,7 @@ impl Load {
         Load { file, name, acknowledged: written.into_inner() }
     }
 
-    /// Every block is there; then the file goes.
+    /// Checks that every acknowledged block is there, and removes the file.
     #[track_caller]
     fn check_and_remove(self, c: &mut Client) {
         for n in 0..self.acknowledged {
@@ -98,8 +99,8 @@ fn cut_short(path: &Path) {
 #[repr(align(4096))]
 struct Aligned([u8; 4096]);
 
-/// One byte of every fourth block but those near the superblocks. Past the page cache, as the server writes: where both
-/// meet, the kernel fails the syncs of the page cache's side.
+/// Flips one byte of every fourth block, except near the superblocks. The write bypasses the page cache, as the
+/// server's writes do. If both kinds of access met, the kernel would fail syncs through the page cache.
 fn flip_bits(path: &Path) {
     let direct = OFlags::DIRECT.bits().cast_signed();
     let file = File::options().read(true).write(true).custom_flags(direct).open(path).unwrap();
@@ -111,7 +112,7 @@ fn flip_bits(path: &Path) {
     }
 }
 
-/// Puts a new file in the place of one that the server does not use any more.
+/// Replaces a cache file by a new one, if the server does not use the old one any more.
 fn replace_if_lost(server: &Server, path: &Path) {
     if server.status()["effective_mode"] == "write-back" {
         return;
@@ -144,7 +145,7 @@ fn crashes_under_load_with_a_cache_file_harmed_lose_nothing_that_was_acknowledge
         let mut c = server.connect();
         copies.check(&mut c);
         load.check_and_remove(&mut c);
-        // The next harm comes to the other file: nothing may be on this one alone.
+        // The next damage affects the second file, so no data may be on this file only.
         server.flush();
         copies.check_directory(&server.data);
         replace_if_lost(&server, &path);

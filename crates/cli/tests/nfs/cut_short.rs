@@ -1,5 +1,5 @@
-//! A server that is killed while it carries a change out: the next one knows what became of it, and a client that asks
-//! again is told what it would have been told.
+//! Tests of a server that is killed while it carries out a change. The next server knows the result of the change,
+//! and a client that retransmits gets the original reply.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::*;
 
-/// Enough for several to hit a change between the directory and the log.
+/// Number of kills, enough for several to hit a change between the directory and the log.
 const KILLS: u32 = 40;
-/// A change takes less than this from the client's sending it.
+/// Longest time in microseconds from sending a change to its end.
 const LONGEST: u64 = 400;
 
-/// Change `n` of a client that makes, renames, links and removes one thing of each kind again and again: each would fail
-/// if it was carried out twice. What it makes gets these attributes.
+/// Makes change `n` of a client that makes, renames, links and removes one object of each kind in turn. Each change
+/// would fail if it were carried out twice. New objects get `attributes`.
 fn change(c: &mut Client, root: &FileHandle, n: u64, attributes: Sattr3) -> Vec<u8> {
     let place = |child: &'static str| name(root, child.as_bytes());
     match n % 12 {
@@ -47,7 +47,7 @@ fn change(c: &mut Client, root: &FileHandle, n: u64, attributes: Sattr3) -> Vec<
     }
 }
 
-/// What change `n` made, just now, has what it should have.
+/// Checks the object that change `n` has just made.
 fn check_made(c: &mut Client, root: &FileHandle, n: u64, attributes: Sattr3) {
     let (made, is_link) = match n % 12 {
         0 => (b"f", false),
@@ -70,8 +70,8 @@ fn check_made(c: &mut Client, root: &FileHandle, n: u64, attributes: Sattr3) {
     }
 }
 
-/// Kills the server a `moment` after change `last` was sent, which comes after `first` and those between. Returns it, if it
-/// was not answered.
+/// Kills the server a `moment` after change `last` was sent. Changes `first` to `last` are sent before. Returns the
+/// change that was not answered, if any.
 fn until_killed(
     server: &mut Server,
     (first, last): (u64, u64),
@@ -142,7 +142,7 @@ fn also_where_the_log_makes_changes_durable() {
     }
 }
 
-/// Each takes several system calls: a server is killed between them, too.
+/// Each creation takes several system calls, so the server is also killed between them.
 #[test]
 fn creations_with_more_attributes_than_a_mode_are_carried_out_once() {
     needs_root!();

@@ -1,4 +1,4 @@
-//! READ, WRITE and COMMIT: every byte, every size, and how durable it is said to be.
+//! Tests of READ, WRITE and COMMIT: every byte, every size, and the promised durability.
 
 use std::os::unix::fs::FileExt;
 
@@ -52,12 +52,12 @@ fn eof_is_told_exactly() {
     check(u64::MAX, u32::MAX, b"", true);
 }
 
-/// What lies at `at` in a file of [`streamed`].
+/// Returns the byte at offset `at` in a file of [`streamed`].
 fn streamed_byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Reads side by side on one connection.
+/// Reads several places at one time on one connection.
 fn read_all(c: &mut Client, file: &FileHandle, places: &[(u64, u32)]) -> Vec<ReadDone> {
     let mut sent = Vec::new();
     for (offset, count) in places {
@@ -108,7 +108,7 @@ fn large_reads_are_right_whether_in_memory_or_not() {
     }
 }
 
-/// Every reply is as long as it says, and shows bytes of the file or, behind its new end, zeros.
+/// Every reply must have its stated length, and contain bytes of the file or, behind the new end, zeros.
 #[test]
 fn a_file_cut_off_while_its_data_is_on_the_way() {
     const SIZE: u64 = 4 << 20;
@@ -237,7 +237,7 @@ fn a_full_file_system_is_told_in_time() {
     let file = c.new_file(&root, b"f", 0o644);
     let chunk = vec![7; 1 << 20];
     let (mut at, mut failed) = (0u64, None);
-    // 64 MiB are more than there is.
+    // 64 MiB exceed the free space.
     for _ in 0..64 {
         match c.write(&file, at, &chunk, StableHow::FileSync) {
             Ok(wrote) => at += u64::from(wrote.count),
@@ -251,13 +251,14 @@ fn a_full_file_system_is_told_in_time() {
     assert_eq!(c.attr(&file).size, at, "what was acknowledged is there");
     let last = c.read(&file, at - 4, 4).unwrap();
     assert_eq!((last.data, last.eof), (vec![7; 4], true));
-    // Nothing is broken by it.
+    // The file system must work normally afterwards.
     c.remove(&root, b"f").unwrap();
     let file = c.new_file(&root, b"g", 0o644);
     c.write(&file, 0, &chunk, StableHow::FileSync).unwrap();
 }
 
-/// A limit on the size of files (setrlimit(2)) is told to the client; by default its signal ends a process.
+/// A limit on the size of files (setrlimit(2)) is reported to the client. By default its signal would end the
+/// process.
 #[test]
 fn a_limit_on_file_sizes_does_not_end_the_server() {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -291,7 +292,7 @@ fn many_connections_write_one_file_side_by_side() {
                     let stable = if block % 3 == 0 { StableHow::FileSync } else { StableHow::Unstable };
                     let data = vec![(writer * BLOCKS + block) as u8; BLOCK as usize];
                     let wrote = c.write(&file, (block * WRITERS + writer) * BLOCK, &data, stable).unwrap();
-                    // Attributes before the write are there only if nobody else wrote meanwhile.
+                    // The reply has attributes before the write only if no other client wrote meanwhile.
                     let wcc = wrote.file_wcc;
                     if let (Some(before), Some(after)) = (wcc.before, wcc.after) {
                         assert!(before.size <= after.size && before.ctime <= after.ctime);

@@ -1,13 +1,13 @@
-//! A request that the caller has no right to costs nothing durable: no commit of the file system's journal, no checkpoint, no
-//! record in the cache's log. Else somebody without any rights would keep the disks busy.
+//! Tests that a denied request causes no durable work: no commit of the file system's journal, no checkpoint, no
+//! record in the cache's log. Otherwise a client without rights could keep the disks busy.
 
 use crate::harness::*;
 
-/// Who has no rights.
+/// A user without rights.
 const STRANGER: u32 = 4001;
 const TIMES: u32 = 20;
 
-/// Commits of the journal and checkpoints, and frames of the log.
+/// Returns the number of journal commits and checkpoints, and of frames of the log.
 fn spent(server: &Server) -> [u64; 2] {
     let status = server.status();
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
@@ -30,7 +30,7 @@ fn create(scene: &mut Scene<'_>, name: &[u8], how: CreateHow) -> Nfsstat3 {
     scene.c.create(&scene.dir, name, how).status()
 }
 
-/// Every procedure that changes something, in each of its forms.
+/// Every procedure that changes an object, in each of its forms.
 const REQUESTS: [(&str, Ask); 23] = [
     ("SETATTR mode", |s| set(s, mode(0o777))),
     ("SETATTR owner", |s| set(s, Sattr3 { uid: Some(STRANGER), ..Sattr3::default() })),
@@ -101,7 +101,8 @@ fn what_is_denied_costs_neither_a_commit_nor_a_record() {
     }
 }
 
-/// Its record is too long for the log, so checkpoints take its place. They begin when it is known that it can be made.
+/// The record is too long for the log, so a checkpoint takes its place. The checkpoint must begin only when the link
+/// is known to be possible.
 #[test]
 fn a_symbolic_link_that_cannot_be_made_costs_no_checkpoint() {
     needs_root!();
@@ -114,7 +115,7 @@ fn a_symbolic_link_that_cannot_be_made_costs_no_checkpoint() {
     let mut stranger = server.connect().acting_as(user(STRANGER, STRANGER, &[]));
     let before = commits(&server);
     for n in 0..TIMES {
-        // Without a change since the last one, a checkpoint costs nothing.
+        // Without a change since the last checkpoint, a further one would cost nothing.
         c.new_file(&root, format!("f{n}").as_bytes(), 0o644);
         assert_eq!(c.symlink(&root, b"taken", &[b't'; 3000]).status(), Nfsstat3::Exist);
         c.new_file(&root, format!("g{n}").as_bytes(), 0o644);
@@ -122,7 +123,7 @@ fn a_symbolic_link_that_cannot_be_made_costs_no_checkpoint() {
         c.new_file(&root, format!("h{n}").as_bytes(), 0o644);
         assert_eq!(stranger.symlink(&root, b"new", &[b't'; 3000]).status(), Nfsstat3::Acces);
     }
-    // There is one every few seconds anyway.
+    // The server makes a checkpoint every few seconds in any case.
     let spent = commits(&server) - before;
     assert!(spent < u64::from(TIMES), "{spent} commits");
 }

@@ -1,5 +1,5 @@
-//! What is acknowledged is on the device, few trips to it carry many acknowledgements, and the write verifier tells
-//! when unstable data may have been lost.
+//! Tests of durability: acknowledged changes are on the device, one flush of the device covers many acknowledgements,
+//! and the write verifier changes when unstable data may have been lost.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -50,7 +50,7 @@ fn the_verifier_stays_over_a_clean_stop_and_changes_after_a_crash() {
 #[test]
 fn creations_at_once_share_trips_to_the_device() {
     needs_root!();
-    // As slow as a disk is: on a device that takes no time there is nothing to share.
+    // The array is as slow as disks are, because there are no shared flushes on an instant device.
     let Some(array) = Array::new("ext4") else { return };
     let server = array.serve().plain().start();
     let root = server.connect().root();
@@ -76,7 +76,7 @@ fn creations_at_once_share_trips_to_the_device() {
     assert_eq!(durability["failures"], 0);
 }
 
-/// A hundred changes of every kind by one client in a directory of its own; returns once all are acknowledged.
+/// Makes a hundred changes of every kind by one client in a directory of its own. Returns when all are acknowledged.
 fn change_everything(c: &mut Client, root: &FileHandle, who: u8) {
     let dir = c.new_dir(root, &[b'd', who], 0o755);
     for n in 0..12u8 {
@@ -128,7 +128,7 @@ fn check_everything(dir: &Path) {
     }
 }
 
-/// Six clients change all kinds of things at once.
+/// Lets six clients make all kinds of changes at once.
 fn change_at_once(server: &Server) {
     let root = server.connect().root();
     std::thread::scope(|scope| {
@@ -144,7 +144,7 @@ fn check_all(root: &Path) {
     }
 }
 
-/// The power is cut right after the last acknowledgement: what was not flushed from the device's own cache is lost.
+/// Cuts the power right after the last acknowledgement. Unflushed data in the device's cache is lost.
 fn power_cut(kind: &'static str) {
     let Some(array) = Array::instant(kind) else { return };
     let mut server = array.serve().plain().start();
@@ -167,8 +167,8 @@ fn what_was_acknowledged_survives_a_power_cut_on_xfs() {
     power_cut("xfs");
 }
 
-/// No journal, no order: every object is synced by itself. The device is copied right after the last acknowledgement,
-/// so what the file system keeps in memory is lost.
+/// Without a journal no order exists, so every object is synced by itself. The device is copied right after the last
+/// acknowledgement, so data that the file system has only in memory is lost.
 #[test]
 fn what_was_acknowledged_survives_a_power_cut_on_ext2() {
     needs_root!();
@@ -179,7 +179,7 @@ fn what_was_acknowledged_survives_a_power_cut_on_ext2() {
     check_all(&disk.after_power_cut(home.path()).at);
 }
 
-/// Fast commits persist some objects ahead of older changes of others.
+/// Fast commits make some objects durable before older changes of other objects.
 #[test]
 fn one_journal_is_relied_on_only_where_it_orders_everything() {
     needs_root!();

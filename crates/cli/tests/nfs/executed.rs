@@ -1,4 +1,5 @@
-//! What a client has written is executed on the host: nobody can execute a file that is open for writing.
+//! Tests that the host can execute files that a client wrote. The kernel refuses to execute a file that is open for
+//! writing.
 
 use std::process::Command;
 
@@ -13,7 +14,7 @@ fn runs(server: &Server, name: &str) {
     assert_eq!(output.stdout, b"done\n", "{name}");
 }
 
-/// Makes scripts in every way; returns their names.
+/// Makes scripts in every way and returns their names.
 fn write_scripts(c: &mut Client) -> Vec<String> {
     let root = c.root();
     let mut names = Vec::new();
@@ -38,7 +39,7 @@ fn write_scripts(c: &mut Client) -> Vec<String> {
         c.commit(&exclusive, 0, 0).unwrap();
         c.write(&sized, 0, SCRIPT, StableHow::FileSync).unwrap();
         c.setattr(&sized, size(SCRIPT.len() as u64)).unwrap();
-        // Read as well: the descriptor for that is no hindrance.
+        // The script is read as well: a descriptor for reading does not prevent execution.
         assert_eq!(c.read(&stable, 0, 100).unwrap().data, SCRIPT);
     }
     names
@@ -57,7 +58,7 @@ fn a_script_that_only_the_cache_had_is_executed_after_a_flush() {
     let names = write_scripts(&mut server.connect());
     server.flush();
     names.iter().for_each(|name| runs(&server, name));
-    // Once more, over what is there.
+    // The scripts are overwritten and executed again.
     let mut c = server.connect();
     let root = c.root();
     for name in &names {
@@ -69,7 +70,7 @@ fn a_script_that_only_the_cache_had_is_executed_after_a_flush() {
     names.iter().for_each(|name| runs(&server, name));
 }
 
-/// A stream of writes opens its file once, whatever else is done to it meanwhile.
+/// A stream of writes opens its file once, even if other requests use the file meanwhile.
 #[test]
 fn a_file_is_open_for_writing_while_something_of_it_is_not_stable() {
     let server = Serve::unsquashed().plain().start();

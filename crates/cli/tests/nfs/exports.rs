@@ -1,4 +1,5 @@
-//! What an export says: read-only, networks, ports, and that its rules cannot be got round by another's handles.
+//! Tests of export rules: read-only, networks, ports. A handle of one export must not circumvent the rules of
+//! another.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -59,7 +60,7 @@ access = "ro"
 networks = ["*"]
 "#;
 
-/// Changes one byte of a handle in every possible place.
+/// Returns a handle with one byte changed.
 fn handle_with(handle: &FileHandle, at: usize, byte: u8) -> FileHandle {
     let mut bytes = handle.as_bytes().to_vec();
     bytes[at] = byte;
@@ -74,7 +75,7 @@ fn each_export_has_its_own_rules_and_its_own_handles() {
             std::fs::create_dir(data.join(dir)).unwrap();
         }
         std::fs::write(data.join("closed/f"), "secret").unwrap();
-        // The same inode in two exports.
+        // One inode is in two exports.
         std::fs::hard_link(data.join("closed/f"), data.join("open/f")).unwrap();
         std::fs::hard_link(data.join("closed/f"), data.join("ro/f")).unwrap();
     });
@@ -86,12 +87,12 @@ fn each_export_has_its_own_rules_and_its_own_handles() {
     assert_ne!(c.attr(&in_open).fsid, c.attr(&in_ro).fsid);
     assert_eq!(c.write(&in_open, 0, b"S", StableHow::FileSync).status(), Nfsstat3::Ok);
     assert_eq!(c.write(&in_ro, 0, b"S", StableHow::FileSync).status(), Nfsstat3::Rofs);
-    // From one export to another nothing can be moved or linked, nor does any parent lead there.
+    // Objects cannot be moved or linked between exports, and no parent leads to another export.
     assert_eq!(c.link(&in_open, &ro, b"g").status(), Nfsstat3::Rofs);
     assert_eq!(c.link(&in_ro, &open, b"g").status(), Nfsstat3::Rofs);
     assert_eq!(c.rename((&open, b"f"), (&ro, b"g")).status(), Nfsstat3::Rofs);
     assert_eq!(c.lookup(&ro, b"..").unwrap().object, ro);
-    // The number of the export is in the handle: no other number makes it a handle there.
+    // The handle contains the number of its export. With another number, the handle must be invalid.
     for at in 0..in_ro.as_bytes().len() {
         let forged = handle_with(&in_ro, at, in_open.as_bytes()[at]);
         let expected = if forged == in_ro { Nfsstat3::Ok } else { Nfsstat3::Badhandle };
@@ -130,10 +131,10 @@ fn a_handle_is_worth_nothing_to_clients_outside_the_networks() {
     let toml = rule("192.0.2.0/24").replace('@', server.home().to_str().unwrap());
     std::fs::write(server.home().join("forebay.toml"), toml).unwrap();
     server.start();
-    // Nothing else is open to it: it is not even heard.
+    // No export admits the client, so its connection is closed without an answer.
     let mut c = server.connect();
     assert_eq!(c.try_call(&root), None);
-    // Open to another export's clients, it is refused for this one.
+    // If another export admits the client, the client's request for this export is refused.
     server.stop();
     std::fs::create_dir(server.home().join("other")).unwrap();
     let other = server.home().join("other").display().to_string();
@@ -148,7 +149,7 @@ fn a_handle_is_worth_nothing_to_clients_outside_the_networks() {
     assert_eq!(server.status()["refused"]["exports"], 3);
 }
 
-/// A connection from a port below 1024.
+/// Returns a connection from a port below 1024.
 fn connect_privileged(server: &Server) -> Client {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
     for port in (600..1024).rev() {
@@ -175,7 +176,7 @@ fn privileged_ports_where_they_are_asked_for() {
     assert_eq!(refusals(&server), ["port"]);
 }
 
-/// Users of other hosts are root here if neither their root is squashed nor their port is looked at.
+/// Users of other hosts could act as root if neither root is squashed nor the port is checked.
 #[test]
 fn a_server_of_root_asks_other_hosts_for_ports_of_root() {
     needs_root!();
@@ -194,7 +195,7 @@ fn a_server_of_root_asks_other_hosts_for_ports_of_root() {
     }
 }
 
-/// Clients on this host may use any port, unless it is said otherwise.
+/// Clients on this host may use any port, unless the rule demands otherwise.
 #[test]
 fn loopback_may_use_any_port() {
     let server = Serve::new().start();
@@ -203,7 +204,7 @@ fn loopback_may_use_any_port() {
     c.attr(&root);
 }
 
-/// The groups are those of this host's user database, however many or few the request has.
+/// The groups come from this host's user database, regardless of the groups in the request.
 #[test]
 fn groups_of_the_user_database_count_where_they_are_managed() {
     needs_root!();
@@ -212,17 +213,17 @@ fn groups_of_the_user_database_count_where_they_are_managed() {
         std::os::unix::fs::chown(data.join("f"), Some(0), Some(4321)).unwrap();
         std::fs::set_permissions(data.join("f"), PermissionsExt::from_mode(0o640)).unwrap();
     });
-    // A user that the database does not know says that it is in the file's group.
+    // A user that the database does not contain claims to be in the file's group.
     let mut c = server.connect().acting_as(user(3_000_000, 3_000_000, &[4321]));
     let root = c.root();
     let file = c.find(&root, b"f");
     assert_eq!(c.read(&file, 0, 4).status(), Nfsstat3::Acces);
-    // Its primary group is the one that it says.
+    // The user's primary group is the one in the request.
     c.user = user(3_000_000, 4321, &[]);
     assert_eq!(c.read(&file, 0, 4).unwrap().data, b"text");
 }
 
-/// The reasons of the events about clients that were refused.
+/// Returns the reasons in the events about refused clients.
 fn refusals(server: &Server) -> Vec<String> {
     let events = server.ask(&["events", "--json"]);
     let events = events.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -245,7 +246,8 @@ name = "/closed"
 networks = ["127.0.0.2"]
 "#;
 
-/// Refused when they connect, told once, counted each time; and MOUNT tells a client only of what it may mount.
+/// Unauthorised clients are refused when they connect, reported once, and counted each time. MOUNT shows a client
+/// only the exports that the client may mount.
 #[test]
 fn strangers_are_refused_and_nobody_learns_of_what_is_for_others() {
     let server = Serve::new().exports(OPEN_AND_CLOSED).start_on(|data| {
@@ -275,7 +277,7 @@ fn strangers_are_refused_and_nobody_learns_of_what_is_for_others() {
         assert_eq!(directories, [own.as_bytes()], "what another client has mounted");
     }
     for _ in 0..5 {
-        // Also the null procedure and MOUNT.
+        // The null procedure and MOUNT are refused as well.
         let mut stranger = server.connect_from([127, 0, 0, 3]);
         assert_eq!(stranger.try_call(&()), None);
     }
@@ -311,7 +313,7 @@ fn handles_from_before_a_crash_are_valid_whichever_export_comes_first() {
     };
     c.write(&file, 0, b"text", StableHow::FileSync).unwrap();
     server.kill();
-    // As a power cut leaves it.
+    // A power cut can leave this state.
     std::fs::remove_file(b.join("f")).unwrap();
     server.start();
     assert_eq!(server.connect().read(&file, 0, 10).unwrap().data, b"text");

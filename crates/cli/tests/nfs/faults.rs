@@ -1,4 +1,5 @@
-//! A disk that fails or hangs: errors are told, the write verifier changes, and others are served on.
+//! Tests of a disk that fails or hangs: errors are reported, the write verifier changes, and other requests are
+//! served.
 
 use std::os::fd::AsFd;
 
@@ -9,19 +10,19 @@ use crate::harness::*;
 const BLOCK: usize = 64 * 1024;
 
 struct Rig {
-    // Dropped in this order: nobody may have the disk open when the array goes.
+    // The fields are dropped in this order, because the server must not have the disk open when the array goes away.
     server: Server,
     array: Array,
 }
 
-/// A server of a file system that can be broken; `None` where that cannot be had.
+/// Returns a server of a file system that can be made to fail; `None` if this machine cannot emulate an array.
 fn rig() -> Option<Rig> {
     let array = Array::instant("ext4")?;
     Some(Rig { server: array.serve().plain().start(), array })
 }
 
 impl Rig {
-    /// A file of this many bytes that is on the disk.
+    /// Makes a file of this many bytes, which is on the disk afterwards.
     fn file_on_disk(&self, name: &str, len: usize) -> FileHandle {
         let mut c = self.server.connect();
         let root = c.root();
@@ -30,7 +31,7 @@ impl Rig {
         file
     }
 
-    /// Requests for the blocks of a file fail.
+    /// Makes requests for the blocks of a file fail.
     fn break_file(&self, name: &str, hits: &str) {
         let path = self.server.data.join(name);
         self.array.ask(&["inject", "eio", "--hits", hits, "--file", path.to_str().unwrap()]);
@@ -43,7 +44,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // Nothing can be killed that waits for the disk.
+        // A process that waits for the disk cannot be killed.
         self.heal();
     }
 }
@@ -59,7 +60,7 @@ fn a_failed_commit_is_an_error_and_changes_the_verifier() {
     assert_eq!(wrote.committed, StableHow::Unstable);
     assert_eq!(c.commit(&file, 0, 0).status(), Nfsstat3::Io);
     rig.heal();
-    // Whatever succeeds now tells the client that its data is lost.
+    // A success now must tell the client by its verifier that its data is lost.
     let committed = c.commit(&file, 0, 0).unwrap();
     assert_ne!(committed.verf, wrote.verf);
     let again = c.write(&file, 0, &[2; BLOCK], StableHow::Unstable).unwrap();
@@ -82,7 +83,7 @@ fn a_failed_stable_write_is_an_error_for_it_alone() {
         assert_eq!(c.write(&bad, 0, &vec![2; len], stable).status(), Nfsstat3::Io);
         assert_eq!(c.write(&good, 0, &vec![2; len], stable).status(), Nfsstat3::Ok);
     }
-    // Side by side in one batch.
+    // The writes share one batch.
     std::thread::scope(|scope| {
         for (file, expected) in [(bad, Nfsstat3::Io), (good, Nfsstat3::Ok)] {
             for n in 0..8u64 {
@@ -113,7 +114,7 @@ fn a_failed_read_is_an_error() {
     assert_eq!(c.read(&file, 0, 1000).unwrap().data, [1; 1000]);
 }
 
-/// A call that is sent now and answered when the disk goes on.
+/// Sends a call whose answer arrives once the disk continues.
 fn send(c: &mut Client, procedure: Procedure, args: &impl Encode) -> Vec<u8> {
     let mut bytes = Vec::new();
     args.encode(&mut bytes);
@@ -131,7 +132,7 @@ fn a_hanging_disk_holds_up_nobody_who_needs_it_not() {
     let root = looking.root();
     looking.find(&root, b"f");
     rig.array.ask(&["inject", "hang"]);
-    // More than there are workers, from several connections.
+    // The number of requests exceeds the number of workers, on several connections.
     let mut waiting: Vec<Client> = (0..4).map(|_| rig.server.connect()).collect();
     for n in 0..300u64 {
         let data = &[7; 512];
@@ -166,9 +167,9 @@ fn as_many_reads_are_with_the_disks_as_clients_have_sent() {
     let mut c = rig.server.connect();
     let root = c.root();
     let file = c.find(&root, b"f");
-    // Makes it known.
+    // The read fills the inode cache.
     c.read(&file, 0, 4096).unwrap();
-    // Only disks that take their time are counted.
+    // Only reads that wait for disks are counted.
     rig.heal();
     rig.array.ask(&["inject", "hang"]);
     let before = rig.array.reads();

@@ -1,4 +1,4 @@
-//! A filter of system calls around the server.
+//! Tests of a server with a filter of system calls around it.
 
 use crate::harness::*;
 
@@ -10,7 +10,7 @@ fn a_call_that_the_service_manager_forbids_is_told_and_hides_no_quota() {
     for call in ["quotactl_fd", "mincore"] {
         assert!(told.contains(&format!("SystemCallFilter={call} in the unit")), "{told}");
     }
-    // Whether the user has room cannot be seen: nothing is accepted that the directory might refuse.
+    // The server cannot see the user's quota, so it accepts no data that the directory might refuse.
     let mut joe = server.connect().acting_as(user(1000, 1000, &[]));
     let root = joe.root();
     let file = joe.new_file(&root, b"f", 0o644);
@@ -30,7 +30,7 @@ fn the_process_that_asks_disks_for_their_health_is_filtered_too() {
     let parent = format!("PPid:\t{}\n", server.pid());
     let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
     let helper = processes.into_iter().find(|process| status(process).contains(&parent)).unwrap();
-    // It filters itself once it runs.
+    // The helper installs its filter after its start.
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !status(&helper).contains("Seccomp:\t2") {
         assert!(status(&helper).contains(&parent), "it has ended");

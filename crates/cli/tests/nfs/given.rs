@@ -1,5 +1,5 @@
-//! What recovery makes again, or sets the attributes of, grants no more than before: it has its access control list, and
-//! whatever else the kernel gave it.
+//! Tests that objects which recovery recreates or changes grant no more than before. They have their access control
+//! list and all other attributes that the kernel had given them.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::harness::*;
 use crate::reconciled::{Scene, on_each};
 
-/// Runs a program that must succeed; returns what it printed.
+/// Runs a program that must succeed and returns its output.
 #[track_caller]
 fn run(program: &str, args: &[&str], path: &Path) -> String {
     let output = Command::new(program).args(args).arg(path).output().unwrap();
@@ -23,10 +23,10 @@ fn mode_of(path: &Path) -> u32 {
     std::os::unix::fs::MetadataExt::mode(&path.symlink_metadata().unwrap()) & 0o7777
 }
 
-/// The group may do nothing there, one user may read and write: the mode's group bits are the mask.
+/// With this list the group has no rights and one user may read and write. The mode's group bits are the mask.
 const LIST: &str = "u:4002:rwx,g::---,o::---,m::rwx";
 
-/// Makes one of everything in `dir`, as a user.
+/// Makes one object of each kind in `dir`, as a user.
 fn make_all(c: &mut Client, dir: &FileHandle) {
     c.create(dir, b"unchecked", CreateHow::Unchecked(mode(0o666))).unwrap();
     c.create(dir, b"guarded", CreateHow::Guarded(mode(0o660))).unwrap();
@@ -40,7 +40,7 @@ fn make_all(c: &mut Client, dir: &FileHandle) {
 
 const ALL: [&str; 6] = ["unchecked", "guarded", "exclusive", "set", "directory", "fifo"];
 
-/// As a power cut does before the journal has any of it.
+/// Removes the objects, as a power cut does before the journal has them.
 fn lose_all(dir: &Path) {
     for name in ALL.iter().chain(&["link"]) {
         let path = dir.join(name);
@@ -59,7 +59,7 @@ fn a_list_that_the_directory_gives_comes_back() {
         make_all(&mut c, &dir);
         let inner = c.find(&dir, b"directory");
         c.new_file(&inner, b"inner", 0o666);
-        // The mask of this one becomes narrower.
+        // The mask of this file becomes narrower.
         let guarded = c.find(&dir, b"guarded");
         c.setattr(&guarded, mode(0o640)).unwrap();
         let all = || ALL.map(|name| acl(&scene.at.join("d").join(name)));
@@ -85,7 +85,7 @@ fn a_list_on_the_root_is_given_only_to_what_had_it() {
     on_each(|scene| {
         let mut c = scene.client();
         let dir = c.new_dir(&scene.root, b"d", 0o777);
-        // What recovery makes is below the root at first.
+        // Recovery first recreates objects below the root.
         run("setfacl", &["-d", "-m", "u:4002:rwx,m::rwx"], &scene.at);
         scene.checkpoint();
         c.new_file(&dir, b"f", 0o640);
@@ -99,7 +99,7 @@ fn a_list_on_the_root_is_given_only_to_what_had_it() {
     });
 }
 
-/// Longer than a record: several hundred users.
+/// The list is longer than a record: it has several hundred users.
 #[test]
 fn a_list_that_no_record_holds_is_in_the_file_system_at_once() {
     needs_root!();
@@ -129,7 +129,7 @@ fn a_list_that_no_record_holds_is_in_the_file_system_at_once() {
     });
 }
 
-/// What the log says of an object says nothing of what others on the host did to it.
+/// The log's record of an object contains no external changes of the object.
 #[test]
 fn a_list_that_somebody_set_and_the_power_cut_took_away_leaves_no_rights_behind() {
     needs_root!();
@@ -142,7 +142,7 @@ fn a_list_that_somebody_set_and_the_power_cut_took_away_leaves_no_rights_behind(
         scene.checkpoint();
         let paths = ["d", "d/f", "d/l", "d/m"].map(|name| scene.path(name));
         paths.iter().for_each(|path| drop(run("setfacl", &["-m", "u:4002:rwx,m::rwx"], path)));
-        // The mode that these records hold is that of the mask, but they did not set it.
+        // The mode in these records is that of the mask, but these requests did not set it.
         c.setattr(&file, Sattr3 { mtime: at(1, 2), ..Sattr3::default() }).unwrap();
         c.link(&linked, &dir, b"again").unwrap();
         c.setattr(&changed, mode(0o660)).unwrap();
@@ -168,7 +168,7 @@ fn flags_and_the_project_come_back() {
         let shown = String::from_utf8(shown.stdout).unwrap();
         let fields = ["fsxattr.xflags", "fsxattr.projid", "fsxattr.extsize"];
         let lines = shown.lines().filter(|line| fields.iter().any(|field| line.starts_with(field)));
-        // Not the number, which also says whether there are extended attributes.
+        // The first number is left out: it also shows whether there are extended attributes.
         lines.map(|line| line.split('[').next_back().unwrap().replace('X', "-")).collect::<Vec<_>>()
     };
     on_each(|scene| {
@@ -178,7 +178,7 @@ fn flags_and_the_project_come_back() {
         run("chattr", &["+dAS"], &path);
         let projects =
             Command::new("xfs_io").args(["-c", "chproj 42", "-c", "chattr +P"]).arg(&path).output();
-        // ext4 has projects only where it was made so.
+        // ext4 has projects only if it was made with that feature.
         let projects = projects.unwrap().stderr.is_empty();
         scene.checkpoint();
         make_all(&mut c, &dir);

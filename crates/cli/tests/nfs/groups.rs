@@ -1,16 +1,16 @@
-//! `manage_gids`: the groups of a user are those of the host's user database.
+//! Tests of `manage_gids`: the groups of a user come from the host's user database.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use crate::harness::*;
 
 const USER: u32 = 7000;
-/// Of the database: more than AUTH_SYS carries, and more than the server asks for at first.
+/// Groups in the database: more than AUTH_SYS carries, and more than the server asks for at first.
 const GROUPS: std::ops::RangeInclusive<u32> = 7001..=7080;
-/// Not in the database.
+/// A group that is not in the database.
 const CLAIMED: u32 = 7999;
 
-/// A server whose host knows the user and its groups, with a file for each of three groups to read.
+/// Returns a server whose host knows the user and its groups, with a file for each of three groups.
 fn server(manage: bool) -> Server {
     let groups: String = GROUPS.map(|gid| format!("g{gid}:x:{gid}:jo\n")).collect();
     let passwd = format!("root:x:0:0::/:/bin/sh\njo:x:{USER}:{USER}::/:/bin/sh\n");
@@ -29,7 +29,7 @@ fn server(manage: bool) -> Server {
     )
 }
 
-/// Returns whether the user may read the file of a group.
+/// Returns true if the user may read the file of a group.
 fn reads(server: &Server, gid: u32, sent: &[u32]) -> bool {
     let mut c = server.connect();
     let root = c.root();

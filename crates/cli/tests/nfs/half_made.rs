@@ -1,4 +1,4 @@
-//! Creations that fail half way leave nothing behind.
+//! Tests that a creation which fails half-way leaves no object behind.
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
@@ -23,7 +23,7 @@ fn a_creation_that_fails_half_way_leaves_nothing() {
     }
 }
 
-/// While it lives, the server can open nothing.
+/// A guard. While it lives, the server can open no file.
 struct NoDescriptors<'a>(&'a Server);
 
 impl<'a> NoDescriptors<'a> {
@@ -40,7 +40,7 @@ impl<'a> NoDescriptors<'a> {
 
 impl Drop for NoDescriptors<'_> {
     fn drop(&mut self) {
-        // More than it had at most: the hard limit is inherited from the test.
+        // The limit is higher than before: the hard limit is inherited from the test.
         set_descriptors(self.0, getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20));
     }
 }
@@ -60,7 +60,7 @@ fn make(c: &mut Client, dir: &FileHandle, name: &str) -> Nfsstat3 {
     }
 }
 
-/// These are made without a descriptor, and looked at with one.
+/// These objects are made without a descriptor, and examined with one.
 #[test]
 fn what_cannot_be_looked_at_after_it_was_made_is_taken_back() {
     for serve in [Serve::unsquashed().plain(), Serve::unsquashed().cached()] {
@@ -73,7 +73,7 @@ fn what_cannot_be_looked_at_after_it_was_made_is_taken_back() {
                 let none = NoDescriptors::begin(&server);
                 let status = make(&mut c, &root, name);
                 drop(none);
-                // Else a thread of the server's start has given one back meanwhile.
+                // If the request succeeded, a thread of the server's start has closed a descriptor meanwhile.
                 let failed = status != Nfsstat3::Ok;
                 if !failed {
                     std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path)).unwrap();

@@ -1,4 +1,4 @@
-//! File handles: valid as long as the file is, and worth nothing once a bit is changed.
+//! Tests of file handles: valid as long as the file exists, and invalid if a bit is changed.
 
 use crate::harness::*;
 
@@ -81,7 +81,7 @@ fn handles_survive_renames_restarts_and_crashes() {
         } else {
             server.stop()
         }
-        // What happens meanwhile is the file system's affair.
+        // The file system alone keeps track of the change while no server runs.
         let (from, to) = if crash { ("k", "m") } else { ("g", "k") };
         std::fs::rename(server.data.join(from), server.data.join(to)).unwrap();
         server.start();
@@ -103,7 +103,7 @@ fn a_removed_file_is_stale_even_when_its_inode_lives_on() {
     let mut c = server.connect();
     let root = c.root();
     let mut stale = Vec::new();
-    // File systems give an inode number out again soon; the generation tells old from new.
+    // File systems soon reuse an inode number. The generation tells the new file from the old one.
     for round in 0..50 {
         let file = c.new_file(&root, b"f", 0o644);
         for old in &stale {

@@ -1,6 +1,6 @@
-//! A stranger and a hostile client with access do their worst beside a client that measures. Its verifier never changes,
-//! its requests go on, and nothing that the server says of itself is different. How much slower it gets is printed for each
-//! attack and for all of them together: `cargo x hostile --minutes 10`.
+//! An unauthorised client and a hostile client with access attack the server, beside a client that measures. The
+//! measuring client's verifier must not change, its requests must succeed, and the server's status must not differ.
+//! The slow-down is printed for each attack and for all together: `cargo x hostile --minutes 10`.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ const STRANGER: [u8; 4] = [127, 0, 0, 3];
 const RULES: &str =
     "[[export]]\npath='@/data'\nname='/'\n[[export.client]]\nnetworks=['127.0.0.1','127.0.0.2']\n";
 
-/// A connection that may be closed at any time; `None` if it is not even made.
+/// Returns a connection that may be closed at any time; `None` if it cannot be made.
 fn connection(to: SocketAddr, from: [u8; 4]) -> Option<TcpStream> {
     let fd = socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
     bind(&fd, &SocketAddr::from((from, 0))).ok()?;
@@ -28,14 +28,15 @@ fn connection(to: SocketAddr, from: [u8; 4]) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Leaves the processors to the server and the client that measures: attackers have processors of their own elsewhere.
+/// Gives the server and the measuring client priority, because real attackers have processors of their own.
 fn stand_back() {
-    // SAFETY: all zeros are a valid parameter, which this call only reads.
+    // SAFETY: a parameter of zeros is valid, and the call only reads it.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &std::mem::zeroed()) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Keeps `count` connections that have each sent `bytes` and receive nothing, and makes those anew that the server closes.
+/// Keeps `count` connections that have each sent `bytes` and receive no data. Connections that the server closes are
+/// replaced.
 fn hold(to: SocketAddr, from: [u8; 4], count: usize, bytes: &[u8], stop: &AtomicBool) {
     stand_back();
     let mut held: Vec<Option<TcpStream>> = (0..count).map(|_| None).collect();
@@ -51,7 +52,7 @@ fn hold(to: SocketAddr, from: [u8; 4], count: usize, bytes: &[u8], stop: &Atomic
             });
             if !alive {
                 *place = connection(to, from);
-                // As much as the server takes.
+                // The write ends when the server takes no more bytes.
                 let _ = place.as_mut().map(|stream| stream.write_all(bytes));
             }
         }
@@ -74,7 +75,7 @@ fn xdr(values: &[&dyn Encode]) -> Vec<u8> {
     out
 }
 
-/// Calls with numbers at which arithmetic goes wrong.
+/// Makes calls with numbers that could overflow.
 fn bad_numbers(server: &Server, name: &[u8], stop: &AtomicBool) {
     stand_back();
     let mut c = server.connect_from(HOSTILE).acting_as(user(1000, 1000, &[]));
@@ -98,7 +99,7 @@ fn bad_numbers(server: &Server, name: &[u8], stop: &AtomicBool) {
     }
 }
 
-/// The client that measures.
+/// The measuring client.
 struct Measure {
     client: Client,
     file: FileHandle,
@@ -114,7 +115,7 @@ impl Measure {
         Measure { client, file, verifier }
     }
 
-    /// Goes round for at least `time` and 50 rounds; returns the 50th and the 99th percentile of a round.
+    /// Makes at least 50 rounds for at least `time`. Returns the 50th and the 99th percentile of a round.
     fn run(&mut self, time: Duration) -> [Duration; 2] {
         let begun = Instant::now();
         let mut took = Vec::new();
@@ -137,17 +138,17 @@ impl Measure {
 
 #[derive(Clone, Copy, Debug)]
 enum Attack {
-    /// A stranger connects, sends a little and hangs up.
+    /// An unauthorised client connects, sends a few bytes and disconnects.
     Strangers,
-    /// A client with access connects, sends a little and hangs up.
+    /// A client with access connects, sends a few bytes and disconnects.
     HangsUp,
-    /// A client keeps connections that sent parts of records.
+    /// A client keeps connections that have sent parts of records.
     Parts,
-    /// A client asks for much and reads no replies.
+    /// A client asks for much data and reads no replies.
     Unread,
-    /// A client asks for 64 MiB, hangs up, and connects again.
+    /// A client asks for 64 MiB, disconnects, and connects again.
     Unwanted,
-    /// A client sends numbers at which arithmetic goes wrong.
+    /// A client sends numbers that could overflow.
     Numbers,
 }
 
@@ -157,11 +158,11 @@ const ATTACKS: [Attack; 6] =
 /// The bytes that attackers send.
 struct Arsenal<'a> {
     server: &'a Server,
-    /// The start of a record of a MiB.
+    /// Start of a record of 1 MiB.
     part: Vec<u8>,
-    /// All of it but a byte.
+    /// The record without its last byte.
     most: Vec<u8>,
-    /// Reads of 64 MiB in all.
+    /// Reads of 64 MiB in total.
     reads: Vec<u8>,
 }
 
@@ -184,7 +185,7 @@ impl<'a> Arsenal<'a> {
         }
     }
 
-    /// Starts the threads of an attack, which end when `stop` is set; files that it makes are called `name`.
+    /// Starts the threads of an attack, which end when `stop` is set. Its files are called `name`.
     fn begin<'s>(
         &'s self,
         attack: Attack,
@@ -220,7 +221,7 @@ impl<'a> Arsenal<'a> {
 #[test]
 fn a_stranger_and_a_hostile_client_harm_nobody() {
     let seconds = std::env::var("FOREBAY_TEST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
-    // Little memory, so that it is fought for.
+    // The memory limit is low, so that clients compete for memory.
     let server = Serve::new()
         .exports(RULES)
         .cached()
@@ -245,7 +246,7 @@ fn a_stranger_and_a_hostile_client_harm_nobody() {
             let _stop = DoneAtEnd(&stop);
             attacks.iter().for_each(|attack| arsenal.begin(*attack, &name, scope, &stop));
             let beside = measure.run(time);
-            // Another client can still connect.
+            // Another client must still be able to connect.
             server.connect().root();
             beside
         });

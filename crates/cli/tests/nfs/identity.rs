@@ -1,5 +1,5 @@
-//! Which file system an export is: a server never takes another one for it, and never gives up what the cache has for it
-//! unless a client removed it.
+//! Tests of the identity of an export's file system. A server never accepts another file system in its place. It
+//! never drops cached data of the file system unless a client removed it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn make(kind: &str, image: &Path) {
     assert!(made.status.success());
 }
 
-/// What is in a directory, by name, and whether it has the count of starts.
+/// Returns the sorted paths of the entries of a directory.
 fn contents(at: &Path) -> Vec<PathBuf> {
     let mut all: Vec<_> = std::fs::read_dir(at).unwrap().map(|entry| entry.unwrap().path()).collect();
     all.sort();
@@ -36,7 +36,8 @@ impl End {
 
 const SIZE: u64 = 320 << 20;
 
-/// In all orders: crash or clean stop; unmounted, another file system, an older copy, mounted over while it is served.
+/// Covers all orders: crash or clean stop; unmounted, another file system, an older copy, mounted over while in
+/// service.
 fn only_the_file_system_that_was_served_is_served_again(kind: &str, end: End) {
     needs_root!();
     let home = tempfile::tempdir().unwrap();
@@ -54,7 +55,8 @@ fn only_the_file_system_that_was_served_is_served_again(kind: &str, end: End) {
     };
     write(&server, 0, b"acknowledged");
 
-    // Unmounted and mounted over while it is served: that is told, and the server goes on with what it has open.
+    // The file system is unmounted and mounted over while in service. The server reports that and continues with the
+    // open one.
     disk.unmount();
     disk.mount_here(&other);
     let before = contents(&disk.at);
@@ -151,7 +153,7 @@ fn the_pool_knows_where_the_state_directory_is_lost() {
     assert_eq!(std::fs::read(disk.at.join("f")).unwrap(), b"acknowledged");
 }
 
-/// The start failed with the number of an I/O error before.
+/// In the past this start failed with the number of an I/O error.
 #[test]
 fn what_the_cache_has_of_an_export_that_is_taken_out_of_the_configuration_is_a_sentence() {
     needs_root!();
@@ -186,7 +188,7 @@ fn what_the_cache_has_of_an_export_that_is_taken_out_of_the_configuration_is_a_s
     assert_eq!(std::fs::read(disk.at.join("f")).unwrap(), b"acknowledged");
 }
 
-/// A copy that takes the place of a broken original gets what the cache holds for that one.
+/// A copy that replaces a broken original gets the cached data of the original.
 #[test]
 fn a_copy_that_is_adopted_as_the_same_gets_what_the_cache_holds() {
     needs_root!();
@@ -213,7 +215,7 @@ fn a_copy_that_is_adopted_as_the_same_gets_what_the_cache_holds() {
     server.flush();
     assert_eq!(&std::fs::read(disk.at.join("f")).unwrap()[4096..], b"acknowledged");
     assert_eq!(server.ask(&["lost", "list", "--json"]).trim(), "[]");
-    // That was once: the original is the older copy now.
+    // The adoption applied once: now the original is the older copy.
     server.stop();
     disk.unmount();
     disk.mount_here(&disk.image);
@@ -263,7 +265,7 @@ fn what_the_cache_has_for_a_file_system_that_is_given_up_is_set_aside() {
     let text = home.path().join("changes");
     server.ask(&["lost", "restore", changes["id"].as_str().unwrap(), text.to_str().unwrap()]);
     assert!(std::fs::read_to_string(&text).unwrap().contains(" d in "));
-    // That was once: from now on it is the file system that is served.
+    // The adoption applied once: from now on the new file system is the served one.
     server.kill();
     server.start();
     assert_eq!(server.connect().root(), new_root);
@@ -271,7 +273,7 @@ fn what_the_cache_has_for_a_file_system_that_is_given_up_is_set_aside() {
     assert_eq!(list.as_array().unwrap().len(), 2);
 }
 
-/// A file with something that only the cache has.
+/// Makes a file with data that only the cache has.
 fn dirty(server: &Server, name: &[u8]) -> FileHandle {
     let mut c = server.connect();
     let root = c.root();

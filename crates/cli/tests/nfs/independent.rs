@@ -1,5 +1,5 @@
-//! The main procedures through a client and codecs that others wrote (nfs3_client): both ends of this workspace's own
-//! codecs could be wrong in the same way.
+//! Tests of the main procedures with a client and codecs of another project (nfs3_client), because both ends of this
+//! workspace's own codecs could have one error.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use nfs3_client::{MountClient, Nfs3Client};
 
 use crate::harness::{Serve, Server};
 
-/// A blocking socket as the client wants it: every future is ready at once.
+/// A blocking socket in the form that the client needs: every future is ready at once.
 struct Socket(TcpStream);
 
 impl AsyncRead for Socket {
@@ -33,7 +33,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// The result of a future that never waits.
+/// Returns the result of a future that never waits.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

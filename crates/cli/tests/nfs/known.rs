@@ -1,4 +1,4 @@
-//! Names and attributes of files that are not open: more files in use than descriptors.
+//! Tests of names and attributes of files that are not open: more files are in use than the server may keep open.
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,14 +10,15 @@ use crate::listing::{Way, list};
 
 const FILES: u64 = 300;
 
-/// A server that keeps few files open.
+/// Returns a server that keeps few files open.
 pub(crate) fn few_open() -> Serve {
     Serve::unsquashed().flags(&FEW_OPEN)
 }
 
 const FEW_OPEN: [&str; 2] = ["--open-files", "16"];
 
-/// GETATTR, LOOKUP and ACCESS answered without opening a file, and those that were not.
+/// Returns the number of GETATTR, LOOKUP and ACCESS requests answered without opening a file, and the number of
+/// others.
 pub(crate) fn looks(server: &Server) -> (u64, u64) {
     let metadata = &server.status()["metadata"];
     (metadata["file_hits"].as_u64().unwrap(), metadata["file_misses"].as_u64().unwrap())
@@ -27,7 +28,7 @@ fn number(n: u64) -> Vec<u8> {
     n.to_string().into_bytes()
 }
 
-/// Only what has not changed for a while is remembered of a directory.
+/// Waits, because the server caches only entries of a directory that has not changed for a while.
 pub(crate) fn settle() {
     std::thread::sleep(Duration::from_millis(30));
 }
@@ -52,7 +53,7 @@ impl Files {
         self.server.data.join(format!("dir/{n}"))
     }
 
-    /// Looks at all of them, so that most are known and not open.
+    /// Looks up all files, so that most of them are cached and not open.
     fn look(&self, c: &mut Client) {
         for (n, file) in (0..).zip(&self.files) {
             c.lookup(&self.dir, &number(n)).unwrap();
@@ -61,8 +62,8 @@ impl Files {
     }
 }
 
-/// On a file system of its own: whatever happens on one that others share is told, too, and of a flood of that not everything
-/// is believed from memory.
+/// The test has a file system of its own. The kernel reports every change on a shared file system, and during many
+/// reports the server answers less from memory.
 #[test]
 fn what_was_asked_for_is_answered_from_memory() {
     needs_root!();
@@ -82,7 +83,7 @@ fn what_was_asked_for_is_answered_from_memory() {
     assert!(used.as_u64().unwrap() > 0 && used.as_u64() < limit.as_u64());
 }
 
-/// With no memory for it everything works as well, and so it does with very little.
+/// Without memory for names and attributes everything must work, and with very little memory as well.
 #[test]
 fn memory_for_names_and_attributes_may_be_as_small_as_one_likes() {
     for memory in ["0", "64KiB"] {
@@ -102,7 +103,7 @@ fn memory_for_names_and_attributes_may_be_as_small_as_one_likes() {
     }
 }
 
-/// Whoever changes a file, the next GETATTR and LOOKUP say so.
+/// After any change of a file, the next GETATTR and LOOKUP must show it.
 #[test]
 fn what_is_known_of_files_is_as_the_file_system_says() {
     let all = Files::new(few_open().start());
@@ -166,7 +167,7 @@ fn what_is_known_of_files_is_as_the_file_system_says() {
     assert!(enough, "{hits} answers from memory, {misses} not");
 }
 
-/// Contents, sizes and times that others give a file, by all the ways there are but a mapping.
+/// External changes of contents, sizes and times, by every method except a mapping.
 #[test]
 fn what_others_do_to_a_file_that_is_not_open_shows_at_once() {
     needs_root!();
@@ -215,7 +216,7 @@ fn what_others_do_to_a_file_that_is_not_open_shows_at_once() {
     }
 }
 
-/// What is written through a mapping shows when the file is closed by all who have it open or mapped.
+/// Writes through a mapping show when every process has closed and unmapped the file.
 #[test]
 fn what_others_write_through_a_mapping_shows_when_they_close_the_file() {
     let all = Files::new(few_open().plain().start());
@@ -227,7 +228,7 @@ fn what_others_write_through_a_mapping_shows_when_they_close_the_file() {
     {
         let file = std::fs::File::options().read(true).write(true).open(all.path(7)).unwrap();
         use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-        // SAFETY: a new mapping of a page that the file has; nobody else knows its address.
+        // SAFETY: this is a new mapping of a page that the file has, and no other code knows its address.
         unsafe {
             let map = mmap(std::ptr::null_mut(), 4096, ProtFlags::WRITE, MapFlags::SHARED, &file, 0).unwrap();
             map.cast::<u8>().write_volatile(9);
@@ -242,7 +243,7 @@ fn what_others_write_through_a_mapping_shows_when_they_close_the_file() {
     );
 }
 
-/// The kernel holds so many notifications and forgets the rest.
+/// The kernel keeps a limited number of notifications and drops the others.
 #[test]
 fn more_changes_by_others_than_the_kernel_tells_of_are_seen_all_the_same() {
     needs_root!();
@@ -275,7 +276,7 @@ fn more_changes_by_others_than_the_kernel_tells_of_are_seen_all_the_same() {
     assert!(looks(&all.server).0 > hits + FILES, "nothing is known any more");
 }
 
-/// After a crash a file is as large as was acknowledged, whether it was looked at in the recovery or not.
+/// After a crash a file has its acknowledged size, whether or not recovery looked at the file.
 #[test]
 fn what_is_known_after_a_crash_is_what_was_acknowledged_before() {
     let mut all = Files::new(few_open().cached().start());
@@ -302,7 +303,7 @@ fn what_is_known_after_a_crash_is_what_was_acknowledged_before() {
                     assert_eq!(c.getattr(file).status(), Nfsstat3::Stale, "{n}");
                     continue;
                 }
-                // Before it is looked up, which may open it.
+                // GETATTR comes before LOOKUP, which may open the file.
                 assert_eq!(c.attr(file).size, n * round + 1, "{n}");
                 let found = c.lookup(&all.dir, &number(if renamed { 9 } else { n })).unwrap();
                 assert_eq!((found.object, found.obj_attributes.unwrap().size), (*file, n * round + 1));
@@ -313,8 +314,8 @@ fn what_is_known_after_a_crash_is_what_was_acknowledged_before() {
     }
 }
 
-/// A name that a client has looked for in vain is there as soon as somebody on the host has made it, also if clients change
-/// the directory at that very moment.
+/// A name with a negative entry is found as soon as another program on the host makes it, even while clients change
+/// the directory.
 #[test]
 fn a_name_that_others_make_beside_a_client_is_found() {
     const DIRS: usize = 100;
@@ -341,7 +342,7 @@ fn a_name_that_others_make_beside_a_client_is_found() {
                         }
                         std::hint::spin_loop();
                     }
-                    // As long as a request takes to get to the server, more or less.
+                    // The delay is about as long as a request takes to reach the server.
                     for _ in 0..(n * 40) {
                         std::hint::spin_loop();
                     }
@@ -360,7 +361,7 @@ fn a_name_that_others_make_beside_a_client_is_found() {
     }
 }
 
-/// Space that destaging turns out to take, and not, is shown by listings a second later at most.
+/// If destaging turns out to need more or less space, listings show the new figure after one second at most.
 #[test]
 fn listings_and_getattr_say_the_same_of_what_was_destaged() {
     let server = Serve::unsquashed().cached().start();
@@ -372,7 +373,7 @@ fn listings_and_getattr_say_the_same_of_what_was_destaged() {
         let entries = list(c, &root, all);
         entries.into_iter().find(|entry| entry.name == b"f").unwrap().attributes.unwrap()
     };
-    // A hole and a block that is there already: while it is dirty, that counts twice.
+    // A hole, and a block that exists already. The block counts twice while it is dirty.
     c.write(&file, 4096, &[1; 4096], StableHow::FileSync).unwrap();
     server.flush();
     settle();
@@ -385,7 +386,8 @@ fn listings_and_getattr_say_the_same_of_what_was_destaged() {
     assert_eq!(Fattr3 { atime: now.atime, ..listed }, now);
 }
 
-/// What an administrator drops of a path is asked of the file system again: names, listings and attributes too.
+/// After an administrator drops the cached data of a path, names, listings and attributes are read from the file
+/// system again.
 #[test]
 fn what_is_known_of_a_path_is_dropped_on_demand() {
     needs_root!();
@@ -425,7 +427,7 @@ networks = ["127.0.0.1"]
 squash = "none"
 "#;
 
-/// A file reached through two exports, under two handles, is one file.
+/// A file that is reached through two exports, with two handles, is one file.
 #[test]
 fn a_change_through_one_export_shows_through_another() {
     let serve = Serve::new().flags(&["--open-files", "16"]).exports(TWO_EXPORTS);

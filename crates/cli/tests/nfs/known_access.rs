@@ -1,4 +1,5 @@
-//! ACCESS of files that are not open, answered from memory: what the kernel says to whoever asks it at that moment.
+//! Tests of ACCESS for files that are not open, answered from memory. The answers must equal the kernel's at that
+//! moment.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::known::{few_open, looks, settle};
 
 const OBJECTS: u64 = 200;
 
-/// Root, owners, members by either kind of group, and others.
+/// Root, owners, members by either kind of group, and other users.
 const CALLERS: [(u32, u32, &[u32]); 9] = [
     (0, 0, &[]),
     (0, 2001, &[2002]),
@@ -26,7 +27,8 @@ const CALLERS: [(u32, u32, &[u32]); 9] = [
 const OWNERS: [u32; 4] = [0, 1001, 1002, 65534];
 const GROUPS: [u32; 4] = [0, 2001, 2002, 65534];
 
-/// What the kernel grants to a thread that is this caller, in the protocol's bits for what is no directory.
+/// Returns the rights that the kernel grants to a thread with this identity, in the protocol's bits for objects that
+/// are not directories.
 fn kernel_grants(path: &Path, (uid, gid, groups): (u32, u32, &[u32])) -> u32 {
     use rustix::fs::Access;
     let ask = || {
@@ -44,11 +46,11 @@ fn kernel_grants(path: &Path, (uid, gid, groups): (u32, u32, &[u32])) -> u32 {
         let granted = |asked| rustix::fs::accessat(CWD, path, asked, flags).is_ok();
         all.iter().filter(|(asked, _)| granted(*asked)).map(|(_, bits)| bits).sum()
     };
-    // The thread ends with the identity it took.
+    // The thread ends with the identity that it assumed.
     std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
 }
 
-/// An access control list (`system.posix_acl_access`, linux/posix_acl_xattr.h) that names a user and a group.
+/// Returns an access control list (`system.posix_acl_access`, linux/posix_acl_xattr.h) that names a user and a group.
 fn acl(user: (u32, u16), group: (u32, u16), [owner, own_group, mask, other]: [u16; 4]) -> Vec<u8> {
     const NONE: u32 = u32::MAX;
     let entries = [
@@ -81,7 +83,7 @@ fn kind_of(n: u64) -> FileType {
     }
 }
 
-/// Drawn numbers, the same in every run.
+/// A generator of numbers that are equal in every run.
 struct Draw(u64);
 
 impl Draw {
@@ -108,11 +110,11 @@ struct World {
     data: PathBuf,
     files: Vec<FileHandle>,
     draw: Draw,
-    /// Bits that the export gives nobody.
+    /// Bits that the export grants to no user.
     withheld: u32,
 }
 
-/// Makes all the objects in a directory.
+/// Makes all objects in a directory.
 fn make(data: &Path) {
     let mut draw = Draw(5);
     for n in 0..OBJECTS {
@@ -142,7 +144,7 @@ impl World {
         self.data.join(n.to_string())
     }
 
-    /// Whoever it is gets the kernel's answer.
+    /// Asks as a random caller. The answer must be the kernel's.
     fn ask(&mut self, c: &mut Client, n: u64, what: &str) {
         let (uid, gid, groups) = self.draw.of(&CALLERS);
         c.user = user(uid, gid, groups);
@@ -157,7 +159,7 @@ impl World {
         c.user = user(0, 0, &[]);
     }
 
-    /// Somebody changes who may do what.
+    /// Changes the rights to an object, through the server or externally.
     fn change(&mut self, c: &mut Client, n: u64) -> &'static str {
         let (path, file) = (self.path(n), self.files[n as usize]);
         let draw = &mut self.draw;
@@ -183,7 +185,7 @@ impl World {
                 "an ACL set by others"
             }
             3 if !symlink => {
-                // There may be none.
+                // The object may have no ACL, so an error is ignored.
                 let _ = rustix::fs::lremovexattr(path, ACL);
                 "an ACL removed by others"
             }
@@ -199,7 +201,7 @@ impl World {
         }
     }
 
-    /// All callers ask about all of them, so that most is known.
+    /// Lets all callers ask about all objects, so that most access verdicts are cached.
     fn ask_all(&mut self, c: &mut Client) {
         for n in (0..OBJECTS).chain(0..OBJECTS) {
             self.ask(c, n, "nobody changes anything");
@@ -237,7 +239,7 @@ fn access_from_memory_is_what_the_kernel_says() {
     }
 }
 
-/// What nobody may do, whoever asks: the kernel has its own reasons.
+/// Cases in which the kernel denies a right to every caller.
 #[test]
 fn access_from_memory_knows_of_mounts_and_flags() {
     needs_root!();
@@ -253,7 +255,7 @@ fn access_from_memory_knows_of_mounts_and_flags() {
         let mounted =
             Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&disk.at).status();
         assert!(mounted.unwrap().success());
-        // A file system that cannot be written is served no other way.
+        // A read-only file system can be served only as a read-only export.
         let access = if options == "ro" { "access='ro'\n" } else { "" };
         let toml = format!(
             "[[export]]\npath='{}'\nname='/'\n[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n{access}",

@@ -1,12 +1,12 @@
-//! Names and attributes of files that are not open, looked at by some clients while others change them: each answer was
-//! right at some moment between the call and the reply.
+//! Tests in which some clients look at files that are not open while other clients change them. Each answer must have
+//! been right at some moment between call and reply.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::harness::*;
 use crate::known::{few_open, looks};
 
-/// Something that changes step by step, all by one client.
+/// A counter of steps that one client takes.
 #[derive(Default)]
 struct Steps {
     begun: AtomicU64,
@@ -14,19 +14,19 @@ struct Steps {
 }
 
 impl Steps {
-    /// Takes a step: the n-th, from 1 on.
+    /// Takes a step. `act` gets its number, from 1.
     fn step<T>(&self, act: impl FnOnce(u64) -> T) {
         let n = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         act(n);
         self.done.store(n, Ordering::SeqCst);
     }
 
-    /// Steps done so far: what is seen from now on is no older.
+    /// Returns the number of finished steps. Any later answer must be at least this new.
     fn least(&self) -> u64 {
         self.done.load(Ordering::SeqCst)
     }
 
-    /// Steps begun so far: what was seen up to now is no newer.
+    /// Returns the number of steps begun. Any earlier answer is at most this new.
     fn most(&self) -> u64 {
         self.begun.load(Ordering::SeqCst)
     }
@@ -37,7 +37,7 @@ impl Steps {
     }
 }
 
-/// A file of which everything grows.
+/// A file whose size, owner, links and times all grow.
 struct Growing {
     handle: FileHandle,
     name: Vec<u8>,
@@ -47,7 +47,7 @@ struct Growing {
     links: Steps,
 }
 
-/// What of it was done at least.
+/// The values that a file has reached at least.
 struct Least {
     size: u64,
     owner: u64,
@@ -98,7 +98,7 @@ impl Growing {
     }
 }
 
-/// A name that is there after each odd step and not after each even one.
+/// A name that exists after each odd step and does not exist after each even step.
 struct Flickering {
     name: Vec<u8>,
     steps: Steps,
@@ -114,7 +114,7 @@ impl Flickering {
             2 => {
                 c.remove(dir, name).unwrap();
             }
-            // It comes from elsewhere, and goes there.
+            // The file comes from another directory by RENAME, and goes back there.
             3 => {
                 c.new_file(elsewhere, name, 0o600);
                 c.rename((elsewhere, name), (dir, name)).unwrap();
@@ -149,7 +149,7 @@ struct Scene {
     links: FileHandle,
     growing: Vec<Growing>,
     flickering: Vec<Flickering>,
-    /// Looked at so that others are closed.
+    /// Files that are looked at so that the server closes other files.
     others: Vec<FileHandle>,
 }
 
@@ -178,7 +178,7 @@ impl Scene {
             for (_, name) in self.flickering.iter().enumerate().filter(|(n, _)| n % 2 == writer) {
                 name.change(&mut c, &self.dir, &self.links);
             }
-            // Time to be closed, and known.
+            // The server needs time to close the files and to cache their attributes.
             std::thread::sleep(std::time::Duration::from_millis(round % 8));
         }
     }
@@ -203,7 +203,7 @@ impl Scene {
             if way < 2 {
                 self.flickering.iter().for_each(|name| name.look(&mut c, &self.dir));
             }
-            // Those who change something are to have their turn.
+            // The pause gives the writers their turn.
             std::thread::sleep(std::time::Duration::from_millis(4));
         }
     }
@@ -219,7 +219,7 @@ impl Scene {
         }
     }
 
-    /// Looks and changes side by side; `meanwhile` is called again and again.
+    /// Looks and changes at one time, and calls `meanwhile` repeatedly.
     fn play(&self, rounds: u64, mut meanwhile: impl FnMut(&Server, u64) + Send) {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -244,7 +244,7 @@ impl Scene {
             let writers: Vec<_> =
                 (0..2).map(|writer| scope.spawn(move || self.change(writer, rounds, done))).collect();
             for writer in writers {
-                // Its own message has been printed.
+                // The message of a writer's panic has been printed already.
                 assert!(writer.join().is_ok(), "a writer failed");
             }
         });
@@ -259,7 +259,7 @@ fn answers_from_memory_are_those_of_the_moment_without_a_cache() {
     Scene::new(few_open().plain().start()).play(60, |_, _| {});
 }
 
-/// Destaged all the time, and in one mode after the other.
+/// The cache destages all the time, and the mode changes repeatedly.
 #[test]
 fn answers_from_memory_are_those_of_the_moment_with_a_cache() {
     Scene::new(few_open().cached().start()).play(60, |server, turn| {
@@ -273,10 +273,10 @@ fn answers_from_memory_are_those_of_the_moment_with_a_cache() {
     });
 }
 
-/// With room for a few files only, which push each other out.
+/// Memory for a few files only, so that files displace each other.
 #[test]
 fn answers_from_memory_are_those_of_the_moment_with_hardly_any_of_it() {
-    // 3 of 8 bytes are for attributes: one file or two in each of 64 parts.
+    // Attributes get three eighths of the memory: enough for one or two files in each of 64 parts.
     let flags = ["--metadata-memory", "32KiB"];
     Scene::new(few_open().cached().flags(&flags).start()).play(60, |_, _| {});
 }

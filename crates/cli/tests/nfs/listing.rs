@@ -1,10 +1,11 @@
-//! READDIR and READDIRPLUS: complete, without doubles, within the bytes the client allows.
+//! Tests of READDIR and READDIRPLUS: listings are complete, without duplicates, and within the size that the client
+//! allows.
 
 use std::collections::BTreeSet;
 
 use crate::harness::*;
 
-/// How a listing is read.
+/// The procedure and sizes with which a listing is read.
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
     Plain { count: u32 },
@@ -19,7 +20,7 @@ fn page(c: &mut Client, dir: &FileHandle, place: Place, way: Way) -> Result<Page
     .map_err(|failed| failed.status)
 }
 
-/// Reads the rest of a directory from a place on.
+/// Reads the remaining entries of a directory from a place on.
 pub(crate) fn list_from(c: &mut Client, dir: &FileHandle, mut place: Place, way: Way) -> Vec<Listed> {
     let mut all = Vec::new();
     loop {
@@ -50,7 +51,7 @@ fn names(entries: &[Listed]) -> Vec<Vec<u8>> {
     entries.iter().map(|entry| entry.name.clone()).collect()
 }
 
-/// Names of all lengths, so that padding and bounds are met in every combination.
+/// Returns names of all lengths, so that every combination of padding and bounds occurs.
 fn some_names() -> Vec<String> {
     (0..300).map(|n| format!("{n:03}{}", "x".repeat(n % 253))).collect()
 }
@@ -70,7 +71,7 @@ fn every_page_size_lists_everything_once() {
     let root = c.root();
     let mut expected: BTreeSet<Vec<u8>> = some_names().into_iter().map(String::into_bytes).collect();
     expected.extend([b".".to_vec(), b"..".to_vec()]);
-    // The largest entry has 280 bytes of its own, and 84 + 4 + 4 + 28 more with attributes and handle.
+    // The largest entry has 280 bytes, and 84 + 4 + 4 + 28 further bytes with attributes and handle.
     let ways = [400, 401, 512, 1000, 4096, 65_536, 1 << 20, u32::MAX]
         .map(|count| Way::Plain { count })
         .into_iter()
@@ -100,7 +101,7 @@ fn plus_tells_what_getattr_and_lookup_tell() {
         }
         let found = c.lookup(&root, &entry.name).unwrap();
         assert_eq!(entry.handle, Some(found.object));
-        // Listing the directory is an access to it.
+        // Listing the directory is an access to it, so its atime is left out.
         let without_atime = |attr: Option<Fattr3>| attr.map(|attr| Fattr3 { atime: attr.mtime, ..attr });
         assert_eq!(without_atime(entry.attributes), without_atime(found.obj_attributes));
         assert_eq!(entry.fileid, found.obj_attributes.unwrap().fileid);
@@ -158,7 +159,7 @@ fn one_entry_at_a_time() {
     let expected = names(&list(&mut c, &root, Way::Plain { count: 1 << 20 }));
     let one = list(&mut c, &root, Way::Plus { dircount: 1, maxcount: 1 << 20 });
     assert_eq!(names(&one), expected);
-    // From every entry on, in any order, the rest is the same.
+    // A listing that starts at any entry, in any order, returns the remaining entries.
     let verifier = c.readdir(&root, START, 4096).unwrap().verifier;
     for (n, entry) in one.iter().enumerate().rev().step_by(7) {
         let rest = list_from(&mut c, &root, (entry.cookie, verifier), Way::Plain { count: 8192 });
@@ -201,7 +202,7 @@ fn cookies_and_verifiers_that_are_not_ours() {
         assert_eq!(c.readdirplus(&root, (cookie, verifier), 4096, 4096).status(), Nfsstat3::BadCookie);
     }
     assert_eq!(c.readdir(&root, (u64::MAX, page.verifier), 4096).status(), Nfsstat3::BadCookie);
-    // The verifier of an earlier instance is as good: the cookies are the file system's.
+    // The verifier of an earlier server is valid, because the cookies come from the file system.
     let rest = list_from(&mut c, &root, (cookie, page.verifier), Way::Plain { count: 4096 });
     server.restart();
     let mut c = server.connect();
@@ -235,7 +236,7 @@ fn listing_needs_the_right_to_read_and_plus_the_right_to_search() {
     assert_eq!(c.readdir(&file, START, 4096).status(), Nfsstat3::Notdir);
 }
 
-/// 200,000 entries, or as many as FOREBAY_TEST_ENTRIES says.
+/// The directory has 200,000 entries, or the number in FOREBAY_TEST_ENTRIES.
 #[test]
 fn a_large_directory_is_listed_completely() {
     let entries: u64 =

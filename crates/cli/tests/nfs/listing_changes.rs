@@ -1,4 +1,4 @@
-//! Listings of directories that change: by clients, and by others on the host at the same time.
+//! Tests of listings of directories that clients and other programs on the host change at one time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::harness::*;
 use crate::listing::{Way, list};
 
-/// Every listed child of a directory must be as GETATTR says; times of access aside.
+/// Asserts that every listed child of a directory has the attributes that GETATTR returns, except atime.
 fn assert_listed_as_it_is(c: &mut Client, dir: &FileHandle, after: &str) {
     for entry in list(c, dir, Way::Plus { dircount: 8192, maxcount: 32_768 }) {
         if let (Some(handle), Some(attributes)) = (entry.handle, entry.attributes) {
@@ -20,7 +20,7 @@ fn assert_listed_as_it_is(c: &mut Client, dir: &FileHandle, after: &str) {
     }
 }
 
-/// Listings remember what they saw: not over a change made by a client, whatever its kind.
+/// The directory cache must not outlive any kind of change by a client.
 #[test]
 fn what_clients_change_is_listed_at_once() {
     let server = Serve::new().start();
@@ -60,7 +60,7 @@ fn what_clients_change_is_listed_at_once() {
         ("RENAME out of below", Box::new(|c| c.rename((&sub, b"x"), (&dir, b"x")).is_ok())),
     ];
     for (name, act) in &acts {
-        // Only what has not changed for a while is remembered.
+        // The server caches a listing only if the directory has not changed for a while.
         std::thread::sleep(std::time::Duration::from_millis(30));
         for _ in 0..2 {
             assert_listed_as_it_is(&mut c, &dir, "nothing");
@@ -70,7 +70,7 @@ fn what_clients_change_is_listed_at_once() {
     }
 }
 
-/// Lists while `churn` changes the directory; every name that was there throughout must come exactly once.
+/// Lists a directory while `churn` changes it. Every name that exists throughout must be listed exactly once.
 fn list_under_churn(
     entries: u32,
     rounds: usize,
@@ -135,7 +135,7 @@ fn what_stays_is_listed_once_while_others_create_and_remove() {
 #[test]
 fn attributes_and_handle_of_an_entry_belong_together_while_names_are_exchanged() {
     list_under_churn(50, 100, |server, _, _, n| {
-        // The name stays, the file behind it is another one each time. Directly: faster than through the server.
+        // The name stays, but its file is replaced each time. The change is external, because that is faster.
         let new = server.data.join(format!("new-{n}"));
         std::fs::File::create(&new).unwrap();
         std::fs::rename(&new, server.data.join(format!("changing-{}", n % 20))).unwrap();
@@ -146,7 +146,7 @@ fn listings_from_memory(server: &Server) -> u64 {
     server.status()["metadata"]["listing_hits"].as_u64().unwrap()
 }
 
-/// Whoever makes or moves names, the next listing has them, from whatever place and in whatever pages it is read.
+/// After any creation or move of a name, the next listing has it, from any place and in pages of any size.
 #[test]
 fn listings_from_memory_are_as_the_directory_is() {
     let server = Serve::new().start();
@@ -165,14 +165,14 @@ fn listings_from_memory_are_as_the_directory_is() {
         c.new_file(&dir, n.to_string().as_bytes(), 0o644);
     }
     for round in 0..60 {
-        // Only what has not changed for a while is kept.
+        // The server caches a listing only if the directory has not changed for a while.
         std::thread::sleep(std::time::Duration::from_millis(30));
         for _ in 0..2 {
             list(&mut c, &dir, ways[draw(4) as usize]);
         }
         let (one, other) = (draw(60), draw(60));
         let name = |n: u64| n.to_string().into_bytes();
-        // Most of them can fail, too.
+        // Most of these changes may also fail.
         match draw(8) {
             0 => drop(c.create(&dir, &name(one), CreateHow::Guarded(mode(0o600)))),
             1 => drop(c.remove(&dir, &name(one))),
@@ -202,7 +202,7 @@ fn listings_from_memory_are_as_the_directory_is() {
     assert!(listings_from_memory(&server) > 60, "little came from memory");
 }
 
-/// What was acknowledged before a listing began is in it, while writers go on.
+/// While writers continue, a listing must contain every change acknowledged before the listing began.
 #[test]
 fn listings_from_memory_never_go_back_in_time() {
     let server = Serve::new().start();

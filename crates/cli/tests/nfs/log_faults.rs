@@ -1,4 +1,4 @@
-//! What becomes of the log of changes when a file system's journal fails, or the log itself.
+//! Tests of the log of changes when the journal of a file system fails, or the log itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +28,7 @@ fn a_flush_ends_with_the_error_when_what_the_log_has_cannot_be_made_durable() {
         let server = &server;
         scope.spawn(move || send.send(server.try_ask(&["flush", "--wait"])).unwrap());
         ended.recv_timeout(std::time::Duration::from_secs(60)).unwrap_or_else(|_| {
-            // The thread cannot be waited for.
+            // The hanging thread cannot be joined, so the test process aborts.
             eprintln!("the flush does not end");
             std::process::abort()
         })
@@ -39,7 +39,7 @@ fn a_flush_ends_with_the_error_when_what_the_log_has_cannot_be_made_durable() {
     server.kill();
 }
 
-/// A server of two file systems, with a connection and their roots.
+/// Returns a server of two file systems, a connection, and the two roots.
 fn serve_both(first: &Array, second: &Array) -> (Server, Client, [FileHandle; 2]) {
     let export = |name: &str, array: &Array| {
         let at = array.at.display();
@@ -66,15 +66,15 @@ fn the_journal_of_one_file_system_fails_and_others_have_checkpoints() {
     let made = c.new_file(&second, b"g", 0o644);
     wait_for(|| commits(&server) > before);
     assert_eq!(c.find(&second, b"g"), made);
-    // Its text is longer than a record: it needs checkpoints by itself.
+    // The link's text is longer than a record, so the link needs a checkpoint.
     assert_eq!(c.symlink(&second, b"long", &[b't'; 3000]).status(), Nfsstat3::Ok);
     assert_eq!(c.create(&first, b"h", CreateHow::Guarded(mode(0o644))).status(), Nfsstat3::Io);
     assert_eq!(c.setattr(&file, mode(0o600)).status(), Nfsstat3::Io);
     server.kill();
 }
 
-/// Makes four times `each` links in `dir`, with records as long as they can be: more than these may take of the log if `each`
-/// is 1200, and more than it holds if it is 3000.
+/// Makes four times `each` links in `dir`, with records of the largest size. With 1200 they exceed their share of the
+/// log; with 3000 they exceed the log.
 fn overfill(server: &Server, dir: FileHandle, each: usize) {
     let threads = 4;
     let (send, ended) = std::sync::mpsc::channel();
@@ -104,7 +104,7 @@ fn a_journal_that_does_not_answer_holds_up_no_other_file_system() {
     overfill(&server, second, 1200);
     wait_for(|| events(&server).contains("has not answered"));
     assert!(server.status()["health"].to_string().contains(slow.at.to_str().unwrap()));
-    // Its text is longer than a record: it needs checkpoints by itself.
+    // The link's text is longer than a record, so the link needs a checkpoint.
     assert_eq!(c.symlink(&second, b"long", &[b't'; 3000]).status(), Nfsstat3::Ok);
     assert_eq!(c.find(&first, &name(7)), made[7]);
     let create = |c: &mut Client, name| c.create(&first, name, CreateHow::Guarded(mode(0o644))).status();
@@ -126,7 +126,7 @@ fn a_journal_that_does_not_answer_holds_up_no_other_file_system() {
 
 #[test]
 fn what_is_dirty_of_a_file_system_that_does_not_answer_holds_up_no_other() {
-    // Not so long that it goes past the log where that is sooner.
+    // The size is below the size at which a write may bypass the log.
     const PIECE: usize = 64 << 10;
     let (Some(slow), Some(sound)) = (Array::instant("xfs"), Array::instant("ext4")) else { return };
     let (mut server, mut c, [first, second]) = serve_both(&slow, &sound);
@@ -142,14 +142,14 @@ fn what_is_dirty_of_a_file_system_that_does_not_answer_holds_up_no_other() {
     assert_eq!(taken, 8);
     wait_for(|| events(&server).contains("backing-late"));
     assert!(server.status()["health"].to_string().contains(slow.at.to_str().unwrap()));
-    // Two cache files of 64 MiB: it gets no more than a quarter of their room.
+    // The two cache files have 64 MiB each. The volume in trouble gets at most a quarter of their room.
     let more = (8..1600).take_while(|n| write(&mut c, &stuck, *n) == Nfsstat3::Ok).count();
     assert!((80..800).contains(&more), "{more} pieces more");
     assert_eq!(write(&mut c, &stuck, 8 + more), Nfsstat3::Jukebox);
     for n in 0..3200 {
         assert_eq!(write(&mut c, &other, n), Nfsstat3::Ok);
     }
-    // What was accepted is there.
+    // All accepted data can be read.
     assert_eq!(c.read(&stuck, (7 * PIECE) as u64, PIECE as u32).unwrap().data, contents(7));
     drop(hanging);
     wait_for(|| events(&server).contains("backing-healed"));
@@ -187,7 +187,7 @@ fn the_changes_of_a_file_system_whose_journal_fails_do_not_fill_the_log() {
     }
 }
 
-/// The file without a name that group commits change, by a descriptor of a server.
+/// Finds the unnamed file that group commits change, through a descriptor of the server.
 fn marker(server: &Server, at: &std::path::Path) -> std::fs::File {
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap();
     let mut paths = descriptors.map(|entry| entry.unwrap().path());
@@ -208,7 +208,7 @@ fn a_checkpoint_that_the_journal_was_not_asked_for_is_tried_again() {
         let root = c.root();
         let marker = marker(&server, &array.at);
         let flags = ioctl_getflags(&marker).unwrap();
-        // Not even root may change it now.
+        // With this flag even root cannot change the file.
         ioctl_setflags(&marker, flags | IFlags::IMMUTABLE).unwrap();
         let file = c.new_file(&root, b"f", 0o644);
         wait_for(|| events(&server).contains("takes no commit"));
@@ -224,7 +224,7 @@ fn a_checkpoint_that_the_journal_was_not_asked_for_is_tried_again() {
     }
 }
 
-/// A server of `array` with its cache devices on `ssd`.
+/// Returns a server of `array` with its cache devices on `ssd`.
 fn with_ssd(array: &Array, ssd: &Array) -> Server {
     let caches = ["a", "b"].map(|name| ssd.at.join(name).to_str().unwrap().to_owned());
     let flags = ["--cache", &caches[0], "--cache", &caches[1], "--cache-size", "64MiB", "--ram", "16MiB"];
@@ -238,7 +238,7 @@ fn what_was_in_a_frame_when_the_last_cache_device_died_is_durable_in_the_file_sy
         let mut server = with_ssd(&array, &ssd);
         let root = server.connect().root();
         let stop = AtomicBool::new(false);
-        // Something is in a frame whenever that is.
+        // Clients change names all the time, so that at any moment a frame has records.
         let made: Vec<String> = std::thread::scope(|scope| {
             let _at_end = DoneAtEnd(&stop);
             let clients = (0..4).map(|client| {
@@ -281,7 +281,7 @@ fn cache_devices_that_come_back_do_not_undo_what_was_done_without_them() {
         let kept = c.new_file(&root, b"kept", 0o644);
         c.new_dir(&root, b"dir", 0o755);
         ssd.cut_power("1");
-        // No RENAME: what that says in a slot would prove as much.
+        // RENAME is left out, because its rename intent would prove as much as the log.
         for name in gone {
             c.remove(&root, name).unwrap();
         }

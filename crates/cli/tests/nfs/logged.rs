@@ -1,5 +1,5 @@
-//! Changes of names and attributes that the cache's log makes durable: no commit of the file system's journal is waited
-//! for, and after a power cut everything that was acknowledged is there, under the handles it had.
+//! Tests of changes that the cache's log makes durable. They do not wait for a commit of the file system's journal.
+//! After a power cut every acknowledged change must be there, with its handle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,19 +8,19 @@ use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use crate::harness::*;
 
-/// What a client knows of an object.
+/// A client's knowledge about an object.
 struct Thing {
     handle: FileHandle,
     attributes: Fattr3,
     mode: u32,
-    /// What its first block is full of.
+    /// Byte that fills the object's first block.
     byte: Option<u8>,
     links: usize,
 }
 
 type Name = (usize, String);
 
-/// A client that changes names in directories of its own, and what it was promised.
+/// A client that changes names in directories of its own, and the acknowledged state.
 struct Worker {
     client: Client,
     seed: u64,
@@ -28,7 +28,7 @@ struct Worker {
     dirs: Vec<FileHandle>,
     things: Vec<Thing>,
     names: BTreeMap<Name, usize>,
-    /// Names whose last change was not answered, and objects of which that is true.
+    /// Names, and objects, whose last change was not answered.
     doubtful: (BTreeSet<Name>, BTreeSet<usize>),
     /// Calls and their replies.
     answered: Vec<(Vec<u8>, Vec<u8>)>,
@@ -47,7 +47,7 @@ impl Worker {
         (self.seed >> 33) as usize % below
     }
 
-    /// The result's bytes if the call succeeded.
+    /// Calls a procedure. Returns the result's bytes if the call succeeded.
     fn call(&mut self, procedure: Procedure, args: &impl Encode) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         args.encode(&mut bytes);
@@ -66,7 +66,7 @@ impl Worker {
         (self.draw(self.dirs.len()), format!("n{}", self.count))
     }
 
-    /// Some name of what `fits`.
+    /// Returns a random name of an object that `fits`.
     fn pick(&mut self, fits: impl Fn(&Thing) -> bool) -> Option<Name> {
         let fitting: Vec<_> = self
             .names
@@ -137,7 +137,7 @@ impl Worker {
         Some(())
     }
 
-    /// To a new name, or over another object.
+    /// Renames an object to a new name, or over another object.
     fn rename(&mut self) -> Option<()> {
         let not_dir = |thing: &Thing| thing.attributes.ftype != Ftype3::Dir;
         let over = if self.draw(2) == 0 { self.pick(not_dir) } else { None };
@@ -180,14 +180,14 @@ impl Worker {
         let (file, data) = (self.things[thing].handle, [byte; 4096]);
         let args = WriteArgs { file, offset: 0, count: 4096, stable: StableHow::FileSync, data: &data };
         self.call(Procedure::Write, &args)?;
-        // It is the last answer that is asked for again, of changes of names.
+        // Only the last answer to a change of names is requested again later.
         self.answered.pop();
         self.doubtful.1.remove(&thing);
         self.things[thing].byte = Some(byte);
         Some(())
     }
 
-    /// Goes on until a change fails.
+    /// Makes changes until one fails.
     fn work(&mut self, done: &AtomicUsize) {
         loop {
             let changed = match self.draw(12) {
@@ -205,7 +205,7 @@ impl Worker {
         }
     }
 
-    /// Everything is as it was promised, as `c` sees it.
+    /// Checks that everything is as acknowledged, as seen by client `c`.
     fn check(&self, c: &mut Client) {
         for (at, thing) in &self.names {
             if self.doubtful.0.contains(at) {
@@ -253,7 +253,7 @@ impl Worker {
             assert_eq!(attr.mode, thing.mode, "{at:?}: mode");
         }
         if attr.ftype == Ftype3::Lnk {
-            // Renamed, it keeps its text, which is a first name of something.
+            // A renamed link keeps its text, which is the first name of an object.
             assert!(c.readlink(found).unwrap().0.starts_with(b"n"));
         }
         if attr.ftype == Ftype3::Reg {
@@ -263,7 +263,7 @@ impl Worker {
     }
 }
 
-/// Clients work until the power goes, after so many changes, some of each. Returns the server after its restart, and the clients.
+/// Lets clients work, and cuts the power after this number of changes. Returns the restarted server and the clients.
 fn cut(array: &Array, seed: u64, changes: usize) -> (Server, Vec<Worker>) {
     let mut server = array.serve().cached().start();
     let mut c = server.connect();
@@ -314,7 +314,7 @@ fn survive(fs: &'static str) {
             }
         }
         look(&server);
-        // What recovery made is what the next one finds.
+        // The next server must find the tree as recovery made it.
         server.kill();
         server.start();
         look(&server);
@@ -364,14 +364,14 @@ fn no_change_waits_for_a_commit_of_the_journal() {
             c.remove(&root, moved).unwrap();
             c.rmdir(&root, dir).unwrap();
         }
-        // Some checkpoints may have come in between, one in seconds.
+        // The server makes a checkpoint every few seconds, so a few commits are expected.
         let commits = operations() - before;
         assert!(commits <= all / 4, "{fs}: {commits} commits of the journal for {} changes", all * 9);
     }
 }
 
-/// Numbers begin again after a clean stop. What a RENAME before it said in its slot has a higher one, and would prove that
-/// what came after the stop was durable without the log.
+/// Numbers start again after a clean stop. A rename intent of an earlier RENAME has a higher number. It must not
+/// count as proof that a later change is durable without the log.
 #[test]
 fn what_was_said_before_a_stop_proves_nothing_after_it() {
     for fs in ["xfs", "ext4"] {

@@ -1,7 +1,7 @@
-//! The server as its clients see it: a real `forebay serve` on a fresh directory, spoken to over a real socket.
+//! Tests of the server as clients see it: a real `forebay serve` on a new directory, used over a real socket.
 //!
-//! Tests run in parallel, each with a server of its own. What needs root says so and passes without having run.
-//! `TMPDIR` decides which file system is served, so the same tests prove ext4, XFS, btrfs and tmpfs.
+//! Tests run in parallel, each with a server of its own. A test that needs root prints that and passes without
+//! running. `TMPDIR` determines the file system that is served, so the tests can run on ext4, XFS, btrfs and tmpfs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is the assertion, in helpers too")]
 #![allow(clippy::result_large_err, reason = "results are the protocol's own")]

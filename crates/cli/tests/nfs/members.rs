@@ -1,4 +1,4 @@
-//! Devices that are not where they were: what a start does without them, and what it makes.
+//! Tests of missing and moved cache devices: starts that continue without a device, and starts that make one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -20,12 +20,12 @@ fn pool(server: &Server) -> serde_json::Value {
     serde_json::from_str(&server.ask(&["pool", "status", "--json"])).unwrap()
 }
 
-/// A directory of a start that may fail.
+/// The directory of a start that may fail.
 struct Rig(tempfile::TempDir);
 
 impl Rig {
     fn new() -> Self {
-        // Not in memory, whatever TMPDIR says.
+        // The directory must not be in memory, even if TMPDIR is.
         let rig = Rig(tempfile::Builder::new().tempdir_in("/var/tmp").unwrap());
         std::fs::create_dir(rig.path("data")).unwrap();
         rig
@@ -41,7 +41,7 @@ impl Rig {
         command.arg(self.path("state")).args(words).output().unwrap()
     }
 
-    /// The sentence that a start is refused with.
+    /// Returns the message of a start that is refused.
     #[track_caller]
     fn refusal(&self, words: &[&str]) -> String {
         let output = self.serve("data", words);
@@ -50,7 +50,7 @@ impl Rig {
         said
     }
 
-    /// Names of all that is there.
+    /// Returns the names of all entries.
     fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.path()).unwrap();
         let mut names: Vec<_> =
@@ -88,7 +88,7 @@ fn a_missing_device_is_missed_and_nothing_is_made_in_its_place() {
         server.restart();
         server.stop();
     }
-    // The administrator chooses.
+    // The administrator adds the device explicitly.
     server.start();
     server.ask(&["pool", "add", second.to_str().unwrap()]);
     copies.change(&mut server.connect(), 20);
@@ -98,7 +98,7 @@ fn a_missing_device_is_missed_and_nothing_is_made_in_its_place() {
     copies.check(&mut server.connect());
 }
 
-/// As device nodes that the next boot of the host numbers in another order.
+/// Device nodes may be numbered in another order after a reboot.
 #[test]
 fn a_member_is_known_again_under_another_name() {
     let mut server = cached();
@@ -121,7 +121,7 @@ fn a_member_is_known_again_under_another_name() {
     is_whole(&server, 0);
     write(&server, 4096);
     server.kill();
-    // A name that was never one of the pool's.
+    // The pool never had a device of this name.
     std::fs::rename(&second, &third).unwrap();
     let flags = [&first, &third].map(|path| path.to_str().unwrap().to_owned());
     server.set_flags(&[
@@ -139,7 +139,7 @@ fn a_member_is_known_again_under_another_name() {
     assert_eq!(pool(&server)["devices"].as_array().unwrap().len(), 2);
     write(&server, 8192);
     server.kill();
-    // The configuration has the old name: the other copy serves, and the missing one is named.
+    // The configuration has the old name. The other copy serves, and the missing device is named.
     std::fs::rename(&third, &second).unwrap();
     server.start();
     assert_eq!(server.connect().read(&file, 8192, 12).unwrap().data, b"acknowledged");
@@ -181,7 +181,7 @@ fn a_device_that_is_not_there_never_becomes_a_file_in_dev() {
     let refused = server.try_ask(&["pool", "add", gone]);
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(1) && said.contains("is not there; connect it"), "{said}");
-    // A member with another name today.
+    // The member has another name now.
     let mut server = server;
     let first = server.caches()[0].clone();
     server.stop();
@@ -221,13 +221,13 @@ fn a_device_that_was_left_behind_is_not_believed_when_it_is_alone() {
     let [first, second] = server.caches();
     let aside = |path: &Path| path.with_extension("aside");
     server.kill();
-    // The second one drops out with the old contents dirty; the first one goes on.
+    // The second device is lost while the old contents are dirty. The first device continues.
     std::fs::rename(&second, aside(&second)).unwrap();
     server.start();
     server.connect().write(&file, 0, &[2; 40_000], StableHow::FileSync).unwrap();
     server.flush();
     server.kill();
-    // The first one dies, and the second one is back.
+    // The first device is lost, and the second device is back.
     std::fs::rename(&first, aside(&first)).unwrap();
     std::fs::rename(aside(&second), &second).unwrap();
     for _ in 0..2 {
@@ -262,7 +262,7 @@ fn pool_add_refuses_what_serve_refuses() {
     std::fs::create_dir(rig.path("state")).unwrap();
     std::fs::write(rig.path("state/handle.key"), "").unwrap();
     assert!(refused(&rig.path("state/cache")).contains("state directory of another server"));
-    // A file too small is not left behind.
+    // A file that is too small must not be left behind.
     assert!(pool(&server)["devices"].as_array().unwrap().len() == 2);
 }
 
@@ -303,7 +303,7 @@ fn a_start_that_fails_leaves_nothing_behind() {
     let rig = Rig::new();
     let (first, state) = (rig.path("a"), rig.path("state"));
     let first = first.to_str().unwrap();
-    // The second one cannot be made.
+    // The second cache file cannot be made.
     for second in ["/dev/null", rig.path("no/b").to_str().unwrap(), rig.path("data/b").to_str().unwrap()] {
         rig.serve("data", &["--cache", first, "--cache", second, "--cache-size", "64MiB"]);
         assert_eq!(rig.names(), ["data"], "{second}");
@@ -315,7 +315,7 @@ fn a_start_that_fails_leaves_nothing_behind() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(rig.names(), ["data"]);
-    // No room for the second one.
+    // There is no room for the second cache file.
     let said =
         rig.refusal(&["--cache", first, "--cache", rig.path("b").to_str().unwrap(), "--cache-size", "16TiB"]);
     assert!(said.contains("room") || said.contains("File too large"), "{said}");
@@ -334,7 +334,7 @@ fn a_size_that_an_existing_file_does_not_have_is_named() {
     assert!(said.contains("has 64 MiB, and stays so"), "{said}");
 }
 
-/// What a killed server had is free only after its end.
+/// The locks of a killed server are free only after its end.
 #[test]
 fn a_start_waits_for_the_locks_of_a_server_that_was_killed() {
     let mut server = cached();

@@ -1,11 +1,11 @@
-//! MOUNT v3 (RFC 1813 appendix I).
+//! Tests of MOUNT v3 (RFC 1813 appendix I).
 
 use forebay_wire::xdr::List;
 
 use crate::harness::mount3::{ExportList, MountList, Mountstat3, Procedure as Mount};
 use crate::harness::*;
 
-/// A result that must be decodable to its end.
+/// Decodes a result, which must end with its last field.
 fn whole<'a, T: forebay_wire::Decode<'a>>(bytes: &'a [u8]) -> T {
     let mut reader = forebay_wire::Reader::new(bytes);
     let value = T::decode(&mut reader).unwrap();

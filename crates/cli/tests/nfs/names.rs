@@ -1,4 +1,5 @@
-//! Names: any bytes but '/' and NUL, up to 255 of them; `.` and `..` never lead out; links are never followed.
+//! Tests of names: any bytes but '/' and NUL, up to 255 of them. `.` and `..` never lead out of the export, and links
+//! are never followed.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +27,7 @@ fn names_of_any_bytes_up_to_255() {
     }
 }
 
-/// The status of every procedure that takes a name, given this name.
+/// Returns the status of every procedure that takes a name, for this name.
 fn with_name(
     c: &mut Client,
     dir: &FileHandle,
@@ -76,8 +77,8 @@ fn names_that_cannot_be() {
     assert_eq!((c.attr(&dir), c.attr(&file)), before);
 }
 
-/// RFC 1813: LOOKUP takes both; RMDIR says INVAL and EXIST; RENAME says INVAL (for its source) and EXIST or INVAL
-/// (for its target); no answer may be JUKEBOX, which a client repeats for ever.
+/// RFC 1813 permits both names in LOOKUP. RMDIR answers INVAL and EXIST. RENAME answers INVAL for its source, and
+/// EXIST or INVAL for its target. No answer may be JUKEBOX, which a client repeats forever.
 #[test]
 fn dot_and_dot_dot_cannot_be_changed() {
     let server = Serve::new().start();
@@ -167,7 +168,7 @@ fn the_server_follows_no_link() {
     {
         assert_eq!(c.create(&root, b"out", how).status(), Nfsstat3::Exist);
     }
-    // What a name of a link does, it does to the link.
+    // A request that names a link affects the link itself.
     c.link(&out, &root, b"again").unwrap();
     assert_eq!(c.readlink(&out).unwrap().0, b"../secret");
     c.rename((&root, b"again"), (&root, b"up")).unwrap();

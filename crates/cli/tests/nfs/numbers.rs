@@ -1,6 +1,6 @@
-//! Every number that a client can send, at its boundaries and at random: the caller may get an error, and nobody else
-//! notices. The write verifier, health, the event log, the number of failed syncs, the memory of the server and a second
-//! client's UNSTABLE data are as before.
+//! Tests of every number that a client can send, at its boundaries and at random. The caller may get an error, but
+//! other clients are not affected. The write verifier, health, the events, the number of failed syncs, the server's
+//! memory and a second client's UNSTABLE data do not change.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use forebay_wire::xdr::Encode;
 
 use crate::harness::*;
 
-/// Where arithmetic on 32 and 64 bits goes wrong.
+/// Numbers at which arithmetic on 32 and 64 bits can overflow.
 const WORDS: [u32; 9] =
     [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX - 1, u32::MAX, 999_999_999, 1_000_000_000, 4096];
 const LONGS: [u64; 13] = [
@@ -29,7 +29,7 @@ const LONGS: [u64; 13] = [
     u64::MAX,
 ];
 
-/// A client beside the hostile one, with data that nobody has committed, and what the server says of itself.
+/// A client beside the hostile client, with uncommitted data, and the server's status at its start.
 struct Bystander<'a> {
     server: &'a Server,
     client: Client,
@@ -49,7 +49,7 @@ impl<'a> Bystander<'a> {
         Bystander { server, client, file, verifier, events, writes: 0 }
     }
 
-    /// Its data still commits under the verifier it was written under.
+    /// Checks that the client's data still commits with the verifier of its writes.
     #[track_caller]
     fn goes_on(&mut self, after: &str) {
         let wrote = self.client.write(&self.file, self.writes % 64 * 4096, &[7; 4096], StableHow::Unstable);
@@ -58,7 +58,7 @@ impl<'a> Bystander<'a> {
         self.writes += 1;
     }
 
-    /// Nothing that the server says of itself has changed either.
+    /// Checks that the server's status has not changed.
     #[track_caller]
     fn saw_nothing(&mut self, after: &str) {
         self.goes_on(after);
@@ -75,7 +75,7 @@ impl<'a> Bystander<'a> {
     }
 }
 
-/// What the hostile client does its worst to: objects of its own.
+/// The hostile client, and its own objects that it attacks.
 struct Hostile {
     client: Client,
     dir: FileHandle,
@@ -83,7 +83,8 @@ struct Hostile {
     made: u32,
 }
 
-/// What may come of a call with any numbers: a result, or an error that blames the arguments or the caller.
+/// Returns true for a status that a call with any numbers may have: success, or an error that blames the arguments or
+/// the caller.
 fn blames_the_caller(status: Nfsstat3) -> bool {
     use Nfsstat3::*;
     matches!(
@@ -103,7 +104,7 @@ impl Hostile {
         Hostile { client, dir, file, made: 0 }
     }
 
-    /// Calls a procedure with these arguments; its status, none if they are garbage.
+    /// Calls a procedure with these arguments. Returns its status; `None` if RPC refuses the arguments as garbage.
     #[track_caller]
     fn call(&mut self, procedure: Procedure, args: &[u8]) -> Option<Nfsstat3> {
         let (status, result) = self.client.call((PROGRAM, VERSION, procedure as u32), args);
@@ -117,7 +118,7 @@ impl Hostile {
         Some(status)
     }
 
-    /// Everything that was accepted reaches the directory, and nothing that was refused.
+    /// Checks that all accepted data reaches the directory, and no refused data does.
     #[track_caller]
     fn is_whole(&mut self, server: &Server) {
         self.client.setattr(&self.dir, mode(0o700)).unwrap();
@@ -138,14 +139,14 @@ impl Hostile {
     }
 }
 
-/// The bytes of some XDR values, one after the other.
+/// Returns the bytes of XDR values, one after the other.
 fn xdr(values: &[&dyn Encode]) -> Vec<u8> {
     let mut out = Vec::new();
     values.iter().for_each(|value| value.encode(&mut out));
     out
 }
 
-/// The attributes to set in which one number is `word` or `long`, each in turn.
+/// Returns attributes to set, each with one number from `WORDS` or `LONGS`.
 fn attributes() -> Vec<Sattr3> {
     let none = Sattr3::default();
     let words = WORDS.iter().flat_map(|&word| {
@@ -163,14 +164,14 @@ fn attributes() -> Vec<Sattr3> {
 
 type Calls = Vec<(Procedure, Vec<u8>)>;
 
-/// Calls on a file: offsets, counts, lengths and attributes.
+/// Returns calls on a file, with various offsets, counts, lengths and attributes.
 fn calls_on_a_file(file: &FileHandle, largest: u64) -> Calls {
     let mut calls = Calls::new();
     let edges = [largest - 1, largest, largest.saturating_add(1), largest - 4096, largest.wrapping_add(4096)];
     for offset in LONGS.into_iter().chain(edges) {
         for count in WORDS {
             calls.push((Procedure::Read, xdr(&[file, &offset, &count])));
-            // Something has to be there to be committed.
+            // Uncommitted data is needed for COMMIT.
             let unstable = xdr(&[file, &0u64, &4u32, &StableHow::Unstable, &&b"data"[..]]);
             calls.push((Procedure::Write, unstable));
             calls.push((Procedure::Commit, xdr(&[file, &offset, &count])));
@@ -178,7 +179,7 @@ fn calls_on_a_file(file: &FileHandle, largest: u64) -> Calls {
         for stable in [StableHow::Unstable, StableHow::FileSync] {
             let data: &[u8] = b"data";
             calls.push((Procedure::Write, xdr(&[file, &offset, &4u32, &stable, &data])));
-            // Announced and sent lengths that are not the same.
+            // The announced length differs from the length sent.
             calls.push((Procedure::Write, xdr(&[file, &offset, &u32::MAX, &stable, &data])));
         }
         calls.push((Procedure::Setattr, xdr(&[file, &size(offset), &None::<Nfstime3>])));
@@ -190,13 +191,13 @@ fn calls_on_a_file(file: &FileHandle, largest: u64) -> Calls {
         let guard = Some(Nfstime3 { seconds: word, nseconds: word });
         calls.push((Procedure::Setattr, xdr(&[file, &Sattr3::default(), &guard])));
         calls.push((Procedure::Access, xdr(&[file, &word])));
-        // How stable, and which kind of creation, are numbers, too.
+        // The durability and the kind of creation are numbers, too.
         calls.push((Procedure::Write, xdr(&[file, &0u64, &4u32, &word, &&b"data"[..]])));
     }
     calls
 }
 
-/// Calls on a directory: cookies, counts, names, attributes of what is made, device numbers.
+/// Returns calls on a directory, with various cookies, counts, names, attributes and device numbers.
 fn calls_on_a_directory(hostile: &mut Hostile) -> Calls {
     let dir = hostile.dir;
     let mut calls = Calls::new();
@@ -232,7 +233,7 @@ fn calls_on_a_directory(hostile: &mut Hostile) -> Calls {
     calls
 }
 
-/// Every procedure that takes a name, with those that are none.
+/// Returns calls of every procedure that takes a name, with invalid names among them.
 fn calls_with_names(dir: &FileHandle, file: &FileHandle) -> Calls {
     let long = |len| vec![b'n'; len];
     let names: [Vec<u8>; 10] = [
@@ -266,7 +267,7 @@ fn calls_with_names(dir: &FileHandle, file: &FileHandle) -> Calls {
     calls
 }
 
-/// Random numbers that can be had again: xorshift64.
+/// A repeatable generator of random numbers, xorshift64.
 struct Random(u64);
 
 impl Random {
@@ -281,7 +282,7 @@ impl Random {
         all[(self.next() % all.len() as u64) as usize]
     }
 
-    /// A boundary, something near it, or anything.
+    /// Returns a boundary, a number near one, or any number.
     fn long(&mut self) -> u64 {
         match self.next() % 4 {
             0 => self.next() >> (self.next() % 64),
@@ -311,7 +312,7 @@ impl Random {
         Sattr3 { mode, uid, gid, size, atime: self.time(), mtime: self.time() }
     }
 
-    /// A call with numbers of any value in every place.
+    /// Returns a call with random numbers in every place.
     fn call(&mut self, hostile: &mut Hostile) -> (Procedure, Vec<u8>) {
         let (dir, file) = (hostile.dir, hostile.file);
         let object = if self.next().is_multiple_of(5) { dir } else { file };
@@ -344,7 +345,7 @@ impl Random {
     }
 }
 
-/// Calls with random numbers. What failed once is repeated with its seed in FOREBAY_TEST_SEED.
+/// Makes calls with random numbers. A failure is repeated by setting FOREBAY_TEST_SEED to its seed.
 fn nobody_notices_random_numbers(server: &Server) {
     let told = std::env::var("FOREBAY_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut fresh = [0; 8];
@@ -379,7 +380,7 @@ fn nobody_notices(server: &Server) {
         hostile.call(procedure, &args);
     }
     for procedure in [Procedure::Fsstat, Procedure::Fsinfo, Procedure::Pathconf, Procedure::Readlink] {
-        // Handles are numbers to whoever makes them up.
+        // A client can invent handles of any length.
         for len in [0, 1, 12, 28, 63, 64] {
             let handle = FileHandle::new(&vec![0xff; len]).unwrap();
             let status = hostile.client.call((PROGRAM, VERSION, procedure as u32), &xdr(&[&handle])).1;
@@ -390,7 +391,7 @@ fn nobody_notices(server: &Server) {
     bystander.saw_nothing("all of it");
 }
 
-/// On file systems whose journal orders everything, and on what the tests' own directory is on.
+/// Runs a check on the tests' own directory, and on file systems whose journal orders all changes.
 fn everywhere(serve: impl Fn(Serve) -> Serve, check: impl Fn(&Server)) {
     check(&serve(Serve::new()).start());
     if !rustix::process::geteuid().is_root() {
@@ -420,7 +421,7 @@ fn nobody_notices_random_numbers_of_a_client() {
     everywhere(Serve::cached, nobody_notices_random_numbers);
 }
 
-/// A COMMIT of what lies behind all bytes there can be is a COMMIT of everything, as with a Linux server.
+/// A COMMIT beyond the largest possible offset is a COMMIT of the whole file, as with a Linux server.
 #[test]
 fn a_commit_far_behind_the_end_commits() {
     everywhere(Serve::plain, commits_far_behind_the_end);
@@ -464,7 +465,7 @@ fn nothing_changes_with_a_bad_size(server: &Server) {
     assert_eq!(c.attr(&file), before);
     let device = MknodData::Chr(mode(0o600), Specdata3 { major: 1 << 12, minor: 0 });
     assert_eq!(c.mknod(&root, b"d", device).status(), Nfsstat3::Inval);
-    // What it says is the largest is.
+    // The file system accepts the size that FSINFO gives as the largest.
     c.setattr(&file, size(largest)).unwrap();
     assert_eq!(c.attr(&file).size, largest);
 }

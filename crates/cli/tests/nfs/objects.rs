@@ -1,10 +1,10 @@
-//! Making things: results, errors, and the attributes around every change.
+//! Tests of creations: results, errors, and the attributes around every change.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use crate::harness::*;
 
-/// Runs a change of one directory and checks the directory's attributes around it.
+/// Makes a change in one directory and checks the directory's attributes around the change.
 pub(crate) fn around<T>(
     c: &mut Client,
     dir: &FileHandle,
@@ -40,7 +40,7 @@ fn create_guarded_and_unchecked() {
     assert_eq!(c.find(&dir, b"f"), file);
     assert_eq!(around(&mut c, &dir, |c| refused(c.create(&dir, b"f", guarded(0o600)))), Nfsstat3::Exist);
 
-    // Unchecked takes what is there and sets nothing but the size.
+    // An UNCHECKED create takes the existing file and sets only its size.
     c.write(&file, 0, b"12345678", StableHow::FileSync).unwrap();
     let unchecked = |size| CreateHow::Unchecked(Sattr3 { mode: Some(0o777), size, ..Sattr3::default() });
     let (again, attr) = around(&mut c, &dir, |c| made(c.create(&dir, b"f", unchecked(None))));
@@ -51,7 +51,7 @@ fn create_guarded_and_unchecked() {
     assert_eq!((attr.mode, attr.size), (0o777, 5), "of a new file it sets everything");
 }
 
-/// Opening with O_TRUNC marks even an empty file as changed: stamp files rely on it.
+/// Opening with O_TRUNC must mark even an empty file as changed, because stamp files rely on that.
 #[test]
 fn cutting_an_empty_file_short_changes_its_times() {
     let server = Serve::new().start();
@@ -89,7 +89,7 @@ fn create_errors() {
     }
     c.user = user(1000, 1000, &[]);
     assert_eq!(around(&mut c, &dir, |c| refused(c.create(&dir, b"x", unchecked))), Nfsstat3::Acces);
-    // Taking a file needs no right to the directory, cutting it short needs one to the file.
+    // Taking an existing file needs no right to the directory. Truncating it needs a right to the file.
     assert_eq!(c.create(&root, b"f", unchecked).status(), Nfsstat3::Ok);
     c.user = user(0, 0, &[]);
     c.write(&file, 0, b"data", StableHow::FileSync).unwrap();
@@ -127,7 +127,8 @@ fn creation_sets_every_attribute_that_is_asked_for() {
     check(made.unwrap().obj_attributes.unwrap(), 0o777, Some(2));
 }
 
-/// As every NFS server: who is not root cannot give away what it makes, and asking for it is no error.
+/// As with every NFS server, a user other than root cannot give away a new object. The request to do so is not an
+/// error.
 #[test]
 fn ids_asked_for_at_creation_count_only_for_root() {
     needs_root!();
@@ -168,7 +169,7 @@ fn exclusive_create_is_once_even_over_a_restart() {
     let (file, attr) = around(&mut c, &root, |c| made(c.create(&root, b"f", exclusive(0xfe))));
     assert_eq!((attr.ftype, attr.size), (Ftype3::Reg, 0));
     for crash in [false, true] {
-        // A new connection and transaction: the reply cache knows nothing of it.
+        // The connection and the transaction are new, so the reply cache has no reply.
         let (again, _) = around(&mut c, &root, |c| made(c.create(&root, b"f", exclusive(0xfe))));
         assert_eq!(again, file);
         assert_eq!(c.create(&root, b"f", exclusive(0xfd)).status(), Nfsstat3::Exist);
@@ -181,13 +182,13 @@ fn exclusive_create_is_once_even_over_a_restart() {
         c = server.connect();
     }
     assert_eq!(c.create(&root, b"f", exclusive(0xfe)).unwrap().object, Some(file));
-    // The client sets the attributes next; from then on the create is over.
+    // The client sets the attributes next. This ends the exclusive create.
     let set = Sattr3 { atime: SetTime::ServerTime, mtime: SetTime::ServerTime, ..mode(0o644) };
     c.setattr(&file, set).unwrap();
     assert_eq!(c.create(&root, b"f", exclusive(0xfe)).status(), Nfsstat3::Exist);
 }
 
-/// A server that dies while it makes the file leaves nothing that the client could not take for its own.
+/// A server that dies while it makes the file must not leave a file that the client could not recognise as its own.
 #[test]
 fn an_exclusively_created_file_has_its_verifier_as_soon_as_it_has_its_name() {
     const FILES: usize = 500;
@@ -241,7 +242,7 @@ fn symlink_and_readlink_keep_any_bytes() {
     let server = Serve::new().start();
     let mut c = server.connect();
     let root = c.root();
-    // XFS has room for 1,023 bytes, others for 4,095.
+    // XFS has room for 1,023 bytes, other file systems for 4,095.
     let longest = vec![b'x'; 1023];
     for (child, text) in [(&b"a"[..], &b"../../x"[..]), (b"b", b"\xff\n"), (b"c", &longest)] {
         let (link, attr) = around(&mut c, &root, |c| made(c.symlink(&root, child, text)));
@@ -277,7 +278,7 @@ fn fifos_sockets_and_devices() {
         let rdev = if matches!(ftype, Ftype3::Chr | Ftype3::Blk) { device } else { Specdata3::default() };
         assert_eq!(attr.rdev, rdev);
         assert_eq!(c.mknod(&root, child, what).status(), Nfsstat3::Exist);
-        // Their contents are not the server's to touch.
+        // The server must not read or write the contents of special files.
         assert_eq!(c.read(&node, 0, 1).status(), Nfsstat3::Inval);
         assert_eq!(c.write(&node, 0, b"x", StableHow::FileSync).status(), Nfsstat3::Inval);
         assert_eq!(c.setattr(&node, size(0)).status(), Nfsstat3::Inval);
@@ -296,7 +297,7 @@ fn fifos_sockets_and_devices() {
     c.user = user(1000, 1000, &[]);
     assert_eq!(c.mknod(&root, b"x", MknodData::Chr(mode(0o600), device)).status(), Nfsstat3::Perm);
     assert_eq!(c.mknod(&root, b"x", MknodData::Fifo(mode(0o600))).status(), Nfsstat3::Ok);
-    // Removing a name is for the directory's owner whatever it leads to.
+    // The owner of the directory may remove a name of any object.
     c.user = user(0, 0, &[]);
     for child in [&b"fifo"[..], b"sock", b"chr", b"blk"] {
         c.remove(&root, child).unwrap();
@@ -317,7 +318,7 @@ fn a_set_group_directory_gives_its_group_to_what_is_made_in_it() {
     let sub = c.new_dir(&dir, b"sub", 0o775);
     assert_eq!((c.attr(&file).gid, c.attr(&file).mode), (4242, 0o664));
     assert_eq!((c.attr(&sub).gid, c.attr(&sub).mode), (4242, 0o2775), "directories hand the bit on");
-    // Clients of some systems send their group along: the directory's counts.
+    // Clients of some systems send their group. The directory's group takes precedence.
     let set = Sattr3 { uid: Some(1000), gid: Some(1000), ..mode(0o664) };
     let file = c.create(&dir, b"g", CreateHow::Guarded(set)).unwrap().object.unwrap();
     assert_eq!(c.attr(&file).gid, 4242);
@@ -367,7 +368,7 @@ fn fsstat_fsinfo_and_pathconf_tell_the_truth() {
     assert!(conf.no_trunc && conf.chown_restricted && conf.case_preserving && !conf.case_insensitive);
     let file = c.new_file(&root, b"f", 0o644);
     assert_eq!(c.fsstat(&file).status(), Nfsstat3::Ok);
-    // The largest file is one that can be made.
+    // A file of the largest size can be made.
     assert_eq!(c.setattr(&file, size(info.maxfilesize)).status(), Nfsstat3::Ok);
     assert_eq!(c.attr(&file).size, info.maxfilesize);
     if info.maxfilesize < i64::MAX as u64 {

@@ -1,4 +1,4 @@
-//! Starting on cache devices that are not what they should be: one clear sentence, and no harm done.
+//! Tests of starts with unsuitable cache devices: each start fails with one clear sentence and changes nothing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use crate::harness::*;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Directories of a server that does not get far enough to serve.
+/// The directories of a server that does not start.
 struct Rig(tempfile::TempDir);
 
 impl Rig {
@@ -22,7 +22,7 @@ impl Rig {
         self.0.path().join(name)
     }
 
-    /// Two devices of a pool that was used, flushed and stopped.
+    /// Makes two devices of a pool that was used, flushed and stopped.
     fn pool(&self, names: [&str; 2]) -> [PathBuf; 2] {
         let paths = names.map(|name| self.path(name));
         let [a, b] = paths.each_ref().map(|path| path.to_str().unwrap());
@@ -45,7 +45,7 @@ impl Rig {
         command.output().unwrap()
     }
 
-    /// The one sentence that a start is refused with; nothing on the devices changes.
+    /// Returns the message of a start that is refused. Asserts that the devices have not changed.
     #[track_caller]
     fn refusal(&self, caches: &[&Path]) -> String {
         let before: Vec<_> = caches.iter().map(|path| contents(path)).collect();
@@ -62,7 +62,7 @@ fn contents(path: &Path) -> u64 {
     xxh3_64(&std::fs::read(path).unwrap())
 }
 
-/// Changes both copies of the superblock, as a later version might have written them.
+/// Changes both copies of the superblock, as a later version might write them.
 fn change_superblock(path: &Path, offset: usize, bytes: &[u8]) {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let end = file.metadata().unwrap().len();
@@ -84,7 +84,7 @@ fn a_newer_format_is_refused() {
     change_superblock(&b, 16, &9u16.to_le_bytes());
     let said = rig.refusal(&[&a, &b]);
     assert!(said.contains("b has pool format 9, newer than this version"), "{said}");
-    // And so when it is added.
+    // Adding the device is refused as well.
     let server = Serve::unsquashed().cached().start();
     let refused = server.try_ask(&["pool", "add", b.to_str().unwrap()]);
     let said = String::from_utf8(refused.stderr).unwrap();
@@ -107,7 +107,7 @@ fn devices_of_two_pools_are_refused() {
     let [c, _] = rig.pool(["c", "d"]);
     let said = rig.refusal(&[&a, &c]);
     assert!(said.contains("belongs to pool") && said.contains("name the devices of one pool"), "{said}");
-    // A copy of a device beside it.
+    // A copy of a device is given beside the device.
     let copy = rig.path("copy");
     std::fs::copy(&a, &copy).unwrap();
     let said = rig.refusal(&[&a, &b, &copy]);

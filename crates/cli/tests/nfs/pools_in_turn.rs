@@ -1,10 +1,10 @@
-//! Two caches for one directory, or two directories for one cache, one after the other.
+//! Tests of two caches for one directory, or two directories for one cache, used in turn.
 
 use std::os::unix::fs::FileExt;
 
 use crate::harness::*;
 
-/// A stopped server that is to use the pool called `name`.
+/// Makes a stopped server use the pool called `name`.
 fn use_pool(server: &mut Server, name: &str, more: &[&str]) {
     let devices = ["a", "b"].map(|leg| server.home().join(format!("{name}-{leg}")));
     let [a, b] = devices.each_ref().map(|path| path.to_str().unwrap());
@@ -13,7 +13,7 @@ fn use_pool(server: &mut Server, name: &str, more: &[&str]) {
     server.set_flags(&[&pool, more].concat());
 }
 
-/// A server with the pool `first`, and a file that it has cached.
+/// Returns a server with the pool `first`, and a file that the pool has cached.
 fn server_and_file() -> (Server, FileHandle) {
     let mut server = Serve::unsquashed().plain().start();
     server.stop();
@@ -67,7 +67,7 @@ fn a_pool_does_not_believe_what_it_had_of_a_directory_while_it_was_used_for_anot
     let root = c.root();
     let other = c.new_file(&root, b"f", 0o644);
     write(&server, &other, 3);
-    // Nobody owns the first one now.
+    // No server owns the first directory now.
     let theirs = std::fs::File::options().write(true).open(first.join("f")).unwrap();
     theirs.write_all_at(&[2; 40_000], 0).unwrap();
     holds(&server, &other, 3);
@@ -80,7 +80,7 @@ fn a_pool_does_not_believe_what_it_had_of_a_directory_while_it_was_used_for_anot
 
 #[test]
 fn what_was_there_before_the_first_start_is_warm_after_a_restart() {
-    // More than the 16 MiB of memory that `cached` allows.
+    // The file is larger than the 16 MiB of memory that `cached` permits.
     const PIECES: u64 = 640;
     let mut server = Serve::unsquashed().cached().start_on(|data| {
         std::fs::write(data.join("f"), vec![1; PIECES as usize * 65_536]).unwrap();

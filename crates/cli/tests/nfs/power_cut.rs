@@ -1,20 +1,20 @@
-//! What was acknowledged survives a power cut on real file systems: an emulated disk array with a volatile cache loses
-//! a random part of what was not flushed. The control, a disk whose flushes do nothing, must fail this test.
+//! Tests that acknowledged changes survive a power cut on real file systems. An emulated disk array with a volatile
+//! cache loses a random part of the unflushed data. The control, a disk whose flushes do nothing, must fail the test.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::harness::*;
 
-/// What a client was promised about one file.
+/// The acknowledged state of one file.
 struct Promise {
     dir: FileHandle,
     name: String,
-    /// Its handle and first byte; none if it was removed.
+    /// Handle and first byte of the file; `None` if it was removed.
     file: Option<(FileHandle, u8)>,
 }
 
-/// Creates, writes, renames, links and removes until the disk fails; returns what was acknowledged.
+/// Creates, writes, renames, links and removes until the disk fails. Returns the acknowledged states.
 fn work(mut c: Client, dir: FileHandle, done: &AtomicUsize) -> Vec<Promise> {
     let mut promises = Vec::new();
     for n in 0.. {
@@ -52,7 +52,7 @@ fn work(mut c: Client, dir: FileHandle, done: &AtomicUsize) -> Vec<Promise> {
     promises
 }
 
-/// The first promise that is not kept.
+/// Returns the first acknowledged state that is not there any more.
 fn broken(c: &mut Client, promises: &[Promise]) -> Option<String> {
     promises.iter().find_map(|promise| {
         let found = c.lookup(&promise.dir, promise.name.as_bytes());
@@ -64,22 +64,23 @@ fn broken(c: &mut Client, promises: &[Promise]) -> Option<String> {
             Ok(_) => return Some(format!("{} leads to another file", promise.name)),
             Err(failed) => return Some(format!("{} is lost: {}", promise.name, failed.status)),
         }
-        // The very handle from before the cut.
+        // The handle is the one from before the cut.
         let kept = c.read(&file, 0, 4096).is_ok_and(|read| read.data == [byte; 4096]);
         (!kept).then(|| format!("the data of {} is lost", promise.name))
     })
 }
 
-/// What is between clients and the array.
+/// The cache between clients and the array.
 #[derive(Clone, Copy, PartialEq)]
 enum Cached {
     No,
     Yes,
-    /// In one mode after the other, all the time.
+    /// A cache whose mode changes all the time.
     Switching,
 }
 
-/// Cuts the power under load and looks what is left of the promises; `None` where there is no array.
+/// Cuts the power under load and checks the acknowledged states. Returns `None` if this machine cannot emulate an
+/// array.
 fn cut(fs: &'static str, seed: &str, fault: Option<&str>, cached: Cached) -> Option<Result<usize, String>> {
     let array = Array::new(fs)?;
     let serve = if cached == Cached::No { array.serve().plain() } else { array.serve().cached() };
@@ -101,7 +102,7 @@ fn cut(fs: &'static str, seed: &str, fault: Option<&str>, cached: Cached) -> Opt
             })
         });
         let working: Vec<_> = working.collect();
-        // If all have ended before, one of them says why below.
+        // If all threads have ended early, one of them reports the reason below.
         let mut modes = ["pass-through", "write-back", "write-through", "write-back"].into_iter().cycle();
         while done.load(Ordering::Relaxed) < 200 && !working.iter().all(|thread| thread.is_finished()) {
             match modes.next().filter(|_| cached == Cached::Switching) {
@@ -125,7 +126,8 @@ fn cut(fs: &'static str, seed: &str, fault: Option<&str>, cached: Cached) -> Opt
     Some(result)
 }
 
-/// What a killed server left in the page cache is read by clients after its restart: a power cut may not take it back.
+/// After a kill and a restart, clients may have read data that only the page cache has. A power cut must not take
+/// that data back.
 #[test]
 fn what_was_seen_after_a_crash_survives_a_power_cut() {
     for fs in ["xfs", "ext4"] {
@@ -167,14 +169,14 @@ fn acknowledged_changes_survive_a_power_cut_on_ext4() {
     survives("ext4", Cached::No);
 }
 
-/// The cache files are on another disk, whose page cache outlives the cut: what is lost is the array's.
+/// The cache files are on another disk, whose page cache survives the cut. Only the array loses data.
 #[test]
 fn acknowledged_changes_survive_a_power_cut_behind_a_cache() {
     survives("xfs", Cached::Yes);
     survives("ext4", Cached::Yes);
 }
 
-/// A change that is being logged when the mode changes is as durable as any other.
+/// A change that is being logged when the mode changes is as durable as any other change.
 #[test]
 fn acknowledged_changes_survive_a_power_cut_while_the_mode_changes() {
     survives("xfs", Cached::Switching);
@@ -188,12 +190,12 @@ fn a_disk_whose_flushes_do_nothing_is_found_out() {
     }
 }
 
-/// The order that group commit relies on is in use, not its fallback.
+/// Checks that group commit uses the journal's order and not its fallback.
 #[test]
 fn one_commit_carries_many_changes_on_xfs_and_ext4() {
     for fs in ["xfs", "ext4"] {
         let Some(array) = Array::new(fs) else { return };
-        // The cache commits the journal for its checkpoints only.
+        // With a cache the journal would be committed for checkpoints only.
         let server = array.serve().plain().start();
         let root = server.connect().root();
         std::thread::scope(|scope| {

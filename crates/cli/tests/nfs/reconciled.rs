@@ -1,5 +1,6 @@
-//! Every row of the tables in docs/metadata-log.md, "Recovery", on real file systems: a server is killed, its directory is
-//! changed by hand as a power cut leaves it, and the next server makes it equal to the log again.
+//! Tests of every row of the tables in docs/metadata-log.md, "Recovery", on real file systems. A server is killed and
+//! its directory is changed by hand, as a power cut could leave it. The next server must make the directory equal to
+//! the log.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use crate::harness::*;
 pub(crate) struct Scene {
     pub(crate) server: Server,
     pub(crate) root: FileHandle,
-    /// The directory.
+    /// The served directory.
     pub(crate) at: PathBuf,
 }
 
@@ -22,7 +23,7 @@ impl Scene {
         self.at.join(name)
     }
 
-    /// A file with contents of its own.
+    /// Makes a file with contents of its own.
     pub(crate) fn file(&self, child: &str) -> FileHandle {
         let mut c = self.client();
         let file = c.new_file(&self.root, child.as_bytes(), 0o640);
@@ -30,15 +31,15 @@ impl Scene {
         file
     }
 
-    /// Everything so far is in the directory, durably.
+    /// Makes everything so far durable in the directory.
     pub(crate) fn checkpoint(&self) {
         self.server.flush();
     }
 
-    /// What a power cut does to what no checkpoint has covered, by hand.
+    /// Kills the server, changes the directory as a power cut could, and starts the server again.
     pub(crate) fn crash(&mut self, by_hand: impl FnOnce(&Path)) {
         self.server.kill();
-        // A slot that outlives it proves that everything before its RENAME was durable.
+        // A slot that survives would prove that every change before its RENAME was durable.
         let _ = std::fs::remove_dir_all(self.path(".forebay/slots"));
         by_hand(&self.at);
         self.server.start();
@@ -76,7 +77,7 @@ fn on(fs: &'static str, size: u64, play: impl Fn(&mut Scene)) {
     let root = server.connect().root();
     let mut scene = Scene { server, root, at: disk.at.clone() };
     play(&mut scene);
-    // And once more, from where the first recovery has come: nothing changes any more.
+    // A further start, after the first recovery, must not change anything.
     scene.server.stop();
 }
 
@@ -190,7 +191,7 @@ fn row_5_what_was_lost_is_made_again_under_its_handle() {
         let before = [file, link, fifo, exclusive, dir].map(|object| c.attr(&object));
         for again in [false, true] {
             scene.crash(|at| {
-                // What recovery has made is durable.
+                // The objects that recovery recreated are durable.
                 if !again {
                     ["f", "l", "p", "x"].iter().for_each(|name| remove(at.join(name)));
                     std::fs::remove_dir(at.join("d")).unwrap();
@@ -210,10 +211,10 @@ fn row_5_what_was_lost_is_made_again_under_its_handle() {
             let again = c.create(&scene.root, b"x", once).unwrap();
             assert_eq!(again.object, Some(exclusive), "the verifier is in its times");
         }
-        // Destaged, the directory has it all.
+        // After destaging the directory has all contents.
         scene.server.flush();
         assert_eq!(std::fs::read(scene.path("f")).unwrap(), b"f");
-        // And what comes by their numbers has others.
+        // Objects that reuse the inode numbers must have other handles.
         let mut c = scene.client();
         let shown: Vec<_> = before.iter().map(|attr| attr.fileid).collect();
         for n in 0..50 {
@@ -273,7 +274,7 @@ fn row_11_a_removal_that_was_lost_is_done_again() {
         let file = scene.file("f");
         let dir = scene.client().new_dir(&scene.root, b"d", 0o755);
         scene.checkpoint();
-        // By hand, so that the file is there to be put back.
+        // The link keeps the file, so that it can be put back.
         std::fs::hard_link(scene.path("f"), scene.path("kept")).unwrap();
         let mut c = scene.client();
         c.remove(&scene.root, b"f").unwrap();
@@ -317,7 +318,7 @@ fn what_the_server_keeps_in_the_directory_is_hidden_and_goes_with_a_stop() {
         {
             assert!(page.unwrap().entries.iter().all(|entry| entry.name != b".forebay"));
         }
-        // In other directories it is a name as any.
+        // In other directories `.forebay` is an ordinary name.
         let dir = c.new_dir(&scene.root, b"d", 0o755);
         c.new_file(&dir, b".forebay", 0o644);
         scene.server.stop();
@@ -342,10 +343,10 @@ fn what_is_changed_by_hand_after_a_clean_stop_stays_so() {
     });
 }
 
-/// Its record is longer than the log takes: nothing that the log has of the directory may undo it.
+/// The record is too long for the log, so no earlier record of the log may undo the link.
 #[test]
 fn a_symbolic_link_with_a_long_text_is_not_undone_by_what_came_before_it() {
-    // XFS has none so long, nor has an ext4 of small blocks.
+    // XFS, and ext4 with small blocks, have no links of this length.
     on("ext4", 1 << 30, |scene| {
         let mut c = scene.client();
         scene.file("l");

@@ -1,4 +1,4 @@
-//! REMOVE, LINK and RENAME: names given and taken away, and the attributes around that.
+//! Tests of REMOVE, LINK and RENAME, and of the attributes around them.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -52,7 +52,7 @@ fn link_adds_a_name() {
     assert_eq!(failed.attributes.linkdir_wcc.after, Some(c.attr(&dir)));
     assert_eq!(c.link(&file, &file, b"g").status(), Nfsstat3::Notdir);
     assert_eq!(c.link(&dir, &root, b"g").status(), Nfsstat3::Perm, "directories have one name");
-    // A link to a link is a link.
+    // A hard link to a symbolic link is a name of the symbolic link.
     let link = c.symlink(&root, b"l", b"f").unwrap().object.unwrap();
     c.link(&link, &dir, b"l").unwrap();
     assert_eq!(c.attr(&link).nlink, 2);
@@ -71,7 +71,7 @@ fn link_needs_the_right_to_change_the_directory_only() {
     assert_eq!(c.link(&file, &root, b"g").status(), Nfsstat3::Ok);
 }
 
-/// Checks the attributes around both directories of a rename.
+/// Renames and checks the attributes of both directories around the change.
 fn rename_around(
     c: &mut Client,
     from: (&FileHandle, &[u8]),
@@ -107,7 +107,7 @@ fn rename_moves_replaces_and_refuses() {
     assert_eq!(c.getattr(&file).status(), Nfsstat3::Stale, "replaced");
     assert_eq!(c.find(&b, b"h"), other);
 
-    // Two names of one file: POSIX says nothing happens.
+    // For two names of one file, POSIX says that RENAME does nothing.
     c.link(&other, &a, b"twin").unwrap();
     assert_eq!(rename_around(&mut c, (&a, b"twin"), (&b, b"h")), Ok(()));
     assert_eq!((c.find(&a, b"twin"), c.find(&b, b"h")), (other, other));
@@ -115,7 +115,7 @@ fn rename_moves_replaces_and_refuses() {
     let full = c.new_dir(&a, b"full", 0o777);
     let empty = c.new_dir(&b, b"empty", 0o777);
     c.new_file(&full, b"x", 0o644);
-    // POSIX allows both, and each file system has its own.
+    // POSIX permits both statuses, and file systems differ.
     let not_empty = rename_around(&mut c, (&b, b"empty"), (&a, b"full")).unwrap_err();
     assert!(matches!(not_empty, Nfsstat3::Notempty | Nfsstat3::Exist));
     assert_eq!(rename_around(&mut c, (&a, b"full"), (&b, b"empty")), Ok(()));

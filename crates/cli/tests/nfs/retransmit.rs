@@ -1,8 +1,9 @@
-//! Requests sent again: answered with the first reply, to the byte, and never executed twice.
+//! Tests of retransmissions: they get the first reply, byte for byte, and are never executed twice.
 
 use crate::harness::*;
 
-/// Sends a call, changes the world, sends the same bytes on a new connection: the same reply and nothing done.
+/// Sends a call, makes other changes, and sends the bytes again on a new connection. The reply must be the first one,
+/// and nothing may change.
 fn once<R>(
     server: &Server,
     c: &mut Client,
@@ -72,7 +73,7 @@ fn a_retransmission_gets_the_first_reply_and_changes_nothing() {
     let between = |c: &mut Client| c.write(&file, 0, b"new", StableHow::FileSync).unwrap();
     once(&server, &mut c, &record, ok, between, |c| assert_eq!(c.read(&file, 0, 9).unwrap().data, b"new"));
 
-    // A refusal is a reply as good as any.
+    // A refusal is kept like any other reply.
     let record = call(&mut c, Procedure::Remove, &place(b"none"));
     let between = |c: &mut Client| c.new_file(&root, b"none", 0o644);
     once(&server, &mut c, &record, Nfsstat3::Noent, between, |c| assert!(there(c, b"none")));
@@ -99,13 +100,13 @@ fn another_request_with_the_same_transaction_is_executed() {
     c.remove(&root, b"a").unwrap();
     c.xid = xid;
     c.remove(&root, b"b").unwrap();
-    // The same procedure number of another program is another request.
+    // An equal procedure number of another program is another request.
     c.xid = xid;
     c.attr(&root);
 }
 
-/// Programs of one host, and hosts behind one address, give different requests the same transaction number: their requests
-/// may begin with the same bytes and be equally long.
+/// Programs of one host, and hosts behind one address, may give different requests one transaction number. Such
+/// requests may begin with equal bytes and have equal lengths.
 #[test]
 fn another_request_that_differs_in_its_last_bytes_only_is_executed() {
     let server = Serve::new().start();
@@ -152,7 +153,7 @@ fn another_machine_behind_the_same_address_gets_its_own_reply() {
     let mut theirs = record.clone();
     theirs[at..at + 4].copy_from_slice(b"host");
     assert_eq!(status_of(&server.connect().exchange(&theirs)), Nfsstat3::Exist);
-    // The stamp of the credential, which comes before the name and its length, may be another one each time.
+    // The stamp of the credential comes before the machine name and its length, and may differ in each request.
     let mut again = record;
     again[at - 8..at - 4].copy_from_slice(&[1, 2, 3, 4]);
     assert_eq!(status_of(&server.connect().exchange(&again)), Nfsstat3::Ok);
@@ -168,7 +169,7 @@ fn another_user_never_gets_the_first_ones_reply() {
     let record = call(&mut c, Procedure::Mkdir, &args);
     let first = c.exchange(&record);
     assert_eq!(status_of(&first), Nfsstat3::Ok);
-    // The same transaction and arguments, but not the one who may do it.
+    // The transaction and the arguments are equal, but the user has no right to the change.
     let xid = c.xid;
     let same = |who: User| {
         let mut other = server.connect().acting_as(who);
@@ -193,7 +194,7 @@ fn a_retransmission_of_what_is_under_way_waits_for_it() {
         let how = CreateHow::Guarded(mode(0o644));
         let args = CreateArgs { target: name(&root, child.as_bytes()), how };
         let record = call(&mut c, Procedure::Create, &args);
-        // All on their way before anyone reads an answer.
+        // All calls are sent before any client reads an answer.
         c.send(&record);
         others.iter_mut().for_each(|other| other.send(&record));
         c.send(&record);
@@ -206,21 +207,21 @@ fn a_retransmission_of_what_is_under_way_waits_for_it() {
     }
 }
 
-/// How a connection ends whose CREATE was answered.
+/// The end of a connection whose CREATE was answered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// The client has read the reply and closes.
+    /// The client has read the reply and closes the connection.
     InOrder,
     /// The client resets the connection.
     Reset,
     /// The client closes without reading the reply.
     Unread,
-    /// The client gives up in the middle of another record.
+    /// The client closes in the middle of another record.
     CutOff,
 }
 
-/// Sends a guarded CREATE, ends the connection, removes the file, and sends the same bytes on a new connection. Returns
-/// whether the call was executed again.
+/// Sends a guarded CREATE, ends the connection, removes the file, and sends the bytes again on a new connection.
+/// Returns true if the call was executed again.
 fn executed_after(end: End) -> bool {
     let server = Serve::new().start();
     let mut other = server.connect();
@@ -246,14 +247,14 @@ fn executed_after(end: End) -> bool {
     other.lookup(&root, b"f").is_ok()
 }
 
-/// A client that closes its connection in order has its replies: an equal call is another program's, which got "done" for a
-/// file that was not there.
+/// A client that closes its connection in order has its replies. An equal call then comes from another program, which
+/// must not get a success for a file that does not exist.
 #[test]
 fn an_equal_call_is_executed_once_the_first_client_has_closed_its_connection() {
     assert!(executed_after(End::InOrder), "the reply of another program");
 }
 
-/// A connection that ends otherwise may have lost the reply: its client asks again on another one.
+/// A connection that ends in any other way may have lost the reply, so its client retransmits on another connection.
 #[test]
 fn replies_outlive_a_connection_that_does_not_end_in_order() {
     for end in [End::Reset, End::Unread, End::CutOff] {
@@ -261,7 +262,7 @@ fn replies_outlive_a_connection_that_does_not_end_in_order() {
     }
 }
 
-/// Two connections asked for one reply: it is kept as long as either may ask again.
+/// If two connections sent one request, its reply is kept as long as either may retransmit.
 #[test]
 fn a_reply_goes_with_the_last_connection_that_asked_for_it() {
     let server = Serve::new().start();
@@ -288,7 +289,7 @@ fn many_changes_of_others_do_not_push_a_reply_out() {
     let args = MkdirArgs { target: name(&root, b"d"), attributes: mode(0o755) };
     let record = call(&mut c, Procedure::Mkdir, &args);
     let first = c.exchange(&record);
-    // As many as a client has on its way at most, all from this address.
+    // The most requests that a client has in flight, all from this address.
     let file = c.new_file(&root, b"f", 0o644);
     for n in 0..1000u32 {
         c.write(&file, 0, &n.to_be_bytes(), StableHow::Unstable).unwrap();
@@ -311,8 +312,8 @@ fn looking_is_never_answered_from_the_cache() {
     assert_ne!(before.1, after.1);
 }
 
-/// The calls of a client that has a file `f`, a file `f2` and a directory `old`, in this order, each of which would fail or
-/// do more if it was executed twice.
+/// Returns the calls of a client that has a file `f`, a file `f2` and a directory `old`, in this order. Each call
+/// would fail or do more if it were executed twice.
 fn changes(c: &mut Client, root: &FileHandle) -> Vec<Vec<u8>> {
     let place = |child| name(root, child);
     let file = c.find(root, b"f");
@@ -336,7 +337,7 @@ fn changes(c: &mut Client, root: &FileHandle) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Makes what [`changes`] needs, executes them, crashes, and sends all of them again.
+/// Makes the objects that [`changes`] needs, executes the calls, crashes, and sends all of them again.
 fn crash_and_send_again(server: &mut Server, crash: impl FnOnce(&mut Server)) {
     let mut c = server.connect();
     let root = c.root();
@@ -353,7 +354,7 @@ fn crash_and_send_again(server: &mut Server, crash: impl FnOnce(&mut Server)) {
     for (n, (record, reply)) in records.iter().zip(&replies).enumerate() {
         assert_eq!(&c.exchange(record), reply, "change {n}");
     }
-    // A transaction that was not there before is another request.
+    // A new transaction number makes a new request.
     assert_eq!(c.remove(&root, b"f2").unwrap_err().status, Nfsstat3::Noent);
 }
 
@@ -366,14 +367,15 @@ fn over_a_crash_a_retransmission_gets_the_first_reply_and_changes_nothing() {
     });
 }
 
-/// What was found after the first crash is found after the second one, too.
+/// The results of the first crash must be found after the second one as well.
 #[test]
 fn also_over_several_crashes_and_a_lost_cache_device() {
     let mut server = Serve::new().cached().flags(&["--make-missing"]).start();
     crash_and_send_again(&mut server, |server| {
         for n in 0..3 {
             server.kill();
-            // The last time: once a server runs without it, answers give way to what is to be on two devices again.
+            // The device is lost in the last round only. Without it, replies give way to data that must be on two
+            // devices again.
             if n == 2 {
                 std::fs::remove_file(&server.caches()[0]).unwrap();
             }
@@ -382,8 +384,8 @@ fn also_over_several_crashes_and_a_lost_cache_device() {
     });
 }
 
-/// The record of a change may be in the log though the change was never durable, or was undone by hand: then it is
-/// executed again. Where the log itself makes changes durable, it was, and recovery has done it again.
+/// The log may have the record of a change that was never durable, or was undone by hand. The request is then
+/// executed again. If the log itself makes changes durable, the change was durable, and recovery has repeated it.
 #[test]
 fn a_change_that_a_crash_took_back_is_executed_again() {
     let mut server = Serve::new().cached().start();
@@ -393,7 +395,7 @@ fn a_change_that_a_crash_took_back_is_executed_again() {
     let record = call(&mut c, Procedure::Create, &CreateArgs { target: name(&root, b"f"), how });
     let first = c.exchange(&record);
     server.kill();
-    // As a power cut does to what the journal had not committed.
+    // A power cut can take away a change that the journal has not committed.
     std::fs::remove_file(server.data.join("f")).unwrap();
     server.start();
     let mut c = server.connect();

@@ -1,4 +1,5 @@
-//! What RPC says to calls that are not for this server (RFC 5531 section 9), and to bytes that are no calls.
+//! Tests of RPC's answers to calls that are not for this server (RFC 5531 section 9), and of bytes that are not
+//! calls.
 
 use forebay_wire::xdr::Encode;
 
@@ -55,7 +56,7 @@ fn unknown_flavours_are_too_weak_but_for_null() {
     assert_eq!(c.call(mount, &[]).0, ReplyStatus::AuthError(AuthStat::TooWeak));
 }
 
-/// A call of NULL with a credential of any bytes.
+/// Sends a call of NULL with a credential of any bytes.
 fn with_credential(c: &mut Client, flavor: u32, body: &[u8]) -> ReplyStatus {
     let mut call = Vec::new();
     c.xid += 1;
@@ -97,7 +98,7 @@ fn arguments_that_cannot_be_decoded() {
     for number in 1..Procedure::COUNT as u32 {
         let (status, result) = c.call((PROGRAM, VERSION, number), &[]);
         assert_eq!((status, result), (ReplyStatus::GarbageArgs, vec![]), "procedure {number}");
-        // A handle of 65 bytes is one too many.
+        // A handle of 65 bytes is one byte too long.
         let mut args = Vec::new();
         [0u8; 65].as_slice().encode(&mut args);
         args.extend_from_slice(&[0; 64]);
@@ -106,7 +107,7 @@ fn arguments_that_cannot_be_decoded() {
             ReplyStatus::GarbageArgs,
             "procedure {number}"
         );
-        // A length that goes beyond the record.
+        // The length exceeds the record.
         let mut args = u32::MAX.to_be_bytes().to_vec();
         args.extend_from_slice(&[0; 64]);
         assert_eq!(
@@ -182,7 +183,7 @@ fn bytes_that_are_no_calls_end_the_connection_and_nothing_else() {
         c.send(record);
         assert_eq!(c.receive(), None, "{record:?}");
     }
-    // Records that claim to be larger than anything this protocol has.
+    // The records claim to be larger than any record of this protocol.
     for mark in [0xffff_ffff_u32, 0x8fff_ffff, 0x7fff_ffff, 0x4000_0000] {
         let mut c = server.connect();
         c.send_raw(&mark.to_be_bytes());
@@ -191,7 +192,7 @@ fn bytes_that_are_no_calls_end_the_connection_and_nothing_else() {
     other.attr(&root);
 }
 
-/// xorshift: the same bytes in every run.
+/// Returns the next number of xorshift; the sequence is equal in every run.
 fn noise(seed: &mut u64) -> u64 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -211,12 +212,12 @@ fn noise_behind_a_valid_header_never_kills_the_server() {
         let procedure = (noise(&mut seed) % 22) as u32;
         let mut args = Vec::new();
         if round % 2 == 0 {
-            // Behind a good handle the rest is looked at, too.
+            // After a valid handle the server also decodes the following arguments.
             if round % 4 == 0 { root } else { file }.encode(&mut args);
         }
         for _ in 0..noise(&mut seed) % 24 {
             let word = noise(&mut seed);
-            // Small numbers are likelier to be taken for lengths and flags.
+            // Small numbers are more likely to be accepted as lengths and flags.
             let word = if word & 1 == 0 { (word >> 8) as u32 % 5 } else { (word >> 8) as u32 };
             word.encode(&mut args);
         }

@@ -1,5 +1,5 @@
-//! Cache files on one file system share a flush (crates/disk/src/barrier.rs): a power cut of the drive under it takes nothing
-//! that was acknowledged.
+//! Tests that cache files on one file system share a flush (crates/disk/src/barrier.rs). A power cut of the drive
+//! under them must not lose acknowledged writes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use crate::harness::*;
 const CLIENTS: u8 = 4;
 const BLOCK: u64 = 4096;
 
-/// Writes block after block until there is no answer any more, or a refusal; returns how many were acknowledged.
+/// Writes block after block until there is no answer or a refusal. Returns the number of acknowledged blocks.
 fn write_on(mut c: Client, file: FileHandle, byte: u8, done: &AtomicU64) -> u64 {
     for n in 0.. {
         let answer = c.answer_to_write(&file, n * BLOCK, &[byte; BLOCK as usize]);
@@ -20,10 +20,10 @@ fn write_on(mut c: Client, file: FileHandle, byte: u8, done: &AtomicU64) -> u64 
     unreachable!("there is no end to the numbers")
 }
 
-/// The drive with both cache files and the slow disks lose what they were not told to flush, and the server is killed.
+/// Makes the drive with both cache files, and the slow disks, lose their unflushed data, and kills the server.
 fn cut(fs: &'static str, seed: &str) {
     let (Some(drive), Some(disks)) = (Array::new(fs), Array::new("ext4")) else { return };
-    // As an SSD; its cache is not empty again at once.
+    // The drive is as fast as an SSD, but slow enough that its cache is not empty at once.
     drive.ask(&["inject", "slow", "--factor", "0.1"]);
     let caches = ["a", "b"].map(|name| drive.at.join(name).to_str().unwrap().to_owned());
     let flags =

@@ -1,4 +1,4 @@
-//! An array that takes long to answer: a start says how far it is, and `forebay status` answers.
+//! Tests of an array that answers slowly: a start reports its progress, and `forebay status` answers.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::harness::*;
 
-/// The next notification that the service manager gets.
+/// Returns the next notification to the service manager.
 fn next(socket: &UnixDatagram) -> String {
     let mut buffer = [0; 4096];
     let len = socket.recv(&mut buffer).expect("the server tells the service manager nothing");
     String::from_utf8(buffer[..len].to_vec()).unwrap()
 }
 
-/// The service manager of a server from now on.
+/// Returns the socket of a service manager that the server notifies from the next start on.
 fn manager_of(server: &mut Server) -> UnixDatagram {
     let path = server.home().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
@@ -27,7 +27,7 @@ fn manager_of(server: &mut Server) -> UnixDatagram {
 fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
     needs_root!();
     let Some(array) = Array::instant("ext4") else { return };
-    // The cache files are on the array that hangs: recovery reads them.
+    // The cache files are on the hanging array, and recovery reads them.
     let [first, second] = ["a", "b"].map(|name| array.at.join(name).to_str().unwrap().to_owned());
     let flags = ["--mode", "write-back", "--cache-size", "64MiB", "--cache", &first, "--cache", &second];
     let mut server = Serve::unsquashed().flags(&flags).start();
@@ -50,7 +50,7 @@ fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
             assert_eq!(status["starting"]["step"], step, "{status}");
             assert!(status["starting"]["elapsed_ns"].as_u64().unwrap() > 0);
             assert!(asker.ask(&["status"]).contains(step));
-            // And again, before the time is over.
+            // The notification is repeated before the timeout ends.
             assert_eq!(next(manager), told);
         });
         server.start();
@@ -78,7 +78,7 @@ fn a_server_that_cannot_open_its_export_yet_is_not_taken_for_none() {
             let told = next(manager);
             let output = asker.try_ask(&["status"]);
             let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-            // Where the kernel can open the export without its disks, the server has got as far as to answer.
+            // If the kernel can open the export without its disks, the server already answers.
             let expected =
                 if told.ends_with("STATUS=opening") { "is starting or stopping" } else { "STARTING" };
             assert!(said.contains(expected), "{told}: {said}");

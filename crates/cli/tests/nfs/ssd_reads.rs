@@ -1,4 +1,4 @@
-//! READs of what is on the cache devices and not in memory: many at once, in order or not, with good copies and bad ones.
+//! Tests of READs that need the cache devices: many at once, in order or not, with good and bad copies.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use forebay_wire::xdr::{Decode, Encode, Reader};
 
 use crate::harness::*;
 
-/// More than the 16 MiB of memory that `cached` allows.
+/// The file is larger than the 16 MiB of memory that `cached` permits.
 const BLOCKS: u64 = 6 * 1024;
 const BLOCK: u64 = 4096;
 
@@ -21,7 +21,7 @@ fn contents(block: u64) -> [u8; BLOCK as usize] {
     contents
 }
 
-/// A server whose cache devices hold a file that nothing has in memory, and the backing file has as well.
+/// Returns a server with a file that is on the cache devices and in the directory, but not in memory.
 fn server_with_file() -> (Server, FileHandle) {
     let mut server = Serve::unsquashed().cached().start();
     let mut c = server.connect();
@@ -37,7 +37,7 @@ fn server_with_file() -> (Server, FileHandle) {
     (server, file)
 }
 
-/// Reads with `depth` calls of `len` bytes under way, all over the file, and checks what comes back.
+/// Reads random places of the file, with `depth` calls of `len` bytes in flight, and checks the data.
 fn read_all_over(server: &Server, file: &FileHandle, seed: u64, depth: usize, len: u64) {
     let mut c = server.connect();
     let call = (nfs3::PROGRAM, nfs3::VERSION, Procedure::Read as u32);
@@ -95,7 +95,7 @@ fn copies_that_rot_while_they_are_read_are_read_from_the_directory() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _done = DoneAtEnd(&done);
-            // Every third block of both devices, behind the superblocks.
+            // Every third block of both devices is damaged, except near the superblocks.
             for cache in server.caches() {
                 let device = File::options().write(true).open(cache).unwrap();
                 for block in (512..15 * 1024).step_by(3) {

@@ -1,4 +1,4 @@
-//! Starting and stopping: one clear sentence for everything that can be wrong, and nothing lost at a stop.
+//! Tests of starts and stops: one clear sentence for each possible failure, and no loss at a stop.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::harness::*;
 
-/// One sentence on stderr, nothing on stdout, this exit code.
+/// Asserts that a command failed with this exit code, one sentence on stderr, and no output on stdout.
 #[track_caller]
 fn refused(output: &Output, code: i32, says: &[&str]) {
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -24,7 +24,7 @@ fn refused(output: &Output, code: i32, says: &[&str]) {
     assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
-/// `forebay serve` with these words and a state directory, expected to fail.
+/// Runs `forebay serve` with these words and a state directory. It is expected to fail.
 fn serve(state: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--mode", "pass-through", "--state-dir"]);
@@ -98,7 +98,7 @@ fn a_second_server_on_the_same_directory_or_state() {
     let data2 = server.home().join("data2");
     let state = server.state.to_str().unwrap();
     refused(&serve(&server.state, &[data2.to_str().unwrap()]), 1, &["another forebay", state]);
-    // The first goes on.
+    // The first server continues.
     let mut c = server.connect();
     let root = c.root();
     c.attr(&root);
@@ -148,7 +148,7 @@ fn sigterm_and_sigint_stop_with_idle_and_silent_connections_open() {
         let mut idle: Vec<Client> = (0..20).map(|_| server.connect()).collect();
         let silent = TcpStream::connect(server.address()).unwrap();
         idle[0].root();
-        // In the middle of a record.
+        // The connection has sent a part of a record.
         idle[1].send_raw(&[0x80, 0, 0, 40, 1, 2, 3]);
         server.signal(signal);
         let (status, said) = server.wait();
@@ -176,7 +176,7 @@ fn requests_in_flight_are_finished_at_a_stop() {
         }
         *xid = c.xid;
     }
-    // The first answers show that the server has begun.
+    // The first answers show that the server has begun to work on the requests.
     let mut answered = vec![0; senders.len()];
     for (n, (c, _)) in senders.iter_mut().enumerate() {
         c.receive().unwrap();
@@ -191,7 +191,7 @@ fn requests_in_flight_are_finished_at_a_stop() {
     }
     let (status, said) = server.wait();
     assert_eq!(status.code(), Some(0), "{said}");
-    // Everything that was done was answered, and the other way round.
+    // The number of executed requests equals the number of answered requests.
     let made = std::fs::read_dir(&server.data).unwrap().count();
     assert_eq!(made, answered.iter().sum::<usize>());
 }
@@ -227,7 +227,7 @@ fn a_stopped_server_refuses_connections_and_its_socket_is_gone() {
     refused(&output, 1, &[]);
 }
 
-/// A server that was killed leaves locks and sockets behind which must not be in the way.
+/// A killed server leaves locks and sockets behind, which must not prevent a new start.
 #[test]
 fn a_killed_server_can_be_started_again() {
     let mut server = Serve::new().start();

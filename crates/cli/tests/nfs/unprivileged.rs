@@ -1,4 +1,4 @@
-//! Without root: one user for everybody, handles found through names.
+//! Tests of a server without root: all clients act as one user, and handles are found through names.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
@@ -100,7 +100,7 @@ fn handles_survive_renames_restarts_and_changes_by_others() {
         assert_eq!(c.read(&file, 0, 10).unwrap().data, b"data", "crash {crash}");
         assert_eq!(c.find(&b, b".."), a);
         assert_eq!(c.find(&a, b".."), root);
-        // The next one finds it elsewhere.
+        // The next request finds the file in another place.
         c.rename((&b, b"f"), (&b, b"f2")).unwrap();
         c.rename((&b, b"f2"), (&b, b"f")).unwrap();
     }
@@ -129,7 +129,7 @@ fn a_second_name_keeps_the_handle() {
     assert_eq!(c.attr(&file).nlink, 1);
 }
 
-/// Clients create files without any permission and write to them: an exclusive create has no mode yet.
+/// Clients may create a file without any permission bits and write to it, because an exclusive create sets no mode.
 #[test]
 fn files_without_permissions_are_written_by_their_creator() {
     needs_root!();

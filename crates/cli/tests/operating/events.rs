@@ -1,4 +1,4 @@
-//! Events survive restarts.
+//! Tests of events, which must survive restarts.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -19,7 +19,7 @@ fn events_of_earlier_starts_are_there_and_numbers_go_on() {
     let server = Unattended::start(&["--mode", "pass-through"], Stdio::null());
     let first = kinds(&server, &[]);
     let dir = server.stop();
-    // What a power cut leaves of a line.
+    // A power cut may leave such a part of a line.
     let path = dir.path().join("state/events.jsonl");
     std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"sequ\xff").unwrap();
 
@@ -40,7 +40,7 @@ fn events_of_earlier_starts_are_there_and_numbers_go_on() {
     server.stop();
 }
 
-/// `top` and `status` ask when the server started; two answers differed by the time between two clocks.
+/// `top` and `status` show the time of the start, so it must be equal in all answers.
 #[test]
 fn a_start_has_one_time() {
     let server = Unattended::start(&["--mode", "pass-through"], Stdio::null());
@@ -64,13 +64,13 @@ fn stat_waits_for_a_server_that_is_started_anew() {
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stat.stdout.take().unwrap()));
     assert!(lines.next().unwrap().is_ok());
     let dir = server.stop();
-    // It has noticed.
+    // `stat` has noticed that the server does not answer.
     let mut told = String::new();
     let mut stderr = std::io::BufReader::new(stat.stderr.take().unwrap());
     std::io::BufRead::read_line(&mut stderr, &mut told).unwrap();
-    assert!(told.contains("Waiting for it"), "{told}");
+    assert!(told.contains("Waiting for the server"), "{told}");
     let server = Unattended::start_in(dir, &["--mode", "pass-through"], Stdio::null());
-    // A line that is read now may be from before.
+    // A line that is read now may come from before the restart.
     assert!((0..200).all(|_| lines.next().unwrap().is_ok()));
     stat.kill().unwrap();
     stat.wait().unwrap();

@@ -1,4 +1,4 @@
-//! The log does no harm: not where nobody reads it, not where it cannot be written, not where the reader stands still.
+//! Tests that the log never harms service: if it is not read, if it cannot be written, and if its reader stops.
 
 use std::fs::OpenOptions;
 use std::io::{PipeReader, Read};
@@ -38,7 +38,7 @@ fn a_log_that_nobody_reads_any_more_harms_nobody() {
     server.stop();
 }
 
-/// As a terminal after Ctrl-S, or a log daemon that hangs.
+/// A terminal after Ctrl-S, or a log daemon that hangs, stops reading.
 #[test]
 fn a_reader_that_stands_still_stops_neither_service_nor_the_end() {
     let (read, write): (PipeReader, _) = std::io::pipe().unwrap();
@@ -48,7 +48,7 @@ fn a_reader_that_stands_still_stops_neither_service_nor_the_end() {
         flushes(&server);
     }
     server.stop();
-    // What is said does not come in parts of lines.
+    // Messages must arrive as whole lines.
     let mut said = String::new();
     let mut read = read;
     read.read_to_string(&mut said).unwrap();

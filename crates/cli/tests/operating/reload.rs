@@ -1,4 +1,4 @@
-//! The configuration is read anew in service: by `forebay reload` and by SIGHUP.
+//! Tests of reading the configuration again in service, by `forebay reload` and by SIGHUP.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::common::text;
 use crate::unattended::Unattended;
 
-/// A server whose settings are in a file.
+/// Returns a server whose settings are in a file.
 fn configured(dir: TempDir, more: &str) -> Unattended {
     write(dir.path(), more);
     let config = dir.path().join("forebay.toml");
@@ -37,7 +37,7 @@ fn sighup_reads_the_configuration_anew_and_ends_nobody() {
     server.wait_for(|server| !reloads(server).is_empty());
     assert!(reloads(&server)[0].contains("the log level debug"), "{:?}", reloads(&server));
 
-    // A mistake changes nothing, and is said.
+    // A mistake changes nothing and is reported.
     write(server.dir(), "mod = 1\n[log]\nlevel = \"info\"\n");
     server.signal(Signal::HUP);
     server.wait_for(|server| reloads(server).len() == 2);
@@ -56,13 +56,13 @@ fn what_cannot_change_in_service_is_named() {
     write(server.dir(), "listen = [\"127.0.0.1:1\"]\n[limits]\nconnections = 77\n");
     let report = server.json(&["reload"]);
     let later = report["at_next_start"].to_string();
-    // The flag of this server overrides the addresses of the file.
+    // A flag of this server overrides the addresses of the file.
     assert!(later.contains("`connections`") && !later.contains("`listen`"), "{report}");
     server.stop();
 }
 
-/// Calls a procedure of version 3 of a program with AUTH_NONE; returns its results, or an error if the server closes the
-/// connection.
+/// Calls a procedure of version 3 of a program with AUTH_NONE. Returns its results, or an error if the server closes
+/// the connection.
 fn call(
     connection: &mut TcpStream,
     (program, procedure): (u32, u32),
@@ -71,16 +71,16 @@ fn call(
     let record = 1 << 31 | (40 + args.len() as u32);
     let head = [record, 7, 0, 2, program, 3, procedure, 0, 0, 0, 0].map(u32::to_be_bytes);
     connection.write_all(&[head.as_flattened(), args].concat())?;
-    // The length of the record comes first.
+    // The record mark with the length comes first.
     let mut length = [0; 4];
     connection.read_exact(&mut length)?;
     let mut reply = vec![0; (u32::from_be_bytes(length) & !(1 << 31)) as usize];
     connection.read_exact(&mut reply)?;
-    // Behind xid, reply, accepted, the verifier of two words, and success.
+    // The results follow xid, reply, accepted, the verifier of two words, and success.
     Ok(reply.split_off(24))
 }
 
-/// MNT of `/`: its status and the handle with its length.
+/// Mounts `/`. Returns the status, and the handle with its length.
 fn mount(connection: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
     let results = call(connection, (100_005, 1), b"\0\0\0\x01/\0\0\0")?;
     let handle = results.get(4..8).map_or(0, |length| 4 + length[3].next_multiple_of(4) as usize);
@@ -101,7 +101,7 @@ fn rules_read_anew_hold_for_new_connections_and_those_there_are() {
     let text = format!("[[export]]\npath = {data:?}\nname = \"/\"\n{rule}");
     std::fs::write(server.dir().join("forebay.toml"), text).unwrap();
     assert_eq!(server.json(&["reload"])["changed"].as_array().map(Vec::len), Some(1));
-    // MNT3ERR_ACCES and NFS3ERR_ACCES; a connection from an address without any rule is closed when it is accepted.
+    // MNT3ERR_ACCES and NFS3ERR_ACCES. A connection from an address without any rule is closed when it is accepted.
     assert_eq!((mount(&mut connection).unwrap().0, getattr(&mut connection)), (13, 13));
     assert!(mount(&mut TcpStream::connect(&address).unwrap()).is_err());
     server.stop();

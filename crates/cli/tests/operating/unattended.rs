@@ -1,4 +1,4 @@
-//! A server of which nobody reads what it says: tests ask its control socket.
+//! A server whose output is not read. Tests use its control socket.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -8,25 +8,25 @@ use tempfile::TempDir;
 
 use crate::common::{forebay, text};
 
-/// A running server with its directories; killed when dropped.
+/// A running server with its directories. It is killed when this value is dropped.
 pub(crate) struct Unattended {
     child: Child,
     dir: TempDir,
 }
 
 impl Unattended {
-    /// Starts `serve data` with these flags and this stderr, and waits until its control socket answers.
+    /// Starts `serve data` with these flags and this stderr, and waits until the control socket answers.
     pub(crate) fn start(flags: &[&str], stderr: impl Into<Stdio>) -> Self {
         Self::start_in(TempDir::new().unwrap(), flags, stderr)
     }
 
-    /// The same with directories that are there.
+    /// Starts `serve data` with existing directories, and waits until the control socket answers.
     pub(crate) fn start_in(dir: TempDir, flags: &[&str], stderr: impl Into<Stdio>) -> Self {
         let data = dir.path().join("data");
         Self::start_serving(dir, Some(data), flags, stderr.into())
     }
 
-    /// The same with exports that a configuration file names.
+    /// Starts `serve` with the exports of a configuration file, and waits until the control socket answers.
     pub(crate) fn start_configured(dir: TempDir, flags: &[&str]) -> Self {
         Self::start_serving(dir, None, flags, Stdio::null())
     }
@@ -59,19 +59,19 @@ impl Unattended {
         self.dir.path().join("state")
     }
 
-    /// Asks it with a verb.
+    /// Runs a verb on the server.
     pub(crate) fn ask(&self, args: &[&str]) -> Output {
         forebay(&[args, &["--state-dir", self.state().to_str().unwrap()]].concat())
     }
 
-    /// The same, as JSON.
+    /// Runs a verb on the server and returns its JSON output.
     pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
         let output = self.ask(&[args, &["--json"]].concat());
         assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Asks until `so`, which a working server makes true within seconds.
+    /// Repeats a check until `so` is true. A working server needs seconds at most.
     #[track_caller]
     pub(crate) fn wait_for(&self, so: impl Fn(&Self) -> bool) {
         let begun = std::time::Instant::now();
@@ -85,7 +85,7 @@ impl Unattended {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Stops it with SIGTERM; returns its directories. It has to end well.
+    /// Stops the server with SIGTERM and returns its directories. The exit must be clean.
     #[track_caller]
     pub(crate) fn stop(mut self) -> TempDir {
         self.signal(Signal::TERM);

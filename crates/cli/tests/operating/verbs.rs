@@ -1,4 +1,5 @@
-//! Every verb, in every state of a server: it does what was asked and exits with 0, or says in one sentence why not.
+//! Tests of every verb in every state of a server: a verb succeeds and exits with 0, or gives the reason in one
+//! sentence.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +9,7 @@ use tempfile::TempDir;
 use crate::common::{Unprivileged, exists, forebay, text};
 use crate::unattended::Unattended;
 
-/// Verbs that ask a server, with arguments that none accepts or that a server without a cache refuses.
+/// Verbs that change a server, with arguments that no server accepts or that a server without a cache refuses.
 const CHANGES: &[(&[&str], &str)] = &[
     (&["mode", "write-back"], "cache"),
     (&["pool", "add", "/dev/null/x"], "cache"),
@@ -20,7 +21,7 @@ const CHANGES: &[(&[&str], &str)] = &[
     (&["invalidate", "/"], "serves"),
 ];
 
-/// Verbs that any server answers.
+/// Verbs that every server answers.
 const LOOKS: &[&[&str]] = &[
     &["status"],
     &["stat"],
@@ -89,7 +90,7 @@ fn without_a_server_every_verb_says_so() {
     }
 }
 
-/// The server is there; this user may not ask it.
+/// The server runs, but this user may not ask it.
 #[test]
 fn where_permission_is_denied_that_is_what_is_said() {
     if !rustix::process::geteuid().is_root() {
@@ -104,7 +105,7 @@ fn where_permission_is_denied_that_is_what_is_said() {
         let asked = [*verb, &["--state-dir", &state]].concat();
         refused(&user.command(&asked).output().unwrap(), "belongs to another user");
     }
-    // Without --state-dir the servers under the default place are looked for, which may be closed.
+    // Without --state-dir the default directory is searched, which the user may be unable to read.
     let base = TempDir::new().unwrap();
     std::fs::set_permissions(base.path(), Permissions::from_mode(0o755)).unwrap();
     std::fs::create_dir(base.path().join("forebay")).unwrap();

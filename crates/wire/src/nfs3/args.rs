@@ -1,33 +1,33 @@
-//! Arguments of the procedures (RFC 1813, section 3.3). Names and paths are bytes, bounded by the message only.
+//! Arguments of the procedures (RFC 1813, section 3.3). The length of names and paths is bounded by the message only.
 
 use super::types::{FileHandle, Ftype3, Nfstime3, Sattr3, Specdata3, StableHow};
 use crate::xdr::{Decode, DecodeError, Encode, Reader};
 
 xdr_struct! {
-    /// `GETATTR3args`; FSSTAT, FSINFO, PATHCONF and READLINK have the same.
+    /// `GETATTR3args`: the arguments of GETATTR. READLINK, FSSTAT, FSINFO and PATHCONF have this layout as well.
     pub struct GetattrArgs {
         /// The object.
         pub object: FileHandle,
     }
 }
 
-/// `READLINK3args`.
+/// `READLINK3args`: the arguments of READLINK.
 pub type ReadlinkArgs = GetattrArgs;
-/// `FSSTAT3args`.
+/// `FSSTAT3args`: the arguments of FSSTAT.
 pub type FsstatArgs = GetattrArgs;
-/// `FSINFO3args`.
+/// `FSINFO3args`: the arguments of FSINFO.
 pub type FsinfoArgs = GetattrArgs;
-/// `PATHCONF3args`.
+/// `PATHCONF3args`: the arguments of PATHCONF.
 pub type PathconfArgs = GetattrArgs;
 
 xdr_struct! {
-    /// `SETATTR3args`.
+    /// `SETATTR3args`: the arguments of SETATTR.
     pub struct SetattrArgs {
         /// The object.
         pub object: FileHandle,
-        /// What to set.
+        /// Attributes to set.
         pub new_attributes: Sattr3,
-        /// Refuse with NFS3ERR_NOT_SYNC unless the object's ctime is this.
+        /// Expected ctime of the object. If the object has another ctime, the server answers NFS3ERR_NOT_SYNC.
         pub guard: Option<Nfstime3>,
     }
 }
@@ -37,20 +37,20 @@ xdr_struct! {
     pub struct DirOpArgs<'a> {
         /// The directory.
         pub dir: FileHandle,
-        /// The name, any bytes of any length.
+        /// The name: any bytes, any length.
         pub name: &'a [u8],
     }
 }
 
-/// `LOOKUP3args`.
+/// `LOOKUP3args`: the arguments of LOOKUP.
 pub type LookupArgs<'a> = DirOpArgs<'a>;
-/// `REMOVE3args`.
+/// `REMOVE3args`: the arguments of REMOVE.
 pub type RemoveArgs<'a> = DirOpArgs<'a>;
-/// `RMDIR3args`.
+/// `RMDIR3args`: the arguments of RMDIR.
 pub type RmdirArgs<'a> = DirOpArgs<'a>;
 
 xdr_struct! {
-    /// `ACCESS3args`.
+    /// `ACCESS3args`: the arguments of ACCESS.
     pub struct AccessArgs {
         /// The object.
         pub object: FileHandle,
@@ -60,11 +60,11 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// `READ3args`.
+    /// `READ3args`: the arguments of READ.
     pub struct ReadArgs {
         /// The file.
         pub file: FileHandle,
-        /// First byte.
+        /// Offset of the first byte.
         pub offset: u64,
         /// Bytes wanted.
         pub count: u32,
@@ -72,15 +72,15 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// `WRITE3args`.
+    /// `WRITE3args`: the arguments of WRITE.
     pub struct WriteArgs<'a> {
         /// The file.
         pub file: FileHandle,
-        /// First byte.
+        /// Offset of the first byte.
         pub offset: u64,
-        /// Bytes to write; a sane client's `data` has this length (not checked here).
+        /// Bytes to write. Decoding does not check that `data` has this length.
         pub count: u32,
-        /// How durable.
+        /// Durability that the client asks for.
         pub stable: StableHow,
         /// The data.
         pub data: &'a [u8],
@@ -88,8 +88,8 @@ xdr_struct! {
 }
 
 impl WriteArgs<'_> {
-    /// Appends everything up to and including the length word of the data, for a client that sends the `count` bytes
-    /// of data (and [`crate::xdr::padding`]) from elsewhere.
+    /// Appends everything up to and including the length word of the data. The caller then sends `count` bytes of
+    /// data and [`crate::xdr::padding`] from another buffer.
     #[inline]
     pub fn encode_header(out: &mut Vec<u8>, file: &FileHandle, offset: u64, count: u32, stable: StableHow) {
         file.encode(out);
@@ -100,15 +100,15 @@ impl WriteArgs<'_> {
     }
 }
 
-/// `createhow3`: what to do where the file is there already.
+/// `createhow3`: the behaviour of CREATE if the file exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(test, derive(arbitrary::Arbitrary))]
 pub enum CreateHow {
-    /// Take the existing file.
+    /// The server takes the existing file.
     Unchecked(Sattr3),
-    /// Fail with NFS3ERR_EXIST.
+    /// The server answers NFS3ERR_EXIST.
     Guarded(Sattr3),
-    /// Fail unless it was made by a call with the same verifier.
+    /// The server answers NFS3ERR_EXIST, unless a call with this verifier made the file.
     Exclusive([u8; 8]),
 }
 
@@ -143,19 +143,19 @@ impl<'a> Decode<'a> for CreateHow {
 }
 
 xdr_struct! {
-    /// `CREATE3args`.
+    /// `CREATE3args`: the arguments of CREATE.
     pub struct CreateArgs<'a> {
-        /// Where.
+        /// Directory and name of the new file.
         pub target: DirOpArgs<'a>,
-        /// How.
+        /// Behaviour if the file exists, and initial attributes.
         pub how: CreateHow,
     }
 }
 
 xdr_struct! {
-    /// `MKDIR3args`.
+    /// `MKDIR3args`: the arguments of MKDIR.
     pub struct MkdirArgs<'a> {
-        /// Where.
+        /// Directory and name of the new directory.
         pub target: DirOpArgs<'a>,
         /// Initial attributes.
         pub attributes: Sattr3,
@@ -163,18 +163,18 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// `SYMLINK3args`.
+    /// `SYMLINK3args`: the arguments of SYMLINK.
     pub struct SymlinkArgs<'a> {
-        /// Where.
+        /// Directory and name of the new link.
         pub target: DirOpArgs<'a>,
         /// Initial attributes of the link.
         pub attributes: Sattr3,
-        /// What the link says.
+        /// Target of the link.
         pub path: &'a [u8],
     }
 }
 
-/// `mknoddata3`: what to make.
+/// `mknoddata3`: the type and attributes of an object that MKNOD is to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(test, derive(arbitrary::Arbitrary))]
 pub enum MknodData {
@@ -195,7 +195,7 @@ pub enum MknodData {
 }
 
 impl MknodData {
-    /// The type asked for.
+    /// Returns the type of the object.
     #[must_use]
     pub const fn ftype(&self) -> Ftype3 {
         match self {
@@ -239,73 +239,73 @@ impl<'a> Decode<'a> for MknodData {
 }
 
 xdr_struct! {
-    /// `MKNOD3args`.
+    /// `MKNOD3args`: the arguments of MKNOD.
     pub struct MknodArgs<'a> {
-        /// Where.
+        /// Directory and name of the new object.
         pub target: DirOpArgs<'a>,
-        /// What.
+        /// Type and attributes of the new object.
         pub what: MknodData,
     }
 }
 
 xdr_struct! {
-    /// `RENAME3args`.
+    /// `RENAME3args`: the arguments of RENAME.
     pub struct RenameArgs<'a> {
-        /// The name now.
+        /// Old directory and name.
         pub from: DirOpArgs<'a>,
-        /// The name then.
+        /// New directory and name.
         pub to: DirOpArgs<'a>,
     }
 }
 
 xdr_struct! {
-    /// `LINK3args`.
+    /// `LINK3args`: the arguments of LINK.
     pub struct LinkArgs<'a> {
         /// The existing file.
         pub file: FileHandle,
-        /// Its additional name.
+        /// Directory and name of the new hard link.
         pub link: DirOpArgs<'a>,
     }
 }
 
 xdr_struct! {
-    /// `READDIR3args`.
+    /// `READDIR3args`: the arguments of READDIR.
     pub struct ReaddirArgs {
         /// The directory.
         pub dir: FileHandle,
-        /// 0 at first, then the cookie of the last entry received.
+        /// 0 in the first request, then the cookie of the last entry received.
         pub cookie: u64,
-        /// Zero at first, then the verifier of the last reply.
+        /// Zero in the first request, then the verifier of the last reply.
         pub cookieverf: [u8; 8],
-        /// Most bytes of `READDIR3resok`, all XDR overhead included.
+        /// Most bytes of `READDIR3resok`, including all XDR overhead.
         pub count: u32,
     }
 }
 
 xdr_struct! {
-    /// `READDIRPLUS3args`.
+    /// `READDIRPLUS3args`: the arguments of READDIRPLUS.
     pub struct ReaddirplusArgs {
         /// The directory.
         pub dir: FileHandle,
-        /// 0 at first, then the cookie of the last entry received.
+        /// 0 in the first request, then the cookie of the last entry received.
         pub cookie: u64,
-        /// Zero at first, then the verifier of the last reply.
+        /// Zero in the first request, then the verifier of the last reply.
         pub cookieverf: [u8; 8],
         /// Most bytes of names, file ids and cookies.
         pub dircount: u32,
-        /// Most bytes of `READDIRPLUS3resok`, all XDR overhead included.
+        /// Most bytes of `READDIRPLUS3resok`, including all XDR overhead.
         pub maxcount: u32,
     }
 }
 
 xdr_struct! {
-    /// `COMMIT3args`.
+    /// `COMMIT3args`: the arguments of COMMIT.
     pub struct CommitArgs {
         /// The file.
         pub file: FileHandle,
-        /// First byte.
+        /// Offset of the first byte.
         pub offset: u64,
-        /// Bytes to commit; 0 is up to the end of the file.
+        /// Bytes to commit; 0 means up to the end of the file.
         pub count: u32,
     }
 }

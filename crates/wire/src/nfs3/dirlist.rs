@@ -1,4 +1,5 @@
-//! Directory listings (RFC 1813, sections 3.3.16 and 3.3.17), entry by entry, so that a server can stop in time.
+//! Directory listings (RFC 1813, sections 3.3.16 and 3.3.17). They are encoded entry by entry, so that a server can
+//! stop at the client's size limit.
 
 use std::marker::PhantomData;
 
@@ -6,25 +7,25 @@ use super::types::{Nfsstat3, PostOpAttr, PostOpFh, post_op_attr_size};
 use crate::xdr::{Decode, DecodeError, Encode, Reader, opaque_size};
 
 xdr_struct! {
-    /// `entry3`, without the link to the next.
+    /// `entry3`: an entry of READDIR, without the link to the next entry.
     pub struct Entry<'a> {
         /// Identity of the file.
         pub fileid: u64,
-        /// Its name.
+        /// Name of the file.
         pub name: &'a [u8],
-        /// To continue behind this entry.
+        /// Cookie that a client sends to continue behind this entry.
         pub cookie: u64,
     }
 }
 
 xdr_struct! {
-    /// `entryplus3`, without the link to the next.
+    /// `entryplus3`: an entry of READDIRPLUS, without the link to the next entry.
     pub struct EntryPlus<'a> {
         /// Identity of the file.
         pub fileid: u64,
-        /// Its name.
+        /// Name of the file.
         pub name: &'a [u8],
-        /// To continue behind this entry.
+        /// Cookie that a client sends to continue behind this entry.
         pub cookie: u64,
         /// The file's attributes.
         pub name_attributes: PostOpAttr,
@@ -33,25 +34,26 @@ xdr_struct! {
     }
 }
 
-/// Size in bytes of what ends a listing: the end of the list and the end-of-directory flag.
+/// Size in bytes of the end of a listing: the end of the list and the end-of-directory flag.
 pub const LISTING_END_SIZE: usize = 8;
 
-/// Size in bytes of `READDIR3resok` or `READDIRPLUS3resok` before the first entry (the status word is not part of it).
+/// Returns the size in bytes of `READDIR3resok` or `READDIRPLUS3resok` before the first entry, without the status
+/// word.
 #[inline]
 #[must_use]
 pub const fn listing_header_size(dir_attributes: &PostOpAttr) -> usize {
     post_op_attr_size(dir_attributes) + 8
 }
 
-/// Size in bytes that [`encode_entry`] appends for a name of `name_len` bytes; also what an entry of READDIRPLUS
-/// counts against `dircount`.
+/// Returns the number of bytes that [`encode_entry`] appends for a name of `name_len` bytes. An entry of READDIRPLUS
+/// counts with this size against `dircount`.
 #[inline]
 #[must_use]
 pub const fn entry_size(name_len: usize) -> usize {
     4 + 8 + opaque_size(name_len) + 8
 }
 
-/// Size in bytes that [`encode_entryplus`] appends.
+/// Returns the number of bytes that [`encode_entryplus`] appends.
 #[inline]
 #[must_use]
 pub const fn entryplus_size(entry: &EntryPlus<'_>) -> usize {
@@ -69,35 +71,35 @@ pub fn encode_listing_header(out: &mut Vec<u8>, dir_attributes: &PostOpAttr, coo
     cookieverf.encode(out);
 }
 
-/// Appends one entry of READDIR with the mark that it is there.
+/// Appends one entry of READDIR, preceded by the word that announces an entry.
 #[inline]
 pub fn encode_entry(out: &mut Vec<u8>, entry: &Entry<'_>) {
     true.encode(out);
     entry.encode(out);
 }
 
-/// Appends one entry of READDIRPLUS with the mark that it is there.
+/// Appends one entry of READDIRPLUS, preceded by the word that announces an entry.
 #[inline]
 pub fn encode_entryplus(out: &mut Vec<u8>, entry: &EntryPlus<'_>) {
     true.encode(out);
     entry.encode(out);
 }
 
-/// Appends the end of the list; `eof` says that it is the end of the directory too.
+/// Appends the end of the list. `eof` is true if the directory has no further entries.
 pub fn encode_listing_end(out: &mut Vec<u8>, eof: bool) {
     false.encode(out);
     eof.encode(out);
 }
 
-/// A list of entries inside a received message: checked when decoded, read by iterating.
+/// A list of entries in a received message. The list is checked when it is decoded, and read by iterating.
 pub struct EntryList<'a, E> {
-    // Entries with their marks, the end of the list included.
+    // All entries with the words that announce them, and the end of the list.
     raw: &'a [u8],
     entry: PhantomData<E>,
 }
 
 impl<'a, E: Decode<'a>> EntryList<'a, E> {
-    /// The entries in the order of the message.
+    /// Returns the entries in the order of the message.
     #[must_use]
     pub fn iter(&self) -> EntryIter<'a, E> {
         EntryIter { input: Reader::new(self.raw), entry: PhantomData }
@@ -113,7 +115,7 @@ impl<'a, E: Decode<'a>> IntoIterator for EntryList<'a, E> {
     }
 }
 
-/// Iterator over an [`EntryList`].
+/// An iterator over an [`EntryList`].
 #[derive(Debug, Clone)]
 pub struct EntryIter<'a, E> {
     input: Reader<'a>,
@@ -125,7 +127,7 @@ impl<'a, E: Decode<'a>> Iterator for EntryIter<'a, E> {
 
     #[inline]
     fn next(&mut self) -> Option<E> {
-        // Errors cannot happen: the list was checked when it was decoded.
+        // Errors cannot happen here, because the list was checked when it was decoded.
         Option::<E>::decode(&mut self.input).ok().flatten()
     }
 }
@@ -144,7 +146,7 @@ impl<'a, E: Decode<'a>> Decode<'a> for EntryList<'a, E> {
     }
 }
 
-// Written out because derives would ask the same of E.
+// A derived implementation would require `E: Clone`, and so on. These implementations do not.
 impl<E> Clone for EntryList<'_, E> {
     fn clone(&self) -> Self {
         *self

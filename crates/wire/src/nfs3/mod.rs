@@ -16,5 +16,5 @@ pub use types::*;
 pub const PROGRAM: u32 = 100_003;
 /// Version of the program.
 pub const VERSION: u32 = 3;
-/// Port that clients try where nothing else is said.
+/// Port that clients try by default.
 pub const PORT: u16 = 2049;

@@ -1,60 +1,60 @@
 //! The 22 procedures (RFC 1813, section 3.3).
 
 xdr_enum! {
-    /// A procedure of NFSv3 by its number.
+    /// A procedure of NFSv3.
     pub enum Procedure("NFSv3 procedure") {
-        /// Do nothing.
+        /// Does nothing.
         Null = 0,
-        /// Get file attributes.
+        /// Returns the attributes of an object.
         Getattr = 1,
-        /// Set file attributes.
+        /// Sets attributes of an object.
         Setattr = 2,
-        /// Look a name up in a directory.
+        /// Looks up a name in a directory.
         Lookup = 3,
-        /// Check access permission.
+        /// Checks access rights.
         Access = 4,
-        /// Read from a symbolic link.
+        /// Reads the target of a symbolic link.
         Readlink = 5,
-        /// Read from a file.
+        /// Reads from a file.
         Read = 6,
-        /// Write to a file.
+        /// Writes to a file.
         Write = 7,
-        /// Create a file.
+        /// Creates a file.
         Create = 8,
-        /// Create a directory.
+        /// Creates a directory.
         Mkdir = 9,
-        /// Create a symbolic link.
+        /// Creates a symbolic link.
         Symlink = 10,
-        /// Create a device, FIFO or socket.
+        /// Creates a device, FIFO or socket.
         Mknod = 11,
-        /// Remove a file.
+        /// Removes a file.
         Remove = 12,
-        /// Remove a directory.
+        /// Removes a directory.
         Rmdir = 13,
-        /// Rename a file or directory.
+        /// Renames a file or directory.
         Rename = 14,
-        /// Create a hard link.
+        /// Creates a hard link.
         Link = 15,
-        /// Read from a directory.
+        /// Reads from a directory.
         Readdir = 16,
-        /// Read from a directory, with attributes and handles.
+        /// Reads from a directory, with attributes and handles.
         Readdirplus = 17,
-        /// Get dynamic file system information.
+        /// Returns dynamic file system information.
         Fsstat = 18,
-        /// Get static file system information.
+        /// Returns static file system information.
         Fsinfo = 19,
-        /// Get POSIX information.
+        /// Returns POSIX information.
         Pathconf = 20,
-        /// Commit cached data to stable storage.
+        /// Commits cached data to stable storage.
         Commit = 21,
     }
 }
 
 impl Procedure {
-    /// How many there are; numbers run from 0 to this minus 1.
+    /// Number of procedures. Procedure numbers run from 0 to this number minus 1.
     pub const COUNT: usize = 22;
 
-    /// The name as the RFC writes it.
+    /// Returns the name in the spelling of RFC 1813.
     #[must_use]
     pub const fn name(self) -> &'static str {
         const NAMES: [&str; Procedure::COUNT] = [

@@ -3,9 +3,9 @@
 use crate::xdr::{Decode, DecodeError, Encode, Reader, opaque_size};
 
 xdr_enum! {
-    /// `nfsstat3`: what became of a request (RFC 1813, section 2.6).
+    /// `nfsstat3`: the outcome of a request (RFC 1813, section 2.6).
     pub enum Nfsstat3("nfsstat3") {
-        /// Done.
+        /// Success.
         Ok = 0,
         /// Not owner.
         Perm = 1,
@@ -21,7 +21,7 @@ xdr_enum! {
         Exist = 17,
         /// Cross-device link.
         Xdev = 18,
-        /// No such device (operation not supported by it).
+        /// No such device: the device does not support the operation.
         Nodev = 19,
         /// Not a directory.
         Notdir = 20,
@@ -43,31 +43,31 @@ xdr_enum! {
         Notempty = 66,
         /// Quota exceeded.
         Dquot = 69,
-        /// The handle's file is gone.
+        /// The file of the handle no longer exists.
         Stale = 70,
         /// Too many levels of remote in path.
         Remote = 71,
-        /// The handle is not one of this server's.
+        /// The handle does not come from this server.
         Badhandle = 10001,
-        /// Guarded SETATTR: the object has changed.
+        /// The object has changed since the time in the guard of SETATTR.
         NotSync = 10002,
-        /// READDIR cookie is stale.
+        /// The cookie of READDIR is stale.
         BadCookie = 10003,
         /// Operation is not supported.
         Notsupp = 10004,
         /// Buffer or request is too small.
         Toosmall = 10005,
-        /// An error that has no other code.
+        /// An error without a code of its own.
         Serverfault = 10006,
-        /// Type of an object to be made is not supported.
+        /// The type of the object to make is not supported.
         Badtype = 10007,
-        /// Started, not finished: try again later with a new transaction.
+        /// The request was started but has not finished. The client should try again later with a new transaction.
         Jukebox = 10008,
     }
 }
 
 impl std::fmt::Display for Nfsstat3 {
-    /// The name as the RFC writes it, such as NFS3ERR_NOT_SYNC.
+    /// Writes the name in the spelling of RFC 1813, such as NFS3ERR_NOT_SYNC.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Nfsstat3::Ok { "NFS3" } else { "NFS3ERR" })?;
         for letter in format!("{self:?}").chars() {
@@ -98,11 +98,11 @@ xdr_enum! {
     }
 }
 
-/// `nfs_fh3`: an opaque handle of at most 64 bytes, held inline.
+/// `nfs_fh3`: an opaque file handle of at most 64 bytes, stored inline.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileHandle {
     len: u8,
-    // Bytes past `len` stay zero, so that the derived equality and hash are right.
+    // Bytes from `len` on are zero, so that the derived equality and hash are right.
     bytes: [u8; FileHandle::MAX_SIZE],
 }
 
@@ -110,7 +110,7 @@ impl FileHandle {
     /// NFS3_FHSIZE: most bytes in a handle.
     pub const MAX_SIZE: usize = 64;
 
-    /// Copies `bytes`; `None` for more than 64.
+    /// Returns a handle with a copy of `bytes`; `None` for more than 64 bytes.
     #[inline]
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
@@ -119,14 +119,14 @@ impl FileHandle {
         Some(handle)
     }
 
-    /// The handle's bytes, 0 to 64.
+    /// Returns the handle's bytes, 0 to 64.
     #[inline]
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Size of the XDR representation in bytes.
+    /// Returns the size of the XDR representation in bytes.
     #[inline]
     #[must_use]
     pub const fn encoded_size(&self) -> usize {
@@ -171,12 +171,12 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// `nfstime3`: time since 1970-01-01 00:00 UTC.
+    /// `nfstime3`: a time since 1970-01-01 00:00 UTC.
     #[derive(Default, PartialOrd, Ord)]
     pub struct Nfstime3 {
         /// Whole seconds.
         pub seconds: u32,
-        /// Nanoseconds, below 1,000,000,000 where the sender is sane (not checked).
+        /// Nanoseconds, which should be below 1,000,000,000. Decoding does not check this.
         pub nseconds: u32,
     }
 }
@@ -203,7 +203,7 @@ pub struct Fattr3 {
     pub rdev: Specdata3,
     /// Identity of the file system.
     pub fsid: u64,
-    /// Identity of the file within it.
+    /// Identity of the file within its file system.
     pub fileid: u64,
     /// Last access.
     pub atime: Nfstime3,
@@ -219,7 +219,7 @@ impl Fattr3 {
 }
 
 impl Encode for Fattr3 {
-    // Nearly every reply carries one: filled on the stack and appended at once.
+    // Nearly every reply has attributes, so they are filled in on the stack and appended in one step.
     #[inline]
     fn encode(&self, out: &mut Vec<u8>) {
         let mut bytes = [0; Self::SIZE];
@@ -267,24 +267,24 @@ impl<'a> Decode<'a> for Fattr3 {
     }
 }
 
-/// `post_op_attr`: attributes after the operation, where the server could get them.
+/// `post_op_attr`: attributes after the operation, if the server could get them.
 pub type PostOpAttr = Option<Fattr3>;
 
-/// Size in bytes of the XDR representation of a [`PostOpAttr`].
+/// Returns the size in bytes of the XDR representation of a [`PostOpAttr`].
 #[inline]
 #[must_use]
 pub const fn post_op_attr_size(attributes: &PostOpAttr) -> usize {
     if attributes.is_some() { 4 + Fattr3::SIZE } else { 4 }
 }
 
-/// `pre_op_attr`: attributes before the operation.
+/// `pre_op_attr`: attributes before the operation, if the server could get them.
 pub type PreOpAttr = Option<WccAttr>;
 
-/// `post_op_fh3`: the handle of a new object, where the server could get it.
+/// `post_op_fh3`: the handle of a new object, if the server could get it.
 pub type PostOpFh = Option<FileHandle>;
 
 xdr_struct! {
-    /// `wcc_attr`: the attributes that tell whether a file has changed.
+    /// `wcc_attr`: the attributes that show whether a file has changed.
     pub struct WccAttr {
         /// Size in bytes.
         pub size: u64,
@@ -302,26 +302,26 @@ impl From<&Fattr3> for WccAttr {
 }
 
 xdr_struct! {
-    /// `wcc_data`: weak cache consistency, attributes from just before and just after the operation.
+    /// `wcc_data`: weak cache consistency data, attributes from just before and just after the operation.
     #[derive(Default)]
     pub struct WccData {
-        /// Before.
+        /// Attributes before the operation.
         pub before: PreOpAttr,
-        /// After.
+        /// Attributes after the operation.
         pub after: PostOpAttr,
     }
 }
 
-/// `set_atime` and `set_mtime`: how a time is to be set.
+/// `set_atime` and `set_mtime`: the new value of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(test, derive(arbitrary::Arbitrary))]
 pub enum SetTime {
-    /// Leave it.
+    /// The time does not change.
     #[default]
     DontChange,
-    /// To the server's clock.
+    /// The time of the server's clock.
     ServerTime,
-    /// To this.
+    /// A time that the client gives.
     ClientTime(Nfstime3),
 }
 
@@ -350,7 +350,7 @@ impl<'a> Decode<'a> for SetTime {
 }
 
 xdr_struct! {
-    /// `sattr3`: the attributes that a client can set; `None` leaves one as it is.
+    /// `sattr3`: the attributes that a client can set. An attribute of `None` does not change.
     #[derive(Default)]
     pub struct Sattr3 {
         /// Permission bits.
@@ -369,14 +369,14 @@ xdr_struct! {
 }
 
 xdr_enum! {
-    /// `stable_how`: how durable a WRITE has to be, or was (RFC 1813, section 3.3.7).
+    /// `stable_how`: the durability of a WRITE, in the request or in the reply (RFC 1813, section 3.3.7).
     #[derive(PartialOrd, Ord)]
     pub enum StableHow("stable_how") {
-        /// May be lost until a COMMIT.
+        /// The data may be lost until a COMMIT.
         Unstable = 0,
-        /// Data, and the metadata needed to reach it, on stable storage.
+        /// The data, and the metadata needed to find it, are on stable storage.
         DataSync = 1,
-        /// Data and all metadata on stable storage.
+        /// The data and all metadata are on stable storage.
         FileSync = 2,
     }
 }
@@ -385,7 +385,7 @@ xdr_enum! {
 pub mod access {
     /// Read data from a file or read a directory.
     pub const READ: u32 = 0x01;
-    /// Look a name up in a directory.
+    /// Look up a name in a directory.
     pub const LOOKUP: u32 = 0x02;
     /// Rewrite existing data or change existing directory entries.
     pub const MODIFY: u32 = 0x04;
@@ -397,13 +397,13 @@ pub mod access {
     pub const EXECUTE: u32 = 0x20;
 }
 
-/// Properties in the FSINFO reply (RFC 1813, section 3.3.19).
+/// Properties of a file system in the FSINFO reply (RFC 1813, section 3.3.19).
 pub mod fsf {
     /// Hard links are supported.
     pub const LINK: u32 = 0x01;
     /// Symbolic links are supported.
     pub const SYMLINK: u32 = 0x02;
-    /// PATHCONF is the same for every file.
+    /// PATHCONF gives equal answers for all files.
     pub const HOMOGENEOUS: u32 = 0x08;
     /// Times can be set by SETATTR.
     pub const CANSETTIME: u32 = 0x10;

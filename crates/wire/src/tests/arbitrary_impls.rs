@@ -1,4 +1,4 @@
-//! Arbitrary values of the types whose invariants a derive would break.
+//! Implementations of `Arbitrary` for types whose invariants a derived implementation would violate.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 
@@ -62,7 +62,7 @@ impl<'a, F: Arbitrary<'a>> Arbitrary<'a> for Failed<F> {
     }
 }
 
-/// [`MountRes`] without the error that stands for success.
+/// Returns an arbitrary [`MountRes`], never with [`Mountstat3::Ok`] as its error.
 pub(crate) fn mount_res<'a>(u: &mut Unstructured<'a>) -> Result<MountRes> {
     let mut result: MountRes = u.arbitrary()?;
     if let Ok(mount) = &mut result {

@@ -1,17 +1,17 @@
-//! Our values as values of the crate `nfs3_types`, field by field and by name.
+//! Conversions of this crate's values to values of the crate `nfs3_types`, field by field and by name.
 
 use nfs3_types::nfs3 as peer;
 use nfs3_types::xdr_codec::{List as PeerList, Opaque, Void};
 
 use crate::nfs3::*;
 
-/// A type that the independent codec knows too.
+/// A type of this crate that has a counterpart in `nfs3_types`.
 pub(crate) trait Theirs {
     type Peer;
     fn theirs(&self) -> Self::Peer;
 }
 
-/// Maps a struct: their type, then the fields that have the same name and the fields that do not.
+/// Converts a struct to the named struct of `nfs3_types`. Fields with equal names come first, then pairs of names.
 macro_rules! convert {
     ($($ours:ident => $peer:ident {
         $($field:ident),* $(,)? $(; $($their_field:ident = $our_field:ident),*)?
@@ -144,7 +144,7 @@ impl Theirs for MknodData {
             MknodData::Blk(attributes, spec) => peer::mknoddata3::NF3BLK(device(attributes, spec)),
             MknodData::Sock(attributes) => peer::mknoddata3::NF3SOCK(attributes.theirs()),
             MknodData::Fifo(attributes) => peer::mknoddata3::NF3FIFO(attributes.theirs()),
-            // Their encoder has no arm for the rest.
+            // The encoder of `nfs3_types` has no arm for these three types.
             MknodData::Reg | MknodData::Dir | MknodData::Lnk => peer::mknoddata3::default,
         }
     }
@@ -321,7 +321,7 @@ impl Theirs for () {
     }
 }
 
-/// The failure arms of their results are structs with one or two fields in the order of ours.
+/// In `nfs3_types` a failure arm is a struct with one or two fields, in the order of this crate's fields.
 impl<T: Theirs, F: Theirs> Theirs for Result<T, Failed<F>> {
     type Peer = peer::Nfs3Result<T::Peer, F::Peer>;
     fn theirs(&self) -> Self::Peer {

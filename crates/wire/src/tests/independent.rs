@@ -1,5 +1,5 @@
-//! Every message of NFSv3 against the crate `nfs3_types`: the same values have the same bytes, their decoder reads our
-//! bytes, and ours reads theirs.
+//! Compares every NFSv3 message with the crate `nfs3_types`. Equal values have equal bytes, and each crate decodes
+//! the bytes of the other.
 
 use arbitrary::{Arbitrary, Unstructured};
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
@@ -26,7 +26,7 @@ fn packed(value: &impl Pack) -> Vec<u8> {
     out
 }
 
-/// Their decoder takes all of `bytes` and their encoder gives them back.
+/// Asserts that the decoder of `nfs3_types` takes all of `bytes` and that its encoder returns them.
 fn they_repeat<P: Pack + Unpack>(bytes: &[u8]) {
     let mut input = bytes;
     let (value, size) = P::unpack(&mut input).unwrap();
@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn call_headers(entropy in prop::collection::vec(any::<u8>(), 0..900)) {
         if let Ok(mut header) = CallHeader::arbitrary(&mut Unstructured::new(&entropy)) {
-            // They know flavours 0 to 3 only.
+            // `nfs3_types` supports flavours 0 to 3 only.
             header.verf.flavor %= 4;
             if let Auth::Other(OpaqueAuth { flavor, .. }) = &mut header.cred {
                 *flavor = 2 + *flavor % 2;

@@ -1,4 +1,4 @@
-//! Messages byte by byte, and the rules for what a server answers.
+//! Tests of messages byte by byte, and of the errors that determine a server's answer.
 
 use crate::nfs3::{
     Entry, EntryPlus, Failed, Fattr3, FileHandle, Ftype3, Nfsstat3, Nfstime3, Procedure, ReadOk, ReadRes,
@@ -107,7 +107,7 @@ fn calls_that_must_be_denied_are_told_apart() {
     assert!(matches!(decode(&words(&[7, 1, 2])), CallError::Malformed(DecodeError::UnknownValue { .. })));
     assert!(matches!(decode(&words(&[7, 0])), CallError::Malformed(DecodeError::Truncated { .. })));
     let bad_cred = CallError::BadAuth { xid: 7, stat: AuthStat::BadCred };
-    // 17 groups; an AUTH_SYS body that ends early; a body above 400 bytes.
+    // Three bad credentials: 17 groups; an AUTH_SYS body that ends early; a body above 400 bytes.
     let mut many = vec![7, 0, 2, 100_003, 3, 0, AUTH_SYS, 20 + 17 * 4, 0, 0, 1, 1, 17];
     many.extend([0; 19]);
     assert_eq!(decode(&words(&many)), bad_cred);

@@ -1,4 +1,4 @@
-//! Property tests over every type, hand-written messages, and an independent codec as a second opinion.
+//! Tests of the codec: properties of every type, hand-written messages, and a comparison with an independent codec.
 
 mod arbitrary_impls;
 mod convert;

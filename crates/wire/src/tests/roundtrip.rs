@@ -1,5 +1,6 @@
-//! For every type: encode then decode gives the same value and consumes exactly what was written; a message cut short
-//! anywhere is an error; decoding arbitrary bytes never panics, and what decodes is a fixed point of encoding.
+//! Properties of every type. A decoded value equals the encoded one, and decoding consumes exactly the bytes written.
+//! A message cut short anywhere is an error. Decoding arbitrary bytes never panics, and a decoded value survives
+//! another round trip.
 
 use std::fmt::Debug;
 
@@ -57,7 +58,7 @@ macro_rules! every_type {
     };
 }
 
-/// Words that are mostly small, as discriminants, booleans and lengths are, so that decoding gets far.
+/// Returns messages of mostly small words, as discriminants, booleans and lengths are, so that decoding gets far.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![4 => 0u32..3, 2 => 0u32..70, 1 => any::<u32>()];
     (prop::collection::vec(word, 0..150), 0usize..4).prop_map(|(words, cut)| {

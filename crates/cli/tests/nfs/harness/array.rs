@@ -1,4 +1,4 @@
-//! An emulated array of a test's own (`forebay bench array`): a disk whose power can be cut and whose requests fail or
+//! An emulated array for one test (`forebay bench array`): a disk whose power can be cut, and whose requests fail or
 //! hang on demand.
 
 use std::path::PathBuf;
@@ -8,16 +8,17 @@ use super::Serve;
 use super::disk::serve_at;
 use super::server::FOREBAY;
 
-/// A file system on an emulated array with a volatile write cache; gone with the value.
+/// A file system on an emulated array with a volatile write cache. The array is removed when this value is dropped.
 pub(crate) struct Array {
     home: tempfile::TempDir,
     kind: &'static str,
-    /// Where it is mounted.
+    /// Mount point of the file system.
     pub(crate) at: PathBuf,
 }
 
 impl Array {
-    /// Makes one with ext4 or xfs, as slow as disks are; `None`, and says why, where that cannot be.
+    /// Makes an array with ext4 or xfs, as slow as disks are. Prints the reason and returns `None` if this machine
+    /// cannot emulate one.
     pub(crate) fn new(kind: &'static str) -> Option<Self> {
         let home = tempfile::tempdir().unwrap();
         let at = home.path().join("mnt");
@@ -32,7 +33,7 @@ impl Array {
         None
     }
 
-    /// One whose requests take no time.
+    /// Makes an array whose requests take no time.
     pub(crate) fn instant(kind: &'static str) -> Option<Self> {
         let array = Self::new(kind)?;
         array.ask(&["inject", "instant"]);
@@ -45,13 +46,13 @@ impl Array {
         command.arg(self.home.path()).output().unwrap()
     }
 
-    /// Gives the array a command that must succeed.
+    /// Runs a verb of the array that must succeed.
     pub(crate) fn ask(&self, args: &[&str]) {
         let output = self.verb(args);
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Reads that have come to the disks so far.
+    /// Returns the number of reads that have reached the disks.
     pub(crate) fn reads(&self) -> u64 {
         let status = self.verb(&["status", "--json"]).stdout;
         let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
@@ -65,17 +66,17 @@ impl Array {
         self.verb(&[&what[..], &["--image-dir", home, "--mount", at]].concat())
     }
 
-    /// Every request fails from now on, and a part of what was not flushed, which `seed` decides on, is lost.
+    /// Cuts the power: every request fails from now on, and a part of the unflushed data, chosen by `seed`, is lost.
     pub(crate) fn cut_power(&self, seed: &str) {
         self.ask(&["cut", "--seed", seed]);
     }
 
-    /// Mounts what survived, if it can be; whoever had files open on it must be gone.
+    /// Mounts the surviving data and returns true on success. No process may have files of the array open.
     pub(crate) fn power_on(&self) -> bool {
         self.up().status.success()
     }
 
-    /// A server of it.
+    /// Returns a server of the file system.
     pub(crate) fn serve(&self) -> Serve {
         serve_at(&self.at)
     }
@@ -88,11 +89,12 @@ impl Drop for Array {
     }
 }
 
-/// While it lives, no request of an array ends. Nobody can be killed who waits for it.
+/// A guard. While it lives, no request of the array completes. A process that waits for such a request cannot be
+/// killed.
 pub(crate) struct Hanging<'a>(&'a Array);
 
 impl<'a> Hanging<'a> {
-    /// From now on none ends.
+    /// Holds back all completions from now on.
     pub(crate) fn begin(array: &'a Array) -> Self {
         array.ask(&["inject", "hang"]);
         Hanging(array)

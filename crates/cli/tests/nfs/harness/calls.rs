@@ -1,4 +1,4 @@
-//! The procedures as methods: arguments in, the protocol's own results out.
+//! The procedures as methods: they take arguments and return the protocol's results.
 
 use forebay_wire::mount3;
 use forebay_wire::nfs3::*;
@@ -8,7 +8,7 @@ use forebay_wire::xdr::{Decode, Encode, Reader};
 use super::client::{Client, decode};
 use super::{mode, name};
 
-/// `READ3resok` with its data.
+/// The result of a READ, with its data.
 #[derive(Debug)]
 pub(crate) struct ReadDone {
     pub(crate) attributes: Fattr3,
@@ -17,7 +17,7 @@ pub(crate) struct ReadDone {
 }
 
 impl ReadDone {
-    /// From the bytes of a result.
+    /// Decodes the bytes of a result.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Failed<PostOpAttr>> {
         decode::<ReadRes<'_>>(bytes).map(|ok| {
             assert_eq!(ok.count as usize, ok.data.len());
@@ -44,14 +44,14 @@ pub(crate) struct Page {
     pub(crate) verifier: [u8; 8],
     pub(crate) entries: Vec<Listed>,
     pub(crate) eof: bool,
-    /// Bytes of `READDIR3resok` or `READDIRPLUS3resok`: what `count` and `maxcount` bound.
+    /// Size of `READDIR3resok` or `READDIRPLUS3resok` in bytes, which `count` and `maxcount` limit.
     pub(crate) bytes: usize,
 }
 
-/// Where a listing goes on.
+/// The position from which a listing continues: cookie and verifier.
 pub(crate) type Place = (u64, [u8; 8]);
 
-/// The beginning of a directory.
+/// The position at the beginning of a directory.
 pub(crate) const START: Place = (0, [0; 8]);
 
 fn nfs(procedure: Procedure) -> (u32, u32, u32) {
@@ -69,7 +69,7 @@ impl Client {
         decode(&result)
     }
 
-    /// The handle of the export `/`.
+    /// Returns the handle of the export `/`.
     pub(crate) fn root(&mut self) -> FileHandle {
         self.mnt(b"/").unwrap().fhandle
     }
@@ -78,7 +78,7 @@ impl Client {
         self.nfs(Procedure::Getattr, object)
     }
 
-    /// The attributes of something that is there.
+    /// Returns the attributes of an existing object.
     #[track_caller]
     pub(crate) fn attr(&mut self, object: &FileHandle) -> Fattr3 {
         self.getattr(object).unwrap()
@@ -133,12 +133,13 @@ impl Client {
         self.nfs(Procedure::Write, &WriteArgs { file: *file, offset, count, stable, data })
     }
 
-    /// Writes to a server that may be killed at any moment; `None` if there was no answer.
+    /// Writes to a server that may be killed at any moment. Returns `None` if there was no answer.
     pub(crate) fn try_write(&mut self, file: &FileHandle, offset: u64, data: &[u8]) -> Option<()> {
         self.answer_to_write(file, offset, data).map(|answer| _ = answer.unwrap())
     }
 
-    /// Likewise, if it may also refuse.
+    /// Writes to a server that may be killed at any moment or refuse the write. Returns `None` if there was no
+    /// answer.
     pub(crate) fn answer_to_write(
         &mut self,
         file: &FileHandle,
@@ -255,7 +256,7 @@ impl Client {
         self.mkdir(dir, child, mode(bits)).unwrap().object.unwrap()
     }
 
-    /// Finds something that is there.
+    /// Returns the handle of an existing name.
     #[track_caller]
     pub(crate) fn find(&mut self, dir: &FileHandle, child: &[u8]) -> FileHandle {
         self.lookup(dir, child).unwrap().object
@@ -272,14 +273,14 @@ fn listed_plus(entry: EntryPlus<'_>) -> Listed {
     Listed { fileid, name: name.to_vec(), cookie, attributes: name_attributes, handle: name_handle }
 }
 
-/// The bytes of a call, to be sent more than once.
+/// Returns the bytes of a call, so that it can be sent more than once.
 pub(crate) fn call(c: &mut Client, procedure: Procedure, args: &impl Encode) -> Vec<u8> {
     let mut bytes = Vec::new();
     args.encode(&mut bytes);
     c.call_bytes((PROGRAM, VERSION, procedure as u32), &bytes)
 }
 
-/// What a reply to such a call says.
+/// Returns the status in a reply to a call of [`call`].
 pub(crate) fn status_of(reply: &[u8]) -> Nfsstat3 {
     let mut reader = Reader::new(reply);
     let header = ReplyHeader::decode(&mut reader).unwrap();

@@ -10,7 +10,7 @@ use forebay_wire::rpc::{
 };
 use forebay_wire::xdr::{Decode, Encode, Reader};
 
-/// Who calls.
+/// The identity of a caller.
 #[derive(Clone, Debug)]
 pub(crate) enum User {
     /// AUTH_NONE.
@@ -21,46 +21,47 @@ pub(crate) enum User {
     Flavor(u32),
 }
 
-/// An AUTH_SYS caller.
+/// Returns an AUTH_SYS caller.
 pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> User {
     User::Sys { uid, gid, groups: groups.into() }
 }
 
-/// Only a bound: an answer comes at once or, if something is broken, never.
+/// Longest wait for an answer. A working server answers at once, so this bounds a failing test only.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to a server.
 pub(crate) struct Client {
     stream: TcpStream,
-    /// Who calls from now on.
+    /// Identity of the following calls.
     pub(crate) user: User,
-    /// Transaction of the next call.
+    /// Transaction number of the next call.
     pub(crate) xid: u32,
 }
 
 impl Client {
-    /// Connects, acting as root.
+    /// Connects and acts as root.
     pub(crate) fn connect(address: SocketAddr) -> Self {
         Self::over(TcpStream::connect(address).unwrap())
     }
 
-    /// Uses a connection that is there.
+    /// Uses an existing connection.
     pub(crate) fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // Transactions of one address must not repeat between connections, as those of a kernel do not.
+        // Transaction numbers of one address must not repeat between connections, as those of a kernel's client do
+        // not.
         let mut start = [0; 4];
         rustix::rand::getrandom(&mut start, rustix::rand::GetRandomFlags::empty()).unwrap();
         Client { stream, user: user(0, 0, &[]), xid: u32::from_ne_bytes(start) }
     }
 
-    /// The same connection, acting as somebody else.
+    /// Changes the identity of the following calls.
     pub(crate) fn acting_as(mut self, user: User) -> Self {
         self.user = user;
         self
     }
 
-    /// The bytes of a call, with a transaction number of its own.
+    /// Returns the bytes of a call with a new transaction number.
     pub(crate) fn call_bytes(&mut self, (prog, vers, proc): (u32, u32, u32), args: &[u8]) -> Vec<u8> {
         self.xid = self.xid.wrapping_add(1);
         let cred = match &self.user {
@@ -80,7 +81,7 @@ impl Client {
         out
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes without framing.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
@@ -92,7 +93,7 @@ impl Client {
         self.send_raw(&framed);
     }
 
-    /// Receives a record; `None` if the server closed the connection.
+    /// Receives a record. Returns `None` if the server closed the connection.
     pub(crate) fn receive(&mut self) -> Option<Vec<u8>> {
         let mut record = Vec::new();
         loop {
@@ -112,12 +113,12 @@ impl Client {
         }
     }
 
-    /// Waits until a reply can be received, and leaves it there.
+    /// Waits until a reply can be received, but does not receive it.
     pub(crate) fn wait_for_reply(&self) {
         assert_eq!(self.stream.peek(&mut [0]).expect("no answer came"), 1);
     }
 
-    /// Has the connection reset instead of closed once it is dropped.
+    /// Makes the connection reset instead of close when it is dropped.
     pub(crate) fn reset_at_close(&self) {
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
     }
@@ -128,14 +129,15 @@ impl Client {
         self.receive().expect("the server closed the connection")
     }
 
-    /// The same with a server that may be killed at any moment: `None` then.
+    /// Sends a record and receives one from a server that may be killed at any moment. Returns `None` if there was no
+    /// answer.
     pub(crate) fn try_exchange(&mut self, record: &[u8]) -> Option<Vec<u8>> {
         let mark = (LAST_FRAGMENT | record.len() as u32).to_be_bytes();
         self.stream.write_all(&[&mark, record].concat()).ok()?;
         self.receive()
     }
 
-    /// Calls GETATTR if the server listens; `None` if it closes the connection.
+    /// Calls GETATTR. Returns `None` if the server closes the connection.
     pub(crate) fn try_call(&mut self, args: &impl Encode) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         args.encode(&mut bytes);
@@ -143,7 +145,7 @@ impl Client {
         self.try_exchange(&call)
     }
 
-    /// Calls any procedure with any argument bytes; returns what RPC made of it and the result's bytes.
+    /// Calls any procedure with any argument bytes. Returns the RPC status and the bytes of the result.
     pub(crate) fn call(&mut self, procedure: (u32, u32, u32), args: &[u8]) -> (ReplyStatus, Vec<u8>) {
         let call = self.call_bytes(procedure, args);
         let reply = self.exchange(&call);
@@ -153,7 +155,7 @@ impl Client {
         (header.status, reader.rest().to_vec())
     }
 
-    /// The result's bytes of a procedure that RPC must let through.
+    /// Returns the result's bytes of a procedure that RPC must accept.
     pub(crate) fn result_bytes(&mut self, procedure: (u32, u32, u32), args: &impl Encode) -> Vec<u8> {
         let mut bytes = Vec::new();
         args.encode(&mut bytes);

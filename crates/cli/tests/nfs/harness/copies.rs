@@ -1,13 +1,13 @@
-//! Files changed at random through a server, and what they must hold.
+//! Files that are changed at random through a server, and their expected contents.
 
 use std::path::Path;
 
 use super::*;
 
-/// Bytes a file may grow to.
+/// Largest size of a file in bytes.
 const LARGEST: u64 = 600_000;
 
-/// Files of one directory and their contents, as acknowledged.
+/// The files of one directory and their acknowledged contents.
 pub(crate) struct Copies {
     files: Vec<(String, FileHandle, Vec<u8>)>,
     seed: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Nothing yet; the same `seed` makes the same changes.
+    /// Returns an empty set of files. Equal seeds make equal changes.
     pub(crate) fn new(seed: u64) -> Self {
         Copies { files: Vec::new(), seed, random: seed.wrapping_mul(2).wrapping_add(1), made: 0 }
     }
@@ -60,7 +60,7 @@ impl Copies {
         c.remove(root, name.as_bytes()).unwrap();
     }
 
-    /// Over another file, or to a new name.
+    /// Renames a file over another file, or to a new name.
     fn rename(&mut self, c: &mut Client, root: &FileHandle) {
         let from = self.any();
         let (old, handle, contents) = self.files.swap_remove(from);
@@ -112,7 +112,7 @@ impl Copies {
         }
     }
 
-    /// Every file reads as it must, in pieces of all kinds, and its attributes say so.
+    /// Checks that every file has its expected contents, read in pieces of all kinds, and its expected attributes.
     #[track_caller]
     pub(crate) fn check(&self, c: &mut Client) {
         let root = c.root();
@@ -133,7 +133,7 @@ impl Copies {
         }
     }
 
-    /// The plain directory holds these files, and no others.
+    /// Checks that the plain directory has exactly these files.
     #[track_caller]
     pub(crate) fn check_directory(&self, directory: &Path) {
         let mut names: Vec<_> = std::fs::read_dir(directory)
@@ -142,7 +142,7 @@ impl Copies {
             .collect();
 
         let mut expected: Vec<_> = self.files.iter().map(|(name, ..)| name.clone()).collect();
-        // What is not for clients.
+        // These entries are not visible to clients.
         names.retain(|name| !matches!(&**name, "lost+found" | ".forebay"));
         names.sort();
         expected.sort();

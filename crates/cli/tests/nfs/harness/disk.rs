@@ -1,4 +1,4 @@
-//! A file system of a test's own on a loop device.
+//! A file system on a loop device, for one test.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use std::sync::Mutex;
 
 use super::Serve;
 
-/// A mounted file system whose device is the file `image`; unmounted with the value.
+/// A mounted file system whose device is the file `image`. It is unmounted when this value is dropped.
 pub(crate) struct LoopDisk {
-    /// Where it is mounted.
+    /// Mount point of the file system.
     pub(crate) at: PathBuf,
-    /// What is on its device.
+    /// File with the contents of the device.
     pub(crate) image: PathBuf,
     kind: String,
 }
 
-/// Mounts that are tried, where another process has just taken the loop device that was free.
+/// Most attempts to mount, because another process may take the free loop device first.
 const TRIES: usize = 20;
 
 fn run(program: &str, args: &[&OsStr]) -> bool {
@@ -30,7 +30,7 @@ fn must_run(program: &str, args: &[&OsStr]) {
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Returns why this machine cannot have a file system of `kind` on a loop device; `None` if it can.
+/// Returns the reason why this machine cannot have a file system of `kind` on a loop device; `None` if it can.
 fn lacking(kind: &str) -> Option<String> {
     let mkfs = format!("mkfs.{kind}");
     if !rustix::process::geteuid().is_root() {
@@ -44,18 +44,18 @@ fn lacking(kind: &str) -> Option<String> {
     }
     let known =
         || std::fs::read_to_string("/proc/filesystems").unwrap().split_whitespace().any(|it| it == kind);
-    // The kernel may have it as a module.
+    // The kernel may have the file system as a module.
     let there = known() || (run("modprobe", &[kind.as_ref()]) && known());
     (!there).then(|| format!("a kernel with {kind}"))
 }
 
-/// Mounts an image. A failure fails the test. One mount at a time: a search for a free loop device may claim for a moment a device
-/// that another thread has just taken, and the mount of that thread fails.
+/// Mounts an image; a failure fails the test. Only one thread mounts at a time. A search for a free loop device may
+/// briefly claim a device that another thread has just taken, and that thread's mount would fail.
 #[track_caller]
 fn mount_image(image: &Path, at: &Path, kind: &str) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
-    // nouuid: a copy of an XFS may be mounted beside the original.
+    // With `nouuid`, a copy of an XFS may be mounted beside the original.
     let options = if kind == "xfs" { "loop,nouuid" } else { "loop" };
     let words =
         ["-t".as_ref(), kind.as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str(), at.as_os_str()];
@@ -71,13 +71,13 @@ fn mount_image(image: &Path, at: &Path, kind: &str) {
 }
 
 impl LoopDisk {
-    /// Makes one of `kind` (ext2, ext4, xfs, btrfs) and `size` bytes below `home`. `None`, and says so, on a machine that lacks
-    /// root, loop devices or the file system; under CI that fails the test.
+    /// Makes a file system of `kind` (ext2, ext4, xfs, btrfs) and `size` bytes below `home`. If the machine lacks
+    /// root, loop devices or the file system, prints that and returns `None`; under CI the test fails.
     pub(crate) fn new(home: &Path, kind: &str, size: u64) -> Option<Self> {
         Self::with(home, kind, size, &[])
     }
 
-    /// The same, made with further `flags`.
+    /// Makes a file system with further `flags` for mkfs; otherwise as [`LoopDisk::new`].
     pub(crate) fn with(home: &Path, kind: &str, size: u64, flags: &[&str]) -> Option<Self> {
         if let Some(lacking) = lacking(kind) {
             assert!(std::env::var_os("CI").is_none(), "CI has to have {lacking}");
@@ -98,46 +98,46 @@ impl LoopDisk {
         LoopDisk { at, image, kind: kind.into() }
     }
 
-    /// A copy of what is on the device at this moment.
+    /// Copies the present contents of the device.
     pub(crate) fn copy_to(&self, copy: &Path) {
         assert!(run("sync", &[]));
         assert!(run("cp", &["--sparse=always".as_ref(), self.image.as_os_str(), copy.as_os_str()]));
     }
 
-    /// Unmounts it; a server that has it open goes on.
+    /// Unmounts the file system lazily. A server that has it open continues.
     pub(crate) fn unmount(&self) {
         assert!(run("umount", &["-l".as_ref(), self.at.as_os_str()]));
     }
 
-    /// Mounts an image where this one was.
+    /// Mounts an image at this file system's mount point.
     pub(crate) fn mount_here(&self, image: &Path) {
         mount_image(image, &self.at, &self.kind);
     }
 
-    /// Mounts what is on the device at this moment, as after a power cut: what is only in memory is lost.
+    /// Mounts the present contents of the device, as after a power cut: data that is only in memory is lost.
     pub(crate) fn after_power_cut(&self, home: &Path) -> Self {
         let copy = home.join("image-after-power-cut");
         assert!(run("cp", &["--sparse=always".as_ref(), self.image.as_os_str(), copy.as_os_str()]));
         Self::mount(copy, home.join("mnt-after-power-cut"), &self.kind)
     }
 
-    /// A server of it.
+    /// Returns a server of the file system.
     pub(crate) fn serve(&self) -> Serve {
         serve_at(&self.at)
     }
 
-    /// Mounts it in another place, too.
+    /// Mounts the file system at a second mount point.
     pub(crate) fn bind(&self, at: &Path) {
         assert!(run("mount", &["--bind".as_ref(), self.at.as_os_str(), at.as_os_str()]));
     }
 
-    /// Ends such a mount.
+    /// Removes a mount that [`LoopDisk::bind`] made.
     pub(crate) fn unbind(&self, at: &Path) {
         assert!(run("umount", &[at.as_os_str()]));
     }
 }
 
-/// A server of a directory elsewhere, for this host and without squashing.
+/// Returns a server of another directory, for this host and without squashing.
 pub(crate) fn serve_at(path: &Path) -> Serve {
     let shown = path.display();
     let toml = format!(
@@ -148,7 +148,7 @@ pub(crate) fn serve_at(path: &Path) -> Serve {
 
 impl Drop for LoopDisk {
     fn drop(&mut self) {
-        // A server may still have it open: it goes with that one.
+        // A server may still have the file system open. It is then unmounted when the server ends.
         run("umount", &["-l".as_ref(), self.at.as_os_str()]);
     }
 }

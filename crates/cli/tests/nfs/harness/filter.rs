@@ -1,9 +1,10 @@
-//! A filter of system calls around the server, as a service manager or a container has it.
+//! A filter of system calls around the server, as a service manager or a container installs one.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has the command run under a filter that lets `forbidden` calls fail with EPERM, as systemd's SystemCallFilter= does.
+/// Runs the command under a filter that makes the `forbidden` calls fail with EPERM, as systemd's SystemCallFilter=
+/// does.
 pub(super) fn forbid(command: &mut Command, forbidden: &[libc::c_long]) {
     if forbidden.is_empty() {
         return;
@@ -17,13 +18,13 @@ pub(super) fn forbid(command: &mut Command, forbidden: &[libc::c_long]) {
     program.push(step(0x06, 0, 0, libc::SECCOMP_RET_ALLOW));
     let install = move || {
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-        // SAFETY: the program is live and only read; both are system calls, which a child may make before exec.
+        // SAFETY: the program is live and only read. Both calls are system calls, which a child may make before exec.
         let done = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                 && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter) == 0
         };
         if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
-    // SAFETY: it allocates nothing and takes no lock.
+    // SAFETY: the closure allocates no memory and takes no lock.
     unsafe { command.pre_exec(install) };
 }

@@ -1,4 +1,4 @@
-//! What every test needs: a server, a client, and a few words for assertions.
+//! Helpers of every test: a server, a client, and assertions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +21,7 @@ pub(crate) use server::{Serve, Server};
 pub(crate) use forebay_wire::nfs3::*;
 pub(crate) use forebay_wire::{mount3, rpc};
 
-/// Leaves the test when it needs root and has not got it.
+/// Ends the test if it needs root and does not run as root.
 macro_rules! needs_root {
     () => {
         if !rustix::process::geteuid().is_root() {
@@ -31,7 +31,7 @@ macro_rules! needs_root {
     };
 }
 
-/// The status of a result, whatever its arms carry.
+/// The status of a result.
 pub(crate) trait Status {
     fn status(&self) -> Nfsstat3;
 }
@@ -42,34 +42,36 @@ impl<T, F> Status for Result<T, Failed<F>> {
     }
 }
 
-/// Weak cache consistency data must be there and match the attributes read before and after the change.
+/// Asserts that weak cache consistency data is present and agrees with the attributes read before and after the
+/// change.
 #[track_caller]
 pub(crate) fn assert_wcc(wcc: &WccData, before: &Fattr3, after: &Fattr3) {
     assert_eq!(wcc.before, Some(WccAttr::from(before)), "attributes before");
     assert_eq!(wcc.after.as_ref(), Some(after), "attributes after");
 }
 
-/// Mode bits and nothing else, as most creations send.
+/// Returns attributes with mode bits only, as most creations send.
 pub(crate) fn mode(mode: u32) -> Sattr3 {
     Sattr3 { mode: Some(mode), ..Sattr3::default() }
 }
 
-/// A size and nothing else.
+/// Returns attributes with a size only.
 pub(crate) fn size(size: u64) -> Sattr3 {
     Sattr3 { size: Some(size), ..Sattr3::default() }
 }
 
-/// A time from the client.
+/// Returns a time that the client sets.
 pub(crate) fn at(seconds: u32, nseconds: u32) -> SetTime {
     SetTime::ClientTime(Nfstime3 { seconds, nseconds })
 }
 
-/// A name in a directory.
+/// Returns a name in a directory.
 pub(crate) fn name<'a>(dir: &FileHandle, name: &'a [u8]) -> DirOpArgs<'a> {
     DirOpArgs { dir: *dir, name }
 }
 
-/// Says "done" to threads that go on until then, also when its owner panics: a test that hangs tells nobody why.
+/// A guard that tells threads to end when it is dropped, even if its owner panics. Otherwise the test would hang
+/// without a message.
 pub(crate) struct DoneAtEnd<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for DoneAtEnd<'_> {
@@ -78,7 +80,7 @@ impl Drop for DoneAtEnd<'_> {
     }
 }
 
-/// Asks again until it is so; a working server needs no more than seconds.
+/// Repeats a check until it succeeds. A working server needs seconds at most.
 pub(crate) fn wait_for(so: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !so() {

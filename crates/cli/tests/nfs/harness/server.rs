@@ -1,4 +1,4 @@
-//! A `forebay serve` of a test's own.
+//! A `forebay serve` for one test.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use tempfile::TempDir;
 
 use super::Client;
 
-/// The program under test.
+/// Path of the program under test.
 pub(crate) const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
 
-/// Only a bound on readiness and exit: a working server needs milliseconds.
+/// Longest wait for readiness and exit. A working server needs milliseconds, so this bounds a failing test only.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How to start a server.
+/// The parameters of a server.
 #[derive(Default)]
 pub(crate) struct Serve {
     flags: Vec<String>,
@@ -38,34 +38,36 @@ impl Serve {
         Self::default()
     }
 
-    /// A server at which root is root.
+    /// Returns a server without squashing.
     pub(crate) fn unsquashed() -> Self {
         Self::new().flags(&["--squash", "none"])
     }
 
-    /// Further words on the command line.
+    /// Adds words to the command line.
     pub(crate) fn flags(mut self, flags: &[&str]) -> Self {
         self.flags.extend(flags.iter().map(|flag| flag.to_string()));
         self
     }
 
-    /// In mode pass-through whatever the other tests run in: for what looks at, or breaks, the served directory itself.
+    /// Selects mode pass-through, regardless of the mode of other tests. For tests that examine or break the served
+    /// directory.
     pub(crate) fn plain(self) -> Self {
         self.flags(&["--mode", "pass-through"])
     }
 
-    /// In write-back with two small cache files in a directory of their own, [`Server::caches`].
+    /// Selects write-back with two small cache files in a directory of their own, [`Server::caches`].
     pub(crate) fn cached(self) -> Self {
         self.flags(&["--mode", "write-back"])
     }
 
-    /// The exports of a configuration file instead of one directory; `@` stands for the test's directory.
+    /// Serves the exports of a configuration file instead of one directory. In the text `@` stands for the test's
+    /// directory.
     pub(crate) fn exports(mut self, toml: &str) -> Self {
         self.exports = Some(toml.to_owned());
         self
     }
 
-    /// What the test finds as [`Server::data`] where the export is elsewhere.
+    /// Sets the path that [`Server::data`] has if the export is elsewhere.
     pub(crate) fn data_at(mut self, path: &Path) -> Self {
         self.data = Some(path.to_owned());
         self
@@ -77,24 +79,24 @@ impl Serve {
         self
     }
 
-    /// System calls that fail with EPERM, as a service manager's filter has it.
+    /// Makes system calls fail with EPERM, as a service manager's filter does.
     pub(crate) fn forbid(mut self, calls: &[libc::c_long]) -> Self {
         self.forbidden = calls.to_vec();
         self
     }
 
-    /// The contents of /etc/passwd and /etc/group as the server sees them; needs root.
+    /// Sets the contents of /etc/passwd and /etc/group that the server sees. Needs root.
     pub(crate) fn users(mut self, passwd: &str, group: &str) -> Self {
         self.users = Some([passwd.to_owned(), group.to_owned()]);
         self
     }
 
-    /// Starts it on a fresh directory.
+    /// Starts the server on a new directory.
     pub(crate) fn start(self) -> Server {
         self.start_on(|_| {})
     }
 
-    /// Starts it on a directory that `prepare` has filled; it is given the served directory.
+    /// Starts the server on a new directory after `prepare` has filled it. `prepare` gets the served directory.
     pub(crate) fn start_on(self, prepare: impl FnOnce(&Path)) -> Server {
         let home = tempfile::tempdir().unwrap();
         let state = home.path().join("state");
@@ -103,7 +105,7 @@ impl Serve {
         let data = self.data.unwrap_or_else(|| {
             let data = home.path().join("data");
             std::fs::create_dir(&data).unwrap();
-            // Every caller may create in the root; tests that want otherwise say so.
+            // Every caller may create objects in the root, unless a test changes that.
             std::fs::set_permissions(&data, PermissionsExt::from_mode(0o777)).unwrap();
             data
         });
@@ -146,34 +148,34 @@ fn is_in_memory(path: &Path) -> bool {
 struct Running {
     child: Child,
     address: SocketAddr,
-    /// Everything said on stderr, once it has ended.
+    /// Sends all output of stderr when the server has ended.
     said: Mutex<Receiver<String>>,
 }
 
-/// A running server and its directories; ends with the value.
+/// A running server and its directories. It ends when this value is dropped.
 pub(crate) struct Server {
     home: TempDir,
     /// The served directory.
     pub(crate) data: PathBuf,
-    /// Its state directory.
+    /// The state directory.
     pub(crate) state: PathBuf,
     config: Option<PathBuf>,
     flags: Vec<String>,
     uid: Option<u32>,
     forbidden: Vec<libc::c_long>,
     notify: Option<PathBuf>,
-    /// The server sees a user database of its own.
+    /// True if the server sees a user database of the test.
     has_users: bool,
     running: Option<Running>,
 }
 
-/// Asks a server with verbs from another thread, also while it starts.
+/// A client of the control socket that works from another thread, also while the server starts.
 pub(crate) struct Asker {
     state: PathBuf,
 }
 
 impl Asker {
-    /// Asks with a verb; returns what it printed.
+    /// Runs a verb that must succeed and returns its output.
     #[track_caller]
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         let output = self.try_ask(words);
@@ -181,14 +183,14 @@ impl Asker {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Asks with a verb, whatever comes of it.
+    /// Runs a verb and returns its result.
     pub(crate) fn try_ask(&self, words: &[&str]) -> std::process::Output {
         Command::new(FOREBAY).args(words).arg("--state-dir").arg(&self.state).output().unwrap()
     }
 }
 
 impl Server {
-    /// A directory for the test's own use, beside the served one.
+    /// Returns a directory for the test, beside the served one.
     pub(crate) fn home(&self) -> &Path {
         self.home.path()
     }
@@ -200,10 +202,10 @@ impl Server {
             Some(config) => command.arg("--config").arg(config),
             None => command.arg(&self.data),
         };
-        // A system call that is not on the server's list ends it, and the test fails.
+        // A system call that is not on the server's list ends the server, and the test fails.
         command.args(["--sandbox", "strict"]).args(&self.flags);
         self.add_mode(&mut command);
-        // Some run with TMPDIR on tmpfs.
+        // Some hosts have TMPDIR on tmpfs.
         if is_in_memory(self.home.path()) {
             command.arg("--cache-in-memory");
         }
@@ -221,8 +223,8 @@ impl Server {
         command
     }
 
-    /// The mode of tests that do not care: pass-through, or with a cache of two small files, what
-    /// `FOREBAY_TEST_MODE` says.
+    /// Adds the mode for tests that do not set one: pass-through, or the mode in `FOREBAY_TEST_MODE`. A mode with a
+    /// cache gets two small files.
     fn add_mode(&self, command: &mut Command) {
         let told = self.flags.iter().position(|flag| flag == "--mode").map(|at| self.flags[at + 1].clone());
         let mode = told.clone().or_else(|| std::env::var("FOREBAY_TEST_MODE").ok());
@@ -244,12 +246,12 @@ impl Server {
         }
     }
 
-    /// Other words on the command line, from the next start on.
+    /// Replaces the words of the command line, from the next start on.
     pub(crate) fn set_flags(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(|flag| flag.to_string()).collect();
     }
 
-    /// What is said instead of starting.
+    /// Starts the server, which must refuse, and returns its message.
     pub(crate) fn refusal(&self) -> String {
         let mut child = self.command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -263,39 +265,39 @@ impl Server {
         said
     }
 
-    /// The two cache files of a server with a cache.
+    /// Returns the two cache files of a server with a cache.
     pub(crate) fn caches(&self) -> [PathBuf; 2] {
         ["a", "b"].map(|name| self.home.path().join("caches").join(name))
     }
 
-    /// From the next start on, a service manager listens at this socket.
+    /// Sets the socket of a service manager, from the next start on.
     pub(crate) fn notify(&mut self, socket: &Path) {
         self.notify = Some(socket.to_owned());
     }
 
-    /// Returns a client of the control socket that can ask from another thread.
+    /// Returns a client of the control socket for use from another thread.
     pub(crate) fn asker(&self) -> Asker {
         Asker { state: self.state.clone() }
     }
 
-    /// Asks it with a verb; returns what it printed.
+    /// Runs a verb that must succeed and returns its output.
     #[track_caller]
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         self.asker().ask(words)
     }
 
-    /// The same, whatever comes of it.
+    /// Runs a verb and returns its result.
     pub(crate) fn try_ask(&self, words: &[&str]) -> std::process::Output {
         self.asker().try_ask(words)
     }
 
-    /// Lets the served directory have everything.
+    /// Destages everything to the served directory.
     #[track_caller]
     pub(crate) fn flush(&self) {
         self.ask(&["flush", "--wait"]);
     }
 
-    /// Starts the server (again) on the same directories.
+    /// Starts the server on its directories, the first time or again.
     pub(crate) fn start(&mut self) {
         assert!(self.running.is_none());
         let mut child = self.command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -326,17 +328,17 @@ impl Server {
         self.running.as_ref().unwrap()
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.running().address
     }
 
-    /// A new connection, acting as root.
+    /// Returns a new connection that acts as root.
     pub(crate) fn connect(&self) -> Client {
         Client::connect(self.address())
     }
 
-    /// A new connection from another address of this host.
+    /// Returns a new connection from another address of this host.
     pub(crate) fn connect_from(&self, from: [u8; 4]) -> Client {
         use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
         let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -345,45 +347,45 @@ impl Server {
         Client::over(fd.into())
     }
 
-    /// Its process.
+    /// Returns the server's process id.
     pub(crate) fn pid(&self) -> u32 {
         self.running().child.id()
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the server.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.running().child);
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for the end; returns the exit status and what was said on stderr.
+    /// Waits for the end. Returns the exit status and the output of stderr.
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
         let mut running = self.running.take().unwrap();
-        // stderr ends with the process.
+        // The output ends when the process ends.
         let said = running.said.into_inner().unwrap().recv_timeout(PATIENCE).expect("the server did not end");
         (running.child.wait().unwrap(), said)
     }
 
-    /// Stops it as an administrator does.
+    /// Stops the server as an administrator does.
     pub(crate) fn stop(&mut self) {
         self.signal(Signal::TERM);
         let (status, said) = self.wait();
         assert!(status.success(), "{status}: {said}");
     }
 
-    /// Kills it as a crash does.
+    /// Kills the server as a crash does.
     pub(crate) fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.wait();
     }
 
-    /// Stops and starts it.
+    /// Stops and starts the server.
     pub(crate) fn restart(&mut self) {
         self.stop();
         self.start();
     }
 
-    /// What `forebay status --json` says.
+    /// Returns the output of `forebay status --json`.
     pub(crate) fn status(&self) -> serde_json::Value {
         serde_json::from_str(&self.ask(&["status", "--json"])).unwrap()
     }
