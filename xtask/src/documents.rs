@@ -1,4 +1,4 @@
-//! Checks of the documents: links lead somewhere, and the `cargo x` commands they name exist.
+//! Checks of the documents: links lead to files and headings, `cargo x` commands exist, the English follows the rules.
 
 use std::{
     fs,
@@ -8,9 +8,9 @@ use std::{
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 
-use crate::{Cli, process::root, suites::Counts};
+use crate::{Cli, english, process::root, suites::Counts};
 
-/// Checks every Markdown file of the root and of `docs/`; each file is one case.
+/// Checks every Markdown file of the root, `docs/` and `docs/decisions/` as one case each, and then the English of all.
 pub(crate) fn check() -> Result<Counts> {
     let mut counts = Counts::default();
     for path in documents()? {
@@ -25,12 +25,18 @@ pub(crate) fn check() -> Result<Counts> {
             counts.failed += 1;
         }
     }
+    let english = english::check()?;
+    for problem in &english {
+        println!("FAILED {problem}");
+    }
+    counts.failed += english.len();
+    counts.passed += usize::from(english.is_empty());
     Ok(counts)
 }
 
 fn documents() -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for directory in [root().to_owned(), root().join("docs")] {
+    for directory in [root().to_owned(), root().join("docs"), root().join("docs/decisions")] {
         if directory.is_dir() {
             for entry in fs::read_dir(directory)? {
                 found.push(entry?.path());
@@ -42,15 +48,37 @@ fn documents() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Relative links `](target)` to files that do not exist.
+/// Returns the relative links `](target)` to files that do not exist, or to headings that the file does not have.
 fn dead_links(document: &Path, text: &str) -> Vec<String> {
     text.split("](")
         .skip(1)
-        .filter_map(|rest| rest.split([')', '#', ' ']).next())
+        .filter_map(|rest| rest.split([')', ' ']).next())
         .filter(|target| !target.is_empty() && !target.contains("://"))
-        .filter(|target| !document.with_file_name(target).exists())
+        .filter(|target| !leads_somewhere(document, text, target))
         .map(|target| format!("the link to {target} leads nowhere"))
         .collect()
+}
+
+fn leads_somewhere(document: &Path, text: &str, target: &str) -> bool {
+    let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+    let path = document.with_file_name(file);
+    if !file.is_empty() && !path.exists() {
+        return false;
+    }
+    if heading.is_empty() || !file.is_empty() && path.extension().is_none_or(|extension| extension != "md") {
+        return true;
+    }
+    let other = if file.is_empty() { Some(text.to_owned()) } else { fs::read_to_string(path).ok() };
+    other.is_some_and(|text| anchors(&text).any(|anchor| anchor == heading))
+}
+
+/// Returns the anchor of each heading, as GitHub makes it.
+fn anchors(text: &str) -> impl Iterator<Item = String> {
+    let heading = |line: &str| Some(line.trim_start_matches('#').strip_prefix(' ')?.trim().to_lowercase());
+    text.lines().filter(|line| line.starts_with('#')).filter_map(heading).map(|heading| {
+        let kept = heading.chars().filter(|&c| c.is_alphanumeric() || " -_".contains(c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
 }
 
 /// Words after `cargo x` that are no verb of ours.
@@ -72,7 +100,14 @@ mod tests {
     #[test]
     fn dead_links_and_unknown_verbs_are_found() {
         let text = "[a](Cargo.toml#x) [b](gone.md) [c](https://example.org) `cargo x ci`, `cargo x bogus`";
-        assert_eq!(dead_links(&root().join("README.md"), text).len(), 1);
+        assert_eq!(dead_links(&root().join("README.md"), text), ["the link to gone.md leads nowhere"]);
         assert_eq!(unknown_verbs(text), ["`cargo x bogus` does not exist"]);
+    }
+
+    #[test]
+    fn links_to_headings_need_the_heading() {
+        let text = "# Is it `fast`, or not?\n[a](#is-it-fast-or-not) [b](#gone) [c](docs/glossary.md#terms) [d](docs/glossary.md#gone)";
+        let dead = ["the link to #gone leads nowhere", "the link to docs/glossary.md#gone leads nowhere"];
+        assert_eq!(dead_links(&root().join("README.md"), text), dead);
     }
 }

@@ -6,6 +6,7 @@ mod boot;
 mod ci;
 mod dist;
 mod documents;
+mod english;
 mod mutants;
 mod process;
 mod quota;
@@ -55,6 +56,8 @@ enum Verb {
         #[arg(long)]
         update: bool,
     },
+    /// List the places in comments and documents that break the rules for English
+    English(english::English),
     /// Build the binary that is installed, with its debug information in a file of its own
     Dist(dist::Dist),
     /// Run the cache engine in simulated worlds (`cargo x sim -- --help` lists the arguments)
@@ -202,6 +205,7 @@ fn main() -> ExitCode {
         Verb::Setup { peers, mutants } => setup::setup(peers, mutants).map(|()| ExitCode::SUCCESS),
         Verb::Sim { arguments } => process::run(&mut ci::sim(&arguments)).map(|()| ExitCode::SUCCESS),
         Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),
+        Verb::English(english) => english.run().map(|()| ExitCode::SUCCESS),
         Verb::Dist(dist) => dist.run(),
         Verb::Mutants(mutants) => mutants.run(),
         Verb::Suite(arguments) => suite(arguments),
