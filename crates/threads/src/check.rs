@@ -14,6 +14,7 @@ use shuttle::rand::Rng as _;
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 use crate::client::Client;
+use crate::reach::begin_order;
 use crate::scheduler::Orders;
 use crate::world::{Snapshot, World};
 
@@ -37,6 +38,11 @@ pub struct Scenario {
     pub settings: fn() -> Settings,
     /// When either device may be lost together with the power.
     pub mirrored: Mirrored,
+    /// Tasks of the engine that begin only when a client says so ([`World::begin`]): at the start of service they would do all there is
+    /// to do before the first client comes.
+    pub late: &'static [&'static str],
+    /// Steps of which each has to be reached in some orders.
+    pub steps: &'static [&'static str],
 }
 
 /// When everything has two good copies.
@@ -85,9 +91,11 @@ impl Scenario {
     }
 
     fn run_here(&self, before: Snapshot) {
+        begin_order();
         let world = World::new(before, (self.settings)());
+        world.delay(self.late);
         let client = block_on(world.start()).unwrap_or_else(|error| panic!("{error}"));
-        let act = world.run((self.act)(world.clone(), client.clone()));
+        let act = world.spawn((self.act)(world.clone(), client.clone()));
         let whole = shuttle::rand::thread_rng().gen_range(0..4) > 0;
         let mut known = None;
         if whole {

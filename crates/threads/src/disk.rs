@@ -1,26 +1,45 @@
 //! Cache devices in memory. Another thread carries out each operation and wakes the thread that waits for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Device, DeviceError, Durability, Io};
 
+use crate::reach::reach;
+use crate::scheduler::may_stand_still;
+
 /// The smallest device that a pool takes.
 const SIZE: u64 = 64 << 20;
 /// The device of this name has room for more segments. So the copy on the other one, which is read first, is given up when its
 /// segment leaves the log.
 pub const LARGER: &str = "larger";
+/// Blocks of a segment of a pool of two small devices; device blocks that are multiples of it are headers.
+pub const SEGMENT: u64 = 256;
+
+/// A read brought a damaged block.
+pub const READ_BAD: &str = "a bad copy is read";
+/// The segment of a damaged block holds another segment now.
+pub const REUSED: &str = "the place of a bad copy is used again";
 
 /// What a device holds: blocks that were written, by number.
 pub type Image = BTreeMap<u64, Arc<[u8]>>;
+
+#[derive(Default)]
+struct State {
+    image: Image,
+    /// Segments in which blocks were damaged, until they are used again.
+    rotten: BTreeSet<u64>,
+    /// Damaged blocks that nobody has written since.
+    bad: BTreeSet<u64>,
+}
 
 /// A device in memory. A completed write is durable: what power cuts do to the others is the simulator's part.
 #[derive(Clone)]
 pub struct Disk {
     name: String,
-    image: Arc<Mutex<Image>>,
+    state: Arc<Mutex<State>>,
     /// Operations end before their call returns: for the start and the look at the end, which are not what is checked.
     pub quick: Arc<AtomicBool>,
 }
@@ -34,6 +53,7 @@ pub fn carry_out<T: Send + 'static>(quick: bool, action: impl FnOnce() -> T + Se
     // Dropped: it goes on by itself.
     drop(shuttle::future::spawn(async move {
         shuttle::future::yield_now().await;
+        may_stand_still().await;
         promise.keep(action());
     }));
     Box::pin(kept)
@@ -42,30 +62,58 @@ pub fn carry_out<T: Send + 'static>(quick: bool, action: impl FnOnce() -> T + Se
 impl Disk {
     /// A device that holds `image`.
     pub fn new(name: &str, image: Image, quick: &Arc<AtomicBool>) -> Self {
-        Disk { name: name.to_owned(), image: Arc::new(Mutex::new(image)), quick: quick.clone() }
+        let state = State { image, ..State::default() };
+        Disk { name: name.to_owned(), state: Arc::new(Mutex::new(state)), quick: quick.clone() }
     }
 
-    fn blocks(&self) -> MutexGuard<'_, Image> {
-        self.image.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What it holds now.
     pub fn image(&self) -> Image {
-        self.blocks().clone()
+        self.state().image.clone()
     }
 
     /// Damages every block that `is_chosen` by its number and its contents.
     pub fn rot(&self, is_chosen: impl Fn(u64, &[u8]) -> bool) {
-        for (_, block) in self.blocks().iter_mut().filter(|(number, block)| is_chosen(**number, block)) {
+        let state = &mut *self.state();
+        for (number, block) in state.image.iter_mut().filter(|(number, block)| is_chosen(**number, block)) {
             let mut bytes = block.to_vec();
             bytes[BLOCK / 2] ^= 1;
             *block = bytes.into();
+            state.bad.insert(*number);
+            state.rotten.insert(*number / SEGMENT);
         }
     }
 
-    fn run<T: Send + 'static>(&self, action: impl FnOnce(&mut Image) -> T + Send + 'static) -> Io<T> {
+    fn run<T: Send + 'static>(&self, action: impl FnOnce(&mut State) -> T + Send + 'static) -> Io<T> {
         let disk = self.clone();
-        carry_out(self.quick.load(Relaxed), move || action(&mut disk.blocks()))
+        carry_out(self.quick.load(Relaxed), move || action(&mut disk.state()))
+    }
+}
+
+impl State {
+    fn read(&self, first: u64, buffer: &mut Buffer) {
+        for (number, part) in (first..).zip(buffer.chunks_exact_mut(BLOCK)) {
+            match self.image.get(&number) {
+                Some(block) => part.copy_from_slice(block),
+                None => part.fill(0),
+            }
+            if self.bad.contains(&number) {
+                reach(READ_BAD);
+            }
+        }
+    }
+
+    fn write(&mut self, first: u64, data: &[u8]) {
+        for (number, part) in (first..).zip(data.chunks_exact(BLOCK)) {
+            self.image.insert(number, part.into());
+            self.bad.remove(&number);
+            if number.is_multiple_of(SEGMENT) && self.rotten.remove(&(number / SEGMENT)) {
+                reach(REUSED);
+            }
+        }
     }
 }
 
@@ -79,22 +127,15 @@ impl Device for Disk {
     }
 
     fn read(&self, offset: u64, mut buffer: Buffer) -> Io<(Buffer, Result<(), DeviceError>)> {
-        self.run(move |image| {
-            for (number, part) in (offset / BLOCK as u64..).zip(buffer.chunks_exact_mut(BLOCK)) {
-                match image.get(&number) {
-                    Some(block) => part.copy_from_slice(block),
-                    None => part.fill(0),
-                }
-            }
+        self.run(move |state| {
+            state.read(offset / BLOCK as u64, &mut buffer);
             (buffer, Ok(()))
         })
     }
 
     fn write(&self, offset: u64, data: Slice, _: Durability) -> Io<Result<(), DeviceError>> {
-        self.run(move |image| {
-            for (number, part) in (offset / BLOCK as u64..).zip(data.chunks_exact(BLOCK)) {
-                image.insert(number, part.into());
-            }
+        self.run(move |state| {
+            state.write(offset / BLOCK as u64, &data);
             Ok(())
         })
     }

@@ -10,6 +10,7 @@ pub mod client;
 pub mod disk;
 pub mod history;
 pub mod promise;
+pub mod reach;
 pub mod scenarios;
 pub mod scheduler;
 pub mod store;

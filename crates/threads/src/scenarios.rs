@@ -1,6 +1,7 @@
 //! The scenarios. Each has a few clients on a few blocks, and one thing that the engine does beside them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use forebay_engine::io::Io;
@@ -8,19 +9,38 @@ use forebay_engine::{Mode, Settings};
 
 use crate::check::{Mirrored, Scenario, quiet};
 use crate::client::Client;
+use crate::disk::{READ_BAD, REUSED, SEGMENT};
 use crate::history::contents;
+use crate::reach::{has_reached, reach};
 use crate::world::World;
 
 /// All of them.
 pub static SCENARIOS: &[Scenario] = &[
     Scenario { name: "write against cut", act: write_against_cut, ..CALM },
+    Scenario { name: "read against cut", act: read_against_cut, late: &[DESTAGE], ..CALM },
     Scenario { name: "write against write", act: write_against_write, ..CALM },
     Scenario { name: "write against rewrite", act: write_against_rewrite, ..LONE },
-    Scenario { name: "cut against rewrite", act: cut_against_rewrite, ..LONE },
+    Scenario {
+        name: "cut against rewrite",
+        act: cut_against_rewrite,
+        late: &[DESTAGE, REWRITE],
+        steps: &[MOVED],
+        ..LONE
+    },
     Scenario {
         name: "write against repair",
         act: write_against_repair,
         mirrored: Mirrored::InTheEnd,
+        late: &[DESTAGE],
+        steps: &[READ_BAD, REUSED],
+        ..CALM
+    },
+    Scenario {
+        name: "repair against reuse",
+        act: repair_against_reuse,
+        mirrored: Mirrored::InTheEnd,
+        late: &[DESTAGE],
+        steps: &[READ_BAD, REUSED, LATE],
         ..CALM
     },
     Scenario { name: "write against destage", act: write_against_destage, settings: busy, ..CALM },
@@ -28,8 +48,15 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario { name: "write past the log", act: write_past_the_log, settings: busy, ..CALM },
 ];
 
-/// Blocks of a segment of a pool of two small devices; device blocks that are multiples of it are headers.
-const SEGMENT: u64 = 256;
+/// The task that destages.
+const DESTAGE: &str = "forebay-destage";
+/// The task that writes to the log again what has one copy only.
+const REWRITE: &str = "forebay-rewrite";
+
+/// Blocks are written to the log again between the call of a cut and its answer.
+const MOVED: &str = "blocks are moved during a cut";
+/// The place of a bad copy holds acknowledged blocks of another segment, and whoever met the bad copy has not repaired it yet.
+const LATE: &str = "a repair is late";
 
 const CALM: Scenario = Scenario {
     name: "",
@@ -38,6 +65,8 @@ const CALM: Scenario = Scenario {
     act: write_against_cut,
     settings: quiet,
     mirrored: Mirrored::Always,
+    late: &[],
+    steps: &[],
 };
 
 /// Recovery finds one copy only of what the log has: it is written to the log again.
@@ -97,6 +126,17 @@ fn write_against_cut(world: World, client: Client) -> Io<()> {
     Box::pin(clients.end())
 }
 
+/// Contents are on their way from a device into memory while they are cut off, and the file is made longer again.
+fn read_against_cut(world: World, client: Client) -> Io<()> {
+    let clients = Clients::new(world, client).run(|client| async move { client.read(5..6).await }).run(
+        |client| async move {
+            client.cut(3).await;
+            client.write(9..10, 2).await;
+        },
+    );
+    Box::pin(clients.end())
+}
+
 fn write_against_write(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world, client)
         .run(|client| async move {
@@ -124,9 +164,15 @@ fn write_against_rewrite(world: World, client: Client) -> Io<()> {
 }
 
 fn cut_against_rewrite(world: World, client: Client) -> Io<()> {
-    let clients = Clients::new(world, client)
+    let clients = Clients::new(world.clone(), client)
         .run(|client| async move {
+            let moved = || client.engine.counters().rewritten;
+            world.begin(REWRITE);
+            let before = moved();
             client.cut(3).await;
+            if moved() > before {
+                reach(MOVED);
+            }
             // Blocks that come back would be within the file.
             client.write(31..32, 2).await;
         })
@@ -137,8 +183,9 @@ fn cut_against_rewrite(world: World, client: Client) -> Io<()> {
 /// Bad copies are read and repaired, while their segment leaves the log and its place is used again for the same blocks.
 fn write_against_repair(world: World, client: Client) -> Io<()> {
     world.disks[0].rot(|_, bytes| (0..8).any(|block| *bytes == contents(block, 1)));
-    let clients = Clients::new(world, client).run(|client| async move { client.read(0..8).await }).run(
-        |client| async move {
+    let clients = Clients::new(world.clone(), client)
+        .run(|client| async move { client.read(0..8).await })
+        .run(|client| async move {
             // Not before a reader has met a bad copy: destaging repairs them as well.
             for _ in 0..200 {
                 if client.engine.counters().repaired > 0 {
@@ -146,13 +193,43 @@ fn write_against_repair(world: World, client: Client) -> Io<()> {
                 }
                 shuttle::future::yield_now().await;
             }
+            world.begin(DESTAGE);
             // The place that is given up with the first flush belongs to the segment that is begun with the second one.
             client.flush().await;
             client.write(8..9, 2).await;
             client.flush().await;
             client.write(0..8, 3).await;
-        },
-    );
+        });
+    Box::pin(clients.end())
+}
+
+/// A bad copy is read. Before it is repaired, its segment leaves the log, and its place is used again for other blocks.
+fn repair_against_reuse(world: World, client: Client) -> Io<()> {
+    world.disks[0].rot(|_, bytes| (0..8).any(|block| *bytes == contents(block, 1)));
+    let has_read = Arc::new(AtomicBool::new(false));
+    let reads = has_read.clone();
+    let reader = |client: Client| async move {
+        client.read_at_once(0..8).await;
+        reads.store(true, Relaxed);
+    };
+    let clients = Clients::new(world.clone(), client).run(reader).run(|client| async move {
+        // Not before the reader has met a bad copy: destaging repairs them as well.
+        for _ in 0..200 {
+            if has_reached(READ_BAD) {
+                break;
+            }
+            shuttle::future::yield_now().await;
+        }
+        world.begin(DESTAGE);
+        // The place that is given up with the first flush belongs to the segment that is begun with the second one.
+        client.flush().await;
+        client.write(8..9, 2).await;
+        client.flush().await;
+        client.write(16..24, 3).await;
+        if has_reached(REUSED) && !has_read.load(Relaxed) {
+            reach(LATE);
+        }
+    });
     Box::pin(clients.end())
 }
 

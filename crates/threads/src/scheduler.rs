@@ -24,8 +24,8 @@ const CHANGE: u64 = 64;
 const LENGTHS: [u64; 3] = [1 << 6, 1 << 10, FOR_LONG];
 /// More steps than an order has, unless threads wait for the one that stands still by looking again and again.
 const FOR_LONG: u64 = 1 << 15;
-/// A scenario has up to so many clients.
-const CLIENTS: u64 = 2;
+/// One of so many first clients of a scenario is late.
+const LATE: u64 = 2;
 /// The late client stops at one of so many first steps.
 const REACH: u64 = 100;
 
@@ -48,10 +48,12 @@ pub struct Orders {
 /// Threads that stand still.
 #[derive(Debug, Default)]
 struct Stops {
-    /// This client, in the order in which they began, goes first up to so many steps, and then stops.
+    /// This client of the scenario goes first up to so many steps, and then stops.
     late: Option<(usize, u64)>,
     /// Any thread stops at one of so many steps; 0: none.
     every: u64,
+    /// One in so many operations of devices and of the backing store stands still; 0: none.
+    operations: u64,
     /// Where all stand still, those that stopped first go on last.
     first_is_last: bool,
     /// Tasks that stand still, and until which step.
@@ -69,15 +71,17 @@ impl Orders {
         self.now.set(seed);
         (self.random, self.step) = (seed, 0);
         self.paces.clear();
-        ENTERED.with_borrow_mut(Vec::clear);
+        CLIENTS.with_borrow_mut(Vec::clear);
+        STANDS.set(false);
         SETTLES.set(false);
         self.goes_on = [128, 224, 248, 254][self.below(4) as usize];
         let (kind, n) = (seed % 4, seed / 4 * 2 + seed % 2);
-        let late = ((n % CLIENTS) as usize, n / CLIENTS % REACH);
+        let late = ((n % LATE) as usize, n / LATE % REACH);
         self.slowest = if kind == 1 || kind == 2 { 0 } else { SLOWEST };
         self.stops = Stops {
             late: Some(late).filter(|_| kind == 1 || kind == 2),
-            every: if kind == 3 { 256 } else { 0 },
+            every: if kind == 3 && seed % 8 == 3 { 256 } else { 0 },
+            operations: if kind == 3 && seed % 8 == 7 { 8 } else { 0 },
             first_is_last: self.below(2) == 0,
             still: Vec::new(),
         };
@@ -114,6 +118,8 @@ impl Orders {
             }
             self.stops.late = None;
             FOR_LONG
+        } else if STANDS.take() && self.stops.operations > 0 && self.below(self.stops.operations) == 0 {
+            FOR_LONG
         } else if self.stops.every > 0 && self.below(self.stops.every) == 0 {
             LENGTHS[self.below(LENGTHS.len() as u64) as usize]
         } else {
@@ -141,19 +147,36 @@ impl Orders {
 }
 
 thread_local! {
-    /// The clients among the threads of this order: all run on one thread of the machine.
-    static ENTERED: RefCell<Vec<TaskId>> = const { RefCell::new(Vec::new()) };
+    /// The clients of this order, as the scenario lists them; `None` until its thread runs. All run on one thread of the machine.
+    static CLIENTS: RefCell<Vec<Option<TaskId>>> = const { RefCell::new(Vec::new()) };
+    /// The thread that runs carries out an operation, and may stand still before that.
+    static STANDS: Cell<bool> = const { Cell::new(false) };
     /// The main thread waits for all others.
     static SETTLES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread is a client's.
-pub fn enter_client() {
-    ENTERED.with_borrow_mut(|clients| clients.push(me()));
+/// Returns the number of the client whose thread is about to begin.
+pub fn next_client() -> usize {
+    CLIENTS.with_borrow_mut(|clients| {
+        clients.push(None);
+        clients.len() - 1
+    })
+}
+
+/// The calling thread is that of client `n`.
+pub fn enter_client(n: usize) {
+    CLIENTS.with_borrow_mut(|clients| clients[n] = Some(me()));
+}
+
+/// Called by the thread that carries out an operation of a device or of the backing store, in front of it.
+pub async fn may_stand_still() {
+    STANDS.set(true);
+    shuttle::future::yield_now().await;
+    STANDS.set(false);
 }
 
 fn nth_client(n: usize) -> Option<TaskId> {
-    ENTERED.with_borrow(|clients| clients.get(n).copied())
+    CLIENTS.with_borrow(|clients| clients.get(n).copied().flatten())
 }
 
 /// Called by the main thread: lets every other one run until it waits.

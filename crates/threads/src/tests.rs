@@ -2,6 +2,7 @@
 #![cfg(feature = "shuttle")]
 
 use crate::check::{Failure, Scenario};
+use crate::reach;
 use crate::scenarios::SCENARIOS;
 use crate::world::Snapshot;
 
@@ -23,9 +24,17 @@ fn first_failure(name: &str, orders: u64) -> Option<Failure> {
     scenario.run(&before, orders).err()
 }
 
+/// Nothing goes wrong in so many orders, and each step of the scenario is reached in some of them.
 fn holds(name: &str, orders: u64) {
+    reach::forget();
     let failure = first_failure(name, orders);
     assert_eq!(failure, None, "FOREBAY_ORDER={} repeats it", failure.as_ref().map_or(0, |f| f.seed));
+    let one = std::env::var("FOREBAY_ORDER").is_ok();
+    for step in scenario(name).steps.iter().filter(|_| !one) {
+        let reached = reach::orders(step);
+        eprintln!("{name}: {step} in {reached} of {orders} orders");
+        assert!(reached > 0, "{name}: {step} in none of {orders} orders");
+    }
 }
 
 /// `bug` is met in one of so many orders.
@@ -57,12 +66,25 @@ fn a_write_against_a_rewrite() {
 #[test]
 fn a_cut_against_a_rewrite() {
     holds("cut against rewrite", 100);
+    finds("a cut is in the log before its object is locked", "cut against rewrite", 400);
 }
 
 #[test]
 fn a_write_against_a_repair() {
     holds("write against repair", 100);
     finds("a change comes between the look and the wait", "write against repair", 300);
+}
+
+#[test]
+fn a_repair_against_the_next_segment_in_its_place() {
+    holds("repair against reuse", 100);
+    finds("a repair does not ask whether its place is still a leg", "repair against reuse", 200);
+    finds("a place is used again before its repair has ended", "repair against reuse", 400);
+}
+
+#[test]
+fn a_read_against_a_cut() {
+    holds("read against cut", 100);
 }
 
 #[test]
@@ -107,10 +129,14 @@ fn table() {
             }
             let begun = std::time::Instant::now();
             forebay_common::planted_bugs::plant(bug);
+            reach::forget();
             let failures = failures(scenario, &before, orders);
             forebay_common::planted_bugs::plant(None);
             let first = failures.first().map(|f| (f.seed, f.message.chars().take(200).collect::<String>()));
             println!("{:4} {:20} {name} {:?} {first:?}", failures.len(), scenario.name, begun.elapsed());
+            for step in scenario.steps {
+                println!("     {:20} {step}", reach::orders(step));
+            }
         }
     }
 }

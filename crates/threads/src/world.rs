@@ -1,9 +1,9 @@
 //! Two devices, a backing store, a clock, and the engine on them.
 
 use std::future::{Future, pending, poll_fn};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::task::Poll;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use forebay_engine::io::{Clock, Device, Io, Key, Spawn};
@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::disk::{self, Disk, LARGER};
 use crate::history::History;
 use crate::promise::promise;
-use crate::scheduler::{enter_client, settle};
+use crate::scheduler::{enter_client, next_client, settle};
 use crate::store::{Files, Store};
 
 /// A sleep up to this long ends soon; a longer one never.
@@ -53,6 +53,30 @@ struct Machine {
     nanos: Arc<AtomicU64>,
     /// The power is cut: no task goes on.
     off: Arc<AtomicBool>,
+    late: Arc<Mutex<Late>>,
+}
+
+/// Tasks of the engine that do not begin yet.
+#[derive(Default)]
+struct Late {
+    names: Vec<&'static str>,
+    waiting: Vec<Waker>,
+}
+
+impl Machine {
+    fn late(&self) -> MutexGuard<'_, Late> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether the tasks of this name do not begin yet. Then the task that `context` belongs to is woken once they do.
+    fn is_late(&self, name: &'static str, context: &Context<'_>) -> bool {
+        let mut late = self.late();
+        let is_late = late.names.contains(&name);
+        if is_late {
+            late.waiting.push(context.waker().clone());
+        }
+        is_late
+    }
 }
 
 impl Clock for Machine {
@@ -74,12 +98,13 @@ impl Clock for Machine {
 
 impl Spawn for Machine {
     fn spawn(&self, name: &'static str, mut task: Io<()>) {
-        let off = self.off.clone();
+        let machine = self.clone();
         let until_off = async move {
             // A deadlock names the tasks.
             current::set_name_for_task(current::me(), name);
-            poll_fn(move |context| match off.load(Relaxed) {
+            poll_fn(move |context| match machine.off.load(Relaxed) {
                 true => Poll::Ready(()),
+                false if machine.is_late(name, context) => Poll::Pending,
                 false => task.as_mut().poll(context),
             })
             .await;
@@ -157,6 +182,20 @@ impl World {
         Ok(Client::new(engine, size, &self.history))
     }
 
+    /// Tasks of the engine of these names do not begin before [`World::begin`].
+    pub fn delay(&self, names: &[&'static str]) {
+        self.machine.late().names.extend(names);
+    }
+
+    /// Tasks of this name begin.
+    pub fn begin(&self, name: &'static str) {
+        let mut late = self.machine.late();
+        late.names.retain(|other| *other != name);
+        let waiting = std::mem::take(&mut late.waiting);
+        drop(late);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
     /// From now on operations end before their call returns.
     pub fn hurry(&self) {
         self.quick.store(true, Relaxed);
@@ -179,14 +218,19 @@ impl World {
         left
     }
 
-    /// Runs `task` on a thread of its own. The result need not be waited for.
+    /// Runs the next client's `task` on a thread of its own. The result need not be waited for.
     pub fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Io<T> {
+        let client = next_client();
+        self.spawn(async move {
+            enter_client(client);
+            task.await
+        })
+    }
+
+    /// Runs `task`, which is no client, on a thread of its own. The result need not be waited for.
+    pub fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Io<T> {
         let (promise, kept) = promise();
-        let told = async move {
-            enter_client();
-            promise.keep(task.await);
-        };
-        self.machine.spawn("client", Box::pin(told));
+        self.machine.spawn("client", Box::pin(async move { promise.keep(task.await) }));
         Box::pin(kept)
     }
 }
