@@ -19,6 +19,8 @@ mod export;
 mod identity;
 mod oplog;
 mod ops;
+mod question;
+mod side_by_side;
 mod state;
 mod sys;
 
@@ -37,7 +39,7 @@ pub use durability::verifier::Verifier;
 pub use error::{Error, Result};
 pub use export::handle::{HANDLE_MAX, Handle, HandleKey};
 pub use export::owner::Ownership;
-pub use export::{Export, ExportSpec, Space, Stopped, Target, Vfs, Wait};
+pub use export::{Export, ExportSpec, Most, Space, Stopped, Target, Vfs, Wait};
 pub use identity::{
     Adoption, Difference, ExportIdentity, How, KnownExport, KnownExports, MountWatch, Recorded, Stamp,
     compare, decode_owner, encode_owner,
@@ -49,6 +51,7 @@ pub use ops::create::{Create, Special};
 pub use ops::data::{ReadInto, ReadOut, Reading, Wrote};
 pub use ops::list::{Entry, EntryPlus, ListEnd};
 pub use ops::lookup::{Access, Found};
+pub use question::{Answer, Question};
 pub use rustix::fs::FileType;
 pub use rustix::io::Errno;
 pub use state::handle_secret;
