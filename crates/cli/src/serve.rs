@@ -1,7 +1,7 @@
 //! `forebay serve`: turns the command line into a running server.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +11,8 @@ use forebay_config::{
     Squash, resolve,
 };
 use forebay_server::{Host, Ready};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::serve_args::ServeArgs;
 use crate::{Exit, announce, logging, output, service_manager};
@@ -34,8 +36,9 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
     let served = AtomicBool::new(false);
     let host = Arc::new(Process { settings: settings.clone(), flags, served });
     let ended = forebay_server::run(settings, host.clone());
-    if !host.served.load(Ordering::Relaxed) {
-        // A failed start removes the directories that it made. A directory that is not empty stays.
+    if ended.is_err() && !host.served.load(Ordering::Relaxed) {
+        // A failed start removes the directories that it made. A directory that is not empty stays. A start that a signal
+        // ended removes nothing: it may have waited for the file system of such a directory.
         made.iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
     }
     ended?;
@@ -94,7 +97,7 @@ pub(crate) fn refuse(problems: &Problems) -> Exit {
 /// Makes each served directory whose last component alone is missing, and prints that. Returns the directories made.
 fn make_directories(settings: &Settings) -> anyhow::Result<Vec<PathBuf>> {
     let mut made = Vec::new();
-    for export in settings.exports.iter().filter(|export| !export.path.exists()) {
+    for export in settings.exports.iter().filter(|export| is_missing(&export.path)) {
         let shown = export.path.display();
         std::fs::create_dir(&export.path)
             .with_context(|| format!("cannot make the directory {shown} to serve"))?;
@@ -103,6 +106,11 @@ fn make_directories(settings: &Settings) -> anyhow::Result<Vec<PathBuf>> {
         made.push(export.path.clone());
     }
     Ok(made)
+}
+
+/// Returns true if nothing is at `path`. The file system mounted there is not asked: it may not answer.
+fn is_missing(path: &Path) -> bool {
+    rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).err() == Some(Errno::NOENT)
 }
 
 /// Gives a directory that root made to the anonymous user as which clients' root acts, if there is one. Without that,

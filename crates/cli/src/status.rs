@@ -71,7 +71,13 @@ pub(crate) fn head(status: &Status) -> String {
         HandleMode::Fallback => "fallback (by inode)",
     };
     let verifier = printable(&status.write_verifier);
-    text.push_str(&format!("listening on {}  handles {handles}  verifier {verifier}\n", listen.join(", ")));
+    // A server that has not opened its exports listens nowhere.
+    if !listen.is_empty() {
+        text.push_str(&format!(
+            "listening on {}  handles {handles}  verifier {verifier}\n",
+            listen.join(", ")
+        ));
+    }
     text.push_str(&format!("state in {}\n", printable(&status.state_dir.to_string_lossy())));
     text
 }

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
+use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::cache;
 use crate::export::{ClientRule, Export, PrivilegedPort, loopback};
@@ -134,7 +135,7 @@ fn derived_id(directory: &Path) -> u32 {
 fn directory(path: &Located<PathBuf>, problems: &mut Collector<'_>) -> Option<PathBuf> {
     let shown = path.value.display();
     let message = match path.value.canonicalize() {
-        Ok(real) if real.is_dir() => return Some(real),
+        Ok(real) if is_directory(&real) => return Some(real),
         Ok(_) => format!("{shown} is not a directory"),
         Err(error) if error.kind() == io::ErrorKind::NotFound && is_flag(&path.origin) => {
             match with_real_parent(&path.value) {
@@ -151,6 +152,13 @@ fn directory(path: &Located<PathBuf>, problems: &mut Collector<'_>) -> Option<Pa
     };
     problems.add(&path.origin, message);
     None
+}
+
+/// Returns true if `path` leads to a directory. A file system that is mounted there is not asked: it may not answer, and the
+/// server could not report that.
+fn is_directory(path: &Path) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty()).is_ok()
 }
 
 /// Returns a path whose last component alone does not exist, with the symbolic links of the rest resolved. A symbolic

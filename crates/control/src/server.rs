@@ -25,6 +25,9 @@ use crate::status::Status;
 
 /// Most clients served at once; a further client is refused with a sentence.
 const MOST_CLIENTS: usize = 16;
+/// Of these, clients whose request may take long, such as a flush to a file system that does not answer: there is always room for
+/// those who look.
+const MOST_LONG: usize = 12;
 /// Longest request line in bytes.
 const LONGEST_CALL: u64 = 64 * 1024;
 /// Longest time without progress of a client that sends its request or reads the answer. The server then drops the
@@ -113,6 +116,45 @@ struct Clients {
     stopping: AtomicBool,
     count: Mutex<usize>,
     left: Condvar,
+    /// Requests under way that may take long.
+    long: Mutex<usize>,
+}
+
+/// A request that may take long and is being counted.
+struct Long<'a>(&'a Clients);
+
+impl<'a> Long<'a> {
+    fn enter(clients: &'a Clients) -> Option<Self> {
+        let mut long = clients.long.lock();
+        if *long >= MOST_LONG {
+            return None;
+        }
+        *long += 1;
+        Some(Self(clients))
+    }
+}
+
+impl Drop for Long<'_> {
+    fn drop(&mut self) {
+        *self.0.long.lock() -= 1;
+    }
+}
+
+/// Whether an answer takes as long as a disk, a file system or the client's patience.
+fn takes_long(request: &Request) -> bool {
+    match request {
+        Request::Status
+        | Request::Sample
+        | Request::Mode
+        | Request::Pool(PoolRequest::Status)
+        | Request::Events { follow: false, .. } => false,
+        Request::Events { follow: true, .. }
+        | Request::SetMode { .. }
+        | Request::Flush { .. }
+        | Request::Pool(_)
+        | Request::Reload
+        | Request::Cached { .. } => true,
+    }
 }
 
 impl Server {
@@ -260,6 +302,14 @@ fn answer(stream: &UnixStream, request: Request, handler: &dyn Handler, clients:
             | Request::Pool(PoolRequest::Status)
     );
     if let (false, Err(message)) = (only_looks, handler.serving()) {
+        return send(stream, &Response::Error { message });
+    }
+    let long = takes_long(&request).then(|| Long::enter(clients));
+    if let Some(None) = &long {
+        let message = format!(
+            "{MOST_LONG} requests that may take long are under way already, such as flushes and followers of events; end one of \
+             them, and see with `forebay status` whether a file system does not answer"
+        );
         return send(stream, &Response::Error { message });
     }
     let response = match request {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use forebay_config::Mode;
 use serde::{Deserialize, Serialize};
@@ -95,13 +96,31 @@ pub struct Starting {
     pub total: u64,
     /// Time since the start began, in nanoseconds.
     pub elapsed_ns: u64,
+    /// The export that this step waits for; absent where it waits for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awaited: Option<Awaited>,
+}
+
+/// An export that a start waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Awaited {
+    /// Directory.
+    pub path: PathBuf,
+    /// How long it has been waited for, in nanoseconds.
+    pub elapsed_ns: u64,
 }
 
 impl std::fmt::Display for Starting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.total {
-            0 => write!(f, "{}", self.step),
-            total => write!(f, "{}: {} of {total}", self.step, self.done),
+        write!(f, "{}", self.step)?;
+        if let total @ 1.. = self.total {
+            write!(f, ": {} of {total}", self.done)?;
+        }
+        let Some(awaited) = &self.awaited else { return Ok(()) };
+        write!(f, ": {}", awaited.path.display())?;
+        match Duration::from_nanos(awaited.elapsed_ns).as_secs() {
+            0 => Ok(()),
+            seconds => write!(f, " has not answered for {seconds} s"),
         }
     }
 }
@@ -293,4 +312,24 @@ pub struct ReplyCacheStatus {
     pub hits: u64,
     /// Retransmissions of requests that were still in progress.
     pub in_progress_hits: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_names_the_export_that_it_waits_for() {
+        let mut starting =
+            Starting { step: "opening".into(), done: 0, total: 0, elapsed_ns: 0, awaited: None };
+        assert_eq!(starting.to_string(), "opening");
+        starting.total = 9;
+        assert_eq!(starting.to_string(), "opening: 0 of 9");
+        starting.total = 0;
+        let awaited = |elapsed_ns| Some(Awaited { path: "/srv/a".into(), elapsed_ns });
+        starting.awaited = awaited(999_999_999);
+        assert_eq!(starting.to_string(), "opening: /srv/a");
+        starting.awaited = awaited(12_500_000_000);
+        assert_eq!(starting.to_string(), "opening: /srv/a has not answered for 12 s");
+    }
 }

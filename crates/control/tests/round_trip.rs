@@ -322,24 +322,47 @@ fn bad_requests_get_one_sentence() {
     assert_eq!(answer, "{\"response\":\"mode\",\"mode\":\"pass-through\"}\n", "unknown fields are ignored");
 }
 
+/// A client that follows the events of a site, which has one.
+fn follower(site: &Site) -> BufReader<UnixStream> {
+    let mut stream = UnixStream::connect(socket_path(site.dir.path())).unwrap();
+    stream.write_all(b"{\"version\":1,\"request\":\"events\",\"follow\":true}\n").unwrap();
+    let mut line = String::new();
+    let mut reader = BufReader::new(stream);
+    reader.read_line(&mut line).unwrap();
+    assert!(line.contains("first"), "{line}");
+    reader
+}
+
 #[test]
 fn too_many_clients_are_refused_until_some_leave() {
     let site = Site::new();
     site.handler.events.add(Severity::Info, "test", "first", &[]);
-    let follow = || {
-        let mut stream = UnixStream::connect(socket_path(site.dir.path())).unwrap();
-        stream.write_all(b"{\"version\":1,\"request\":\"events\",\"follow\":true}\n").unwrap();
-        let mut line = String::new();
-        let mut reader = BufReader::new(stream);
-        reader.read_line(&mut line).unwrap();
-        assert!(line.contains("first"), "{line}");
-        reader
-    };
-    let followers: Vec<_> = (0..16).map(|_| follow()).collect();
+    let followers: Vec<_> = (0..12).map(|_| follower(&site)).collect();
+    // These ask nothing.
+    let others: Vec<_> = (0..4).map(|_| UnixStream::connect(socket_path(site.dir.path())).unwrap()).collect();
     let refused = site.client().status().unwrap_err();
     assert!(refused.to_string().contains("16 control clients"), "{refused}");
-    drop(followers);
+    drop((followers, others));
     while let Err(error) = site.client().status() {
+        assert!(matches!(error, ClientError::Refused(_)), "{error}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn requests_that_take_long_leave_room_for_those_who_look() {
+    let site = Site::new();
+    site.handler.events.add(Severity::Info, "test", "first", &[]);
+    let gate = site.handler.flush_gate.lock();
+    // They go on though nobody waits for them.
+    (0..11).for_each(|_| site.client().start_flush().unwrap());
+    let follower = follower(&site);
+    let refused = site.client().start_flush().unwrap_err();
+    assert!(refused.to_string().contains("12 requests that may take long"), "{refused}");
+    site.client().status().unwrap();
+    site.client().sample().unwrap();
+    drop((gate, follower));
+    while let Err(error) = site.client().start_flush() {
         assert!(matches!(error, ClientError::Refused(_)), "{error}");
         std::thread::yield_now();
     }

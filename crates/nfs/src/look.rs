@@ -136,6 +136,10 @@ impl Shared {
 
     fn fsstat(&self, call: &Call<'_>, wait: Wait) -> Answer<FsstatOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
+        if wait == Wait::No {
+            // The file system has to be asked, and may not answer.
+            return Err(Stop::Later);
+        }
         let found = self.at(call, &args.object, wait).and_then(|at| {
             let space = self.vfs.space(&at.target.export)?;
             Ok(FsstatOk {
@@ -155,7 +159,7 @@ impl Shared {
     fn fsinfo(&self, call: &Call<'_>, wait: Wait) -> Answer<FsinfoOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
         let found = self.at(call, &args.object, wait).and_then(|at| {
-            let space = self.vfs.space(&at.target.export)?;
+            let most = self.vfs.most(&at.target.export);
             Ok(FsinfoOk {
                 obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
                 rtmax: MAX_TRANSFER,
@@ -165,7 +169,7 @@ impl Shared {
                 wtpref: MAX_TRANSFER,
                 wtmult: 4096,
                 dtpref: MAX_TRANSFER,
-                maxfilesize: space.max_file_size,
+                maxfilesize: most.max_file_size,
                 time_delta: Nfstime3 { seconds: 0, nseconds: 1 },
                 properties: fsf::LINK | fsf::SYMLINK | fsf::HOMOGENEOUS | fsf::CANSETTIME,
             })
@@ -176,11 +180,11 @@ impl Shared {
     fn pathconf(&self, call: &Call<'_>, wait: Wait) -> Answer<PathconfOk, PostOpAttr> {
         let args: GetattrArgs = call.args()?;
         let found = self.at(call, &args.object, wait).and_then(|at| {
-            let space = self.vfs.space(&at.target.export)?;
+            let most = self.vfs.most(&at.target.export);
             Ok(PathconfOk {
                 obj_attributes: Some(fattr(&self.vfs.getattr(&at.target)?, at.fsid())),
-                linkmax: space.max_links,
-                name_max: space.name_max,
+                linkmax: most.max_links,
+                name_max: most.name_max,
                 no_trunc: true,
                 chown_restricted: true,
                 case_insensitive: false,

@@ -17,11 +17,11 @@ use forebay_control::{
 use forebay_engine::Usage;
 use forebay_nfs::Nfs;
 use forebay_rpc::{Counters, Running, Stats as TransportStats};
-use forebay_vfs::{Export, Holdings, MountWatch, NAME_COST, Space, Vfs, lost_files};
+use forebay_vfs::{Export, Holdings, MountWatch, NAME_COST, Question, Vfs, lost_files};
 use forebay_wire::nfs3::Procedure;
 
-use crate::asked::Asked;
 use crate::cache::{Cache, config_mode, engine_mode};
+use crate::front::{Started, refusal, still_starting};
 use crate::host::Host;
 use crate::pool::{counters, destage, health, pool_status};
 use crate::reload::{Differences, described};
@@ -35,16 +35,13 @@ pub(crate) struct Control {
     settings: Settings,
     /// With what has changed since, but for the mode.
     now: Mutex<Settings>,
-    started: Instant,
-    /// When it started, in nanoseconds since 1970; looked at once, so that no two answers differ.
-    started_ns: u64,
+    started: Started,
     listen: Vec<SocketAddr>,
     parts: Parts,
     /// Set when clients are served.
     serving: OnceLock<Serving>,
-    spaces: Vec<Arc<Asked<Option<Space>>>>,
-    state_space: Arc<Asked<Option<(u64, u64)>>>,
-    index: Arc<Asked<Usage>>,
+    state: Arc<Question<StateDir>>,
+    index: Arc<Question<Usage>>,
 }
 
 /// What the control socket watches over.
@@ -65,26 +62,30 @@ struct Serving {
     mounts: MountWatch,
 }
 
+/// What the file system of the state directory says.
+#[derive(Clone, Copy, Debug, Default)]
+struct StateDir {
+    /// Bytes that are free, and bytes in all; `None` if that cannot be asked.
+    space: Option<(u64, u64)>,
+    /// Files that are set aside in it.
+    lost: usize,
+}
+
 /// Most clients in a status.
 const MAX_CLIENTS: usize = 1000;
 /// A look at everything that is cached is not repeated for so long.
 const SCAN: Duration = Duration::from_secs(10);
 
 impl Control {
-    pub(crate) fn new(settings: Settings, started: Instant, listen: Vec<SocketAddr>, parts: Parts) -> Self {
-        let spaces = settings.exports.iter().map(|_| Arc::default()).collect();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let started_ns = now.saturating_sub(started.elapsed()).as_nanos() as u64;
+    pub(crate) fn new(settings: Settings, started: Started, listen: Vec<SocketAddr>, parts: Parts) -> Self {
         Control {
             now: Mutex::new(settings.clone()),
             settings,
             started,
-            started_ns,
             listen,
             parts,
             serving: OnceLock::new(),
-            spaces,
-            state_space: Arc::default(),
+            state: Arc::default(),
             index: Arc::default(),
         }
     }
@@ -106,8 +107,9 @@ impl Control {
         }
     }
 
-    pub(crate) fn state_dir(&self) -> &Path {
-        &self.settings.state_dir
+    /// Whether clients are served.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.serving.get().is_some()
     }
 
     pub(crate) fn registered(&self) -> bool {
@@ -161,14 +163,12 @@ impl Control {
     }
 
     fn exports(&self) -> Vec<ExportStatus> {
-        let served = self.parts.vfs.exports().iter().zip(&self.spaces);
+        // A file system whose disks do not answer keeps nobody waiting.
+        let served = self.parts.vfs.exports().iter().zip(self.parts.vfs.spaces());
         served
             .zip(&self.settings.exports)
-            .map(|((export, space), configured)| {
-                let (vfs, asked) = (self.parts.vfs.clone(), export.clone());
-                // A file system whose disks do not answer keeps nobody waiting.
-                let known = space.ask(Duration::ZERO, move || vfs.space(&asked).ok());
-                let space = known.answer.flatten();
+            .map(|((export, known), configured)| {
+                let space = known.answer.and_then(Result::ok);
                 let (bytes, files) = space.map_or(((0, 0, 0), (0, 0, 0)), |space| (space.bytes, space.files));
                 ExportStatus {
                     name: export.name.clone(),
@@ -226,19 +226,21 @@ impl Control {
         let mounts = self.serving.get().map(|serving| &serving.mounts);
         let leads = |export: &Arc<Export>| Some(elsewhere(export, &mounts?.elsewhere(export)?));
         reasons.extend(self.parts.vfs.exports().iter().filter_map(leads));
-        let lost = lost_files(&self.settings.state_dir).map_or(0, |files| files.len());
+        let path = self.settings.state_dir.clone();
+        let state = self.state.ask(Duration::ZERO, move || StateDir {
+            space: free_space(&path),
+            lost: lost_files(&path).map_or(0, |files| files.len()),
+        });
+        let StateDir { space, lost } = state.answer.unwrap_or_default();
         if lost > 0 {
             reasons.push(format!(
                 "what only the cache had of {lost} files is set aside: look at `forebay lost list`, restore it or drop it"
             ));
         }
         reasons.extend(exports.iter().flat_map(export_troubles));
-        let path = self.settings.state_dir.clone();
-        let state = self.state_space.ask(Duration::ZERO, move || free_space(&path));
-        let state = state.answer.flatten();
-        reasons.extend(state_trouble(&self.settings.state_dir, state, self.parts.events.trouble()));
+        reasons.extend(state_trouble(&self.settings.state_dir, space, self.parts.events.trouble()));
         if let Some(starting) = self.starting() {
-            reasons.push(format!("the server is still starting ({starting}): clients wait"));
+            reasons.push(still_starting(&starting));
         }
         if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
     }
@@ -343,7 +345,7 @@ impl Handler for Control {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            started_ns: self.started_ns,
+            started_ns: self.started.ns,
             uptime_ns: uptime.as_nanos() as u64,
             mode: self.mode(),
             effective_mode: self.effective_mode(),
@@ -394,7 +396,7 @@ impl Handler for Control {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         StatSample {
             time_ns: now.as_nanos() as u64,
-            started_ns: self.started_ns,
+            started_ns: self.started.ns,
             uptime_ns: self.started.elapsed().as_nanos() as u64,
             read: self.group(&[Procedure::Read], stats.bytes_read.load(Relaxed)),
             write: self.group(&[Procedure::Write], stats.bytes_written.load(Relaxed)),
@@ -420,9 +422,7 @@ impl Handler for Control {
     }
 
     fn serving(&self) -> Result<(), String> {
-        self.starting().map_or(Ok(()), |starting| {
-            Err(format!("the server is still starting ({starting}); `forebay status` shows when it serves"))
-        })
+        self.starting().map_or(Ok(()), |starting| Err(refusal(&starting)))
     }
 
     fn reload(&self) -> Result<ReloadReport, String> {
@@ -524,13 +524,13 @@ fn procedures(nfs: &Nfs) -> Vec<ProcedureStatus> {
 }
 
 /// Resident memory of this process, in bytes; 0 if the system does not tell.
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: Option<u64> = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
-fn cpu_ns() -> u64 {
+pub(crate) fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

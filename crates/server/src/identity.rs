@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use forebay_config::{Access, Export as Configured, Settings};
 use forebay_engine::pool::{OWNER_MAX, Pool};
@@ -13,6 +14,7 @@ use forebay_vfs::{
 };
 
 use crate::error::Error;
+use crate::under_way::UnderWay;
 
 /// What the exports are, and what they were.
 pub(crate) struct Identities {
@@ -22,6 +24,8 @@ pub(crate) struct Identities {
     adopted: BTreeMap<u32, How>,
     /// What the pool says of each export that it knows.
     recorded: BTreeMap<u32, Recorded>,
+    /// Told which export is asked: its file system may not answer.
+    under_way: Arc<UnderWay>,
 }
 
 /// An export that is not what it was.
@@ -39,13 +43,15 @@ impl Identities {
     ///
     /// # Errors
     /// [`Error::OtherDirectory`]; a directory or the state directory cannot be read.
-    pub(crate) fn check(settings: &Settings) -> Result<Self, Error> {
+    pub(crate) fn check(settings: &Settings, under_way: &Arc<UnderWay>) -> Result<Self, Error> {
         let failed = state_error(&settings.state_dir);
         let known = KnownExports::read(&settings.state_dir).map_err(&failed)?;
         let said = Adoption::read(&settings.state_dir).map_err(&failed)?;
         let (adopted, recorded) = Default::default();
-        let mut identities = Identities { known, said, adopted, recorded };
+        let under_way = under_way.clone();
+        let mut identities = Identities { known, said, adopted, recorded, under_way };
         for export in &settings.exports {
+            identities.under_way.waits_for(&export.path);
             let expected = identities.known.0.get(&export.id).map(|known| known.identity.clone());
             let here = ExportIdentity::at(&export.path).map_err(|error| {
                 let reason = missing(error, expected.as_ref());
@@ -89,8 +95,8 @@ impl Identities {
 
     /// The directories that are served are still the ones that were looked at: they may have been opened since.
     pub(crate) fn check_opened(&mut self, settings: &Settings, vfs: &Vfs) -> Result<(), Error> {
-        let checked = Self::check(settings)?;
-        let opened = |export: &&std::sync::Arc<Export>| {
+        let checked = Self::check(settings, &self.under_way)?;
+        let opened = |export: &&Arc<Export>| {
             let known = checked.known.0.get(&export.id).map(|known| &known.identity);
             known
                 .is_some_and(|known| !known.is(&export.identity) && !checked.adopted.contains_key(&export.id))
@@ -126,6 +132,7 @@ impl Identities {
             if self.adopted.contains_key(&export.id) {
                 continue;
             }
+            self.under_way.waits_for(&export.path);
             let stamp = export.stamp().map_err(|error| unreadable(export, error))?;
             let difference = compare(&recorded, &export.identity, stamp, pool.uuid as u64);
             if let Some(difference) = difference.filter(|it| *it != Difference::Newer || may_hold) {
@@ -134,6 +141,7 @@ impl Identities {
                 self.accept(export.id, &Other { path, state_dir, expected, here, difference })?;
             }
         }
+        self.under_way.waits_for_none();
         Ok(())
     }
 
@@ -182,6 +190,7 @@ impl Identities {
         moved.for_each(|recorded| drop(records.remove(&recorded.export)));
         for (export, configured) in vfs.exports().iter().zip(&settings.exports) {
             let failed = |error| unreadable(export, error);
+            self.under_way.waits_for(&export.path);
             let there = export.stamp().map_err(failed)?;
             // An adopted file system counts one start more than the one that it replaces: that one may have counted one more than is
             // recorded (row I3), and must be the older one from now on.
@@ -194,6 +203,7 @@ impl Identities {
             let (number, identity) = (vfs.number_of(store, export), export.identity.clone());
             records.insert(export.id, Recorded { export: export.id, number, start, identity });
         }
+        self.under_way.waits_for_none();
         // Those that are served now first: what has no room is left out.
         let served = |record: &Recorded| vfs.exports().iter().any(|export| export.id == record.export);
         let (mut all, others): (Vec<_>, Vec<_>) = records.into_values().partition(served);

@@ -3,12 +3,12 @@
 //! [`run`] does it all in the order that makes each failure harmless: nothing is served before everything is ready,
 //! and what a stop leaves behind is written before the process ends.
 
-mod asked;
 mod cache;
 mod control;
 mod devices;
 mod epochs;
 mod error;
+mod front;
 mod health;
 mod host;
 mod identity;
@@ -23,6 +23,7 @@ mod roster;
 mod sandbox;
 mod serve;
 mod space;
+mod start;
 mod state_dir;
 mod tell;
 mod under_way;

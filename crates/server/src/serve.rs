@@ -2,25 +2,23 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use forebay_config::{Access, Export, Mode, Portmap, Settings, format_size};
+use forebay_config::{Mode, Settings, format_size};
 use forebay_control::{EventLog, HandleMode, Severity};
-use forebay_nfs::{CacheLimits, Nfs, NfsConfig, Ports};
-use forebay_rpc::{Config, Server, StartError};
-use forebay_vfs::{Budget, ExportSpec, HandleKey, HostWatch, MountWatch, Ownership, Verifier, Vfs};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use forebay_rpc::StartError;
+use forebay_vfs::Vfs;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
 
-use crate::cache::{self, Cache, CacheReady};
-use crate::control::{Control, Parts};
+use crate::cache::{Cache, CacheReady};
 use crate::error::Error;
+use crate::front::{Front, Started};
 use crate::health::Asker;
 use crate::host::Host;
-use crate::identity::Identities;
 use crate::linger::Linger;
-use crate::tell::tell_elsewhere;
+use crate::start::{Served, Start, Watches};
 use crate::under_way::{Reports, UnderWay};
 use crate::{portmap, privileges, sandbox, state_dir};
 
@@ -37,19 +35,22 @@ pub struct Ready {
     pub mode: Mode,
 }
 
-/// Serves until SIGTERM or SIGINT; SIGHUP has the configuration read anew.
+/// Bytes of the stack of a start: as many as a process has for its first thread.
+const STACK: usize = 8 << 20;
+
+/// Serves until SIGTERM or SIGINT, which also end a start; SIGHUP has the configuration read anew. `Ok` after a start that a
+/// signal ended: threads of it may still wait for a file system, so the process is to end.
 ///
 /// # Errors
 /// [`Error`]: nothing was served, unless it is [`Error::Unstable`].
 pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
-    let started = Instant::now();
+    let started = Started::now();
     // Until there is something to read anew, a terminal that is closed means nothing.
-    let mut signals = signal_hook::iterator::Signals::new([SIGHUP])?;
+    let mut signals = Signals::new([SIGHUP])?;
     let open_files = privileges::raise_open_files();
     let asker = Asker::start();
-    // Only who has all privileges is told.
-    let watches: Vec<_> =
-        settings.exports.iter().map(|export| HostWatch::open(&export.path).map(Arc::new)).collect();
+    let under_way = Arc::new(UnderWay::default());
+    let watches = Watches::begin(&settings, &under_way)?;
     let refused = sandbox::refused();
     privileges::drop_capabilities();
     let linger = Linger::new();
@@ -58,85 +59,50 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         |error| matches!(error, Error::StateDirInUse(_)),
         || state_dir::take(&settings.state_dir),
     )?;
-    // Before anything is opened in the directories, or written.
-    let mut identities = Identities::check(&settings)?;
-    let _owned = settings.exports.iter().map(|export| own(export, linger)).collect::<Result<Vec<_>, _>>()?;
     let events = Arc::new(EventLog::kept_in(&settings.state_dir));
     sandbox::tell_refused(&refused, &events);
     let sandbox = sandbox::enter(settings.sandbox, &events);
     host.privileges_dropped();
-    let under_way = Arc::new(UnderWay::default());
     let reports = Reports::start(&under_way, &host)?;
-    let _writer = events.write_behind()?;
-    let vfs = Arc::new(open_vfs(&settings, &mut identities, open_files, watches)?);
-    identities.check_opened(&settings, &vfs)?;
-    let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings, &events))?);
-    let server = linger.take(
-        "the port",
-        |error| matches!(error, Error::PortInUse(_)),
-        || {
-            let bound = Server::bind(&settings.listen, transport_config(&settings), nfs.clone());
-            bound.map_err(start_error)
-        },
-    )?;
-    let listen = server.local_addrs().to_vec();
-    let ports = Ports { port: listen.first().map_or(0, SocketAddr::port) };
-    let parts = Parts {
-        nfs: nfs.clone(),
-        vfs: vfs.clone(),
-        events: events.clone(),
-        host: host.clone(),
-        under_way: under_way.clone(),
-        sandbox,
-    };
-    let control = Arc::new(Control::new(settings.clone(), started, listen.clone(), parts));
-    let control_server = forebay_control::Server::start(control.state_dir(), control.clone())?;
-    let answering = match settings.portmap {
-        Portmap::Answer => Some(portmap::answer(&listen, ports)?),
-        Portmap::Register => portmap::register(ports).map(|()| None)?,
-        Portmap::Off => None,
-    };
-    under_way.step("syncing what the last server left in memory");
-    for (export, error) in vfs.settle_after_crash() {
-        let message = format!(
-            "what the last server left in memory of {} may be lost in a power cut: syncfs fails: {error}",
-            export.name
-        );
-        events.add(Severity::Error, "backing", message, &[("export", &export.name)]);
-    }
-    // Whatever can fail for other reasons has not: from here on there is something to stop well.
-    under_way.step("opening the cache");
-    let opened = cache::open(&settings, (&vfs, &nfs), &mut identities, &events, asker, linger, &under_way)?;
-    let (cache, said) = opened.unzip();
-    identities.keep(&settings, &vfs)?;
-    // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.
-    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
-    // Added before anything is said: a signal from here on stops the server cleanly.
+    let writer = events.write_behind()?;
+    let front = Arc::new(Front::new(&settings, started, (&events, &host), &under_way, sandbox));
+    let control_server = forebay_control::Server::start(&settings.state_dir, front.clone())?;
     signals.add_signal(SIGTERM)?;
     signals.add_signal(SIGINT)?;
-    state.keep();
-    let running = server.spawn().map_err(start_error)?;
-    let log = events.clone();
-    let mounts = MountWatch::start(&vfs, Box::new(move |export, there| tell_elsewhere(&log, export, there)))?;
-    drop(reports);
-    control.serve(cache, mounts, &running);
-    let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();
-    events.add(Severity::Info, "started", format!("serving {}", names.join(", ")), &[]);
-    let kernel_handles = vfs.exports().iter().all(|export| export.kernel_handles());
-    host.ready(&Ready {
-        listen,
-        handles: if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback },
-        cache: said.unwrap_or_default(),
-        mode: control.effective_mode(),
-    });
-    while signals.forever().next() == Some(SIGHUP) {
-        // How it ends is an event.
-        let _ = control.reload();
+    let decided = Arc::new(OnceLock::new());
+    let start = Start {
+        settings: settings.clone(),
+        host: host.clone(),
+        events: events.clone(),
+        under_way: under_way.clone(),
+        reports,
+        front: front.clone(),
+        sandbox,
+        asker,
+        watches,
+        linger,
+        open_files,
+        decided: decided.clone(),
+    };
+    let served = serve(start, &mut signals, (&front, &decided));
+    if decided.get().is_some() {
+        state.keep();
     }
+    let Some(served) = served? else {
+        host.stopping();
+        let message = format!("a signal ended the start ({})", under_way.shown());
+        events.add(Severity::Info, "start-ended", message, &[]);
+        drop(control_server);
+        drop(writer);
+        // The lock ends with the process: threads of the start may still be at work in the state directory.
+        std::mem::forget(state);
+        return Ok(());
+    };
     host.stopping();
     under_way.step("stopping");
     let _reports = Reports::start(&under_way, &host)?;
     events.add(Severity::Info, "stopping", "finishing the requests in flight", &[]);
+    let Served { vfs, nfs, control, running, answering, ports, owned: _owned } = served;
     if let Some(answering) = answering {
         answering.stop();
     }
@@ -148,6 +114,67 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     // Nobody may ask for a flush or a device any more.
     drop(control_server);
     stop(&vfs, control.cache(), &events)
+}
+
+/// Starts, then serves until a signal says otherwise. `None`: that was before clients were served.
+fn serve(
+    start: Start,
+    signals: &mut Signals,
+    (front, decided): (&Arc<Front>, &OnceLock<bool>),
+) -> Result<Option<Served>, Error> {
+    let reload = Arc::new(Reload { front: front.clone(), wanted: AtomicBool::new(false) });
+    let (wanted, failed) = (reload.clone(), EndSignals(Some(signals.handle())));
+    let starting = std::thread::Builder::new().name("forebay-start".into()).stack_size(STACK);
+    let starting = starting.spawn(move || {
+        let mut failed = failed;
+        let served = start.run()?;
+        // Only a start that has failed ends the wait for signals.
+        failed.0 = None;
+        wanted.put_in_force();
+        Ok(served)
+    })?;
+    loop {
+        match signals.forever().next() {
+            Some(SIGHUP) => reload.want(),
+            Some(_) if decided.set(false).is_ok() => return Ok(None),
+            // The start has ended, or does so without asking a file system.
+            Some(_) | None => break,
+        }
+    }
+    starting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Ends the wait for signals when it is dropped.
+struct EndSignals(Option<Handle>);
+
+impl Drop for EndSignals {
+    fn drop(&mut self) {
+        if let Some(signals) = &self.0 {
+            signals.close();
+        }
+    }
+}
+
+/// A reload that a signal asked for, perhaps before there was something to read anew.
+struct Reload {
+    front: Arc<Front>,
+    wanted: AtomicBool,
+}
+
+impl Reload {
+    fn want(&self) {
+        self.wanted.store(true, Ordering::SeqCst);
+        self.put_in_force();
+    }
+
+    /// Reads the configuration anew if that is wanted and clients are served.
+    fn put_in_force(&self) {
+        let Some(control) = self.front.control().filter(|control| control.is_serving()) else { return };
+        if self.wanted.swap(false, Ordering::SeqCst) {
+            // How it ends is an event.
+            let _ = control.reload();
+        }
+    }
 }
 
 /// What clients were told is unstable is made durable, and the cache is stopped.
@@ -167,98 +194,7 @@ fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error
     if stopped.unstable == 0 { Ok(()) } else { Err(Error::Unstable(stopped.unstable)) }
 }
 
-fn own(export: &Export, linger: Linger) -> Result<Ownership, Error> {
-    let path = &export.path;
-    let take = || match Ownership::take(path) {
-        Ok(Some(owned)) => Ok(owned),
-        Ok(None) => Err(Error::ExportInUse(path.clone())),
-        Err(error) => Err(Error::Export { path: path.clone(), reason: error.to_string() }),
-    };
-    let busy = |error: &Error| matches!(error, Error::ExportInUse(_));
-    let owned = linger.take(&path.display().to_string(), busy, take)?;
-    if export.clients.iter().any(|rule| rule.access == Access::ReadWrite) {
-        require_writable(path)?;
-    }
-    Ok(owned)
-}
-
-fn require_writable(path: &Path) -> Result<(), Error> {
-    let writable = rustix::fs::accessat(
-        rustix::fs::CWD,
-        path,
-        rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
-        rustix::fs::AtFlags::empty(),
-    );
-    writable.map_err(|errno| Error::ReadOnlyDirectory { path: path.into(), reason: errno.to_string() })
-}
-
-fn open_vfs(
-    settings: &Settings,
-    identities: &mut Identities,
-    open_files: u64,
-    watches: Vec<Option<Arc<HostWatch>>>,
-) -> Result<Vfs, Error> {
-    let failed = |source: io::Error| Error::StateDir { path: settings.state_dir.clone(), source };
-    let key = HandleKey::new(&forebay_vfs::handle_secret(&settings.state_dir).map_err(failed)?);
-    let key = key.salted(identities.salts(|| cache::random() as u64));
-    let verifier = Arc::new(Verifier::open(&settings.state_dir).map_err(failed)?);
-    let specs: Vec<_> = settings
-        .exports
-        .iter()
-        .zip(watches)
-        .map(|(export, watch)| {
-            let (name, path) = (export.name.clone(), export.path.clone());
-            ExportSpec { id: export.id, name, path, watch }
-        })
-        .collect();
-    // Descriptors left over for connections and the server's own files.
-    let reserved = settings.limits.connections as u64 + 256;
-    let files =
-        (settings.limits.open_files as u64).min(open_files.saturating_sub(reserved).max(open_files / 2));
-    let budget = Budget::new(files as usize, settings.limits.metadata_memory as usize);
-    let opened = Vfs::open(&specs, key, verifier, budget, |answers| forebay_rpc::batch(answers));
-    opened.map_err(|(place, error)| Error::Export {
-        path: settings.exports[place].path.clone(),
-        reason: error.to_string(),
-    })
-}
-
-fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
-    let events = events.clone();
-    let limits = &settings.limits;
-    NfsConfig {
-        exports: settings.exports.clone(),
-        workers: limits.workers,
-        worker_queue: limits.worker_queue,
-        busy_poll: limits.busy_poll,
-        reply_cache: CacheLimits {
-            entries: limits.reply_cache_entries,
-            bytes: limits.reply_cache_memory as usize,
-        },
-        refused: Box::new(move |address, why| {
-            let message = format!("client {address} was refused: {}", why.explain());
-            let fields: [(&str, &dyn ToString); 2] = [("client", &address), ("reason", &why.name())];
-            events.add(Severity::Warning, "client-refused", message, &fields);
-        }),
-    }
-}
-
-fn transport_config(settings: &Settings) -> Config {
-    let limits = &settings.limits;
-    Config {
-        threads: limits.threads,
-        max_connections: limits.connections,
-        memory: limits.memory as usize,
-        conn_memory: limits.connection_memory as usize,
-        max_inflight: limits.inflight,
-        idle_timeout: (!limits.idle_timeout.is_zero()).then_some(limits.idle_timeout),
-        stall_timeout: limits.stall_timeout,
-        busy_poll: limits.busy_poll,
-        ..Config::default()
-    }
-}
-
-fn start_error(error: StartError) -> Error {
+pub(crate) fn start_error(error: StartError) -> Error {
     match error {
         StartError::Listen { addr, source } => listen_error(addr, source),
         StartError::Loop(source) => Error::System(source),

@@ -1,12 +1,13 @@
 //! A start and a stop while they are under way: how far they have come, for the service manager, the log and `forebay status`.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
-use forebay_control::Starting;
+use forebay_control::{Awaited, Starting};
 use forebay_engine::RecoveryProgress;
 
 use crate::host::Host;
@@ -18,33 +19,56 @@ const REPORT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     begun: Instant,
-    step: Mutex<&'static str>,
+    at: Mutex<At>,
     /// What recovery counts; not counted in other steps.
     pub(crate) recovery: Arc<RecoveryProgress>,
 }
 
+/// What is done at a moment.
+#[derive(Debug)]
+struct At {
+    step: &'static str,
+    /// The export whose file system is asked, and since when.
+    awaited: Option<(PathBuf, Instant)>,
+}
+
 impl Default for UnderWay {
     fn default() -> Self {
-        UnderWay { begun: Instant::now(), step: Mutex::new("opening"), recovery: Arc::default() }
+        let at = At { step: "opening", awaited: None };
+        UnderWay { begun: Instant::now(), at: Mutex::new(at), recovery: Arc::default() }
     }
 }
 
 impl UnderWay {
-    /// From now on this is done.
+    /// From now on this is done, and no export is waited for.
     pub(crate) fn step(&self, step: &'static str) {
-        *self.step.lock() = step;
+        *self.at.lock() = At { step, awaited: None };
         self.recovery.reset();
+    }
+
+    /// From now on the step asks the file system of this export, which may not answer.
+    pub(crate) fn waits_for(&self, export: &Path) {
+        let mut at = self.at.lock();
+        if at.awaited.as_ref().is_none_or(|(path, _)| path != export) {
+            at.awaited = Some((export.to_owned(), Instant::now()));
+        }
+    }
+
+    /// From now on the step waits for no export.
+    pub(crate) fn waits_for_none(&self) {
+        self.at.lock().awaited = None;
     }
 
     /// As the control socket shows it.
     pub(crate) fn shown(&self) -> Starting {
         let (done, total) = self.recovery.read();
-        Starting {
-            step: (*self.step.lock()).to_owned(),
-            done,
-            total,
-            elapsed_ns: self.begun.elapsed().as_nanos() as u64,
-        }
+        let at = self.at.lock();
+        let awaited = at.awaited.as_ref().map(|(path, since)| Awaited {
+            path: path.clone(),
+            elapsed_ns: since.elapsed().as_nanos() as u64,
+        });
+        let elapsed_ns = self.begun.elapsed().as_nanos() as u64;
+        Starting { step: at.step.to_owned(), done, total, elapsed_ns, awaited }
     }
 }
 

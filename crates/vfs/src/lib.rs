@@ -24,6 +24,7 @@ mod sys;
 
 pub use attr::{Attr, SetAttr, SetTime, Time, Wcc};
 pub use backing::Store;
+pub use backing::question::{Answer, Question};
 pub use caches::attr_cache::{AttrCache, CachedAttr};
 pub use caches::dir_cache::Listings;
 pub use caches::inode::Inode;
@@ -37,7 +38,7 @@ pub use durability::verifier::Verifier;
 pub use error::{Error, Result};
 pub use export::handle::{HANDLE_MAX, Handle, HandleKey};
 pub use export::owner::Ownership;
-pub use export::{Export, ExportSpec, Space, Stopped, Target, Vfs, Wait};
+pub use export::{Export, ExportSpec, Most, Space, Stopped, Target, Vfs, Wait};
 pub use identity::{
     Adoption, Difference, ExportIdentity, How, KnownExport, KnownExports, MountWatch, Recorded, Stamp,
     compare, decode_owner, encode_owner,

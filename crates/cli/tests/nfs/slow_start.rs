@@ -23,6 +23,36 @@ fn manager_of(server: &mut Server) -> UnixDatagram {
     manager
 }
 
+/// Starts a server while its array hangs. `meanwhile` gets the server's service manager, a client of the control socket, and
+/// the first words to the service manager; the array works again after it.
+fn start_hanging(
+    server: &mut Server,
+    array: &Array,
+    meanwhile: impl FnOnce(&UnixDatagram, &Asker, &str) + Send,
+) -> UnixDatagram {
+    let manager = manager_of(server);
+    let asker = server.asker();
+    std::thread::scope(|scope| {
+        let hanging = Hanging::begin(array);
+        let manager = &manager;
+        scope.spawn(move || {
+            let _hanging = hanging;
+            meanwhile(manager, &asker, &next(manager));
+        });
+        server.start();
+    });
+    manager
+}
+
+/// What the service manager is to show of a start.
+fn shown(told: &str) -> &str {
+    told.strip_prefix("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=").expect(told)
+}
+
+fn status_of(asker: &Asker) -> Value {
+    serde_json::from_str(&asker.ask(&["status", "--json"])).unwrap()
+}
+
 #[test]
 fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
     needs_root!();
@@ -36,24 +66,15 @@ fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
     let file = c.new_file(&root, b"f", 0o644);
     c.write(&file, 0, b"acknowledged", StableHow::FileSync).unwrap();
     server.kill();
-    let manager = manager_of(&mut server);
-    let asker = server.asker();
-    std::thread::scope(|scope| {
-        let hanging = Hanging::begin(&array);
-        let manager = &manager;
-        scope.spawn(move || {
-            let _hanging = hanging;
-            let told = next(manager);
-            let step = told.strip_prefix("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=").expect(&told);
-            assert!(step.contains("the cache"), "{step}");
-            let status: Value = serde_json::from_str(&asker.ask(&["status", "--json"])).unwrap();
-            assert_eq!(status["starting"]["step"], step, "{status}");
-            assert!(status["starting"]["elapsed_ns"].as_u64().unwrap() > 0);
-            assert!(asker.ask(&["status"]).contains(step));
-            // The notification is repeated before the timeout ends.
-            assert_eq!(next(manager), told);
-        });
-        server.start();
+    let manager = start_hanging(&mut server, &array, |manager, asker, told| {
+        let step = shown(told);
+        assert!(step.contains("the cache"), "{step}");
+        let status = status_of(asker);
+        assert_eq!(status["starting"]["step"], step, "{status}");
+        assert!(status["starting"]["elapsed_ns"].as_u64().unwrap() > 0);
+        assert!(asker.ask(&["status"]).contains(step));
+        // The notification is repeated before the timeout ends.
+        assert_eq!(next(manager), told);
     });
     while next(&manager) != "READY=1\nSTATUS=serving" {}
     let mut c = server.connect();
@@ -61,32 +82,61 @@ fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
     assert_eq!(server.status()["starting"], Value::Null);
 }
 
-/// A server opens its exports before the control socket listens.
 #[test]
-fn a_server_that_cannot_open_its_export_yet_is_not_taken_for_none() {
+fn a_server_answers_while_its_export_cannot_be_opened() {
     needs_root!();
     let Some(array) = Array::instant("ext4") else { return };
     let mut server = array.serve().plain().start();
     server.stop();
-    let manager = manager_of(&mut server);
-    let asker = server.asker();
-    std::thread::scope(|scope| {
-        let hanging = Hanging::begin(&array);
-        let manager = &manager;
-        scope.spawn(move || {
-            let _hanging = hanging;
-            let told = next(manager);
-            let output = asker.try_ask(&["status"]);
-            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-            // If the kernel can open the export without its disks, the server already answers.
-            let expected =
-                if told.ends_with("STATUS=opening") { "is starting or stopping" } else { "STARTING" };
-            assert!(said.contains(expected), "{told}: {said}");
-        });
-        server.start();
+    start_hanging(&mut server, &array, |_, asker, told| {
+        let status = status_of(asker);
+        // If the kernel can open the export without its disks, another step waits.
+        if shown(told).starts_with("opening: ") {
+            assert_eq!(status["starting"]["awaited"]["path"], array.at.to_str().unwrap(), "{status}");
+        }
+        assert!(asker.ask(&["status"]).contains("STARTING"));
     });
     server.stop();
     let said = String::from_utf8(server.try_ask(&["status"]).stderr).unwrap();
+    assert!(said.contains("no server runs"), "{said}");
+}
+
+#[test]
+fn a_start_names_the_export_that_does_not_answer_and_ends_when_it_is_told_to() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(silent) = Silent::mount(home.path()) else { return };
+    let at = silent.at.to_str().unwrap();
+    let client = "[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n";
+    let export = |path, name| format!("[[export]]\npath='{path}'\nname='{name}'\n{client}");
+    let exports = [export("@/data", "/well"), export(at, "/silent")].concat();
+    let mut server = Serve::new().exports(&exports).plain().prepared();
+    let (manager, asker) = (manager_of(&mut server), server.asker());
+    let starting = server.begin_to_start();
+    // Again and again, and for longer each time.
+    let [first, second] = [next(&manager), next(&manager)];
+    assert!(shown(&first).starts_with(&format!("opening: {at} has not answered for ")), "{first}");
+    assert_ne!(first, second);
+    let status = status_of(&asker);
+    assert_eq!(status["starting"]["awaited"]["path"], at, "{status}");
+    let silent_for = |place: usize| status["exports"][place]["silent_ns"].as_u64().unwrap();
+    assert!(silent_for(1) > 0 && silent_for(0) == 0, "{status}");
+    let said = asker.ask(&["status"]);
+    assert!(
+        said.contains("STARTING") && said.contains(&format!("file system of {at} has not answered")),
+        "{said}"
+    );
+    for looks in [&["stat", "--json"][..], &["events"], &["pool", "status"], &["mode"]] {
+        asker.ask(looks);
+    }
+    for changes in [&["flush", "--wait"][..], &["mode", "write-through"], &["reload"]] {
+        let said = String::from_utf8(asker.try_ask(changes).stderr).unwrap();
+        assert!(said.contains("is still starting"), "{changes:?}: {said}");
+    }
+    let (ended, said) = starting.end();
+    assert!(ended.success(), "{ended}: {said}");
+    while next(&manager) != "STOPPING=1\nSTATUS=stopping" {}
+    let said = String::from_utf8(asker.try_ask(&["status"]).stderr).unwrap();
     assert!(said.contains("no server runs"), "{said}");
 }
 
@@ -110,4 +160,53 @@ fn a_long_sync_holds_up_nobody_who_asks_the_server() {
         drop(hanging);
         assert_eq!(written.join().unwrap(), Nfsstat3::Ok);
     });
+}
+
+/// Whoever asks gets what the file system said before, and no thread waits for each question.
+#[test]
+fn a_file_system_that_does_not_tell_its_free_space_holds_up_nobody() {
+    needs_root!();
+    let home = tempfile::tempdir().unwrap();
+    let Some(silent) = Silent::mount_answering(home.path()) else { return };
+    let at = silent.at.to_str().unwrap();
+    let client = "[[export.client]]\nnetworks=['127.0.0.1']\nsquash='none'\n";
+    let export = |path, name| format!("[[export]]\npath='{path}'\nname='{name}'\n{client}");
+    let exports = [export("@/data", "/well"), export(at, "/silent")].concat();
+    let mut server = Serve::new().exports(&exports).plain().start();
+    // Dropped before the server: that would wait for it.
+    let silent = silent;
+    let roots = [&b"/well"[..], b"/silent"].map(|name| server.connect().mnt(name).unwrap().fhandle);
+    let before = server.connect().fsstat(&roots[1]).unwrap();
+    assert_eq!((before.tbytes, before.fbytes), (1 << 32, 1 << 31));
+    silent.fall_silent();
+    // More than there are workers.
+    std::thread::scope(|scope| {
+        let askers: Vec<_> = (0..100)
+            .map(|_| {
+                let (server, root) = (&server, roots[1]);
+                scope.spawn(move || server.connect().fsstat(&root).unwrap())
+            })
+            .collect();
+        for asker in askers {
+            assert_eq!(asker.join().unwrap().fbytes, before.fbytes);
+        }
+    });
+    let mut c = server.connect();
+    c.fsstat(&roots[0]).unwrap();
+    c.new_file(&roots[0], b"f", 0o644);
+    let status = server.status();
+    let export = &status["exports"][1];
+    assert!(
+        export["silent_ns"].as_u64().unwrap() > 0 && export["free_bytes"].as_u64() == Some(before.fbytes),
+        "{status}"
+    );
+    let asking = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap().filter(|task| {
+        let name = std::fs::read_to_string(task.as_ref().unwrap().path().join("comm"));
+        name.is_ok_and(|name| name.trim() == "forebay-ask")
+    });
+    // One for its free space, one for what its path leads to.
+    assert!(asking.count() <= 2, "a thread waits for each question");
+    // A process that ends waits for the file system, too.
+    drop(silent);
+    server.stop();
 }

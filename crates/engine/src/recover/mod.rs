@@ -11,6 +11,7 @@
 //! interrupted anywhere and begun again.
 
 mod apply;
+mod cuts;
 mod frames;
 mod headers;
 pub(crate) mod load_clean;
@@ -210,20 +211,6 @@ impl Engine {
             let data = Slice::from(crate::buffer::Buffer::from_bytes(&last.bytes));
             self.write_legs(&[(*place, data)], last.start, Durability::Now).await;
         }
-    }
-
-    /// Cuts that were logged and perhaps not carried out.
-    async fn finish_cuts(self: &Arc<Self>) -> Result<(), OpenError> {
-        for object in self.objects.all() {
-            let cut = {
-                let state = object.lock();
-                state.truncating.map(|_| (state.size, state.mtime))
-            };
-            if let Some((size, mtime)) = cut {
-                self.finish_cut(&object, size, mtime).await.map_err(OpenError::Engine)?;
-            }
-        }
-        Ok(())
     }
 }
 

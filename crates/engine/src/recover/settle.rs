@@ -14,7 +14,7 @@ use crate::index::object::Object;
 use crate::io::{BackingError, BackingResult};
 
 /// Objects of a volume asked for together, at most: so many files may be open until they are synced.
-const TOGETHER: usize = 4096;
+pub(super) const TOGETHER: usize = 4096;
 /// Rounds in which the backing store failed, at most; then the start fails.
 const FAILURES: usize = 10;
 /// Pause after such a round.

@@ -193,22 +193,6 @@ impl Engine {
         }
     }
 
-    /// Carries out a cut found in the log.
-    pub(crate) async fn finish_cut(
-        &self,
-        object: &Arc<Object>,
-        size: u64,
-        mtime: Option<Time>,
-    ) -> Result<()> {
-        self.carry_out(object, size, mtime, None).await.or_else(|error| match error {
-            Error::Backing(BackingError::Gone) => {
-                self.drop_object(object);
-                Ok(())
-            }
-            error => Err(error),
-        })
-    }
-
     /// Does to the backing store what was logged or noted, for as long as it takes. `last`: the block that the cut goes
     /// through, if the log was to have it and does not.
     async fn carry_out(
@@ -268,7 +252,7 @@ impl Engine {
 
     /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on. `saved`:
     /// the backing store has the block that it goes through.
-    async fn log_carried_out(&self, object: &Arc<Object>, saved: bool) -> Result<()> {
+    pub(crate) async fn log_carried_out(&self, object: &Arc<Object>, saved: bool) -> Result<()> {
         // From now on nobody logs it again: behind this record it would be done once more.
         object.lock().carried_out = true;
         let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });

@@ -115,10 +115,14 @@ fn r30_blocks_that_are_destaged_are_not_destaged_again() {
     assert_eq!(destaged_to(&rig), [9, 2]);
 }
 
+/// The key of a file of many.
+fn key(number: u8) -> Key {
+    Key::new(&[b'f', number]).unwrap()
+}
+
 /// A log of one frame with the first block of each of `count` files, which were once longer than the backing store has them.
 fn shorter_than_logged(count: u8) -> Rig {
     let rig = Rig::new(2);
-    let key = |number: u8| Key::new(&[b'f', number]).unwrap();
     let mut body = Body::default();
     for number in 0..count {
         let mut content = Content::default();
@@ -141,7 +145,59 @@ fn files_that_become_longer_before_service_are_synced_together() {
     let rig = shorter_than_logged(50);
     rig.open().unwrap();
     for number in 0..50 {
-        assert_eq!(rig.store.size_of(&Key::new(&[b'f', number]).unwrap()), 2 * BLOCK as u64);
+        assert_eq!(rig.store.size_of(&key(number)), 2 * BLOCK as u64);
     }
     assert!(rig.store.syncs() <= 2, "{} syncs", rig.store.syncs());
+}
+
+/// A log of one frame with a cut of each of `count` files to one block. The backing store has two blocks of each, but it has not
+/// the last file.
+fn cut_in_log(count: u8) -> Rig {
+    let rig = Rig::new(2);
+    let mut body = Body::default();
+    for number in 0..count {
+        let mut content = Content::default();
+        content.resize(2 * BLOCK as u64);
+        if number + 1 < count {
+            rig.store.create(&key(number), content);
+        }
+        body.objects.push(Facts { key: key(number), size: BLOCK as u64, mtime: None });
+        body.records.push(Record::Truncate { object: u16::from(number), size: BLOCK as u64 });
+    }
+    rig.header(segment(1, 1), &[0, 1]);
+    rig.frame_of(1, 1, &frame_at(1, 1), &body, &[0, 1]);
+    rig
+}
+
+/// Opens the pool of 50 cuts, which are carried out then. Returns how many syncs that took.
+fn carry_out_50_cuts(rig: &Rig) -> u64 {
+    let frames = rig.open().unwrap().engine.counters().frames;
+    for number in 0..49 {
+        assert_eq!(rig.store.size_of(&key(number)), BLOCK as u64, "file {number}");
+    }
+    // One that the writer task took at once, one with all others, one for each round of cuts that failed before.
+    assert!(frames < 20, "{frames} frames say that 50 cuts are carried out");
+    rig.store.syncs()
+}
+
+/// Service waited for a sync of each.
+#[test]
+fn files_that_are_cut_before_service_are_synced_together() {
+    let rig = cut_in_log(50);
+    assert_eq!(carry_out_50_cuts(&rig), 1);
+    // Each cut is known to be carried out: none is a second time.
+    rig.executor.reset();
+    assert_eq!(carry_out_50_cuts(&rig), 1);
+}
+
+#[test]
+fn cuts_of_which_the_sync_fails_are_carried_out_again_together() {
+    let rig = cut_in_log(50);
+    // Half of the files, each time.
+    rig.store.set_rates(Rates { sync_error: 5000, ..Rates::default() });
+    let syncs = carry_out_50_cuts(&rig);
+    assert!((2..20).contains(&syncs), "{syncs} syncs");
+    let told = rig.events.lock();
+    assert!(told.iter().any(|event| matches!(event, Event::BackingFailed { .. })), "{told:?}");
+    assert!(told.iter().any(|event| matches!(event, Event::BackingHealed { .. })), "{told:?}");
 }

@@ -17,9 +17,10 @@ use forebay_engine::{Account, Object as Cached};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-use crate::admission::reserve::{Reserve, Room, Space, now, space};
+use crate::admission::reserve::{PATIENCE, Reserve, Room, Space, now};
 use crate::attr::Attr;
 use crate::backing::cache::{Linked, from_cache};
+use crate::backing::question::Question;
 use crate::caches::inode::Inode;
 use crate::cred::Acting;
 use crate::error::{Error, Result};
@@ -39,6 +40,7 @@ struct Owner {
     id: u32,
     reserve: Reserve,
     account: Arc<Account>,
+    asked: Arc<Question<Option<Space>>>,
 }
 
 /// Whom the files of one user and one group are charged to.
@@ -57,6 +59,9 @@ pub(crate) struct Quotas {
     unknown: AtomicBool,
     /// When to look at that again, in milliseconds of the monotonic clock.
     due: AtomicU64,
+    asked: Arc<Question<rustix::io::Result<bool>>>,
+    /// Whether the kernel has answered.
+    judged: AtomicBool,
     charges: RwLock<HashMap<(u32, u32), Arc<Charge>, foldhash::fast::RandomState>>,
     /// What is charged to anybody.
     all: Arc<Account>,
@@ -89,11 +94,27 @@ impl Quotas {
         }
     }
 
-    /// Whom the files of `uid` and `gid` on the file system of `mount` are charged to; `None` without quotas.
-    pub(crate) fn charge(&self, mount: BorrowedFd<'_>, uid: u32, gid: u32) -> Option<Arc<Charge>> {
-        if now() >= self.due.load(Ordering::Relaxed) {
+    /// Looks whether quotas have to be reckoned with. Where the kernel does not answer soon, it is as it was before; where it has
+    /// never answered, they have to be.
+    fn look(&self, fs: &Arc<Filesystem>) {
+        let theirs = fs.clone();
+        let answer = self.asked.anew(PATIENCE, move || sys::has_quotas(theirs.mount()));
+        if answer.is_some() || !self.judged.load(Ordering::Relaxed) {
+            self.judged.fetch_or(answer.is_some(), Ordering::Relaxed);
+            self.in_force.store(self.judge(answer.unwrap_or(Err(Errno::TIMEDOUT))), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the kernel has to be asked before anything is charged: it may have to wait for the disk.
+    pub(crate) fn is_due(&self) -> bool {
+        now() >= self.due.load(Ordering::Relaxed)
+    }
+
+    /// Whom the files of `uid` and `gid` on a file system are charged to; `None` without quotas.
+    pub(crate) fn charge(&self, fs: &Arc<Filesystem>, uid: u32, gid: u32) -> Option<Arc<Charge>> {
+        if self.is_due() {
             self.due.store(now() + REFRESH, Ordering::Relaxed);
-            self.in_force.store(self.judge(sys::has_quotas(mount)), Ordering::Relaxed);
+            self.look(fs);
         }
         if !self.in_force.load(Ordering::Relaxed) {
             return None;
@@ -138,12 +159,12 @@ impl Charge {
     /// Takes room for `len` bytes of all quotas that count; `None` if one has not enough.
     pub(crate) fn take<'a>(
         &'a self,
-        mount: BorrowedFd<'_>,
+        fs: &Arc<Filesystem>,
         len: u64,
         dirty: impl Fn() -> u64,
     ) -> Option<SmallVec<[Room<'a>; 2]>> {
         let take = |owner: &'a Arc<Owner>| {
-            owner.reserve.take(len, || owner.dirty(dirty(), &self.all), || owner.look(mount))
+            owner.reserve.take(len, || owner.dirty(dirty(), &self.all), || owner.ask(fs))
         };
         self.owners.iter().map(take).collect()
     }
@@ -151,7 +172,13 @@ impl Charge {
 
 impl Owner {
     fn new(kind: QuotaKind, id: u32) -> Self {
-        Owner { kind, id, reserve: Reserve::default(), account: Arc::default() }
+        Owner { kind, id, reserve: Reserve::default(), account: Arc::default(), asked: Arc::default() }
+    }
+
+    /// Asks the kernel as [`Owner::look`]; `None` also if there is no answer soon.
+    fn ask(self: &Arc<Self>, fs: &Arc<Filesystem>) -> Option<Space> {
+        let (owner, fs) = (self.clone(), fs.clone());
+        self.asked.anew(PATIENCE, move || owner.look(fs.mount())).flatten()
     }
 
     fn dirty(&self, beside: u64, all: &Account) -> u64 {
@@ -198,8 +225,8 @@ impl Limits {
 pub(crate) type Rooms<'a> = SmallVec<[Room<'a>; 3]>;
 
 impl Linked {
-    /// Takes room for `len` bytes of a file that is charged to `charge`; `None` if there is not enough. `WouldBlock`: the
-    /// kernel has to be asked for a quota, and the caller may not wait.
+    /// Takes room for `len` bytes of a file that is charged to `charge`; `None` if there is not enough. `WouldBlock`: the file
+    /// system has to be asked for its space or for a quota, and the caller may not wait.
     pub(crate) fn room<'a>(
         &'a self,
         target: &Target,
@@ -208,20 +235,21 @@ impl Linked {
         len: u64,
         wait: Wait,
     ) -> Result<Option<Rooms<'a>>> {
-        if !wait.allowed() && charge.is_some_and(|charge| charge.is_due(len)) {
+        let is_due = || self.reserve.is_due(len) || charge.is_some_and(|charge| charge.is_due(len));
+        if !wait.allowed() && is_due() {
             return Err(Error::WouldBlock);
         }
-        let (mount, dirty) = (target.export.fs.mount(), || self.cache.engine.dirty_bytes_beside(cached));
-        let Some(room) = self.reserve.take(len, dirty, || space(mount)) else { return Ok(None) };
-        let quotas = charge.map_or(Some(SmallVec::new()), |charge| charge.take(mount, len, dirty));
+        let (fs, dirty) = (&target.export.fs, || self.cache.engine.dirty_bytes_beside(cached));
+        let Some(room) = self.reserve.take(len, dirty, || fs.free_space()) else { return Ok(None) };
+        let quotas = charge.map_or(Some(SmallVec::new()), |charge| charge.take(fs, len, dirty));
         Ok(quotas.map(|quotas| quotas.into_iter().chain([room]).collect()))
     }
 
     /// A file's owner or group is about to change, which nobody else can do meanwhile: the kernel judges by what it knows of the
     /// file's size, so it is told everything.
-    pub(crate) fn settle_charge(&self, fs: &Filesystem, object: &Inode, attr: &Attr) {
+    pub(crate) fn settle_charge(&self, fs: &Arc<Filesystem>, object: &Inode, attr: &Attr) {
         let dirty = object.link.get().filter(|cached| cached.dirty_blocks() > 0);
-        if let Some(cached) = dirty.filter(|_| self.quotas.charge(fs.mount(), attr.uid, attr.gid).is_some()) {
+        if let Some(cached) = dirty.filter(|_| self.quotas.charge(fs, attr.uid, attr.gid).is_some()) {
             // In vain while the backing store fails: then destaging finds out.
             let _ = block_on(self.cache.engine.destage_object(cached));
         }
@@ -237,17 +265,17 @@ impl Linked {
         len: u64,
     ) -> Result<Rooms<'a>> {
         let engine = &self.cache.engine;
-        let (mount, dirty) = (target.export.fs.mount(), || engine.dirty_bytes_beside(cached));
+        let (fs, dirty) = (&target.export.fs, || engine.dirty_bytes_beside(cached));
         let mut rooms = Rooms::new();
         if dirty() > 0 {
-            match self.reserve.take(len, dirty, || space(mount)) {
+            match self.reserve.take(len, dirty, || fs.free_space()) {
                 Some(room) => rooms.push(room),
                 None => block_on(engine.destage_beside(cached, || false)).map_err(from_cache)?,
             }
         }
         let is_clean = |charge: &Charge| charge.is_clean(dirty());
         if let Some(charge) = charge.filter(|charge| !is_clean(charge)) {
-            match charge.take(mount, len, dirty) {
+            match charge.take(fs, len, dirty) {
                 Some(taken) => rooms.extend(taken),
                 None => {
                     block_on(engine.destage_beside(cached, || is_clean(charge))).map_err(from_cache)?;

@@ -2,10 +2,14 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// How often the backing store is asked, in milliseconds; more often when space is short.
 const REFRESH: u64 = 500;
 const REFRESH_SHORT: u64 = 10;
+/// How long its answer is waited for. One that does not answer is not asked again until it does, so that it keeps one worker for
+/// so long, and no other.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// Kept for what destaging needs besides the data itself, and for what others take between two looks: this part of all
 /// there may be, at most [`MARGIN_MAX`] bytes.
 const MARGIN_PART: u64 = 64;

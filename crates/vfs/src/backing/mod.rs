@@ -6,6 +6,8 @@
 
 pub(crate) mod cache;
 pub(crate) mod io_pool;
+pub(crate) mod question;
+pub(crate) mod side_by_side;
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;

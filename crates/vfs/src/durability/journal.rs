@@ -24,6 +24,7 @@ use forebay_common::metrics::Recorder;
 use rustix::fs::{FileType, Mode, OFlags};
 use smallvec::SmallVec;
 
+use crate::backing::side_by_side::side_by_side;
 use crate::caches::inode::{Inode, Writer};
 use crate::caches::inode_cache::Budget;
 use crate::durability::verifier::Verifier;
@@ -264,8 +265,9 @@ impl Journal {
             errors: *errors,
         };
         if self.order == Order::PerObject {
-            let wait = |file| self.wait(CommitRequest { data: Some(data(file)), ..CommitRequest::default() });
-            return files.iter().map(wait).collect();
+            let wait =
+                |file: &_| self.wait(CommitRequest { data: Some(data(file)), ..CommitRequest::default() });
+            return side_by_side(files, LANES, wait);
         }
         files.iter().for_each(|file| self.start_write_back(&data(file)));
         let wait = |file: &(Arc<Inode>, u64)| {
@@ -453,5 +455,52 @@ impl Journal {
             _ => whole(),
         };
         Ok(synced?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{ExportSpec, HandleKey, Vfs};
+
+    /// Files that are answered for, and whether one of them was so long before the others.
+    static ANSWERED: Mutex<(usize, bool)> = Mutex::new((0, false));
+    static CHANGED: Condvar = Condvar::new();
+    /// So many have to be.
+    const AT_ONCE: usize = 8;
+
+    /// Delivers a batch, and waits until others are delivered as well.
+    fn deliver(run: &mut dyn FnMut()) {
+        run();
+        let mut answered = ANSWERED.lock();
+        answered.0 += 1;
+        CHANGED.notify_all();
+        // Longer than anything takes but a file that is synced after this one.
+        let patience = Duration::from_secs(60);
+        answered = CHANGED.wait_while_for(answered, patience, |(number, _)| *number < AT_ONCE);
+        answered.1 |= answered.0 < AT_ONCE;
+    }
+
+    #[test]
+    fn files_without_a_common_journal_are_synced_at_the_same_time() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let verifier = Arc::new(Verifier::open(dir.path()).unwrap());
+        let spec = ExportSpec { id: 1, name: "/".to_owned(), path: dir.path().to_owned(), watch: None };
+        let budget = Budget::new(1000, 1 << 20);
+        let vfs = Vfs::open(&[spec], HandleKey::new(&[1; 16]), verifier, budget, deliver).ok().unwrap();
+        let fs = &vfs.exports()[0].fs;
+        assert_eq!(fs.journal.order(), Order::PerObject);
+        let file = |number: usize| {
+            let path = dir.path().join(number.to_string());
+            std::fs::write(&path, "contents").unwrap();
+            let fd = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            (fs.adopt(fd).unwrap().0, 0)
+        };
+        let files: Vec<_> = (0..200).map(file).collect();
+        let synced = fs.journal.sync_files(&files);
+        assert!(synced.len() == 200 && synced.iter().all(Result::is_ok), "{synced:?}");
+        assert!(!ANSWERED.lock().1, "each is synced after the one before it");
     }
 }

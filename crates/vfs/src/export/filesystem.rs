@@ -10,9 +10,11 @@ use forebay_oplog::Removals;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use crate::admission::reserve::{self, PATIENCE, Space};
 use crate::admission::unlink_throttle::UnlinkThrottle;
 use crate::attr::Attr;
 use crate::backing::cache::Linked;
+use crate::backing::question::Question;
 use crate::caches::access_cache::Classes;
 use crate::caches::attr_cache::CachedAttr;
 use crate::caches::dentry_cache::Child;
@@ -69,6 +71,12 @@ pub(crate) struct Filesystem {
     pub(crate) budget: Budget,
     /// The largest file it can hold and this process may write, in bytes.
     pub(crate) largest_file: u64,
+    /// The longest name, in bytes.
+    pub(crate) name_max: u32,
+    /// Bytes of a block.
+    block: usize,
+    /// Its free space, for what the cache accepts.
+    space: Arc<Question<Option<Space>>>,
     pub(crate) versions: Versions,
     /// What others do in it, if the kernel tells.
     pub(crate) watch: Option<Arc<HostWatch>>,
@@ -89,7 +97,8 @@ impl Filesystem {
         watch: Option<Arc<HostWatch>>,
     ) -> Result<Self> {
         let device = rustix::fs::fstat(root)?.st_dev;
-        let magic = rustix::fs::fstatfs(root)?.f_type;
+        let stat = rustix::fs::fstatfs(root)?;
+        let magic = stat.f_type;
         let order = order_of(root, device, magic);
         let again = || {
             rustix::fs::openat(
@@ -122,6 +131,9 @@ impl Filesystem {
             journal: Journal::open(again()?, order, budget.clone(), verifier, deliver)?,
             writeback: Writeback::start(budget.clone()).map_err(|_| Error::Busy)?,
             largest_file: largest_file(root, magic)?,
+            name_max: rustix::fs::fstatvfs(root)?.f_namemax as u32,
+            block: stat.f_bsize as usize,
+            space: Arc::default(),
             versions: Versions::new(budget.known().clone(), number),
             // Of a file system that others use as well, over a network, the kernel tells what this host does only.
             watch: watch.filter(|_| kernel_handles && is_local(magic) && budget.known().has_room()),
@@ -458,15 +470,21 @@ impl Filesystem {
     }
 
     /// The longest text that a symbolic link may have, in bytes.
-    pub(crate) fn longest_link(&self) -> Result<usize> {
+    pub(crate) fn longest_link(&self) -> usize {
         /// Of a path, without its NUL.
         const PATH: usize = 4095;
-        Ok(match self.magic {
+        match self.magic {
             XFS => 1023,
             // A block, with a NUL.
-            EXT4 => PATH.min(rustix::fs::fstatfs(&self.mount)?.f_bsize as usize - 1),
+            EXT4 => PATH.min(self.block.saturating_sub(1)),
             _ => PATH,
-        })
+        }
+    }
+
+    /// Asks for the free space for users without privilege; `None` if there is no answer soon.
+    pub(crate) fn free_space(self: &Arc<Self>) -> Option<Space> {
+        let fs = self.clone();
+        self.space.anew(PATIENCE, move || reserve::space(fs.mount())).flatten()
     }
 
     /// The most hard links a file may have.

@@ -7,8 +7,10 @@ pub(crate) mod inherited;
 pub(crate) mod locate;
 pub(crate) mod owner;
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use forebay_engine::{Engine, UserRecord};
 
@@ -16,6 +18,7 @@ use self::filesystem::{Filesystem, Scheme};
 use crate::attr::Attr;
 use crate::backing::Store;
 use crate::backing::cache::{Cache, Linked};
+use crate::backing::question::{Answer, Question};
 use crate::caches::access_cache::{AccessVerdict, ask_kernel, has_no_acl};
 use crate::caches::attr_cache::CachedAttr;
 use crate::caches::inode::Inode;
@@ -23,7 +26,7 @@ use crate::caches::inode_cache::Budget;
 use crate::coherence::downtime::{Downtime, Owned};
 use crate::coherence::watch::HostWatch;
 use crate::cred::{Acting, Cred, Creds, privileged};
-use crate::durability::journal::{CommitRequest, Data, Deliver, Journal, Order};
+use crate::durability::journal::{Deliver, Journal, Order};
 use crate::durability::request_journal::RequestJournal;
 use crate::durability::verifier::Verifier;
 use crate::error::{Error, Result};
@@ -74,9 +77,17 @@ pub struct Export {
     pub identity: ExportIdentity,
     pub(crate) root: Arc<Inode>,
     pub(crate) fs: Arc<Filesystem>,
+    /// What statvfs(2) of the directory says.
+    space: Arc<Question<Result<Space>>>,
 }
 
 impl Export {
+    /// Asks the file system for its free space. Waits for nothing.
+    fn ask_for_space(&self) {
+        let root = self.root.clone();
+        self.space.begin(Duration::ZERO, move || Space::of(root.path()));
+    }
+
     /// The type of the backing file system, for people.
     pub fn fs_type(&self) -> &'static str {
         filesystem::type_name(self.fs.magic)
@@ -139,6 +150,9 @@ impl Target {
     }
 }
 
+/// Files that a stop syncs together.
+const TOGETHER: usize = 1024;
+
 /// How a stop went.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopped {
@@ -155,10 +169,24 @@ pub struct Space {
     pub bytes: (u64, u64, u64),
     /// Files in all, free, and free to ordinary users.
     pub files: (u64, u64, u64),
+}
+
+impl Space {
+    fn of(fd: impl AsFd) -> Result<Self> {
+        let stat = rustix::fs::fstatvfs(fd)?;
+        let block = stat.f_frsize;
+        Ok(Space {
+            bytes: (stat.f_blocks * block, stat.f_bfree * block, stat.f_bavail * block),
+            files: (stat.f_files, stat.f_ffree, stat.f_favail),
+        })
+    }
+}
+
+/// What a file system can hold, as FSINFO and PATHCONF report it (RFC 1813 sections 3.3.19 and 3.3.20).
+#[derive(Clone, Copy, Debug)]
+pub struct Most {
     /// The longest name, in bytes.
     pub name_max: u32,
-    /// The block size, in bytes.
-    pub block: u64,
     /// The largest possible file, in bytes.
     pub max_file_size: u64,
     /// The most hard links a file may have.
@@ -190,10 +218,23 @@ impl Vfs {
         budget: Budget,
         deliver: Deliver,
     ) -> std::result::Result<Self, (usize, Error)> {
+        Self::open_telling(specs, key, verifier, budget, deliver, |_| ())
+    }
+
+    /// Opens every export, as [`Vfs::open`]. Calls `begin` with each before its file system is asked, which may not answer.
+    pub fn open_telling(
+        specs: &[ExportSpec],
+        key: HandleKey,
+        verifier: Arc<Verifier>,
+        budget: Budget,
+        deliver: Deliver,
+        begin: impl Fn(&ExportSpec),
+    ) -> std::result::Result<Self, (usize, Error)> {
         // Modes are the client's business, which has applied its own umask already.
         rustix::process::umask(rustix::fs::Mode::empty());
         let mut exports: Vec<Arc<Export>> = Vec::new();
         for (place, spec) in specs.iter().enumerate() {
+            begin(spec);
             let export = Self::open_one(spec, &exports, &key, &verifier, &budget, deliver)
                 .map_err(|error| (place, error))?;
             exports.push(Arc::new(export));
@@ -252,6 +293,7 @@ impl Vfs {
             identity,
             root,
             fs,
+            space: Arc::default(),
         })
     }
 
@@ -408,22 +450,41 @@ impl Vfs {
         }
     }
 
-    /// Free space of the file system behind an export, without what is promised to data that only the cache has.
+    /// Free space of the file system behind an export, without what is promised to data that only the cache has. Waits a
+    /// quarter of a second for a file system that does not answer, then says what it said before.
+    ///
+    /// # Errors
+    /// `Busy`: it has not answered yet.
     pub fn space(&self, export: &Export) -> Result<Space> {
-        let stat = rustix::fs::fstatvfs(export.root.path())?;
-        let dirty = self.cache.get().map_or(0, |cache| cache.engine.dirty_bytes());
-        Ok(Space {
-            bytes: (
-                stat.f_blocks * stat.f_frsize,
-                (stat.f_bfree * stat.f_frsize).saturating_sub(dirty),
-                (stat.f_bavail * stat.f_frsize).saturating_sub(dirty),
-            ),
-            files: (stat.f_files, stat.f_ffree, stat.f_favail),
-            name_max: stat.f_namemax as u32,
-            block: stat.f_bsize,
+        export.ask_for_space();
+        Ok(self.without_dirty(export.space.known().answer.ok_or(Error::Busy)??))
+    }
+
+    /// Free space behind every export, as [`Vfs::space`]: how long the file system has not answered, and what it said last. Waits
+    /// a quarter of a second for all of them together.
+    pub fn spaces(&self) -> Vec<Answer<Result<Space>>> {
+        self.exports.iter().for_each(|export| export.ask_for_space());
+        let known = |export: &Arc<Export>| {
+            let Answer { answer, late } = export.space.known();
+            Answer { answer: answer.map(|space| Ok(self.without_dirty(space?))), late }
+        };
+        self.exports.iter().map(known).collect()
+    }
+
+    /// What the file system behind an export can hold. It is not asked.
+    pub fn most(&self, export: &Export) -> Most {
+        Most {
+            name_max: export.fs.name_max,
             max_file_size: export.fs.largest_file,
             max_links: export.fs.max_links(),
-        })
+        }
+    }
+
+    /// What is left of what the file system says is free.
+    fn without_dirty(&self, space: Space) -> Space {
+        let dirty = self.cache.get().map_or(0, |cache| cache.engine.dirty_bytes());
+        let (all, free, usable) = space.bytes;
+        Space { bytes: (all, free.saturating_sub(dirty), usable.saturating_sub(dirty)), ..space }
     }
 
     /// Which of `want` the caller has on the target, whose attributes were just read.
@@ -491,27 +552,34 @@ impl Vfs {
     }
 
     /// What a server that crashed has left in the page cache becomes durable: clients are about to see it, and reads never
-    /// go back in time. Takes as long as the disks need for it. Returns the exports for which that failed.
-    pub fn settle_after_crash(&self) -> Vec<(&Export, Error)> {
+    /// go back in time. Takes as long as the disks need for it, and calls `begin` with each export before that. Returns the
+    /// exports for which it failed.
+    pub fn settle_after_crash(&self, begin: impl Fn(&Export)) -> Vec<(&Export, Error)> {
+        let settle = |export: &Export| {
+            begin(export);
+            self.flush(export).err()
+        };
         let exports = self.exports.iter().filter(|_| self.verifier.follows_a_crash());
-        exports.filter_map(|export| Some((&**export, self.flush(export).err()?))).collect()
+        exports.filter_map(|export| Some((&**export, settle(export)?))).collect()
     }
 
     /// Makes all data that clients were told is unstable durable; returns how many files failed.
     pub fn sync_unstable(&self) -> usize {
         let mut failed = 0;
         for export in &self.exports {
-            for object in export.fs.inodes.all() {
-                let seen = object.uncommitted.writes();
-                if seen == 0 {
-                    continue;
-                }
-                let data =
-                    Data { object: object.clone(), offset: 0, len: 0, errors: object.uncommitted.errors() };
-                let intent = CommitRequest { data: Some(data), ..CommitRequest::default() };
-                match export.fs.journal.wait(intent) {
-                    Ok(()) => object.uncommitted.committed(seen),
-                    Err(_) => failed += 1,
+            let objects = export.fs.inodes.all().into_iter();
+            let unstable: Vec<_> = objects.map(|object| (object.uncommitted.writes(), object)).collect();
+            let unstable: Vec<_> = unstable.into_iter().filter(|(seen, _)| *seen > 0).collect();
+            for together in unstable.chunks(TOGETHER) {
+                let files: Vec<_> = together
+                    .iter()
+                    .map(|(_, object)| (object.clone(), object.uncommitted.errors()))
+                    .collect();
+                for ((seen, object), synced) in together.iter().zip(export.fs.journal.sync_files(&files)) {
+                    match synced {
+                        Ok(()) => object.uncommitted.committed(*seen),
+                        Err(_) => failed += 1,
+                    }
                 }
             }
         }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use forebay_common::lock::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::ExportIdentity;
+use crate::backing::question::Question;
 use crate::error::Result;
 use crate::export::filesystem::open_root;
 use crate::export::{Export, Vfs};
@@ -61,7 +63,8 @@ impl MountWatch {
         let elsewhere = Arc::<Mutex<BTreeMap<u32, String>>>::default();
         let (weak, known) = (Arc::downgrade(vfs), elsewhere.clone());
         let mounts = std::fs::File::open("/proc/self/mountinfo")?;
-        let watch = move || while look(&weak, &known, &tell) && wait(&mounts) {};
+        let asked: Vec<_> = vfs.exports().iter().map(|_| Arc::default()).collect();
+        let watch = move || while look(&weak, &asked, &known, &tell) && wait(&mounts) {};
         std::thread::Builder::new().name("forebay-mounts".into()).spawn(watch)?;
         Ok(MountWatch { elsewhere })
     }
@@ -79,13 +82,22 @@ fn wait(mounts: &std::fs::File) -> bool {
     !poll(&mut polled, Some(&limit)).is_err_and(|errno| errno != rustix::io::Errno::INTR)
 }
 
+/// What a path leads to, each asked for in a thread of its own.
+type Paths = [Arc<Question<Result<Option<String>>>>];
+
+/// How long it is waited for what a path leads to: that of a file system that does not answer holds up no other.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// False once there is nothing to look at any more.
-fn look(vfs: &Weak<Vfs>, elsewhere: &Mutex<BTreeMap<u32, String>>, tell: &Tell) -> bool {
+fn look(vfs: &Weak<Vfs>, asked: &Paths, elsewhere: &Mutex<BTreeMap<u32, String>>, tell: &Tell) -> bool {
     let Some(vfs) = vfs.upgrade() else { return false };
-    for export in vfs.exports() {
-        let there = match leads_to(export) {
-            Ok(there) => there,
-            Err(error) => Some(format!("nothing that can be opened ({error})")),
+    for (export, asked) in vfs.exports().iter().zip(asked) {
+        let question = export.clone();
+        // One that does not answer is looked at again later.
+        let there = match asked.anew(PATIENCE, move || leads_to(&question)) {
+            None => continue,
+            Some(Ok(there)) => there,
+            Some(Err(error)) => Some(format!("nothing that can be opened ({error})")),
         };
         let before = match &there {
             Some(there) => elsewhere.lock().insert(export.id, there.clone()),

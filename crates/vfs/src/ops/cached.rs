@@ -157,7 +157,10 @@ impl Vfs {
         if write.attr.mode & SET_ID != 0 && write.cred.uid() != 0 {
             return self.write_direct(linked, write, wait);
         }
-        let charge = linked.quotas.charge(write.target.export.fs.mount(), write.attr.uid, write.attr.gid);
+        if !wait.allowed() && linked.quotas.is_due() {
+            return Err(Error::WouldBlock);
+        }
+        let charge = linked.quotas.charge(&write.target.export.fs, write.attr.uid, write.attr.gid);
         let len = space_of(write.offset, write.data.len());
         let Some(rooms) = linked.room(write.target, cached, charge.as_deref(), len, wait)? else {
             return self.write_direct(linked, write, wait);
@@ -222,7 +225,7 @@ impl Vfs {
             linked.cache.checkpoints.make_of(&target.export.fs)?;
         }
         let cached = linked.object(&target.object)?;
-        let charge = linked.quotas.charge(target.export.fs.mount(), write.attr.uid, write.attr.gid);
+        let charge = linked.quotas.charge(&target.export.fs, write.attr.uid, write.attr.gid);
         let space = space_of(write.offset, write.data.len());
         let rooms = linked.claim(target, cached, charge.as_deref(), space)?;
         let fd = target.object.writer(&self.budget, true)?;

@@ -299,7 +299,7 @@ impl Vfs {
             return Err(Error::Os(Errno::EXIST));
         }
         self.require(dir, cred, attr, want::WRITE, Wait::Yes)?;
-        if len > dir.export.fs.longest_link()? { Err(Error::Os(Errno::NAMETOOLONG)) } else { Ok(()) }
+        if len > dir.export.fs.longest_link() { Err(Error::Os(Errno::NAMETOOLONG)) } else { Ok(()) }
     }
 
     /// Runs `make` with the directory locked and reports the change of the directory; `make` is told what an earlier server had

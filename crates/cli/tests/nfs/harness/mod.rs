@@ -10,13 +10,15 @@ mod database;
 mod disk;
 mod filter;
 mod server;
+mod silent;
 
 pub(crate) use array::{Array, Hanging};
 pub(crate) use calls::{Listed, Page, Place, ReadDone, START, call, status_of};
 pub(crate) use client::{Client, User, user};
 pub(crate) use copies::Copies;
 pub(crate) use disk::{LoopDisk, serve_at};
-pub(crate) use server::{Serve, Server};
+pub(crate) use server::{Asker, Serve, Server};
+pub(crate) use silent::Silent;
 
 pub(crate) use forebay_wire::nfs3::*;
 pub(crate) use forebay_wire::{mount3, rpc};

@@ -98,6 +98,17 @@ impl Serve {
 
     /// Starts the server on a new directory after `prepare` has filled it. `prepare` gets the served directory.
     pub(crate) fn start_on(self, prepare: impl FnOnce(&Path)) -> Server {
+        let mut server = self.prepared_on(prepare);
+        server.start();
+        server
+    }
+
+    /// Makes its directories, and does not start it.
+    pub(crate) fn prepared(self) -> Server {
+        self.prepared_on(|_| {})
+    }
+
+    fn prepared_on(self, prepare: impl FnOnce(&Path)) -> Server {
         let home = tempfile::tempdir().unwrap();
         let state = home.path().join("state");
         std::fs::create_dir(&state).unwrap();
@@ -123,7 +134,7 @@ impl Serve {
         for (name, text) in ["passwd", "group"].iter().zip(self.users.iter().flatten()) {
             std::fs::write(home.path().join(name), text).unwrap();
         }
-        let mut server = Server {
+        Server {
             has_users: self.users.is_some(),
             home,
             data,
@@ -134,9 +145,7 @@ impl Serve {
             forbidden: self.forbidden,
             notify: None,
             running: None,
-        };
-        server.start();
-        server
+        }
     }
 }
 
@@ -186,6 +195,34 @@ impl Asker {
     /// Runs a verb and returns its result.
     pub(crate) fn try_ask(&self, words: &[&str]) -> std::process::Output {
         Command::new(FOREBAY).args(words).arg("--state-dir").arg(&self.state).output().unwrap()
+    }
+}
+
+/// A start that may not come to its end; killed with the value.
+pub(crate) struct Starting(Child);
+
+impl Starting {
+    /// Ends it as an administrator does; returns the exit status and everything said on stderr.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> (ExitStatus, String) {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
+        let begun = std::time::Instant::now();
+        let status = loop {
+            match self.0.try_wait().unwrap() {
+                Some(status) => break status,
+                None => assert!(begun.elapsed() < PATIENCE, "the start does not end"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let said = std::io::read_to_string(self.0.stderr.take().unwrap()).unwrap();
+        (status, said)
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -322,6 +359,11 @@ impl Server {
             panic!("the server did not start: {}", said.recv().unwrap_or_default());
         };
         self.running = Some(Running { child, address, said: Mutex::new(said) });
+    }
+
+    /// Begins to start it, and does not wait for anything.
+    pub(crate) fn begin_to_start(&self) -> Starting {
+        Starting(self.command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
     fn running(&self) -> &Running {

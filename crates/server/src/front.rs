@@ -1,0 +1,212 @@
+//! What the control socket answers from the first moment of a start: before the exports are open there is nothing else to ask.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use forebay_config::{Export, Mode, Settings};
+use forebay_control::{
+    CachedFiles, DurabilityStatus, EventLog, ExportStatus, FlushProgress, FlushReport, HandleMode, Handler,
+    Health, MemoryStatus, MetadataStatus, PoolRequest, PoolStatus, RefusedStatus, ReloadReport,
+    ReplyCacheStatus, SandboxStatus, Starting, StatSample, Status, WorkerStatus,
+};
+
+use crate::control::{Control, cpu_ns, resident_bytes};
+use crate::host::Host;
+use crate::space::export_troubles;
+use crate::under_way::UnderWay;
+
+/// The server as its control socket sees it: a start, and from the moment that the exports are open a [`Control`].
+pub(crate) struct Front {
+    settings: Settings,
+    /// When it started.
+    pub(crate) started: Started,
+    events: Arc<EventLog>,
+    host: Arc<dyn Host>,
+    under_way: Arc<UnderWay>,
+    sandbox: SandboxStatus,
+    control: OnceLock<Arc<Control>>,
+}
+
+/// When the server started, by two clocks that are looked at once, so that no two answers differ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Started {
+    at: Instant,
+    /// In nanoseconds since 1970.
+    pub(crate) ns: u64,
+}
+
+impl Started {
+    pub(crate) fn now() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Started { at: Instant::now(), ns: now.as_nanos() as u64 }
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.at.elapsed()
+    }
+}
+
+impl Front {
+    pub(crate) fn new(
+        settings: &Settings,
+        started: Started,
+        (events, host): (&Arc<EventLog>, &Arc<dyn Host>),
+        under_way: &Arc<UnderWay>,
+        sandbox: SandboxStatus,
+    ) -> Self {
+        let (events, host, under_way) = (events.clone(), host.clone(), under_way.clone());
+        let (settings, control) = (settings.clone(), OnceLock::new());
+        Front { settings, started, events, host, under_way, sandbox, control }
+    }
+
+    /// The exports are open: `control` answers from now on.
+    pub(crate) fn hand_over(&self, control: Arc<Control>) {
+        let _ = self.control.set(control);
+    }
+
+    /// Answers everything that needs open exports, once they are.
+    pub(crate) fn control(&self) -> Option<&Arc<Control>> {
+        self.control.get()
+    }
+
+    /// # Errors
+    /// The exports are not open yet.
+    fn opened(&self) -> Result<&Arc<Control>, String> {
+        self.control.get().ok_or_else(|| refusal(&self.under_way.shown()))
+    }
+
+    /// An export that is not open yet.
+    fn export(&self, export: &Export, starting: &Starting) -> ExportStatus {
+        let awaited = starting.awaited.as_ref().filter(|awaited| awaited.path == export.path);
+        ExportStatus {
+            name: export.name.clone(),
+            aliases: export.aliases.clone(),
+            path: export.path.clone(),
+            id: export.id,
+            fs_type: "-".into(),
+            ordered: false,
+            total_bytes: 0,
+            free_bytes: 0,
+            total_inodes: 0,
+            free_inodes: 0,
+            // An export that was asked just now is not silent.
+            silent_ns: awaited.map_or(0, |awaited| awaited.elapsed_ns).saturating_sub(ANSWERED),
+        }
+    }
+
+    fn starting(&self) -> Status {
+        let starting = self.under_way.shown();
+        let exports: Vec<_> =
+            self.settings.exports.iter().map(|export| self.export(export, &starting)).collect();
+        let mut reasons: Vec<_> = exports.iter().flat_map(export_troubles).collect();
+        reasons.push(still_starting(&starting));
+        let limits = &self.settings.limits;
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            started_ns: self.started.ns,
+            uptime_ns: self.started.elapsed().as_nanos() as u64,
+            mode: self.settings.mode,
+            effective_mode: self.settings.mode,
+            starting: Some(starting),
+            health: Health::Degraded { reasons },
+            write_verifier: String::new(),
+            listen: Vec::new(),
+            state_dir: self.settings.state_dir.clone(),
+            handles: HandleMode::Kernel,
+            sandbox: self.sandbox,
+            exports,
+            clients: Vec::new(),
+            procedures: Vec::new(),
+            bytes_read: 0,
+            bytes_written: 0,
+            connections: 0,
+            connections_limit: limits.connections as u64,
+            inflight: 0,
+            memory: MemoryStatus {
+                limit_bytes: limits.memory,
+                resident_bytes: resident_bytes(),
+                ..MemoryStatus::default()
+            },
+            workers: WorkerStatus::default(),
+            durability: DurabilityStatus::default(),
+            reply_cache: ReplyCacheStatus::default(),
+            refused: RefusedStatus::default(),
+            metadata: MetadataStatus { limit_bytes: limits.metadata_memory, ..MetadataStatus::default() },
+            log_lines_lost: self.host.log_lines_lost(),
+            pool: None,
+        }
+    }
+}
+
+/// A file system that answers within this time, in nanoseconds, is not called silent.
+const ANSWERED: u64 = 1_000_000_000;
+
+/// What to know of a start that is under way.
+pub(crate) fn still_starting(starting: &Starting) -> String {
+    format!("the server is still starting ({starting}): clients wait")
+}
+
+/// Why nothing can be changed while a start is under way.
+pub(crate) fn refusal(starting: &Starting) -> String {
+    format!("the server is still starting ({starting}); `forebay status` shows when it serves")
+}
+
+impl Handler for Front {
+    fn status(&self) -> Status {
+        self.control().map_or_else(|| self.starting(), |control| control.status())
+    }
+
+    fn sample(&self) -> StatSample {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let starting = || StatSample {
+            time_ns: now.as_nanos() as u64,
+            started_ns: self.started.ns,
+            uptime_ns: self.started.elapsed().as_nanos() as u64,
+            cpu_ns: cpu_ns(),
+            ..StatSample::default()
+        };
+        self.control().map_or_else(starting, |control| control.sample())
+    }
+
+    fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    fn serving(&self) -> Result<(), String> {
+        self.opened()?.serving()
+    }
+
+    fn mode(&self) -> Mode {
+        self.control().map_or(self.settings.mode, |control| control.mode())
+    }
+
+    fn effective_mode(&self) -> Mode {
+        self.control().map_or(self.settings.mode, |control| control.effective_mode())
+    }
+
+    fn set_mode(&self, mode: Mode) -> Result<(), String> {
+        self.opened()?.set_mode(mode)
+    }
+
+    fn flush(&self, progress: &mut dyn FnMut(FlushProgress)) -> Result<FlushReport, String> {
+        self.opened()?.flush(progress)
+    }
+
+    fn pool(&self, request: PoolRequest) -> Result<PoolStatus, String> {
+        match (self.control(), request) {
+            (Some(control), request) => control.pool(request),
+            (None, PoolRequest::Status) => Ok(PoolStatus::default()),
+            (None, _) => Err(refusal(&self.under_way.shown())),
+        }
+    }
+
+    fn reload(&self) -> Result<ReloadReport, String> {
+        Ok(self.opened()?.reload())
+    }
+
+    fn cached(&self, path: &Path, drop: bool) -> Result<CachedFiles, String> {
+        self.opened()?.cached(path, drop)
+    }
+}

@@ -1,0 +1,265 @@
+//! A start, from the privileges that are left to clients that are served.
+//!
+//! It runs in a thread of its own: a served file system may not answer, and whoever waits for it cannot be interrupted. The thread
+//! that began it goes on answering signals, and ends the process when it is told to.
+
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, OnceLock};
+
+use forebay_config::{Access, Export, Portmap, Settings};
+use forebay_control::{EventLog, HandleMode, SandboxStatus, Severity};
+use forebay_nfs::{CacheLimits, Nfs, NfsConfig, Ports};
+use forebay_rpc::{Config, Running, Server};
+use forebay_vfs::{Budget, ExportSpec, HandleKey, HostWatch, MountWatch, Ownership, Verifier, Vfs};
+use signal_hook::consts::SIGXFSZ;
+
+use crate::cache;
+use crate::control::{Control, Parts};
+use crate::error::Error;
+use crate::front::Front;
+use crate::health::Asker;
+use crate::host::Host;
+use crate::identity::Identities;
+use crate::linger::Linger;
+use crate::portmap::{self, Answering};
+use crate::serve::{Ready, start_error};
+use crate::tell::tell_elsewhere;
+use crate::under_way::{Reports, UnderWay};
+
+/// What tells of changes by others in each export's file system, once it can be had.
+pub(crate) struct Watches(Receiver<Vec<Option<Arc<HostWatch>>>>);
+
+impl Watches {
+    /// Begins to open them in a thread of its own, which keeps the privileges of the calling thread: only who has all of them is
+    /// told.
+    pub(crate) fn begin(settings: &Settings, under_way: &Arc<UnderWay>) -> io::Result<Self> {
+        let (done, opened) = channel();
+        let paths: Vec<_> = settings.exports.iter().map(|export| export.path.clone()).collect();
+        let under_way = under_way.clone();
+        std::thread::Builder::new().name("forebay-watches".into()).spawn(move || {
+            let open = |path: &std::path::PathBuf| {
+                under_way.waits_for(path);
+                HostWatch::open(path).map(Arc::new)
+            };
+            // The receiver goes when the start fails for another reason.
+            let _ = done.send(paths.iter().map(open).collect());
+        })?;
+        Ok(Watches(opened))
+    }
+
+    fn opened(self) -> Result<Vec<Option<Arc<HostWatch>>>, Error> {
+        let ended = |_| io::Error::other("the thread that opens the exports has ended");
+        Ok(self.0.recv().map_err(ended)?)
+    }
+}
+
+/// A start that is about to begin.
+pub(crate) struct Start {
+    pub(crate) settings: Settings,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) events: Arc<EventLog>,
+    pub(crate) under_way: Arc<UnderWay>,
+    pub(crate) reports: Reports,
+    pub(crate) front: Arc<Front>,
+    pub(crate) sandbox: SandboxStatus,
+    pub(crate) asker: Option<Asker>,
+    pub(crate) watches: Watches,
+    pub(crate) linger: Linger,
+    /// The limit on open files.
+    pub(crate) open_files: u64,
+    /// Whether clients are served (`true`), or a signal has ended the start before that.
+    pub(crate) decided: Arc<OnceLock<bool>>,
+}
+
+/// What is in service, for the stop.
+pub(crate) struct Served {
+    pub(crate) vfs: Arc<Vfs>,
+    pub(crate) nfs: Arc<Nfs>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) running: Running,
+    pub(crate) answering: Option<Answering>,
+    pub(crate) ports: Ports,
+    /// The locks on the exports.
+    pub(crate) owned: Vec<Ownership>,
+}
+
+impl Start {
+    /// Takes everything into service; `None`: a signal has ended the start.
+    pub(crate) fn run(self) -> Result<Option<Served>, Error> {
+        let Start { settings, host, events, under_way, front, linger, .. } = self;
+        let watches = self.watches.opened()?;
+        // Before anything is opened in the directories for writing, or written.
+        let mut identities = Identities::check(&settings, &under_way)?;
+        let own = |export: &Export| {
+            under_way.waits_for(&export.path);
+            own(export, linger)
+        };
+        let owned = settings.exports.iter().map(own).collect::<Result<Vec<_>, _>>()?;
+        let vfs = Arc::new(open_vfs(&settings, &mut identities, self.open_files, watches, &under_way)?);
+        identities.check_opened(&settings, &vfs)?;
+        under_way.waits_for_none();
+        let nfs = Arc::new(Nfs::new(vfs.clone(), nfs_config(&settings, &events))?);
+        let server = linger.take(
+            "the port",
+            |error| matches!(error, Error::PortInUse(_)),
+            || {
+                let bound = Server::bind(&settings.listen, transport_config(&settings), nfs.clone());
+                bound.map_err(start_error)
+            },
+        )?;
+        let listen = server.local_addrs().to_vec();
+        let ports = Ports { port: listen.first().map_or(0, std::net::SocketAddr::port) };
+        let parts = Parts {
+            nfs: nfs.clone(),
+            vfs: vfs.clone(),
+            events: events.clone(),
+            host: host.clone(),
+            under_way: under_way.clone(),
+            sandbox: self.sandbox,
+        };
+        let control = Arc::new(Control::new(settings.clone(), front.started, listen.clone(), parts));
+        front.hand_over(control.clone());
+        let answering = match settings.portmap {
+            Portmap::Answer => Some(portmap::answer(&listen, ports)?),
+            Portmap::Register => portmap::register(ports).map(|()| None)?,
+            Portmap::Off => None,
+        };
+        settle_after_crash(&vfs, &events, &under_way);
+        // Whatever can fail for other reasons has not: from here on there is something to stop well.
+        under_way.step("opening the cache");
+        let opened =
+            cache::open(&settings, (&vfs, &nfs), &mut identities, &events, self.asker, linger, &under_way)?;
+        let (cache, said) = opened.unzip();
+        identities.keep(&settings, &vfs)?;
+        // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())?;
+        // Decided before anything is said: a signal from here on stops the server cleanly.
+        if self.decided.set(true).is_err() {
+            return Ok(None);
+        }
+        let running = server.spawn().map_err(start_error)?;
+        let log = events.clone();
+        let mounts =
+            MountWatch::start(&vfs, Box::new(move |export, there| tell_elsewhere(&log, export, there)))?;
+        drop(self.reports);
+        control.serve(cache, mounts, &running);
+        let names: Vec<_> = vfs.exports().iter().map(|export| export.path.display().to_string()).collect();
+        events.add(Severity::Info, "started", format!("serving {}", names.join(", ")), &[]);
+        let kernel_handles = vfs.exports().iter().all(|export| export.kernel_handles());
+        host.ready(&Ready {
+            listen,
+            handles: if kernel_handles { HandleMode::Kernel } else { HandleMode::Fallback },
+            cache: said.unwrap_or_default(),
+            mode: control.effective_mode(),
+        });
+        Ok(Some(Served { vfs, nfs, control, running, answering, ports, owned }))
+    }
+}
+
+/// What a server that was killed has left in the page cache becomes durable.
+fn settle_after_crash(vfs: &Vfs, events: &EventLog, under_way: &UnderWay) {
+    under_way.step("syncing what the last server left in memory");
+    for (export, error) in vfs.settle_after_crash(|export| under_way.waits_for(&export.path)) {
+        let message = format!(
+            "what the last server left in memory of {} may be lost in a power cut: syncfs fails: {error}",
+            export.name
+        );
+        events.add(Severity::Error, "backing", message, &[("export", &export.name)]);
+    }
+}
+
+fn own(export: &Export, linger: Linger) -> Result<Ownership, Error> {
+    let path = &export.path;
+    let take = || match Ownership::take(path) {
+        Ok(Some(owned)) => Ok(owned),
+        Ok(None) => Err(Error::ExportInUse(path.clone())),
+        Err(error) => Err(Error::Export { path: path.clone(), reason: error.to_string() }),
+    };
+    let busy = |error: &Error| matches!(error, Error::ExportInUse(_));
+    let owned = linger.take(&path.display().to_string(), busy, take)?;
+    if export.clients.iter().any(|rule| rule.access == Access::ReadWrite) {
+        require_writable(path)?;
+    }
+    Ok(owned)
+}
+
+fn require_writable(path: &Path) -> Result<(), Error> {
+    let writable = rustix::fs::accessat(
+        rustix::fs::CWD,
+        path,
+        rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
+        rustix::fs::AtFlags::empty(),
+    );
+    writable.map_err(|errno| Error::ReadOnlyDirectory { path: path.into(), reason: errno.to_string() })
+}
+
+fn open_vfs(
+    settings: &Settings,
+    identities: &mut Identities,
+    open_files: u64,
+    watches: Vec<Option<Arc<HostWatch>>>,
+    under_way: &UnderWay,
+) -> Result<Vfs, Error> {
+    let failed = |source: io::Error| Error::StateDir { path: settings.state_dir.clone(), source };
+    let key = HandleKey::new(&forebay_vfs::handle_secret(&settings.state_dir).map_err(failed)?);
+    let key = key.salted(identities.salts(|| cache::random() as u64));
+    let verifier = Arc::new(Verifier::open(&settings.state_dir).map_err(failed)?);
+    let specs: Vec<_> = settings
+        .exports
+        .iter()
+        .zip(watches)
+        .map(|(export, watch)| {
+            let (name, path) = (export.name.clone(), export.path.clone());
+            ExportSpec { id: export.id, name, path, watch }
+        })
+        .collect();
+    // Descriptors left over for connections and the server's own files.
+    let reserved = settings.limits.connections as u64 + 256;
+    let files =
+        (settings.limits.open_files as u64).min(open_files.saturating_sub(reserved).max(open_files / 2));
+    let budget = Budget::new(files as usize, settings.limits.metadata_memory as usize);
+    let begin = |spec: &ExportSpec| under_way.waits_for(&spec.path);
+    let deliver = |answers: &mut dyn FnMut()| forebay_rpc::batch(answers);
+    let opened = Vfs::open_telling(&specs, key, verifier, budget, deliver, begin);
+    opened.map_err(|(place, error)| Error::Export {
+        path: settings.exports[place].path.clone(),
+        reason: error.to_string(),
+    })
+}
+
+fn nfs_config(settings: &Settings, events: &Arc<EventLog>) -> NfsConfig {
+    let events = events.clone();
+    let limits = &settings.limits;
+    NfsConfig {
+        exports: settings.exports.clone(),
+        workers: limits.workers,
+        worker_queue: limits.worker_queue,
+        busy_poll: limits.busy_poll,
+        reply_cache: CacheLimits {
+            entries: limits.reply_cache_entries,
+            bytes: limits.reply_cache_memory as usize,
+        },
+        refused: Box::new(move |address, why| {
+            let message = format!("client {address} was refused: {}", why.explain());
+            let fields: [(&str, &dyn ToString); 2] = [("client", &address), ("reason", &why.name())];
+            events.add(Severity::Warning, "client-refused", message, &fields);
+        }),
+    }
+}
+
+fn transport_config(settings: &Settings) -> Config {
+    let limits = &settings.limits;
+    Config {
+        threads: limits.threads,
+        max_connections: limits.connections,
+        memory: limits.memory as usize,
+        conn_memory: limits.connection_memory as usize,
+        max_inflight: limits.inflight,
+        idle_timeout: (!limits.idle_timeout.is_zero()).then_some(limits.idle_timeout),
+        stall_timeout: limits.stall_timeout,
+        busy_poll: limits.busy_poll,
+        ..Config::default()
+    }
+}

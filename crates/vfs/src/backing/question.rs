@@ -1,0 +1,139 @@
+//! Questions that may hang, such as one to a file system whose disks do not answer: whoever asks goes on without the answer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_common::lock::{Condvar, Mutex};
+
+/// How long an answer is waited for that an older one can stand in for.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// A question that is asked in a thread of its own, by one thread at a time.
+#[derive(Debug)]
+pub struct Question<T> {
+    state: Mutex<State<T>>,
+    answered: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    /// Since when an answer is waited for.
+    since: Option<Instant>,
+    /// The answer, and when it was asked for.
+    last: Option<(Instant, T)>,
+}
+
+/// What is known of an answer.
+#[derive(Debug)]
+pub struct Answer<T> {
+    /// The newest answer; `None` if there was none yet.
+    pub answer: Option<T>,
+    /// How long a question has been without an answer; zero if it was answered in time.
+    pub late: Duration,
+}
+
+impl<T> Default for Question<T> {
+    fn default() -> Self {
+        Question { state: Mutex::new(State { since: None, last: None }), answered: Condvar::default() }
+    }
+}
+
+impl<T: Clone + Send + 'static> Question<T> {
+    /// Asks, unless an answer is younger than `young` or a question is under way; waits a quarter of a second for the answer, in
+    /// all from when it was asked for.
+    pub fn ask(
+        self: &Arc<Self>,
+        young: Duration,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Answer<T> {
+        self.begin(young, question);
+        self.known()
+    }
+
+    /// Asks, unless an answer is younger than `young` or a question is under way. Waits for nothing. Returns when the question
+    /// was asked, if it was.
+    pub fn begin(
+        self: &Arc<Self>,
+        young: Duration,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<Instant> {
+        let mut state = self.state.lock();
+        let is_young = state.last.as_ref().is_some_and(|(at, _)| at.elapsed() < young);
+        if is_young || state.since.is_some() {
+            return None;
+        }
+        let (this, now) = (self.clone(), Instant::now());
+        let asking = move || {
+            let answer = question();
+            let mut state = this.state.lock();
+            (state.since, state.last) = (None, Some((now, answer)));
+            drop(state);
+            this.answered.notify_all();
+        };
+        // Without a thread the last answer has to do.
+        std::thread::Builder::new().name("forebay-ask".into()).spawn(asking).ok()?;
+        state.since = Some(now);
+        Some(now)
+    }
+
+    /// Waits until a question that is under way has had a quarter of a second, then says what is known.
+    pub fn known(&self) -> Answer<T> {
+        let state = self.state.lock();
+        let waited = state.since.map_or(PATIENCE, |since| since.elapsed());
+        let left = PATIENCE.saturating_sub(waited);
+        let state = self.answered.wait_while_for(state, left, |state| state.since.is_some());
+        let late = state.since.map_or(Duration::ZERO, |since| since.elapsed());
+        Answer { answer: state.last.as_ref().map(|(_, answer)| answer.clone()), late }
+    }
+
+    /// Asks, and returns the answer to no other question than this one; `None` if an earlier one is under way, or there is no
+    /// answer within `patience`.
+    pub fn anew(
+        self: &Arc<Self>,
+        patience: Duration,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let asked = self.begin(Duration::ZERO, question)?;
+        let state = self.state.lock();
+        let state = self.answered.wait_while_for(state, patience, |state| state.since == Some(asked));
+        state.last.as_ref().filter(|(at, _)| *at == asked).map(|(_, answer)| answer.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_question_that_hangs_is_asked_once_and_nobody_waits_for_it() {
+        let asked = Arc::new(Question::default());
+        assert_eq!(asked.ask(Duration::ZERO, || 1).answer, Some(1));
+        let (go_on, hanging) = channel::<()>();
+        let question = move || hanging.recv().map_or(0, |()| 2);
+        let known = asked.ask(Duration::ZERO, question);
+        assert!(known.answer == Some(1) && known.late > Duration::ZERO, "{known:?}");
+        let known = asked.ask(Duration::ZERO, || panic!("it is asked already"));
+        assert!(known.answer == Some(1) && known.late > Duration::ZERO, "{known:?}");
+        assert_eq!(asked.anew(Duration::MAX, || panic!("it is asked already")), None);
+        go_on.send(()).unwrap();
+        while asked.ask(Duration::MAX, || 3).answer != Some(2) {
+            std::thread::yield_now();
+        }
+        assert_eq!(asked.ask(Duration::ZERO, || 4).answer, Some(4));
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_question_is_no_answer_to_a_new_one() {
+        let asked = Arc::new(Question::default());
+        assert_eq!(asked.anew(Duration::from_secs(60), || 1), Some(1));
+        let (go_on, hanging) = channel::<()>();
+        assert_eq!(asked.anew(Duration::ZERO, move || hanging.recv().map_or(0, |()| 2)), None);
+        go_on.send(()).unwrap();
+        while asked.known().answer != Some(2) {
+            std::thread::yield_now();
+        }
+        assert_eq!(asked.anew(Duration::from_secs(60), || 3), Some(3));
+    }
+}
