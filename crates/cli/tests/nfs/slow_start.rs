@@ -43,11 +43,17 @@ fn a_long_recovery_is_told_to_the_service_manager_and_to_who_asks() {
         let manager = &manager;
         scope.spawn(move || {
             let _hanging = hanging;
-            let told = next(manager);
-            let step = told.strip_prefix("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=").expect(&told);
-            assert!(step.contains("the cache"), "{step}");
-            let status: Value = serde_json::from_str(&asker.ask(&["status", "--json"])).unwrap();
-            assert_eq!(status["starting"]["step"], step, "{status}");
+            // The steps before take as long as the machine is busy.
+            let hung = (0..30).find_map(|_| {
+                let told = next(manager);
+                let step =
+                    told.strip_prefix("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=").expect(&told).to_owned();
+                let status: Value = serde_json::from_str(&asker.ask(&["status", "--json"])).unwrap();
+                let here = step.contains("the cache") && status["starting"]["step"] == step;
+                here.then_some((told, step, status))
+            });
+            let (told, step, status) = hung.expect("it does not recover the cache");
+            let step = &step[..];
             assert!(status["starting"]["elapsed_ns"].as_u64().unwrap() > 0);
             assert!(asker.ask(&["status"]).contains(step));
             // And again, before the time is over.
@@ -75,13 +81,17 @@ fn a_server_that_cannot_open_its_export_yet_is_not_taken_for_none() {
         let manager = &manager;
         scope.spawn(move || {
             let _hanging = hanging;
-            let told = next(manager);
-            let output = asker.try_ask(&["status"]);
-            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-            // Where the kernel can open the export without its disks, the server has got as far as to answer.
-            let expected =
-                if told.ends_with("STATUS=opening") { "is starting or stopping" } else { "STARTING" };
-            assert!(said.contains(expected), "{told}: {said}");
+            // The server may get further between the two.
+            let agree = (0..30).any(|_| {
+                let told = next(manager);
+                let output = asker.try_ask(&["status"]);
+                let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+                let opening = said.contains("is starting or stopping");
+                assert!(opening || said.contains("STARTING"), "{told}: {said}");
+                // Where the kernel can open the export without its disks, the server has got as far as to answer.
+                opening == told.ends_with("STATUS=opening")
+            });
+            assert!(agree, "the service manager is told of another step");
         });
         server.start();
     });
