@@ -22,8 +22,8 @@ use crate::stats::CloseReason;
 
 /// Connections the kernel keeps before they are accepted; it cuts this to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
-/// Accepted at most before connections that are served get their turn.
-const AT_ONCE: usize = 64;
+/// Accepted at most before connections that are served get their turn. Those that are left wake the loop again at once.
+const AT_ONCE: usize = 8;
 /// Pause after the process or system ran out of file descriptors or memory for sockets.
 const PAUSE: Duration = Duration::from_millis(100);
 /// At most one warning about that in this time.
@@ -114,8 +114,7 @@ impl Acceptor {
             (door.refused)(addr, CloseReason::Crowded);
             return Ok(());
         };
-        let local = SocketAddr::try_from(getsockname(&fd)?)?;
-        let peer = Arc::new(Peer { id: self.next_id, addr, local });
+        let peer = Arc::new(Peer { id: self.next_id, addr });
         self.next_id += 1;
         let loads = || self.homes.iter().map(|home| home.load.load(Relaxed));
         let evict = loads().sum::<usize>() >= self.max_connections;

@@ -20,7 +20,7 @@ use crate::link::Link;
 use crate::pool::{Charge, Pool, SMALL};
 use crate::reply::Reply;
 use crate::service::{Body, Message, Outcome, Service};
-use crate::shares::{QUANTUM, work};
+use crate::shares::{QUANTUM, REQUEST};
 use crate::stall::Stall;
 use crate::stats::CloseReason;
 
@@ -46,7 +46,7 @@ pub(crate) struct Io<S> {
     batch: Batch,
     head: Vec<u8>,
     records: u64,
-    /// Work done in this turn, in bytes ([`work`]).
+    /// Work done in this turn, in bytes ([`Shares`](crate::shares::Shares)).
     pub(crate) work: usize,
 }
 
@@ -94,6 +94,8 @@ pub(crate) struct Conn {
     pub(crate) hung_up: bool,
     /// The peer sends no more; the end of the stream is still to be received.
     pub(crate) ended: bool,
+    /// A record has come.
+    asked: bool,
     /// In the loop's list of connections to look at.
     pub(crate) queued: bool,
     /// Closed for this reason as soon as everything in flight is answered and sent.
@@ -125,6 +127,7 @@ impl Conn {
             writable: false,
             hung_up: false,
             ended: false,
+            asked: false,
             queued: false,
             closing: None,
             received: false,
@@ -183,9 +186,12 @@ impl Conn {
             if !drained(&*self.link) {
                 return Ok(Turn::Wait);
             }
-            self.received =
-                reason == CloseReason::PeerClosed && !self.assembler.partial() && self.link.received();
-            self.discard(io);
+            if reason == CloseReason::PeerClosed {
+                // Its socket is empty. A client that has asked for nothing lacks no reply.
+                self.received = !self.assembler.partial() && (!self.asked || self.link.received());
+            } else {
+                self.discard(io);
+            }
             return Err(reason);
         }
         Ok(if self.starved {
@@ -250,7 +256,7 @@ impl Conn {
             Err(_) => return Err(CloseReason::SocketError),
         };
         // A short receive emptied the socket: edge-triggered readiness tells of what comes next. Only an end
-        // that arrived together with the data is not told again.
+        // that arrived before it is not told again.
         self.readable = received == asked || self.ended;
         self.last_active = io.now;
         io.home.stats.bytes_in.fetch_add(received as u64, Relaxed);
@@ -263,6 +269,11 @@ impl Conn {
         let mut input = &scratch[..received.saturating_sub(missing)];
         self.consume(&mut input, io)?;
         self.keep(input);
+        // Also bytes of a record that is not complete yet.
+        io.work += received;
+        if self.ended && received < asked && self.backlog.is_none() {
+            self.closing.get_or_insert(CloseReason::PeerClosed);
+        }
         self.input.moved(self.assembler.arrived() as u64, io.records > before, io.now);
         self.begun = match self.begun.filter(|_| io.records == before) {
             begun if self.assembler.partial() => begun.or(Some(io.now)),
@@ -290,13 +301,14 @@ impl Conn {
         let message = Message { body, link: &self.link };
         let received = message.bytes().len();
         self.large = received > SMALL;
+        self.asked = true;
         io.records += 1;
         self.last_record = io.now;
         let head = std::mem::take(&mut io.head);
         let mut reply = Reply::on_loop(head, io.batch.region(), self.link.account());
         let outcome = io.service.handle(message, &mut reply);
         let (mut head, payload) = reply.into_parts();
-        io.work += work(received, head.len() + payload.len());
+        io.work += REQUEST + head.len() + payload.len();
         match outcome {
             Outcome::Reply => io.batch.push(&mut head, payload),
             Outcome::Silent => {}

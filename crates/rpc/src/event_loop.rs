@@ -20,7 +20,7 @@ use crate::conn::{Conn, Io, Turn};
 use crate::home::Post;
 use crate::link::Link;
 use crate::service::{Peer, Replies, Service, batch};
-use crate::shares::Shares;
+use crate::shares::{CLOSING, OPENING, Shares, TURN};
 use crate::slab::Slab;
 use crate::spinner::Spinner;
 use crate::stats::CloseReason;
@@ -35,6 +35,8 @@ const SERVICE: u64 = u64::MAX - 2;
 const STARVED_RETRY: Duration = Duration::from_millis(5);
 /// Stalls are tolerated for a so much shorter time while connections wait for memory that others hold.
 const PRESSED: u32 = 8;
+/// Overdue connections closed before those that are served get their turn.
+const CLOSED_AT_ONCE: usize = 8;
 /// A connection idle for less is not closed to make room.
 const EVICTABLE: Duration = Duration::from_secs(1);
 
@@ -51,6 +53,8 @@ pub(crate) struct EventLoop<S> {
     retry_at: Option<Instant>,
     spinner: Spinner,
     next_sweep: Instant,
+    /// Connections that the last sweep found overdue.
+    overdue: VecDeque<u64>,
     /// When everything is closed, once the server shuts down.
     deadline: Option<Instant>,
 }
@@ -70,6 +74,7 @@ impl<S: Service> EventLoop<S> {
             shares: Shares::default(),
             closings: Closings::default(),
             starved: Vec::new(),
+            overdue: VecDeque::new(),
             retry_at: None,
             deadline: None,
         };
@@ -134,6 +139,7 @@ impl<S: Service> EventLoop<S> {
         if now >= self.next_sweep {
             self.sweep();
         }
+        self.close_overdue();
         if self.retry_at.is_some_and(|at| now >= at) {
             self.retry_at = None;
             std::mem::take(&mut self.starved).into_iter().for_each(|token| self.enqueue(token));
@@ -153,7 +159,7 @@ impl<S: Service> EventLoop<S> {
     /// Fills `events`; polls first, sleeps if that finds nothing and nothing else is to do.
     fn wait(&mut self, events: &mut Vec<Event>) {
         let (epoll, home) = (&self.epoll, &self.io.home);
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() || !self.overdue.is_empty() {
             poll(epoll, events, Some(Duration::ZERO));
         } else if !self.spinner.spin(|| home.has_posts() || poll(epoll, events, Some(Duration::ZERO))) {
             let timeout = if home.fall_asleep() { self.timeout() } else { Some(Duration::ZERO) };
@@ -221,7 +227,7 @@ impl<S: Service> EventLoop<S> {
         let Some(conn) = self.conns.get_mut(token) else { return };
         conn.queued = false;
         let (turn, address) = (conn.turn(&mut self.io), conn.address());
-        self.shares.charge(address, std::mem::take(&mut self.io.work));
+        self.shares.charge(address, TURN + std::mem::take(&mut self.io.work));
         match turn {
             Ok(Turn::Wait) => {}
             Ok(Turn::Again) => self.enqueue(token),
@@ -237,8 +243,12 @@ impl<S: Service> EventLoop<S> {
     fn close(&mut self, token: u64, reason: CloseReason) {
         let Some(conn) = self.conns.remove(token) else { return };
         let link = &conn.link;
-        let _ = epoll::delete(&self.epoll, link.fd());
-        link.close();
+        self.shares.charge(conn.address(), CLOSING);
+        // The last descriptor of a socket leaves the epoll set when it is closed.
+        if Arc::strong_count(link) > 1 {
+            let _ = epoll::delete(&self.epoll, link.fd());
+            link.close();
+        }
         let replies = if conn.received { Replies::Received } else { Replies::Unsure };
         self.io.service.disconnected(link.peer(), replies);
         self.io.home.load.fetch_sub(1, Relaxed);
@@ -255,6 +265,7 @@ impl<S: Service> EventLoop<S> {
     /// Starts serving an accepted socket.
     fn adopt(&mut self, fd: OwnedFd, peer: Arc<Peer>, seat: Seat, evict: bool) {
         self.io.home.stats.accepted.fetch_add(1, Relaxed);
+        self.shares.charge(peer.addr.ip(), OPENING);
         let full = evict && !self.evict(seat.connections());
         if self.deadline.is_some() || full || !self.io.service.connected(&peer) {
             let _ = shutdown(&fd, Shutdown::Both);
@@ -304,17 +315,26 @@ impl<S: Service> EventLoop<S> {
 
     fn sweep(&mut self) {
         let (config, now, patience) = (&self.io.config, self.io.now, self.patience());
-        let overdue: Vec<_> = self
-            .conns
-            .iter_mut()
-            .filter_map(|(token, conn)| conn.overdue(config, patience, now).map(|reason| (token, reason)))
-            .collect();
-        overdue.into_iter().for_each(|(token, reason)| self.close(token, reason));
+        let conns = self.conns.iter_mut();
+        let overdue = conns.filter_map(|(token, conn)| conn.overdue(config, patience, now).map(|_| token));
+        self.overdue = overdue.collect();
         // One loop does it, or buffers would be unneeded too soon.
         if self.acceptor.is_some() {
             self.io.pool.trim();
         }
         self.next_sweep = now + self.sweep_interval();
+    }
+
+    /// Closes some of the connections that are overdue; the loop comes back for the others at once.
+    fn close_overdue(&mut self) {
+        for _ in 0..CLOSED_AT_ONCE {
+            let Some(token) = self.overdue.pop_front() else { return };
+            let (patience, now) = (self.patience(), self.io.now);
+            let conn = self.conns.get_mut(token);
+            if let Some(reason) = conn.and_then(|conn| conn.overdue(&self.io.config, patience, now)) {
+                self.close(token, reason);
+            }
+        }
     }
 
     /// How long a stalled transfer is tolerated.

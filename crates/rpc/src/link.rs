@@ -57,7 +57,8 @@ impl Link {
         &self.account
     }
 
-    /// Nothing more is sent; what waits is dropped. The socket itself goes with the last ticket.
+    /// Nothing more is sent; what waits is dropped. The socket itself goes with the last ticket. Where no ticket is left,
+    /// dropping the link does all of it.
     pub(crate) fn close(&self) {
         self.with_outlet(Outlet::close);
         let _ = shutdown(&self.fd, Shutdown::Both);

@@ -85,8 +85,6 @@ pub struct Peer {
     pub id: u64,
     /// Where it connects from.
     pub addr: SocketAddr,
-    /// The address of ours it connected to.
-    pub local: SocketAddr,
 }
 
 /// One record.

@@ -8,12 +8,13 @@ use std::net::IpAddr;
 /// The work of one round for an address, in bytes: about 30 us.
 pub(crate) const QUANTUM: usize = 128 << 10;
 /// A request costs as much as so many bytes, however short it is.
-const REQUEST: usize = 1 << 10;
-
-/// Returns the work that a request of `received` bytes and a reply of `sent` bytes make, in bytes.
-pub(crate) fn work(received: usize, sent: usize) -> usize {
-    REQUEST + received + sent
-}
+pub(crate) const REQUEST: usize = 1 << 10;
+/// A turn of a connection costs as much as so many bytes, whatever comes of it: a system call.
+pub(crate) const TURN: usize = 4 << 10;
+/// A new connection costs as much as so many bytes.
+pub(crate) const OPENING: usize = 16 << 10;
+/// The end of a connection costs as much as so many bytes: the kernel takes it down.
+pub(crate) const CLOSING: usize = 32 << 10;
 
 /// The work done for each address and not yet paid for by rounds.
 #[derive(Default)]

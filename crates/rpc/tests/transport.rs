@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -128,9 +129,12 @@ fn shutdown_with_requests_unread_resets_nobody() {
     large[0] = GATED;
     (0..8).for_each(|_| client.send(&large));
     await_stats(&server, "a pause", |stats| stats.deferred == 4 && stats.pauses > 0);
+    let address = server.local_addrs()[0];
     let stopping = std::thread::spawn(move || server.shutdown(DRAIN));
-    // The loops stop reading before the requests end.
-    std::thread::sleep(Duration::from_millis(50));
+    // The loop of the first client also listens: it stops both before the requests end.
+    while TcpStream::connect(address).is_ok() {
+        std::thread::yield_now();
+    }
     echo.open();
     for _ in 0..4 {
         assert!(client.receive() == large);

@@ -276,10 +276,15 @@ fn strangers_are_refused_and_nobody_learns_of_what_is_for_others() {
         let directories: Vec<_> = list.0.iter().map(|mount| mount.directory).collect();
         assert_eq!(directories, [own.as_bytes()], "what another client has mounted");
     }
-    for _ in 0..5 {
-        // The null procedure and MOUNT are refused as well.
+    // The null procedures and MOUNT are refused as well.
+    let mut args = Vec::new();
+    forebay_wire::xdr::Encode::encode(&one.mnt(b"/open").unwrap().fhandle, &mut args);
+    let (nfs, mount) = ((PROGRAM, VERSION), (mount3::PROGRAM, mount3::VERSION));
+    let asked = [(nfs, 0), (nfs, Procedure::Getattr as u32), (mount, 0), (mount, 1), (mount, 5)];
+    for ((program, version), procedure) in asked {
         let mut stranger = server.connect_from([127, 0, 0, 3]);
-        assert_eq!(stranger.try_call(&()), None);
+        let call = stranger.call_bytes((program, version, procedure), &args);
+        assert_eq!(stranger.try_exchange(&call), None, "procedure {procedure} of {program}");
     }
     assert_eq!(two.mnt(b"/open").unwrap_err(), mount3::Mountstat3::Acces);
     two.user = User::Flavor(6);
@@ -290,6 +295,7 @@ fn strangers_are_refused_and_nobody_learns_of_what_is_for_others() {
         (&5.into(), &1.into(), &1.into())
     );
     assert_eq!(refusals(&server), ["stranger", "export"], "once for each address");
+    assert_eq!(server.status()["connections"], 2, "strangers have no place");
     one.mnt(b"/open").unwrap();
 }
 

@@ -1,10 +1,12 @@
 //! An unauthorised client and a hostile client with access attack the server, beside a client that measures. The
 //! measuring client's verifier must not change, its requests must succeed, and the server's status must not differ.
-//! The slow-down is printed for each attack and for all together: `cargo x hostile --minutes 10`.
+//! The slow-down is printed for each attack and for all together: `cargo x hostile --minutes 10`. In the controls that
+//! follow, the attackers meet a bare loop of accept(2) and close(2): that part of the harm is the kernel's.
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_wire::xdr::Encode;
@@ -14,13 +16,15 @@ use crate::harness::*;
 
 const HOSTILE: [u8; 4] = [127, 0, 0, 2];
 const STRANGER: [u8; 4] = [127, 0, 0, 3];
+/// A hostile client whose connections are not refused because its address has too many of them already.
+const ANOTHER: [u8; 4] = [127, 0, 0, 4];
 
-const RULES: &str =
-    "[[export]]\npath='@/data'\nname='/'\n[[export.client]]\nnetworks=['127.0.0.1','127.0.0.2']\n";
+const RULES: &str = "[[export]]\npath='@/data'\nname='/'\n[[export.client]]\nnetworks=['127.0.0.1','127.0.0.2','127.0.0.4']\n";
 
 /// Returns a connection that may be closed at any time; `None` if it cannot be made.
 fn connection(to: SocketAddr, from: [u8; 4]) -> Option<TcpStream> {
     let fd = socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
+    choose_port_late(&fd);
     bind(&fd, &SocketAddr::from((from, 0))).ok()?;
     connect(&fd, &to).ok()?;
     let stream = TcpStream::from(fd);
@@ -28,19 +32,77 @@ fn connection(to: SocketAddr, from: [u8; 4]) -> Option<TcpStream> {
     Some(stream)
 }
 
+/// Has connect(2) choose the port and not bind(2), which looks through all ports once half of them were used in the last minute: that
+/// takes milliseconds of this host's processors, as no attack from elsewhere does.
+fn choose_port_late(fd: &OwnedFd) {
+    let (one, len): (libc::c_int, _) = (1, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the option is an int, which this call only reads.
+    let result = unsafe {
+        let option = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
+        libc::setsockopt(fd.as_raw_fd(), option.0, option.1, (&raw const one).cast(), len)
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Gives the server and the measuring client priority, because real attackers have processors of their own.
 fn stand_back() {
-    // SAFETY: a parameter of zeros is valid, and the call only reads it.
+    // SAFETY: all zeros are a valid parameter, which this call only reads.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &std::mem::zeroed()) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// What the threads of an attack and the client that measures know of each other.
+#[derive(Default)]
+struct Fight {
+    stop: AtomicBool,
+    /// Threads of the attack.
+    attackers: AtomicUsize,
+    /// Of these, the ones that have done their worst at least once.
+    begun: AtomicUsize,
+    /// A thread of the attack has failed: the test ends.
+    failed: AtomicBool,
+}
+
+impl Fight {
+    /// Starts a thread of the attack.
+    fn begin<'s>(&'s self, scope: &'s std::thread::Scope<'s, '_>, attack: impl FnOnce() + Send + 's) {
+        /// Notes that the thread panics.
+        struct Alarm<'a>(&'a AtomicBool);
+        impl Drop for Alarm<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+            }
+        }
+        self.attackers.fetch_add(1, Ordering::Relaxed);
+        scope.spawn(move || {
+            let _alarm = Alarm(&self.failed);
+            attack();
+        });
+    }
+
+    /// Calls `act` again and again, at least once, until the fight ends.
+    fn attack(&self, pause: Duration, mut act: impl FnMut()) {
+        act();
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        while !self.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(pause);
+            act();
+        }
+    }
+
+    /// Returns whether every thread of the attack has had its turn: on a busy machine that may take a while.
+    fn has_begun(&self) -> bool {
+        let begun = self.begun.load(Ordering::Relaxed) == self.attackers.load(Ordering::Relaxed);
+        begun || self.failed.load(Ordering::Relaxed)
+    }
+}
+
 /// Keeps `count` connections that have each sent `bytes` and receive no data. Connections that the server closes are
 /// replaced.
-fn hold(to: SocketAddr, from: [u8; 4], count: usize, bytes: &[u8], stop: &AtomicBool) {
+fn hold(to: SocketAddr, from: [u8; 4], count: usize, bytes: &[u8], fight: &Fight) {
     stand_back();
     let mut held: Vec<Option<TcpStream>> = (0..count).map(|_| None).collect();
-    while !stop.load(Ordering::Relaxed) {
+    fight.attack(Duration::from_millis(5), || {
         for place in &mut held {
             let alive = place.as_mut().is_some_and(|stream| {
                 let unblocked = stream.set_nonblocking(true).is_ok();
@@ -52,21 +114,19 @@ fn hold(to: SocketAddr, from: [u8; 4], count: usize, bytes: &[u8], stop: &Atomic
             });
             if !alive {
                 *place = connection(to, from);
-                // The write ends when the server takes no more bytes.
+                // As much as the server takes.
                 let _ = place.as_mut().map(|stream| stream.write_all(bytes));
             }
         }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    });
 }
 
 /// Sends `bytes` on one connection after the other.
-fn flood(to: SocketAddr, from: [u8; 4], bytes: &[u8], stop: &AtomicBool) {
+fn flood(to: SocketAddr, from: [u8; 4], bytes: &[u8], fight: &Fight) {
     stand_back();
-    while !stop.load(Ordering::Relaxed) {
+    fight.attack(Duration::from_millis(1), || {
         let _ = connection(to, from).map(|mut stream| stream.write_all(bytes));
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    });
 }
 
 fn xdr(values: &[&dyn Encode]) -> Vec<u8> {
@@ -75,13 +135,13 @@ fn xdr(values: &[&dyn Encode]) -> Vec<u8> {
     out
 }
 
-/// Makes calls with numbers that could overflow.
-fn bad_numbers(server: &Server, name: &[u8], stop: &AtomicBool) {
-    stand_back();
-    let mut c = server.connect_from(HOSTILE).acting_as(user(1000, 1000, &[]));
+/// Calls with numbers at which arithmetic goes wrong.
+fn bad_numbers(server: &Server, name: &[u8], fight: &Fight) {
+    let mut c = server.connect_from(ANOTHER).acting_as(user(1000, 1000, &[]));
     let root = c.root();
     let file = c.new_file(&root, name, 0o600);
-    while !stop.load(Ordering::Relaxed) {
+    stand_back();
+    fight.attack(Duration::from_millis(5), || {
         for number in [1 << 63, u64::MAX, i64::MAX as u64, 1 << 44] {
             let unstable =
                 (Procedure::Write, xdr(&[&file, &0u64, &4u32, &StableHow::Unstable, &&b"data"[..]]));
@@ -95,11 +155,10 @@ fn bad_numbers(server: &Server, name: &[u8], stop: &AtomicBool) {
                 c.call((PROGRAM, VERSION, procedure as u32), &args);
             }
         }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    });
 }
 
-/// The measuring client.
+/// The client that measures.
 struct Measure {
     client: Client,
     file: FileHandle,
@@ -115,11 +174,12 @@ impl Measure {
         Measure { client, file, verifier }
     }
 
-    /// Makes at least 50 rounds for at least `time`. Returns the 50th and the 99th percentile of a round.
-    fn run(&mut self, time: Duration) -> [Duration; 2] {
+    /// Goes round for at least `time` and 50 rounds, and until `fight` has begun; returns the 50th and the 99th percentile of a
+    /// round.
+    fn run(&mut self, time: Duration, fight: &Fight) -> [Duration; 2] {
         let begun = Instant::now();
         let mut took = Vec::new();
-        while begun.elapsed() < time || took.len() < 50 {
+        while begun.elapsed() < time || took.len() < 50 || !fight.has_begun() {
             let (c, file, round) = (&mut self.client, &self.file, Instant::now());
             let offset = took.len() as u64 % 16 * 4096;
             for stable in [StableHow::Unstable, StableHow::FileSync] {
@@ -138,17 +198,17 @@ impl Measure {
 
 #[derive(Clone, Copy, Debug)]
 enum Attack {
-    /// An unauthorised client connects, sends a few bytes and disconnects.
+    /// A stranger connects, sends a little and hangs up.
     Strangers,
-    /// A client with access connects, sends a few bytes and disconnects.
+    /// A client with access connects, sends a little and hangs up.
     HangsUp,
-    /// A client keeps connections that have sent parts of records.
+    /// A client keeps connections that sent parts of records.
     Parts,
-    /// A client asks for much data and reads no replies.
+    /// A client asks for much and reads no replies.
     Unread,
-    /// A client asks for 64 MiB, disconnects, and connects again.
+    /// A client asks for 64 MiB, hangs up, and connects again.
     Unwanted,
-    /// A client sends numbers that could overflow.
+    /// A client sends numbers at which arithmetic goes wrong.
     Numbers,
 }
 
@@ -158,11 +218,11 @@ const ATTACKS: [Attack; 6] =
 /// The bytes that attackers send.
 struct Arsenal<'a> {
     server: &'a Server,
-    /// Start of a record of 1 MiB.
+    /// The start of a record of a MiB.
     part: Vec<u8>,
-    /// The record without its last byte.
+    /// All of it but a byte.
     most: Vec<u8>,
-    /// Reads of 64 MiB in total.
+    /// Reads of 64 MiB in all.
     reads: Vec<u8>,
 }
 
@@ -185,15 +245,15 @@ impl<'a> Arsenal<'a> {
         }
     }
 
-    /// Starts the threads of an attack, which end when `stop` is set. Its files are called `name`.
+    /// Starts the threads of an attack on the server, or on a bare loop, which end with `fight`; files that it makes are called
+    /// `name`.
     fn begin<'s>(
         &'s self,
         attack: Attack,
-        name: &'s str,
+        (to, name): (SocketAddr, &'s str),
         scope: &'s std::thread::Scope<'s, '_>,
-        stop: &'s AtomicBool,
+        fight: &'s Fight,
     ) {
-        let to = self.server.address();
         let parts = [&self.part[..], &[0x80, 0, 0, 1, 0], &[0x80]];
         let held: &[(usize, &[u8])] = match attack {
             Attack::Parts => &[(80, &self.part), (20, &self.most), (400, &[0x80])],
@@ -207,21 +267,36 @@ impl<'a> Arsenal<'a> {
             _ => (HOSTILE, &[]),
         };
         for (count, bytes) in held.iter().copied() {
-            scope.spawn(move || hold(to, HOSTILE, count, bytes, stop));
+            fight.begin(scope, move || hold(to, HOSTILE, count, bytes, fight));
         }
         for bytes in sent.iter().copied() {
-            scope.spawn(move || flood(to, from, bytes, stop));
+            fight.begin(scope, move || flood(to, from, bytes, fight));
         }
         if matches!(attack, Attack::Numbers) {
-            scope.spawn(move || bad_numbers(self.server, name.as_bytes(), stop));
+            fight.begin(scope, move || bad_numbers(self.server, name.as_bytes(), fight));
         }
     }
 }
 
+/// Accepts connections at an address of its own, keeps the first `kept` of them, and closes the others at once.
+fn bare_loop(kept: usize) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming().flatten() {
+            if open.len() < kept {
+                open.push(stream);
+            }
+        }
+    });
+    address
+}
+
 #[test]
 fn a_stranger_and_a_hostile_client_harm_nobody() {
-    let seconds = std::env::var("FOREBAY_TEST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
-    // The memory limit is low, so that clients compete for memory.
+    let told = std::env::var("FOREBAY_TEST_SECONDS").ok().and_then(|text| text.parse().ok());
+    // Little memory, so that it is fought for.
     let server = Serve::new()
         .exports(RULES)
         .cached()
@@ -234,23 +309,30 @@ fn a_stranger_and_a_hostile_client_harm_nobody() {
     };
     let before = events(&server);
     let arsenal = Arsenal::new(&server);
-    let time = Duration::from_secs(seconds) / (ATTACKS.len() as u32 + 2);
-    let alone = measure.run(time);
+    let named = |attack: &Attack| (format!("{attack:?}"), server.address(), vec![*attack]);
+    let mut fights: Vec<_> = ATTACKS.iter().map(named).collect();
+    fights.push(("all".into(), server.address(), ATTACKS.to_vec()));
+    if told.is_some() {
+        // As many as the server lets one address have.
+        for (attack, kept) in [(Attack::HangsUp, 0), (Attack::Parts, 384)] {
+            fights.push((format!("{attack:?}, bare"), bare_loop(kept), vec![attack]));
+        }
+    }
+    let time = Duration::from_secs(told.unwrap_or(2)) / (fights.len() as u32 + 1);
+    let alone = measure.run(time, &Fight::default());
     eprintln!("a round of five requests, 50th and 99th percentile, and the 99th over that alone");
-    eprintln!("{:12} {alone:?}", "alone");
-    let each = ATTACKS.iter().map(std::slice::from_ref);
-    for attacks in each.chain([&ATTACKS[..]]) {
-        let name = if let [attack] = attacks { format!("{attack:?}") } else { "all".into() };
-        let stop = AtomicBool::new(false);
+    eprintln!("{:14} {alone:?}", "alone");
+    for (name, to, attacks) in fights {
+        let fight = Fight::default();
         let beside = std::thread::scope(|scope| {
-            let _stop = DoneAtEnd(&stop);
-            attacks.iter().for_each(|attack| arsenal.begin(*attack, &name, scope, &stop));
-            let beside = measure.run(time);
-            // Another client must still be able to connect.
+            let _stop = DoneAtEnd(&fight.stop);
+            attacks.iter().for_each(|attack| arsenal.begin(*attack, (to, &name), scope, &fight));
+            let beside = measure.run(time, &fight);
+            // Another client can still connect.
             server.connect().root();
             beside
         });
-        eprintln!("{name:12} {beside:?} {:.2}", beside[1].as_secs_f64() / alone[1].as_secs_f64());
+        eprintln!("{name:14} {beside:?} {:.2}", beside[1].as_secs_f64() / alone[1].as_secs_f64());
     }
     let status = server.status();
     assert_eq!(status["health"]["state"], "OK", "{}", status["health"]);

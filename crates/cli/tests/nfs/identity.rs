@@ -65,8 +65,7 @@ fn only_the_file_system_that_was_served_is_served_again(kind: &str, end: End) {
         assert!(std::time::Instant::now() < until, "{}", server.ask(&["status"]));
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    let events = server.ask(&["events", "-n", "100"]);
-    assert!(events.contains("no longer to"), "{events}");
+    wait_for(|| server.ask(&["events", "-n", "100"]).contains("no longer to"));
     write(&server, 4096, b"meanwhile");
     server.connect().new_file(&root, b"g", 0o644);
     server.flush();
