@@ -12,8 +12,8 @@ use std::time::Duration;
 use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::format::{
-    Body, Facts, Footer, FrameHead, Place, Record, SegmentHeader, SegmentKind, bind, content_hash, frame,
-    key_hash,
+    Body, Facts, Footer, FrameHead, Place, Record, SegmentHeader, SegmentKind, bind, body_len, content_hash,
+    frame, key_hash,
 };
 use forebay_engine::io::{Device as _, Durability, Key};
 use forebay_engine::pool::{Pool, PoolError, Superblock, segment_offset};
@@ -193,7 +193,8 @@ impl Rig {
     /// Writes a frame that has these records.
     fn frame_of(&self, seq: u64, number: u64, frame: &Frame, body: &Body, legs: &[usize]) {
         let Frame { start, epoch, tail, .. } = *frame;
-        let mut bytes = Buffer::zeroed(1 + frame.data.len());
+        let spill = frame::spill_blocks(body_len(body));
+        let mut bytes = Buffer::zeroed(1 + frame.data.len() + spill);
         let data = bytes[BLOCK..].chunks_mut(BLOCK).zip(&frame.data);
         data.for_each(|(block, byte)| block.fill(*byte));
         let head = FrameHead {
@@ -207,7 +208,7 @@ impl Rig {
             segment_seq: seq,
             start,
             data_blocks: frame.data.len() as u16,
-            tail_blocks: 0,
+            tail_blocks: spill as u16,
         };
         frame::encode(&head, body, &mut bytes).unwrap();
         let offset = segment_offset(number as u32, SEGMENT) + u64::from(start) * BLOCK as u64;
