@@ -231,7 +231,11 @@ fn the_published_tests_run_in_small_and_go_on_where_they_were() {
     let places = ["--data", "4M", "--array", &array, "--dir", &work, "-o", &page, "-o", &tables];
     let paper = [&["bench", "paper"], &small[..], &places].concat();
     let hurried = forebay(&[&paper[..], &["--minutes", "0.00001"]].concat());
-    assert!(text(&hurried.stderr).contains("there was no time"), "{}", text(&hurried.stderr));
+    assert!(
+        text(&hurried.stderr).contains("the time given with --minutes was too short"),
+        "{}",
+        text(&hurried.stderr)
+    );
 
     let again = forebay(&paper);
     assert_eq!(again.status.code(), Some(1));
