@@ -295,3 +295,6 @@ impl Log {
         self.state.lock().broken
     }
 }
+
+#[cfg(test)]
+mod tests;

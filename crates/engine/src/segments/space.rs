@@ -9,7 +9,7 @@ use crate::plant;
 
 /// So many segments of blocks may be written again to make room: those that each start opens and hardly uses come after
 /// them in the order. In pools that hold more, what such starts cost is too little to be noticed.
-const MOVABLE: u64 = 128;
+pub(super) const MOVABLE: u64 = 128;
 
 impl Segments {
     /// Opens a segment with `legs` copies on different devices, those with most room first, if on each of them more

@@ -1,5 +1,7 @@
 use super::*;
 
+mod tail;
+
 /// Two devices of `each` segments.
 fn segments(each: u32) -> Segments {
     let free = || (0..each).rev().collect();

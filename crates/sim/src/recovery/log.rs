@@ -35,6 +35,22 @@ fn r6_the_last_frame_counts_if_each_block_is_good_on_some_leg_and_is_made_good_o
 }
 
 #[test]
+fn r6_a_last_frame_counts_with_a_block_of_which_the_log_says_that_it_is_damaged() {
+    let rig = two_frames();
+    let frame = frame_at(3, 6).with(8, &[0]);
+    let mut body = rig.body(1, &frame);
+    let data = body.records.iter_mut().find_map(|record| match record {
+        Record::Data { checksums, .. } => Some(checksums),
+        _ => None,
+    });
+    data.unwrap()[0] ^= 1;
+    rig.frame_of(1, 1, &frame, &body, &[0, 1]);
+    let opened = rig.open().unwrap();
+    assert_eq!((opened.notes(), opened.recovered.frames), (vec![1, 2, 3], 3));
+    assert_eq!(opened.read(&rig, 8), Err(forebay_engine::Error::Damaged));
+}
+
+#[test]
 fn r7_the_last_frame_is_torn_if_a_block_is_good_on_no_leg() {
     let rig = two_frames();
     [0, 1].iter().for_each(|device| rig.rot(*device, 1, 5));
@@ -49,6 +65,15 @@ fn r8_a_frame_of_which_a_block_can_be_read_on_no_leg_is_a_hole() {
         let rig = two_frames();
         rig.disks.iter().for_each(|disk| disk.spoil(Rig::place(1, slot)));
         assert_eq!(rig.hole(), 2, "slot {slot}");
+    }
+    // Its records take two blocks more.
+    let long = Record::UserRecord { bytes: [7; 4000].into() };
+    for slot in [6, 8] {
+        let rig = two_frames();
+        let frame = Frame { records: vec![long.clone(); 3], ..frame_at(3, 6) };
+        rig.frame(1, &frame, &[0, 1]);
+        rig.disks.iter().for_each(|disk| disk.spoil(Rig::place(1, slot)));
+        assert_eq!(rig.hole(), 3, "slot {slot}");
     }
     let rig = two_frames();
     rig.disks[0].spoil(Rig::place(1, 5));

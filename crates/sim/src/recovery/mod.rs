@@ -12,8 +12,8 @@ use std::time::Duration;
 use forebay_common::lock::Mutex;
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::format::{
-    Body, Facts, Footer, FrameHead, Place, Record, SegmentHeader, SegmentKind, bind, content_hash, frame,
-    key_hash,
+    Body, Facts, Footer, FrameHead, Place, Record, SegmentHeader, SegmentKind, bind, body_len, content_hash,
+    frame, key_hash,
 };
 use forebay_engine::io::{Device as _, Durability, Key};
 use forebay_engine::pool::{Pool, PoolError, Superblock, segment_offset};
@@ -66,6 +66,8 @@ struct Frame {
     start: u16,
     epoch: u64,
     tail: u64,
+    /// Segments before this one are not in use.
+    oldest: u64,
     /// Blocks of the file from `block` on, each filled with a byte.
     data: Vec<u8>,
     block: u64,
@@ -77,7 +79,7 @@ struct Frame {
 /// Frame `seq` at slot `start`, with no data: one block.
 fn frame_at(seq: u64, start: u16) -> Frame {
     let (data, records) = (Vec::new(), Vec::new());
-    Frame { seq, start, epoch: EPOCH, tail: 1, data, block: 0, records, size: 16 * BLOCK as u64 }
+    Frame { seq, start, epoch: EPOCH, tail: 1, oldest: 0, data, block: 0, records, size: 16 * BLOCK as u64 }
 }
 
 impl Frame {
@@ -192,8 +194,9 @@ impl Rig {
 
     /// Writes a frame that has these records.
     fn frame_of(&self, seq: u64, number: u64, frame: &Frame, body: &Body, legs: &[usize]) {
-        let Frame { start, epoch, tail, .. } = *frame;
-        let mut bytes = Buffer::zeroed(1 + frame.data.len());
+        let Frame { start, epoch, tail, oldest, .. } = *frame;
+        let spill = frame::spill_blocks(body_len(body));
+        let mut bytes = Buffer::zeroed(1 + frame.data.len() + spill);
         let data = bytes[BLOCK..].chunks_mut(BLOCK).zip(&frame.data);
         data.for_each(|(block, byte)| block.fill(*byte));
         let head = FrameHead {
@@ -202,12 +205,12 @@ impl Rig {
             seq: frame.seq,
             acked: frame.seq - 1,
             tail,
-            oldest_position: 0,
+            oldest_position: oldest,
             oldest_seq: 0,
             segment_seq: seq,
             start,
             data_blocks: frame.data.len() as u16,
-            tail_blocks: 0,
+            tail_blocks: spill as u16,
         };
         frame::encode(&head, body, &mut bytes).unwrap();
         let offset = segment_offset(number as u32, SEGMENT) + u64::from(start) * BLOCK as u64;

@@ -193,6 +193,7 @@ fn devices_that_are_not_added() {
     let needed = MIB + 16 * 64 * MIB + MIB;
     let too_small = PoolError::TooSmall { device: "small".into(), size: needed - 1, needed };
     assert_eq!(add(&mut coarse, &Ram::new("small", needed - 1), false), Err(too_small));
+    assert_eq!(add(&mut coarse, &Ram::new("just enough", needed), false), Ok(2));
     assert_eq!(present(&open(rams).unwrap()), ["a", "b"]);
     assert_eq!(block_on(pool.open_epoch()), Ok(vec![]), "the pool is as before");
     assert_eq!(add(&mut pool, &foreign, true), Ok(2));

@@ -23,6 +23,8 @@ fn signatures() {
         ("an F2FS file system", 1024, &[0x10, 0x20, 0xf5, 0xf2]),
         ("an encrypted volume (LUKS)", 0, b"LUKS\xba\xbe\0\x02"),
         ("swap space", 4086, b"SWAPSPACE2"),
+        ("swap space", 8182, b"SWAPSPACE2"),
+        ("swap space", 16_374, b"SWAPSPACE2"),
         ("swap space", 65_526, b"SWAPSPACE2"),
         ("a member of an MD RAID array", 0, &[0xfc, 0x4e, 0x2b, 0xa9]),
         ("a member of an MD RAID array", 4096, &[0xfc, 0x4e, 0x2b, 0xa9]),
@@ -42,6 +44,8 @@ fn signatures() {
         ("a partition table (GPT)", 4096, b"EFI PART"),
         ("a partition table or boot sector (MBR)", 510, &[0x55, 0xaa]),
         ("data of an unknown kind", 700_000, &[1]),
+        // Before the ring of the uberblocks.
+        ("data of an unknown kind", 65_536, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0]),
     ] {
         let ram = Ram::new("a", size);
         ram.poke(offset, magic);
@@ -78,6 +82,14 @@ fn one_superblock_is_enough() {
         ram.poke(LAST - offset, &[0xff; BLOCK]);
         assert!(!matches!(contents(&ram), Contents::Pool(_)));
     }
+}
+
+#[test]
+fn a_member_of_which_two_blocks_are_left_is_known_as_one() {
+    let [ram] = used();
+    let left = |blocks: u64| contents(&ram.copy("short", blocks * BLOCK as u64));
+    assert!(matches!(left(2), Contents::Pool(_)));
+    assert_eq!(left(1), Contents::Foreign("data of an unknown kind"), "too small for two superblocks");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod identify;
 mod ram;
 mod superblock;
 mod table;
+mod witness;
 
 use std::sync::Arc;
 

@@ -125,7 +125,7 @@ fn superblocks_that_contradict_themselves() {
         ("a member since an epoch to come", 128 + 16, &[10]),
         ("two members that are the same", 128 + 32, &[0xa1]),
         ("a member behind the last", 128 + 3 * 32, &[1]),
-        ("a newest segment, without the feature", 24, &[1]),
+        ("a newest segment, without the feature", 24, &[0b1101]),
         ("an owner that is longer than it says", 656, &[15]),
         ("an owner without the feature", 24, &[3]),
         ("an owner beyond the block", 656, &[0xff, 0xff]),
