@@ -66,6 +66,8 @@ struct Frame {
     start: u16,
     epoch: u64,
     tail: u64,
+    /// Segments before this one are not in use.
+    oldest: u64,
     /// Blocks of the file from `block` on, each filled with a byte.
     data: Vec<u8>,
     block: u64,
@@ -77,7 +79,7 @@ struct Frame {
 /// Frame `seq` at slot `start`, with no data: one block.
 fn frame_at(seq: u64, start: u16) -> Frame {
     let (data, records) = (Vec::new(), Vec::new());
-    Frame { seq, start, epoch: EPOCH, tail: 1, data, block: 0, records, size: 16 * BLOCK as u64 }
+    Frame { seq, start, epoch: EPOCH, tail: 1, oldest: 0, data, block: 0, records, size: 16 * BLOCK as u64 }
 }
 
 impl Frame {
@@ -192,7 +194,7 @@ impl Rig {
 
     /// Writes a frame that has these records.
     fn frame_of(&self, seq: u64, number: u64, frame: &Frame, body: &Body, legs: &[usize]) {
-        let Frame { start, epoch, tail, .. } = *frame;
+        let Frame { start, epoch, tail, oldest, .. } = *frame;
         let spill = frame::spill_blocks(body_len(body));
         let mut bytes = Buffer::zeroed(1 + frame.data.len() + spill);
         let data = bytes[BLOCK..].chunks_mut(BLOCK).zip(&frame.data);
@@ -203,7 +205,7 @@ impl Rig {
             seq: frame.seq,
             acked: frame.seq - 1,
             tail,
-            oldest_position: 0,
+            oldest_position: oldest,
             oldest_seq: 0,
             segment_seq: seq,
             start,

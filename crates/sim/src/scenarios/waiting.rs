@@ -158,3 +158,30 @@ fn a_write_that_gets_in_before_a_record_about_older_copies_counts_after_a_power_
         world.crash(Crash::Kill);
     }
 }
+
+#[test]
+fn a_cut_waits_for_writes_past_the_log() {
+    let mut world = world(1, 2);
+    let engine = world.start_through(Vec::new()).unwrap();
+    write(&world, &engine, 0, 2);
+    let object = world.shared.objects.lock().object(1).unwrap();
+    let done = Arc::new(AtomicU64::new(0));
+    let (clock, cut) = (world.shared.executor.clone(), done.clone());
+    let act = async move {
+        let now = Time { sec: 1_500_000_000, nsec: 0 };
+        let direct = engine.begin_direct(&object, 1 << 20, 4096).await.unwrap();
+        let (theirs, to_cut) = (engine.clone(), object.clone());
+        let truncate = async move {
+            theirs.truncate(&to_cut, 4096, now).await.unwrap();
+            cut.store(1, Ordering::Relaxed);
+        };
+        clock.start("client", Box::pin(truncate));
+        clock.sleep(Duration::from_secs(10)).await;
+        assert_eq!(done.load(Ordering::Relaxed), 0, "what is written may be behind the cut");
+        engine.end_direct(&object, direct, None, 8192, now).await.unwrap();
+        while done.load(Ordering::Relaxed) == 0 {
+            clock.sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert_eq!(world.shared.executor.block_on(LIMIT, act), Ok(()));
+}
