@@ -66,7 +66,7 @@ pub enum Record {
     },
     /// What the engine's user wants to find again. It is about no object.
     UserRecord {
-        /// 1 to [`USER_RECORD_MAX`](crate::NOTE_MAX) bytes.
+        /// 1 to [`USER_RECORD_MAX`](crate::USER_RECORD_MAX) bytes.
         bytes: Box<[u8]>,
     },
 }
