@@ -235,7 +235,7 @@ impl Filesystem {
         self.journal.barrier()
     }
 
-    /// What a server that was killed had made for the same request: see [`ResumableCreates`](crate::durability::resumable_create::Begun).
+    /// What a server that was killed had made for the same request: see [`ResumableCreates`](crate::durability::resumable_create::ResumableCreates).
     pub(crate) fn begun(&self, asked: &Asked, dir: &Target, name: &[u8]) -> Option<Identity> {
         let linked = self.linked()?;
         linked.cache.begun.take(asked, (linked.number(), &dir.object.kernel, name))
