@@ -1,8 +1,8 @@
-//! What callers of the engine are told.
+//! Errors that callers of the engine receive.
 
 use crate::io::BackingError;
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The backing store refused.
@@ -17,7 +17,7 @@ pub enum Error {
     /// No cache device is left to write to.
     #[error("no cache device is left")]
     NoDevice,
-    /// The engine is being closed.
+    /// The engine is closing.
     #[error("the cache is closing")]
     Closing,
 }

@@ -1,10 +1,10 @@
-//! What happened that an administrator should know.
+//! Events that an administrator should know of.
 
 use std::time::Duration;
 
 use crate::io::BackingError;
 
-/// Something worth telling.
+/// An event of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A cache device failed and is not used any more.
