@@ -315,8 +315,9 @@ impl Engine {
         self.log.last_appended()
     }
 
-    /// Stops cleanly: everything accepted is made durable in the log; dirty data stays on the cache devices. Returns
-    /// the number of dirty bytes. What is under way or comes later fails with [`crate::Error::Closing`], if it needs the log.
+    /// Stops cleanly: makes everything accepted durable in the log. Dirty data stays on the cache devices. Returns the
+    /// number of dirty bytes. Requests in flight and later requests fail with [`crate::Error::Closing`] if they need
+    /// the log.
     pub async fn close(&self) -> Result<u64> {
         let mut committed = self.commit(self.last()).await;
         if self.segments.blocks().1 == 0 && self.notes.none_kept() && committed.is_ok() {

@@ -5,10 +5,10 @@ use crate::io::BackingError;
 /// The reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The backing store refused.
+    /// The backing store returned an error.
     #[error(transparent)]
     Backing(#[from] BackingError),
-    /// The backing store has not answered for long, and the log does not take more for it meanwhile.
+    /// The backing store has not answered for long, and the log takes no more data for it until it answers.
     #[error("the backing store does not answer")]
     Late,
     /// Every copy of a block that only the cache had is bad.
@@ -22,5 +22,4 @@ pub enum Error {
     Closing,
 }
 
-/// Shorthand.
 pub(crate) type Result<T> = std::result::Result<T, Error>;

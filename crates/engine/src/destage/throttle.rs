@@ -74,7 +74,7 @@ pub(crate) struct Throttle {
 /// The fullness of the log in one respect: dirty blocks or segments.
 #[derive(Clone, Copy, Debug)]
 struct Fill {
-    /// As a part of the log's share.
+    /// The fullness, as a part of the log's share.
     part: f64,
     /// The log's share, in blocks.
     share: f64,

@@ -66,7 +66,7 @@ pub(crate) struct Fetch {
 pub(crate) enum Source {
     /// A read of the backing store. Other readers may wait for its contents.
     Backing,
-    /// The cache itself.
+    /// A copy in the cache.
     Cache,
     /// A client's bypass write.
     Client,

@@ -57,7 +57,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     segment: SegmentId,
-    /// Its last note.
+    /// The last user record of the segment.
     last: UserRecordId,
     /// Bytes of the log that the segment's user records take.
     bytes: u64,

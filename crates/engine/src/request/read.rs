@@ -45,9 +45,9 @@ struct Run {
 /// The result of a close look at a copy.
 #[derive(Default)]
 pub(crate) struct Rescued {
-    /// Its contents; `None`: look at the index again.
+    /// The copy's contents; `None` if the index must be asked again.
     pub(crate) page: Option<Page>,
-    /// Bad legs that were rewritten.
+    /// Number of bad legs that were rewritten.
     pub(crate) repaired: u64,
     /// It was clean and bad.
     pub(crate) dropped: bool,

@@ -22,7 +22,7 @@ use crate::{Error, Result, Seq};
 pub enum Tried {
     /// Accepted: durable once this frame is.
     Accepted(Seq),
-    /// It would have to wait.
+    /// The write would have to wait.
     Wait,
     /// The mode in force sends the write to the backing store.
     Bypass,
