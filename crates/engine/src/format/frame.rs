@@ -29,7 +29,7 @@ pub struct FrameHead {
     pub acked: u64,
     /// The `seq` of the oldest log segment that still holds dirty data.
     pub tail: u64,
-    /// The first part of the oldest live segment's order of eviction, its `position`. Segments before that order are
+    /// Segments with a position before this one in the order of eviction are dead.
     /// dead.
     pub oldest_position: u64,
     /// The second part: the `seq` among the clean segments of that position; `u64::MAX` if all of those are dead.

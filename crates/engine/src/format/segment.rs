@@ -49,7 +49,7 @@ pub struct SegmentHeader {
     pub kind: SegmentKind,
     /// The place of this leg.
     pub here: Place,
-    /// The place of the other leg, if there is one.
+    /// For a log segment: the number of its first frame.
     pub peer: Option<Place>,
     /// Of a log segment: the number of its first frame.
     pub first_frame: u64,

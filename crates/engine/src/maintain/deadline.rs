@@ -26,7 +26,7 @@ use forebay_common::lock::Mutex;
 /// The number of ticks in the deadline.
 const TICKS: u32 = 4;
 /// The highest number of operations of a device that are watched at once. An operation beyond that ends when the
-/// device answers, or is given up for another operation.
+/// device answers, or is given up because of another operation.
 const SLOTS: usize = 128;
 
 /// The clock of all devices of an engine, in ticks.

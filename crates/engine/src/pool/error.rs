@@ -118,7 +118,7 @@ pub enum PoolError {
     Duplicate {
         /// A device.
         first: String,
-        /// The same device, or its copy.
+        /// The other name of the device, or the name of its copy.
         second: String,
     },
     /// The pool has the format of a later version.
@@ -181,8 +181,8 @@ pub enum PoolError {
     /// The witness cannot be asked which epoch is in use.
     #[error("which devices of the cache were in use last cannot be read: {0}")]
     Unknown(WitnessError),
-    /// The witness did not take the new epoch, which the devices may have. Nothing may be acknowledged any more until the pool is
-    /// opened again.
+    /// The witness did not record the new epoch, which the devices may carry. Nothing may be acknowledged any more
+    /// until the pool is opened again.
     #[error("which devices of the cache are in use cannot be noted: {0}")]
     Unnoted(WitnessError),
     /// No member is left that could be written. What was to be changed is not durable: the pool must not be used any

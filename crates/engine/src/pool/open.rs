@@ -11,7 +11,7 @@
 //! | O6 | no member with a good superblock; some damaged or unreadable | refuse |
 //! | O7 | members of two pools | refuse |
 //! | O8 | one member twice | refuse |
-//! | O9 | a pool that was never opened, and another such pool or a blank or damaged device | refuse: formatting was interrupted |
+//! | O9 | a pool never opened, and another such pool or a blank or damaged device | refuse: unfinished formatting |
 //! | O10 | a member and a blank device | refuse |
 //! | O11 | two members, each used without the other | refuse |
 //! | O12 | a member that the table no longer names, or names as removed | go on without it |

@@ -49,7 +49,7 @@ pub(crate) struct Rescued {
     pub(crate) page: Option<Page>,
     /// Number of bad legs that were rewritten.
     pub(crate) repaired: u64,
-    /// It was clean and bad.
+    /// True if the copy was clean and bad, and was dropped.
     pub(crate) dropped: bool,
 }
 
