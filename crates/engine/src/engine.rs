@@ -105,7 +105,7 @@ pub struct Engine {
     pub(crate) members: Members,
     /// The devices by their number in the pool; `None` for a lost or removed device.
     pub(crate) devices: RwLock<Vec<Option<Arc<Watched>>>>,
-    /// The durations of the devices' operations.
+    /// The clock, in ticks, of the devices' operations.
     pub(crate) ticks: Arc<Ticks>,
     pub(crate) segments: Segments,
     pub(crate) log: Log,
@@ -332,12 +332,12 @@ impl Engine {
         self.log.changed.wake();
         self.scrubber.wake();
         self.wake_device_watch();
-        // The clean segment being filled is sealed first, so that what it holds is found again.
+        // The clean segment being filled is sealed first, so that recovery finds its blocks.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
         if committed.is_ok() {
             self.log_destaged().await;
         }
-        // It counts once a frame says so.
+        // The seal counts once a frame says so.
         let frame = self.log.kick();
         let over = || self.log.broken().is_some() || self.log.is_full();
         self.log.until(|| (self.log.durable() >= frame || over()).then_some(())).await;

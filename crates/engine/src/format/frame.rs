@@ -30,9 +30,8 @@ pub struct FrameHead {
     /// The `seq` of the oldest log segment that still holds dirty data.
     pub tail: u64,
     /// Segments with a position before this one in the order of eviction are dead.
-    /// dead.
     pub oldest_position: u64,
-    /// The second part: the `seq` among the clean segments of that position; `u64::MAX` if all of those are dead.
+    /// Clean segments of that position with a `seq` below this one are dead; `u64::MAX` if all of those are dead.
     pub oldest_seq: u64,
     /// The `seq` of the segment that the frame is in.
     pub segment_seq: u64,

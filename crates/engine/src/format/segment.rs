@@ -49,9 +49,9 @@ pub struct SegmentHeader {
     pub kind: SegmentKind,
     /// The place of this leg.
     pub here: Place,
-    /// For a log segment: the number of its first frame.
+    /// The place of the other leg, if there is one.
     pub peer: Option<Place>,
-    /// Of a log segment: the number of its first frame.
+    /// For a log segment: the number of its first frame.
     pub first_frame: u64,
     /// For a log segment: the `seq` of the log segment before it; 0 if it is the first.
     pub previous: u64,

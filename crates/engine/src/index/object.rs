@@ -2,9 +2,8 @@
 //!
 //! Invariants:
 //! - Bytes of a cached block at or beyond the object's size are zero.
-//! - While a fetch from the backing store is in flight, every change of its range marks it stale. A stale fetch's
-//! contents
-//!   are never cached.
+//! - While a fetch from the backing store is in flight, every change of its range marks it stale. The contents
+//!   of a stale fetch are never cached.
 //! - Only one of {destage, truncation} is in progress; bypass writes only while neither is.
 
 use std::collections::{BTreeMap, BTreeSet};

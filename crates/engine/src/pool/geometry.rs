@@ -13,8 +13,8 @@ pub const DEVICE_MAX: u64 = 16 << 40;
 /// The offset of the first segment, in bytes.
 pub const SEGMENTS_START: u64 = MARGIN;
 
-/// Bytes at each end of a device, up to its last whole block, that hold superblocks only. It is where others keep their
-/// signatures: they are wiped when a device is formatted, and one that is found later was not written by Forebay.
+/// Bytes at each end of a device, up to its last whole block, that hold superblocks only. Other programs keep
+/// their signatures there. Formatting wipes them, so a signature that is found later was not written by Forebay.
 pub(super) const MARGIN: u64 = 1 << 20;
 
 /// The lowest number of segments, of the pool's size, of a device that is added later.

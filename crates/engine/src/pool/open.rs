@@ -6,8 +6,7 @@
 //! | O2 | a pool of a newer format | refuse |
 //! | O3 | a pool with unknown required features | refuse |
 //! | O4 | data of another program | refuse |
-//! | O9 | a pool never opened, and another such pool or a blank or damaged device | refuse: formatting was
-//! interrupted |
+//! | O5 | all blank | refuse: no pool |
 //! | O6 | no member with a good superblock; some damaged or unreadable | refuse |
 //! | O7 | members of two pools | refuse |
 //! | O8 | one member twice | refuse |

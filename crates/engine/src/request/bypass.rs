@@ -63,8 +63,8 @@ impl Engine {
                 let state = object.lock();
                 let free = state.gone || state.is_free_for_direct(&range);
                 drop(state);
-                // The batch may have lacked some of the dirty blocks, or they were moved within the log. So hurry is
-                // asked for after each batch.
+                // The batch may have lacked some of the dirty blocks, or they were moved within the log. So the
+                // request is repeated after each batch.
                 if !free {
                     self.hurry(object);
                 }
@@ -104,7 +104,7 @@ impl Engine {
         let copies = dropped.contains(&true);
         let copies = copies || state.may_be_copied(&self.segments);
         let copies = copies && !crate::plant::active("direct writes void nothing");
-        // Bypass writes of overlapping ranges at one time would make each other's contents doubtful.
+        // The mark keeps out bypass writes of overlapping ranges, which would make this write's contents doubtful.
         let fetch = state.begin_own(range.clone());
         Ok(Some(Entered { fetch, copies, mended, failed: state.syncs.failed() }))
     }

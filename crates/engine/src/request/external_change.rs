@@ -186,7 +186,7 @@ impl Engine {
     /// result is false: they will be written over the external change.
     ///
     /// # Errors
-    /// The object is gone, or no cache device is left.
+    /// The object was removed, or no cache device is left.
     pub async fn changed_outside(&self, object: &Arc<Object>, size: u64, number: u64) -> Result<bool> {
         let (pages, copied) = {
             let mut state = object.lock();
