@@ -337,12 +337,12 @@ impl Engine {
         if committed.is_ok() {
             self.log_destaged().await;
         }
-        // The seal counts once a frame says so.
+        // The seal and the records of destaged blocks count once a later frame is durable.
         let frame = self.log.kick();
         let over = || self.log.broken().is_some() || self.log.is_full();
         self.log.until(|| (self.log.durable() >= frame || over()).then_some(())).await;
         self.log.close();
-        // The log may be full.
+        // The writer task may wait for space in a full log.
         self.space.wake();
         self.stopped.until(|| (*self.running.lock() == 0).then_some(())).await;
         committed?;

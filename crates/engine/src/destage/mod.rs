@@ -85,8 +85,8 @@ impl Engine {
         Load { dirty, space, share: share * slots, freed: left * slots }
     }
 
-    /// Returns the dirty blocks of the volume with the most, as a part of a level: 1 is the level at which the
-    /// throttle slows writers to the rate of destaging.
+    /// Returns how close the dirtiest volume is to the level at which the throttle slows writers to the rate of
+    /// destaging. 1 is that level.
     pub fn dirty_part(&self) -> f64 {
         let loads = self.destager.volumes.all().into_iter().map(|volume| self.log_load(&volume).dirty);
         loads.fold(0.0, f64::max) / LEVEL
@@ -102,9 +102,9 @@ impl Engine {
     /// meanwhile may be destaged too. May be given up at any time.
     ///
     /// # Errors
-    /// The error of a volume on which a whole pass over its dirty blocks failed, or which does not answer, once all
-    /// other volumes are done. Destaging is tried again in the background. [`Engine::volumes`] tells which volume it
-    /// is.
+    /// Returned once all other volumes are done: the error of a volume that does not answer, or on which a whole pass
+    /// over its dirty blocks failed. Destaging is tried again in the background. [`Engine::volumes`] tells which
+    /// volume it is.
     pub async fn flush(&self) -> Result<()> {
         self.try_damaged_again();
         let volumes = self.destager.volumes.all();

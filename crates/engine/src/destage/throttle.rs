@@ -51,7 +51,7 @@ const RECHECK: Duration = Duration::from_millis(100);
 /// Room for dirty blocks of a volume. The volume's destaging makes room. Overwriting a dirty block takes none.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
-    /// Blocks destaged since start.
+    /// Blocks destaged since the start.
     destaged: AtomicU64,
     supply: Mutex<Supply>,
 }
@@ -78,7 +78,7 @@ struct Fill {
     part: f64,
     /// The log's share, in blocks.
     share: f64,
-    /// Blocks given back since start.
+    /// Blocks given back since the start.
     returned: f64,
 }
 
@@ -93,7 +93,7 @@ struct Supply {
     rate: f64,
     /// The time up to which tickets were granted.
     at: Duration,
-    /// Blocks granted and taken since start.
+    /// Blocks granted and taken since the start.
     granted: f64,
     taken: f64,
 }

@@ -52,7 +52,7 @@ const _: () = {
     assert!(size_of::<Raw>() == 64);
 };
 
-/// Blocks of a footer with a body of `body_len` bytes.
+/// Returns the number of blocks of a footer with a body of `body_len` bytes.
 pub fn blocks(body_len: usize) -> usize {
     1 + body_len.saturating_sub(INLINE).div_ceil(BLOCK)
 }

@@ -318,8 +318,8 @@ impl State {
         }
     }
 
-    /// Returns true if copies of the object may be on the SSDs: in the index, not loaded yet, or dropped from the
-    /// index but found again after a crash.
+    /// Returns true if copies of the object may be on the SSDs. Such a copy is in the index, is not loaded yet, or
+    /// was dropped from the index and may be found again after a crash.
     pub(crate) fn may_be_copied(&self, segments: &Segments) -> bool {
         let found = segments.is_warming() || (self.copied > 0 && segments.may_be_found(self.copied));
         found && !self.disowned.covers(&(0..u64::MAX))

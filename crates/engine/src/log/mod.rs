@@ -273,7 +273,7 @@ impl Log {
         self.state.lock().full
     }
 
-    /// Lets the writer end once everything appended is written.
+    /// Ends the writer task once everything appended is written.
     pub(crate) fn close(&self) {
         self.state.lock().closing = true;
         self.work.wake();

@@ -1,5 +1,5 @@
-//! Why a pool cannot be made, opened or changed; and what is worth saying when it can. One sentence each: what is the
-//! matter, with which device, what to do.
+//! The reasons why a pool cannot be made, opened or changed, and the findings when it can. Each message is one
+//! sentence: the problem, the device, and what to do.
 
 use crate::io::{DeviceError, WitnessError};
 
@@ -185,8 +185,8 @@ pub enum PoolError {
     /// until the pool is opened again.
     #[error("which devices of the cache are in use cannot be noted: {0}")]
     Unnoted(WitnessError),
-    /// No member is left that could be written. What was to be changed is not durable: the pool must not be used any
-    /// more until it is opened again.
+    /// No member is left that could be written. The change is not durable: the pool must not be used any more until
+    /// it is opened again.
     #[error("no cache device is left that can be written; check the devices and start again")]
     NoMemberLeft,
     /// The last device cannot be removed.

@@ -1,8 +1,8 @@
 //! Clean segments are loaded after service has started.
 //!
 //! Service starts when the log is replayed. The segments outside of the log are then read from the newest to the
-//! oldest, so that the first copy of a block is the newest one. A copy does not count if the index has one already,
-//! or if the block is among the object's *voids*. These are the ranges that a newer segment invalidates, or that were
+//! oldest. So the first copy of a block is the newest one. A copy does not count if the index has one already, or if
+//! the block is among the object's *voids*. These are the ranges that a newer segment invalidates, or that were
 //! dropped from the index since service started.
 //!
 //! Meanwhile any object may have copies that are not in the index

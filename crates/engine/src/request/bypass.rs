@@ -244,7 +244,7 @@ impl Engine {
         }
     }
 
-    /// Drops the cached blocks of `range`. Returns true if an SSD has, or may still have, a copy of them.
+    /// Drops the cached blocks of `range`. Returns true if the index had a copy of any of them on an SSD.
     pub(crate) fn forget_range(&self, state: &mut State, range: Range<u64>) -> bool {
         let (pages, copies) = state.drop_range(range, &self.segments);
         self.ram.removed(pages);

@@ -103,9 +103,9 @@ impl Object {
         drop(self.watch.begin(version));
     }
 
-    /// Ends an owner's change. The last of several concurrent changes looks up the resulting version. `from` is the
-    /// version before the change, and `shown` the version that was shown then. If the version grew, but not beyond
-    /// `shown`, the shown version grows as well.
+    /// Ends an owner's change. The version after the last of several concurrent changes becomes the version seen
+    /// last. `from` is the version before the change, and `shown` the version that was shown then. If the version
+    /// changed, but did not exceed `shown`, the shown version becomes `shown` + 1.
     pub fn end_own(&self, version: impl FnOnce() -> Option<Version>, from: u64, shown: u64) {
         let mut own = self.watch.own.lock();
         let number = version().map_or(UNSEEN, |version| version.number);

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// The result of an attempt to read without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TriedRead {
-    /// That many bytes were read.
+    /// This number of bytes was read.
     Read(usize),
     /// The whole range is cached, some blocks on the cache devices only: [`Engine::read_cached`] suffices.
     OnSsd,

@@ -4,9 +4,8 @@
 //! - `log` lists the segments from the tail (the oldest that may hold dirty blocks) to the head (being written).
 //! - `fifo` lists every segment by (position, clean before log). Segments are freed in this order and no other, so a
 //!   record that invalidates older copies outlives those copies.
-//! - A leg that was given up is free only once a durable frame says so, with `tail` and `oldest` past it. Nor is it
-//! free
-//!   while a repair of it is in flight to the device.
+//! - A leg that was given up is free only once a durable frame says so, with `tail` and `oldest` past it. It is not
+//!   free while a repair of it is in flight to the device.
 
 mod inner;
 mod log;

@@ -1,4 +1,4 @@
-//! Repair of copies in place. Between the look at a copy and the end of the write that repairs it, its segment may be
+//! Repair of copies in place. A repair looks at a copy and then writes it. Meanwhile the copy's segment may be
 //! destaged, leave the log and be freed. The place must not be reused before the write has ended.
 
 use super::{Inner, Segments, Until};

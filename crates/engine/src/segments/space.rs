@@ -92,8 +92,7 @@ impl Segments {
         (!inner.log.contains(&id)).then(|| (id, segment.clone()))
     }
 
-    /// Returns true if the index refers to less than half of the devices' capacity, and the live blocks are few
-    /// enough to write them all again.
+    /// Returns true if live blocks fill less than half of the devices, and are few enough to write them all again.
     pub(crate) fn is_sparse(&self, slots: usize) -> bool {
         let inner = self.inner.lock();
         let segments: u32 = inner.totals.iter().sum();

@@ -145,8 +145,8 @@ impl Ram {
 }
 
 impl Engine {
-    /// Returns true if a block that leaves memory and is on no SSD should be written to one: if there is room, or if
-    /// the ghost list has the block.
+    /// Returns true if a block that leaves memory and is on no SSD should be written to one. That is so if there is
+    /// room, or if the ghost list has the block.
     fn is_worth_a_place(&self, object: &Object, block: u64) -> bool {
         let known = self.ghosts.knows(object.key_hash, block);
         self.ghosts.note(object.key_hash, block);
