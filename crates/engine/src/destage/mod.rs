@@ -102,9 +102,9 @@ impl Engine {
     /// meanwhile may be destaged too. May be given up at any time.
     ///
     /// # Errors
-    /// Returned once all other volumes are done: the error of a volume that does not answer, or on which a whole pass
-    /// over its dirty blocks failed. Destaging is tried again in the background. [`Engine::volumes`] tells which
-    /// volume it is.
+    /// The error of a volume that does not answer, or on which a whole pass over its dirty blocks failed. It is
+    /// returned once all other volumes are done. Destaging is tried again in the background. [`Engine::volumes`]
+    /// tells which volume it is.
     pub async fn flush(&self) -> Result<()> {
         self.try_damaged_again();
         let volumes = self.destager.volumes.all();

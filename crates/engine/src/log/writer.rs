@@ -180,7 +180,7 @@ impl Engine {
             let ready = || (self.finds_segments(self.log.spare(), true) || changed()).then_some(());
             self.space.until(ready).await;
             if !self.finds_segments(self.log.spare(), false) {
-                // Freed legs are reusable once that is durable. No frame can record it here.
+                // Given-up legs are reusable once that is durable. No frame can record it here.
                 let reach = self.segments.advance();
                 let failed = self.members.save_reach(reach).await;
                 for device in failed {

@@ -5,8 +5,8 @@
 //! every active member is told that all have it (the epoch is *in use*). Nothing else is written in an epoch before
 //! it is in use. So after a crash:
 //!
-//! - an active member that carries at least the newest epoch in use is complete, even if another member carries a
-//!   newer epoch that did not come into use. So an interrupted change costs no redundancy;
+//! - an active member that carries at least the newest epoch in use is complete. A newer epoch on another member did
+//!   not come into use, so an interrupted change costs no redundancy;
 //! - a member that carries less is out of date and is not used;
 //! - a member that was declared lost cannot come back by itself, since all members that continued know of the loss.
 //!

@@ -5,7 +5,7 @@ use crate::format::{Place, SegmentKind};
 use crate::index::leaf::SegmentId;
 use crate::plant;
 
-/// The condition under which a freed leg may be used again.
+/// The condition under which a given-up leg may be used again.
 #[derive(Debug)]
 pub(super) enum Until {
     /// The segment has left the log.
@@ -142,8 +142,8 @@ impl Inner {
         free
     }
 
-    /// Returns the fewest unused segments of any device that takes log segments, counting freed segments that are not
-    /// durably free.
+    /// Returns the fewest unused segments of any device that takes log segments. Given-up segments that become unused
+    /// once that is durable are counted.
     pub(super) fn least_free(&self) -> usize {
         let free = self.free_now(true).into_iter().enumerate();
         free.filter(|(device, _)| self.takes_log(*device)).map(|(_, free)| free).min().unwrap_or(0)

@@ -4,8 +4,8 @@ use super::{LogUse, Reach, Segment, Segments};
 use crate::index::leaf::SegmentId;
 
 impl Segments {
-    /// Lets segments leave the log, strictly oldest first, and frees their second legs. Returns the new reach of the
-    /// log.
+    /// Lets segments leave the log, strictly oldest first, and gives up their second legs. Returns the new reach of
+    /// the log.
     pub(crate) fn advance(&self) -> Reach {
         let mut inner = self.inner.lock();
         inner.advance();
@@ -41,7 +41,7 @@ impl Segments {
     }
 
     /// Returns the oldest segment of the log to be emptied while some of its blocks will not be destaged for long.
-    /// Then a sixteenth that is not dirty is enough: more than the share of a full segment that holds no dirty
+    /// Then a sixteenth that is not dirty is enough: more than the part of other contents in a segment full of dirty
     /// blocks. It is also enough that the segment keeps all clean segments from being evicted, while fewer than
     /// `spare` segments of a device are unused.
     pub(crate) fn worth_passing(&self, slots: usize, spare: usize) -> Option<(SegmentId, Segment)> {
@@ -82,7 +82,8 @@ impl Segments {
         self.inner.lock().log.front() == Some(&id)
     }
 
-    /// Returns true if the whole log is durably on two devices that stay, and so is data written to `head` now.
+    /// Returns true if the whole log is durably on two devices that stay, and data written to `head` now goes to two
+    /// such devices.
     pub(crate) fn is_mirrored(&self, head: Option<SegmentId>) -> bool {
         let inner = self.inner.lock();
         let lone = inner.lone >= inner.durable_tail;

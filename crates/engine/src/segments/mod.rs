@@ -267,8 +267,7 @@ impl Segments {
         (inner.live, inner.dirty)
     }
 
-    /// Returns the fewest unused segments of any device that takes log segments, counting freed segments that are not
-    /// durably free.
+    /// Returns the fewest unused segments of any device that takes log segments, with given-up segments that become unused once that is durable.
     pub(crate) fn unused_everywhere(&self) -> usize {
         self.inner.lock().least_free()
     }

@@ -88,9 +88,9 @@ impl Segments {
         !self.inner.lock().is_there(device.into())
     }
 
-    /// Returns true if the other devices can do without the device that is being removed. Then no segment of the log
-    /// is on it. If only one device is left, no data that needs two copies may be in the log; no such data was
-    /// accepted since segment `since`.
+    /// Returns true if the other devices can do without the device that is being removed. That is so if two devices
+    /// stay and no segment of the log is on it, or if it was lost. It is also so if one device stays and the log
+    /// holds no data that needs two copies. No such data was accepted since segment `since`.
     pub(crate) fn may_go(&self, device: u16, since: Option<u64>) -> bool {
         let mut inner = self.inner.lock();
         inner.advance();

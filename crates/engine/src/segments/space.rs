@@ -53,7 +53,7 @@ impl Segments {
     }
 
     /// Returns true if [`Segments::open`] would find `legs` devices with more than `spare` unused segments. With
-    /// `given_up`, freed segments that are not durably free count as well.
+    /// `given_up`, given-up segments that become unused once that is durable count as well.
     pub(crate) fn could_open(&self, legs: usize, spare: usize, given_up: bool) -> bool {
         let inner = self.inner.lock();
         let free = inner.free_now(given_up).into_iter().enumerate();
@@ -163,8 +163,7 @@ impl Segments {
         self.inner.lock().free.iter().map(Vec::len).collect()
     }
 
-    /// Returns the fewest unused segments of any of `devices`. With `given_up`, freed segments that are not durably
-    /// free count as well.
+    /// Returns the fewest unused segments of any of `devices`. With `given_up`, given-up segments that become unused once that is durable count as well.
     pub(crate) fn least_free(&self, devices: &[u16], given_up: bool) -> usize {
         let inner = self.inner.lock();
         let free = inner.free_now(given_up);

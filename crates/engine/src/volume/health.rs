@@ -65,7 +65,7 @@ impl Volume {
 
     /// Returns true if the volume's blocks may be moved within the log. They may not while a flush waits for them:
     /// the flush could wait for ever for blocks that were dirty when it began. The blocks of a volume in trouble may
-    /// be moved in any case: they stay dirty for long, and other volumes must not wait for them.
+    /// be moved in any case. They stay dirty for long, and other volumes must not wait for them.
     pub(crate) fn is_movable(&self) -> bool {
         !self.is_flushing() || self.is_troubled()
     }
