@@ -1,7 +1,7 @@
 //! Recovery carries out the truncations in the log that the backing store may lack.
 //!
-//! Service waits for this. So the truncations of a volume share one sync of the backing store. The records that they
-//! are carried out share frames of the log.
+//! Service waits for this. So the truncations of a volume share one sync of the backing store, and the records of their
+//! completion share frames of the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -261,8 +261,8 @@ impl Image {
         }
     }
 
-    /// Makes sure that frame `seq`, which is bad or missing, was never acknowledged. That is so unless some of its
-    /// blocks could not be read on any leg.
+    /// Returns an error if frame `seq`, which is bad or missing, may have been acknowledged. That is so only if some of
+    /// its blocks could be read on no leg.
     fn must_know(&self, start: u16, blocks: usize, seq: Seq) -> Result<(), OpenError> {
         let end = (usize::from(start) + blocks).min(usize::from(self.name.slots));
         let slots: Range<u16> = start..end as u16;

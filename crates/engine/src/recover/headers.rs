@@ -90,8 +90,8 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
 }
 
 /// Returns the segments that count, in the order in which they are freed. The copies in a doubtful segment of the log
-/// do not count, but the invalidations in it do. If those are unknown for long (`doubtful` is above any epoch), only
-/// the log counts. The other segments must be wiped.
+/// do not count, but the invalidations in it do. If `doubtful` is above any epoch, invalidations may stay unknown for
+/// long. Then only the log counts, and the other segments must be wiped.
 pub(super) fn live(mut found: Vec<Found>, read: &Read, doubtful: u64) -> Vec<Found> {
     let reach = read.reach;
     if read.dropped {

@@ -267,7 +267,8 @@ impl Segments {
         (inner.live, inner.dirty)
     }
 
-    /// Returns the fewest unused segments of any device that takes log segments, with given-up segments that become unused once that is durable.
+    /// Returns the fewest unused segments of any device that takes log segments. Given-up segments that become unused
+    /// once that is durable are counted.
     pub(crate) fn unused_everywhere(&self) -> usize {
         self.inner.lock().least_free()
     }

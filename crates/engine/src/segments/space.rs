@@ -163,7 +163,8 @@ impl Segments {
         self.inner.lock().free.iter().map(Vec::len).collect()
     }
 
-    /// Returns the fewest unused segments of any of `devices`. With `given_up`, given-up segments that become unused once that is durable count as well.
+    /// Returns the fewest unused segments of any of `devices`. With `given_up`, given-up segments that become unused
+    /// once that is durable count as well.
     pub(crate) fn least_free(&self, devices: &[u16], given_up: bool) -> usize {
         let inner = self.inner.lock();
         let free = inner.free_now(given_up);
