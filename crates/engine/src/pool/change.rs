@@ -121,10 +121,10 @@ impl Pool {
         Ok(also_lost)
     }
 
-    /// Makes `device` a member with no segments in use, as the last index. The former contents of the device are
-    /// lost, also after an error. A blank device, or a former member of this pool, is accepted; any other device only
-    /// with `force`. Durable as described at [`Pool::open_epoch`]. The new member may be among the members lost
-    /// meanwhile.
+    /// Makes `device` a member with no segments in use. Its index is its own former one, or else an unused one, or that
+    /// of a removed or lost member. The former contents of the device are lost, also after an error. A blank device, or
+    /// a former member of this pool, is accepted; any other device only with `force`. Durable as described at
+    /// [`Pool::open_epoch`]. The new member may be among the members lost meanwhile.
     ///
     /// # Errors
     /// [`PoolError::InUse`], [`PoolError::Duplicate`], a size out of range, a device that cannot be read or written:

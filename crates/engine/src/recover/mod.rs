@@ -217,8 +217,8 @@ impl Engine {
 }
 
 /// Returns the epoch before which segments outside of the log are doubtful. Such a segment was opened before a device
-/// was lost or could not be read. The records that invalidate its copies may have been on that device. If a member is missing
-/// or the scan was incomplete, all such segments are doubtful: the epoch is `u64::MAX`.
+/// was lost or could not be read. The records that invalidate its copies may have been on that device. If a member is
+/// missing or the scan was incomplete, all such segments are doubtful: the epoch is `u64::MAX`.
 fn doubtful_before(pool: &Pool, complete: bool) -> u64 {
     let lost = pool.members.iter().filter(|member| member.state != State::Active);
     let missing = pool.members.iter().any(|member| member.state == State::Active && member.device.is_none());
