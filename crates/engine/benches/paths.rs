@@ -1,4 +1,4 @@
-//! What the engine itself costs: devices and backing store are memory, so nothing is waited for.
+//! The cost of the engine itself. Devices and backing store are in memory, so nothing waits for I/O.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
 
@@ -19,10 +19,10 @@ use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Object, Settings, Tried, TriedRead};
 
 const OBJECT: u64 = 256 << 20;
-/// Bytes of either end.
+/// Bytes of each end of the device that are kept.
 const END: u64 = 1 << 20;
 
-/// A device that forgets what is written beyond its first and last MiB: only superblocks are ever read back.
+/// A device that drops data written beyond its first and last MiB: only superblocks are ever read back.
 struct Nowhere {
     name: String,
     ends: Mutex<Vec<u8>>,
@@ -31,7 +31,7 @@ struct Nowhere {
 impl Nowhere {
     const SIZE: u64 = 4 << 30;
 
-    /// Where an offset is in `ends`.
+    /// Returns the place of an offset in `ends`.
     fn end(offset: u64) -> Option<usize> {
         let last = Self::SIZE - END;
         let at = if offset < END { Some(offset) } else { offset.checked_sub(last).map(|n| END + n) };
@@ -163,7 +163,7 @@ fn checksums(criterion: &mut Criterion) {
     group.bench_function("identity of a block", |bench| bench.iter(|| bind(black_box(1), 2, 3, 4, 5, 6)));
 }
 
-/// A place that moves through the object without order.
+/// Returns a function that returns pseudo-random block offsets in the object.
 fn places() -> impl Fn() -> u64 {
     let next = AtomicU64::new(1);
     move || {

@@ -20,7 +20,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// `blocks` zeroed blocks; none is an empty buffer.
+    /// Returns a buffer of `blocks` zeroed blocks. With 0 blocks the buffer is empty.
     pub fn zeroed(blocks: usize) -> Self {
         let len = blocks * BLOCK;
         if len == 0 {
@@ -33,7 +33,7 @@ impl Buffer {
         Buffer { start, len }
     }
 
-    /// A copy of `bytes`, filled up with zeros to whole blocks.
+    /// Returns a copy of `bytes`, filled up with zeros to whole blocks.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut buffer = Self::zeroed(bytes.len().div_ceil(BLOCK));
         buffer[..bytes.len()].copy_from_slice(bytes);
@@ -77,7 +77,7 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// Part of a shared buffer: what a write takes, so that both legs are written from one copy.
+/// Part of a shared buffer. A write to two legs sends one copy of the data.
 #[derive(Clone, Debug)]
 pub struct Slice {
     buffer: Arc<Buffer>,
@@ -85,7 +85,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Bytes `range` of `buffer`. For a device both ends must be multiples of [`BLOCK`].
+    /// Returns the bytes `range` of `buffer`. For a device both ends must be multiples of [`BLOCK`].
     pub fn new(buffer: Arc<Buffer>, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= buffer.len(), "a slice lies within its buffer");
         Slice { buffer, range }

@@ -1,4 +1,4 @@
-//! What was done since start, and what is there now.
+//! Counters since the start, and the current size of the cache.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,7 +43,7 @@ pub(crate) struct Totals {
     pub(crate) rewritten: Total,
 }
 
-/// Figures since the engine was opened. Blocks are of 4 KiB.
+/// Counters since the engine was opened. Blocks are of 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Blocks read from memory.
@@ -54,13 +54,13 @@ pub struct Counters {
     pub read_backing: u64,
     /// Blocks written to the log by clients.
     pub written: u64,
-    /// Bytes written straight to the backing store.
+    /// Bytes of bypass writes: written to the backing store past the log.
     pub direct: u64,
     /// Blocks destaged.
     pub destaged: u64,
-    /// Writes to the backing store that destaging took.
+    /// Writes that destaging made to the backing store.
     pub destage_writes: u64,
-    /// Dirty blocks written again at the log's head, to make room at its end.
+    /// Dirty blocks that compaction appended at the log's head, to free segments at its tail.
     pub compacted: u64,
     /// Clean blocks written to the cache devices.
     pub admitted: u64,
@@ -68,7 +68,7 @@ pub struct Counters {
     pub evicted: u64,
     /// Blocks in use that were written again when their segment was evicted.
     pub reinserted: u64,
-    /// Bytes written to the cache devices, all legs, headers and records.
+    /// Bytes written to the cache devices: all legs, headers and records.
     pub ssd_written: u64,
     /// Frames of the log.
     pub frames: u64,
@@ -78,28 +78,28 @@ pub struct Counters {
     pub room_waits: u64,
     /// Bad copies rewritten from the other leg.
     pub repaired: u64,
-    /// Failures of the backing store while destaging.
+    /// Errors of the backing store during destaging.
     pub backing_errors: u64,
     /// Blocks scrubbed.
     pub scrubbed: u64,
-    /// Times that what was cached of an object was dropped because others had changed it.
+    /// Times that an object's cached blocks were dropped because of an external change.
     pub changed_outside: u64,
-    /// Dirty blocks written to the log again, as one copy of them was lost.
+    /// Dirty blocks that were remirrored because one of their copies was lost.
     pub rewritten: u64,
 }
 
-/// What is cached now.
+/// The current contents of the cache, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Objects known.
+    /// Objects in the index.
     pub objects: u64,
     /// Blocks on the cache devices.
     pub ssd_blocks: u64,
-    /// Of these, blocks the backing store does not have yet.
+    /// Blocks on the cache devices that the backing store does not have yet.
     pub dirty_blocks: u64,
     /// Blocks in memory.
     pub ram_blocks: u64,
-    /// Bytes of memory the index of the cache devices takes.
+    /// Bytes of memory that the index of the cache devices takes.
     pub index_bytes: u64,
 }
 
@@ -117,7 +117,7 @@ impl Usage {
 }
 
 impl Object {
-    /// What is cached of this object.
+    /// Returns the usage of this object.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage { objects: 1, ..Usage::default() };
         usage.add(&self.lock());
@@ -126,7 +126,7 @@ impl Object {
 }
 
 impl Engine {
-    /// Figures since the engine was opened.
+    /// Returns the counters since the engine was opened.
     pub fn counters(&self) -> Counters {
         let totals = &self.totals;
         Counters {
@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// What is cached, by running counts; costs little. The index's size is left out.
+    /// Returns the usage from running counts, which costs little. The index's size is left out.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage { ram_blocks: self.ram.pages() as u64, ..Usage::default() };
         let (ssd_blocks, dirty_blocks) = self.segments.blocks();
@@ -162,12 +162,12 @@ impl Engine {
         usage
     }
 
-    /// Entries of the queue of blocks in memory; never many more than twice the blocks.
+    /// Returns the number of entries in the memory tier's queue. It stays near or below twice the number of blocks.
     pub fn queued_in_memory(&self) -> usize {
         self.ram.entries()
     }
 
-    /// What is cached, by looking at everything.
+    /// Returns the usage, counted from every object in the index.
     pub fn scan(&self) -> Usage {
         let mut usage = Usage::default();
         for object in self.objects.all() {

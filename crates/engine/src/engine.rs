@@ -1,4 +1,4 @@
-//! The engine as its users see it, and what its parts share.
+//! The engine as its users see it, and the state that its parts share.
 
 use forebay_common::lock::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -30,14 +30,14 @@ use forebay_common::lock::Mutex;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How writes are treated.
+/// The rule for acknowledging a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Acknowledged once the log has them on two devices; the backing store gets them later.
+    /// The log has the write on two devices before the reply. The backing store gets it later.
     WriteBack,
-    /// Acknowledged once the backing store has them; cached as well.
+    /// The backing store has the write before the reply. The cache keeps it as well.
     WriteThrough,
-    /// Acknowledged once the backing store has them; not cached.
+    /// The backing store has the write before the reply. The cache does not keep it.
     WriteAround,
     /// Neither writes nor reads are cached.
     PassThrough,
@@ -50,35 +50,36 @@ impl Mode {
 /// Runs a batch of completions, in which the replies sent may be gathered.
 pub type Deliver = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
 
-/// The world around the engine.
+/// The environment of the engine: clock, tasks, backing store and callbacks.
 #[derive(Clone)]
 pub struct Env {
-    /// Its clock.
+    /// The engine's clock.
     pub clock: Arc<dyn Clock>,
-    /// Runs its background tasks.
+    /// Runs the engine's background tasks.
     pub spawn: Arc<dyn Spawn>,
-    /// The slow store below.
+    /// The backing store.
     pub backing: Arc<dyn Backing>,
-    /// Knows which epoch of the pool is in use. Without one, a device that dropped out is believed when it is alone.
+    /// Knows which epoch of the pool is in use. Without a witness, a device that dropped out earlier and returns
+    /// alone is believed.
     pub witness: Option<Arc<dyn Witness>>,
-    /// Runs a batch of completions: whoever sends replies may gather them.
+    /// Runs a batch of completions. The sender of replies may gather the replies of a batch.
     pub deliver: Deliver,
-    /// Told what an administrator should know.
+    /// Receives the events for the administrator.
     pub events: Arc<dyn Fn(Event) + Send + Sync>,
 }
 
-/// What can be chosen.
+/// The configurable settings of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How writes are treated, as long as two devices are there.
+    /// The mode, as long as the pool has two devices.
     pub mode: Mode,
     /// Bytes of memory for cached blocks.
     pub ram: u64,
-    /// Dirty data waits this long for more to be written together with it, if there is room.
+    /// The time that dirty data waits to be written together with more data, if the log has room.
     pub destage_after: Duration,
-    /// Every copy on the cache devices is read, and repaired if it is bad, once in so long, and the time that takes.
+    /// The interval between two scrubs. The time of the scrub itself comes on top.
     pub scrub_every: Duration,
-    /// A cache device that does not answer for so long is lost, while another one answers.
+    /// The time after which a device without an answer is lost, while another device answers.
     pub device_deadline: Duration,
 }
 
@@ -96,15 +97,15 @@ impl Default for Settings {
 
 /// A cache in front of a backing store. All methods may be called from any thread.
 pub struct Engine {
-    /// Itself, for tasks that it starts.
+    /// A reference to the engine itself, for the tasks that it starts.
     pub(crate) me: Weak<Engine>,
     pub(crate) env: Env,
     pub(crate) pool_id: u128,
     pub(crate) segment_size: u64,
     pub(crate) members: Members,
-    /// The devices by their number in the pool; `None` for those that are gone.
+    /// The devices by their number in the pool; `None` for a lost or removed device.
     pub(crate) devices: RwLock<Vec<Option<Arc<Watched>>>>,
-    /// The time of the devices' operations.
+    /// The clock, in ticks, of the devices' operations.
     pub(crate) ticks: Arc<Ticks>,
     pub(crate) segments: Segments,
     pub(crate) log: Log,
@@ -121,24 +122,24 @@ pub struct Engine {
     pub(crate) settings: Settings,
     mode: AtomicU8,
     pub(crate) closing: AtomicBool,
-    /// Devices that are lost, before that is durable on the others.
+    /// Lost devices whose loss is not durable on the remaining devices yet.
     pub(crate) unrecorded: Mutex<Vec<u16>>,
-    /// Devices that were lost since start.
+    /// Number of devices that were lost since the start.
     pub(crate) losses: AtomicU64,
-    /// There is room for clean blocks.
+    /// True if the cache devices have room for clean blocks.
     pub(crate) roomy: AtomicBool,
-    /// Everything dirty, and what is accepted now, is on two devices.
+    /// True if all dirty data is on two devices, and new writes will be.
     pub(crate) mirrored: AtomicBool,
-    /// The same as it was told last; locked while it is found out.
+    /// The value of `mirrored` that was reported last. The lock is held while the value is determined.
     pub(crate) mirror: Mutex<Option<bool>>,
-    /// Segments became free or dirty data became clean.
+    /// Wakes tasks when segments become free or dirty data becomes clean.
     pub(crate) space: Gate,
-    /// Background tasks still running.
+    /// Number of background tasks that still run.
     pub(crate) running: Mutex<usize>,
     pub(crate) stopped: Gate,
 }
 
-/// Parts an engine is put together from.
+/// Parts from which an engine is built.
 pub(crate) struct Parts {
     pub(crate) env: Env,
     pub(crate) pool: crate::pool::Pool,
@@ -226,7 +227,8 @@ impl Engine {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// The object `key` names, if the cache knows anything of it, or might yet: copies may be still to be loaded.
+    /// Returns the object of `key` if it is in the index. While clean segments are still being loaded, any object may
+    /// have copies, so every `key` gets an object.
     pub fn known(&self, key: &Key) -> Option<Arc<Object>> {
         if self.segments.is_warming() {
             return Some(self.objects.get(key, &self.segments));
@@ -234,7 +236,8 @@ impl Engine {
         self.objects.find(key)
     }
 
-    /// The object `key` names; `size` is the backing store's, believed unless the cache knows better.
+    /// Returns the object of `key`. `size` is the size in the backing store; the engine believes it unless it knows a
+    /// newer size.
     pub fn object(&self, key: &Key, size: u64) -> Arc<Object> {
         let object = self.objects.get(key, &self.segments);
         let mut state = object.lock();
@@ -246,17 +249,17 @@ impl Engine {
         object
     }
 
-    /// What mode was chosen.
+    /// Returns the configured mode.
     pub fn mode(&self) -> Mode {
         Mode::ALL[usize::from(self.mode.load(Ordering::Relaxed))]
     }
 
-    /// Chooses a mode. Data already accepted is destaged as before.
+    /// Sets the mode. Data that was accepted earlier is destaged in any mode.
     pub fn set_mode(&self, mode: Mode) {
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// The mode in force: write-back needs two devices, and two copies of everything dirty.
+    /// Returns the mode in force. Write-back needs two devices, and two copies of all dirty data.
     pub fn effective_mode(&self) -> Mode {
         match self.mode() {
             Mode::WriteBack if !self.is_mirrored() => Mode::WriteThrough,
@@ -264,17 +267,17 @@ impl Engine {
         }
     }
 
-    /// Whether everything dirty, and what is accepted now, is on two devices.
+    /// Returns true if all dirty data is on two devices, and new writes will be.
     pub fn is_mirrored(&self) -> bool {
         self.mirrored.load(Ordering::Acquire)
     }
 
-    /// Cache devices in use.
+    /// Returns the number of cache devices in use.
     pub fn active(&self) -> usize {
         self.devices.read().iter().flatten().count()
     }
 
-    /// The same without one that is being removed.
+    /// Returns the number of cache devices in use, without a device that is being removed.
     pub fn staying(&self) -> usize {
         self.segments.staying()
     }
@@ -287,7 +290,7 @@ impl Engine {
         (self.env.events)(event);
     }
 
-    /// Calls all of `done`, as one batch.
+    /// Calls all completions in `done`, as one batch.
     pub(crate) fn deliver(&self, done: Vec<Completion>, result: Result<()>) {
         let mut done = Some(done).filter(|done| !done.is_empty());
         if done.is_some() {
@@ -300,20 +303,21 @@ impl Engine {
         self.log.committed(seq).await
     }
 
-    /// Calls `done` when [`Engine::commit`] would return; maybe at once, maybe from another thread.
+    /// Calls `done` when [`Engine::commit`] would return. The call comes at once, or later from another thread.
     pub fn when_durable(&self, seq: Seq, done: Completion) {
         let takes_all = plant::active("a log that is lost takes commits");
         let done: Completion = if takes_all { Box::new(move |_| done(Ok(()))) } else { done };
         self.log.when_durable(seq, done);
     }
 
-    /// The frame to commit for everything accepted so far.
+    /// Returns the frame to commit for everything accepted up to this call.
     pub fn last(&self) -> Seq {
         self.log.last_appended()
     }
 
-    /// Stops cleanly: everything accepted is made durable in the log; dirty data stays on the cache devices. Returns
-    /// the number of dirty bytes. What is under way or comes later fails with [`crate::Error::Closing`], if it needs the log.
+    /// Stops cleanly: makes everything accepted durable in the log. Dirty data stays on the cache devices. Returns the
+    /// number of dirty bytes. Requests in flight and later requests fail with [`crate::Error::Closing`] if they need
+    /// the log.
     pub async fn close(&self) -> Result<u64> {
         let mut committed = self.commit(self.last()).await;
         if self.segments.blocks().1 == 0 && self.notes.none_kept() && committed.is_ok() {
@@ -328,17 +332,17 @@ impl Engine {
         self.log.changed.wake();
         self.scrubber.wake();
         self.wake_device_watch();
-        // The clean segment being filled is sealed first, so that what it holds is found again.
+        // The clean segment being filled is sealed first, so that recovery finds its blocks.
         self.stopped.until(|| (*self.running.lock() <= 1).then_some(())).await;
         if committed.is_ok() {
             self.log_destaged().await;
         }
-        // It counts once a frame says so.
+        // The seal and the records of destaged blocks count once a later frame is durable.
         let frame = self.log.kick();
         let over = || self.log.broken().is_some() || self.log.is_full();
         self.log.until(|| (self.log.durable() >= frame || over()).then_some(())).await;
         self.log.close();
-        // The log may be full.
+        // The writer task may wait for space in a full log.
         self.space.wake();
         self.stopped.until(|| (*self.running.lock() == 0).then_some(())).await;
         committed?;

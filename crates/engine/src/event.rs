@@ -1,43 +1,44 @@
-//! What happened that an administrator should know.
+//! Events that an administrator should know of.
 
 use std::time::Duration;
 
 use crate::io::BackingError;
 
-/// Something worth telling.
+/// An event of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A cache device failed and is not used any more.
     DeviceLost {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// How many are left.
+        /// Number of devices left.
         left: usize,
     },
-    /// A cache device has not answered for long. It is lost next if another one answers. Told once until it has.
+    /// A cache device has not answered for long, and is lost next if another device answers. The event is sent once,
+    /// until the device answers.
     DeviceLate {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// How long.
+        /// How long the device has not answered.
         after: Duration,
     },
     /// A cache device joined the pool.
     DeviceAdded {
-        /// Its name.
+        /// The device's name.
         device: String,
     },
     /// A cache device was drained and left the pool.
     DeviceRemoved {
-        /// Its name.
+        /// The device's name.
         device: String,
     },
-    /// The removal of a cache device was given up: it is in use as before.
+    /// The removal of a cache device was given up: the device stays in use.
     DeviceKept {
-        /// Its name.
+        /// The device's name.
         device: String,
     },
-    /// The log of a pool that never had a second device cannot be read: everything cached was dropped. The backing store
-    /// has it all.
+    /// The log of a pool that never had a second device cannot be read. All cached data was dropped. The backing
+    /// store has all of it.
     LogDropped,
     /// Every clean copy that was on the cache devices at the start is loaded.
     Warm {
@@ -54,25 +55,25 @@ pub enum Event {
         /// The device with the bad copy.
         device: String,
     },
-    /// Every copy of a dirty block is bad: reading it fails.
+    /// Every copy of a dirty block is bad: a read of the block fails.
     Damaged {
         /// The object's key, in hexadecimal.
         object: String,
         /// The block's offset in bytes.
         offset: u64,
     },
-    /// Destaging to a volume fails; it is tried again. Told once until it succeeds.
+    /// Destaging to a volume fails, and is tried again. The event is sent once, until destaging succeeds.
     BackingFailed {
         /// The volume's name.
         volume: String,
-        /// Why.
+        /// The error of the backing store.
         error: BackingError,
     },
-    /// A volume has not answered a request of destaging for long. Told once until it has.
+    /// A volume has not answered a destage request for long. The event is sent once, until the volume answers.
     BackingLate {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// How long.
+        /// How long the volume has not answered.
         after: Duration,
     },
     /// Destaging to a volume works again.
@@ -80,11 +81,12 @@ pub enum Event {
         /// The volume's name.
         volume: String,
     },
-    /// Not everything dirty is on two devices, or there are no two: writes go through to the backing store.
+    /// Some dirty data is not on two devices, or fewer than two devices are left: writes go through to the backing
+    /// store.
     Degraded {
-        /// Devices left, but for one that is being removed.
+        /// Number of devices left, without a device that is being removed.
         left: usize,
     },
-    /// Everything dirty is on two devices again: writes are cached again.
+    /// All dirty data is on two devices again: writes are cached again.
     Restored,
 }

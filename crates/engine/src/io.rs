@@ -1,5 +1,5 @@
-//! What the engine needs of the world around it. Production runs it on threads and io_uring; the simulator on virtual
-//! devices and virtual time.
+//! The traits by which the engine reaches its environment. Production implements them with threads and io_uring, the
+//! simulator with virtual devices and virtual time.
 
 use std::future::Future;
 use std::ops::Range;
@@ -8,23 +8,25 @@ use std::time::Duration;
 
 use crate::buffer::{Buffer, Slice};
 
-/// An operation under way. It begins when it is made, not when it is first polled, so that several run side by side;
-/// dropping it does not undo it. Where whoever carries it out has no hands left, it may instead be carried out by the
-/// thread that polls it first, which then waits for it.
+/// An operation in progress.
+///
+/// The operation begins when it is made, not when it is first polled, so that several operations run side by side.
+/// Dropping it does not undo it. If the I/O pool has no free thread, the thread that polls it first may carry it out
+/// and wait for it.
 pub type Io<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What went wrong with a cache device.
+/// An error of a cache device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// This request failed; others may succeed.
     #[error("an I/O error")]
     Io,
-    /// The device is not there any more.
+    /// The device is missing.
     #[error("the device is gone")]
     Gone,
 }
 
-/// When a device write is durable.
+/// The moment at which a device write becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// At the next successful flush.
@@ -35,22 +37,22 @@ pub enum Durability {
 
 /// A cache device: a block device or a preallocated file. Offsets and lengths are multiples of 4 KiB.
 pub trait Device: Send + Sync + 'static {
-    /// What the administrator calls it: its path.
+    /// Returns the name that the administrator uses for the device: its path.
     fn name(&self) -> &str;
-    /// Bytes; never changes while open.
+    /// Returns the size in bytes, which never changes while the device is open.
     fn size(&self) -> u64;
-    /// Fills `buffer` from `offset`. The buffer comes back in any case; after an error its contents mean nothing.
+    /// Fills `buffer` from `offset`. The buffer comes back in any case. After an error its contents are undefined.
     fn read(&self, offset: u64, buffer: Buffer) -> Io<(Buffer, Result<(), DeviceError>)>;
     /// Writes `data` at `offset`. After an error or a crash any part of it may have been written.
     fn write(&self, offset: u64, data: Slice, durability: Durability) -> Io<Result<(), DeviceError>>;
     /// Makes every write that completed before this call durable.
     fn flush(&self) -> Io<Result<(), DeviceError>>;
-    /// Tells the device that `len` bytes at `offset` are not needed; what they read as afterwards is not defined.
+    /// Tells the device that `len` bytes at `offset` are not needed. Later reads of them return undefined contents.
     fn discard(&self, offset: u64, len: u64) -> Io<Result<(), DeviceError>>;
 }
 
-/// What identifies an object of the backing store over restarts and renames: for a file, a kernel file handle. At most
-/// 64 bytes; never used again for another object.
+/// The identity of an object of the backing store over restarts and renames: for a file, a kernel file handle. A key
+/// has at most 64 bytes and is never used again for another object.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(smallvec::SmallVec<[u8; 24]>);
 
@@ -58,12 +60,12 @@ pub struct Key(smallvec::SmallVec<[u8; 24]>);
 pub const KEY_MAX: usize = 64;
 
 impl Key {
-    /// A key of 1 to [`KEY_MAX`] bytes; `None` for any other length.
+    /// Returns a key of 1 to [`KEY_MAX`] bytes; `None` for any other length.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         (1..=KEY_MAX).contains(&bytes.len()).then(|| Key(bytes.into()))
     }
 
-    /// The bytes given to [`Key::new`].
+    /// Returns the bytes given to [`Key::new`].
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -84,11 +86,11 @@ pub struct Time {
     pub nsec: u32,
 }
 
-/// What went wrong with the backing store.
+/// An error of the backing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackingError {
-    /// The object was removed by its owner, durably: what the cache has of it may be dropped. One that is missing for any other
-    /// reason is not gone: the backing store finds a place for its contents, or fails.
+    /// The object was removed by its owner, durably: the cache may drop its blocks. An object that is missing for any
+    /// other reason does not give this error: the backing store finds a place for its contents, or fails.
     #[error("the file is gone")]
     Gone,
     /// No space left (ENOSPC).
@@ -102,18 +104,19 @@ pub enum BackingError {
     Io(i32),
 }
 
-/// What was done to an object while no cache device was there to say so.
+/// A change of an object that no cache device could record, because none was left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disowned {
-    /// What the devices have of these blocks does not count. To the end (`u64::MAX`): a cut is carried out, too.
+    /// The devices' copies of these blocks do not count. If the range goes to the end (`u64::MAX`), a truncation in
+    /// the log is carried out, too.
     Blocks(Range<u64>),
-    /// Clean copies of these blocks do not count; what is dirty does: the backing store may lack it.
+    /// Clean copies of these blocks do not count. Dirty copies do count: the backing store may lack their contents.
     Copies(Range<u64>),
-    /// The object is being cut to `size` bytes, and gets this modification time.
+    /// The object is being truncated to `size` bytes, and gets this modification time.
     Cut {
-        /// Bytes.
+        /// The new size in bytes.
         size: u64,
-        /// Of the cut.
+        /// The time of the truncation.
         mtime: Time,
     },
 }
@@ -121,52 +124,55 @@ pub enum Disowned {
 /// The result of an operation on the backing store.
 pub type BackingResult<T> = Result<T, BackingError>;
 
-/// The slow store below: a tree of files or a block device. The engine never has two writes of overlapping ranges under
-/// way.
+/// The backing store: a tree of files or a block device. The engine never has two writes of overlapping ranges in
+/// flight.
 pub trait Backing: Send + Sync + 'static {
-    /// All volumes that are served; never waits.
+    /// Returns all volumes that are served; never waits.
     fn volumes(&self) -> Vec<u32>;
-    /// The volume that holds the object: what fails or hangs as one, such as a file system or a block device. Always the
-    /// same for a key; never waits.
+    /// Returns the volume that holds the object. A volume fails or hangs as a whole, such as a file system or a block
+    /// device. An object never changes its volume. Never waits.
     fn volume(&self, object: &Key) -> u32;
-    /// What an administrator calls a volume.
+    /// Returns the name that an administrator uses for a volume.
     fn name(&self, volume: u32) -> String;
-    /// Bytes in the object now.
+    /// Returns the size of the object in bytes.
     fn size(&self, object: &Key) -> Io<BackingResult<u64>>;
-    /// Bytes in each of these objects of one volume now, in order. An implementation that has to make removals durable before
-    /// it says [`BackingError::Gone`] does so once for all of them.
+    /// Returns the sizes in bytes of these objects of one volume, in order. An implementation that must make removals
+    /// durable before it returns [`BackingError::Gone`] does so once for all of them.
     fn sizes(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<u64>>> {
         let asked: Vec<_> = objects.iter().map(|object| self.size(object)).collect();
         Box::pin(crate::wait::all(asked))
     }
-    /// Reads at `offset` into the front of `buffer`; fewer bytes than it holds only at the end of the object.
+    /// Reads at `offset` into the front of `buffer`. Fewer bytes than the buffer holds come only at the end of the
+    /// object.
     fn read(&self, object: &Key, offset: u64, buffer: Buffer) -> Io<(Buffer, BackingResult<usize>)>;
-    /// Writes all of `data` at `offset`, growing the object where needed. Durable after [`Backing::sync`].
+    /// Writes all of `data` at `offset`, and grows the object where needed. The data is durable after
+    /// [`Backing::sync`].
     fn write(&self, object: &Key, offset: u64, data: Slice) -> Io<BackingResult<()>>;
-    /// Cuts or grows (with zeros) the object to `size` bytes. Durable after [`Backing::sync`].
+    /// Truncates the object to `size` bytes, or grows it with zeros. The size is durable after [`Backing::sync`].
     fn truncate(&self, object: &Key, size: u64) -> Io<BackingResult<()>>;
-    /// Sets the object's modification time. Durable after [`Backing::sync`].
+    /// Sets the object's modification time. The time is durable after [`Backing::sync`].
     fn set_mtime(&self, object: &Key, mtime: Time) -> Io<BackingResult<()>>;
-    /// Makes everything done to the objects before this call durable; one result for each, in order. After a failure
-    /// any of it may be lost: it has to be written again, not only synced again (ATC'20).
+    /// Makes everything done to the objects before this call durable. Returns one result for each object, in order. A
+    /// failed sync may have lost any of the data. The caller must write it again, since another sync alone does not
+    /// help (ATC'20).
     fn sync(&self, objects: Vec<Key>) -> Io<Vec<BackingResult<()>>>;
-    /// Bytes that can still be allocated.
+    /// Returns the number of bytes that can still be allocated.
     fn free(&self) -> Io<BackingResult<u64>>;
-    /// Notes, durably and not on the cache devices, what does not count of what they have: they are gone, and may be
-    /// there again at a later start.
+    /// Records, durably and outside the cache devices, which of their copies do not count. The devices are missing
+    /// now and may return at a later start.
     fn disown(&self, pool: u128, object: &Key, what: Disowned) -> Io<BackingResult<()>>;
-    /// What was noted of the pool, in order.
+    /// Returns the changes that [`Backing::disown`] recorded for the pool, in order.
     fn disowned(&self, pool: u128) -> Io<BackingResult<Vec<(Key, Disowned)>>>;
-    /// The pool itself says so now.
+    /// Drops the changes recorded for the pool. The pool itself holds them now.
     fn forget_disowned(&self, pool: u128) -> Io<BackingResult<()>>;
 }
 
-/// Why the epoch of a pool cannot be noted or read: a sentence of whoever keeps it.
+/// The reason why the epoch of a pool cannot be recorded or read, as a sentence of the witness.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WitnessError(pub String);
 
-/// A member of a pool as a [`Witness`] is told of it.
+/// A member of a pool, as a [`Witness`] gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leg {
     /// The device's UUID.
@@ -178,39 +184,39 @@ pub struct Leg {
 /// The epochs of a pool that a [`Witness`] knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
-    /// The highest epoch noted as in use; 0 if none is.
+    /// The highest epoch recorded as in use; 0 if none is.
     pub in_use: u64,
     /// The highest epoch given out; 0 if none is.
     pub given: u64,
 }
 
-/// Knows, outside of a pool's devices, which epoch of the pool is in use. A device that was left out of the last epochs
-/// cannot know that by itself when it is there alone.
+/// The record, outside of a pool's devices, of the epoch in use. A device that was left out of the last epochs cannot
+/// know that by itself when it returns alone.
 pub trait Witness: Send + Sync + 'static {
-    /// Notes that `epoch` of the pool is given out. Durable when the result is `Ok`; until then no device carries that epoch. So two
-    /// devices that are each there alone never carry the same one, whenever the power fails.
+    /// Records that `epoch` of the pool is given out, durably when the result is `Ok`. No device carries the epoch
+    /// before that. So two devices that each return alone never carry one epoch, whenever the power fails.
     fn give(&self, pool: u128, epoch: u64) -> Io<Result<(), WitnessError>>;
-    /// Notes that `epoch` of the pool is in use and has these members. Durable when the result is `Ok`; until then nothing
-    /// is acknowledged in that epoch.
+    /// Records that `epoch` of the pool is in use and has these members, durably when the result is `Ok`. Nothing is
+    /// acknowledged in that epoch before that.
     fn note(&self, pool: u128, epoch: u64, members: Vec<Leg>) -> Io<Result<(), WitnessError>>;
-    /// Returns what was noted of the pool.
+    /// Returns the recorded epochs of the pool.
     fn noted(&self, pool: u128) -> Io<Result<Noted, WitnessError>>;
 }
 
-/// Time as the engine sees it.
+/// A clock.
 pub trait Clock: Send + Sync + 'static {
-    /// Since some fixed instant; never goes back.
+    /// Returns the time since some fixed instant; never goes back.
     fn now(&self) -> Duration;
-    /// Ends after `time`.
+    /// Waits for `time`.
     fn sleep(&self, time: Duration) -> Io<()>;
 }
 
 /// Runs the engine's background tasks.
 pub trait Spawn: Send + Sync + 'static {
-    /// Runs `task` to its end, side by side with everything else. `name` is for people.
+    /// Runs `task` to its end, side by side with all other tasks. `name` is for people.
     fn spawn(&self, name: &'static str, task: Io<()>);
 
-    /// Runs `task` to its end on the calling thread, from soon after the call on and beside whatever else that does. Gives it
-    /// back if the thread cannot.
+    /// Runs `task` to its end on the calling thread, beside that thread's other work, beginning soon after the call.
+    /// Returns the task if the thread cannot run it.
     fn here(&self, task: Io<()>) -> Option<Io<()>>;
 }

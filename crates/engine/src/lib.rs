@@ -1,7 +1,7 @@
 //! The cache engine: a crash-safe, mirrored, log-structured cache of (object, 4 KiB block) pairs.
 //!
-//! It knows no sockets, threads or clocks: everything outside comes in through the traits of [`io`], so that the same
-//! code runs in production and in the simulator. Start with [`Engine`].
+//! The engine uses no sockets, threads or clocks directly: it reaches its environment through the traits of [`io`].
+//! So one code runs in production and in the simulator. Start with [`Engine`].
 
 pub mod buffer;
 mod counters;
@@ -42,8 +42,8 @@ pub use request::unsynced::Syncing;
 pub use request::write::{Logged, Tried};
 pub use volume::VolumeStatus;
 
-/// The number of a frame of the log: grows by one with every frame.
+/// The number of a frame of the log. It grows by one with every frame.
 pub type Seq = u64;
 
-/// Told once whether something became durable.
+/// A callback that is called once, with the result of making data durable.
 pub type Completion = Box<dyn FnOnce(Result<()>) + Send>;

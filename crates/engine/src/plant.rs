@@ -1,4 +1,4 @@
-//! Deliberate bugs, one at a time, to prove that the simulator finds them.
+//! Planted bugs, one at a time, to prove that the simulator finds them.
 
 forebay_common::plants![
     "late copies replace newer ones",
@@ -53,7 +53,8 @@ forebay_common::plants![
     "legs are used again before it is durable that they are given up",
 ];
 
-/// Bugs between two threads: worlds run one task at a time and cannot meet them. `crates/threads` does.
+/// Planted bugs between two threads. The simulator runs one task at a time and cannot find them; `crates/threads`
+/// does.
 pub mod threads {
     use forebay_common::lock::MutexGuard;
 
@@ -70,7 +71,7 @@ pub mod threads {
         "a change comes between the look and the wait",
     ];
 
-    /// Unlocks an object for a moment where `bug` is planted.
+    /// Unlocks an object for a moment if `bug` is planted.
     pub(crate) fn gap<'a>(
         bug: &'static str,
         object: &'a Object,

@@ -7,18 +7,18 @@ use forebay_common::lock::Mutex;
 
 use crate::plant::threads;
 
-/// Where tasks wait until something changes.
+/// A place where tasks wait until something changes.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(Mutex<Vec<Waker>>);
 
 impl Gate {
-    /// Wakes everybody: what they wait for may have come true.
+    /// Wakes all waiting tasks: their conditions may have come true.
     pub(crate) fn wake(&self) {
         let woken = std::mem::take(&mut *self.0.lock());
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until `ready` gives something. Whoever makes it ready calls [`Gate::wake`] afterwards.
+    /// Waits until `ready` returns a value. The task that makes the condition true calls [`Gate::wake`] afterwards.
     pub(crate) async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| {
             if let Some(value) = ready() {
@@ -28,14 +28,14 @@ impl Gate {
             if threads::active("a change comes between the look and the wait") {
                 return Poll::Pending;
             }
-            // It may have come true before the waker was there to be woken.
+            // The condition may have come true before the waker was registered.
             ready().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
 }
 
-/// Waits for `future`, but no longer than `limit` takes; `None`: it took longer.
+/// Waits for `future`, but no longer than `limit` takes. Returns `None` if the limit ended first.
 pub(crate) async fn before<T>(limit: impl Future<Output = ()>, future: impl Future<Output = T>) -> Option<T> {
     let (mut limit, mut future) = (std::pin::pin!(limit), std::pin::pin!(future));
     poll_fn(|context| match future.as_mut().poll(context) {
@@ -45,7 +45,7 @@ pub(crate) async fn before<T>(limit: impl Future<Output = ()>, future: impl Futu
     .await
 }
 
-/// Waits for all of `futures` side by side; results in order.
+/// Waits for all of `futures` side by side. Returns their results in order.
 pub(crate) async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.into_iter().map(Some).collect();
     let mut results: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
@@ -66,7 +66,7 @@ pub(crate) async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     .await
 }
 
-/// Lets others go on.
+/// Yields once, so that other tasks run.
 pub(crate) async fn pass() {
     let mut passed = false;
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! One batch of destaging: gathered, written, synced, and only then clean.
+//! One batch of destaging. Its blocks are gathered, written and synced before they are clean.
 
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::volume::{Asked, Volume};
 use crate::wait::all;
 use forebay_common::lock::Mutex;
 
-/// Objects destaged together at most.
+/// The highest number of objects destaged together.
 const OBJECTS: usize = 256;
-/// Blocks of one write to the backing store at most.
+/// The highest number of blocks of one write to the backing store.
 const RUN: usize = 256;
-/// Pause while others have all that could be destaged.
+/// The pause while other operations have all objects that could be destaged.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
 /// One object's part of a batch.
@@ -28,9 +28,9 @@ struct Part {
     object: Arc<Object>,
     since: Duration,
     blocks: Vec<(u64, Entry)>,
-    /// All that is dirty is in this part; then the modification time is set as well.
+    /// The modification time to set, if this part has all dirty blocks of the object.
     mtime: Option<Time>,
-    /// Syncs of its file that had failed before.
+    /// The number of failed syncs of the file before this batch wrote it.
     failed: u64,
     /// Blocks that could not be read.
     damaged: Mutex<Vec<u64>>,
@@ -43,16 +43,17 @@ impl Part {
 }
 
 impl Engine {
-    /// Destages up to `most` blocks of a volume; returns how many, or `None` if it failed.
+    /// Destages up to `most` blocks of a volume. Returns the number of blocks destaged, or `None` if it failed.
     pub(crate) async fn destage(&self, volume: &Arc<Volume>, most: usize) -> Option<usize> {
-        // Whatever is taken from the queue, it is in a batch.
+        // Every object taken from the queue is in a batch.
         volume.set_batch(Some(Duration::ZERO));
         let haste = volume.take_haste();
         let parts = self.gather(volume, most);
         volume.set_batch(parts.iter().map(|part| part.since).min());
         if parts.is_empty() {
             volume.give_back(haste);
-            // What was queued needs nothing any more; or it is being written directly or cut, which does not take long.
+            // The queued objects need no destaging any more. Or they are being written past the log or truncated,
+            // which does not take long.
             if volume.waiting() == 0 {
                 self.backing_worked(volume);
             }
@@ -61,7 +62,7 @@ impl Engine {
             self.rest(BUSY_PAUSE).await;
             return Some(0);
         }
-        // What was accepted but not made durable must not reach the backing store: after a crash it never was.
+        // Data that was accepted but is not durable must not reach the backing store: after a crash it never existed.
         let last = parts.iter().map(|part| part.object.lock().last_frame).max().unwrap_or(0);
         let logged = self.commit(last).await.is_ok();
         let (begun, writes) = (self.env.clock.now(), AtomicU64::new(0));
@@ -90,13 +91,13 @@ impl Engine {
             self.backing_worked(volume);
         }
         self.destager.throttle.changed.wake();
-        // Space becomes free only once a frame says so; who waits for space sees to it.
+        // Space becomes free only once a frame says so. The task that waits for space requests that frame.
         self.segments.advance();
         self.space.wake();
         healthy.then_some(blocks)
     }
 
-    /// Takes objects from the queue and what is dirty of them.
+    /// Takes objects and their dirty blocks from the queue.
     fn gather(&self, volume: &Volume, most: usize) -> Vec<Part> {
         let mut parts = Vec::<Part>::new();
         let mut left = most;
@@ -122,7 +123,7 @@ impl Engine {
                 continue;
             }
             if blocks.is_empty() && state.directs > 0 {
-                // Its time is about to change.
+                // A bypass write is about to change the object's modification time.
                 drop(state);
                 volume.again(object, since, false);
                 continue;
@@ -160,16 +161,16 @@ impl Engine {
         }
     }
 
-    /// Returns how many writes it took.
+    /// Writes a run of blocks. Returns the number of writes that it took.
     async fn write_run(&self, part: &Part, blocks: &[(u64, Entry)]) -> BackingResult<u64> {
         let offset = blocks[0].0 * BLOCK as u64;
         let mut buffer = Buffer::zeroed(blocks.len());
-        // Newer contents than were dirty when the batch was gathered are as good: they are durable in the log as well.
+        // Contents that are newer than the gathered ones are as good: they are durable in the log as well.
         let len = match self.read(&part.object, offset, &mut buffer).await {
             Ok(len) => len,
             Err(Error::Backing(error)) => return Err(error),
             Err(Error::Damaged) if blocks.len() > 1 => {
-                // The others must not stay behind for it.
+                // The readable blocks must not stay behind for a damaged one.
                 let mut writes = 0;
                 for block in blocks.chunks(1) {
                     writes += Box::pin(self.write_run(part, block)).await?;
@@ -190,11 +191,11 @@ impl Engine {
         self.env.backing.write(&part.object.key, offset, data).await.map(|()| 1)
     }
 
-    /// What the backing store has durably is clean. False if it failed.
+    /// Marks the blocks that the backing store has durably as clean. Returns false if the part failed.
     fn finish_part(&self, part: Part, result: BackingResult<()>) -> bool {
         let Part { object, since, blocks, mtime, damaged, .. } = part;
         if result == Err(BackingError::Gone) {
-            // Removed: nobody will ever ask for it.
+            // The object was removed, so no client will ask for it.
             object.lock().busy = Busy::No;
             self.drop_object(&object);
             return true;
@@ -206,7 +207,7 @@ impl Engine {
             for (block, copy) in blocks.iter().filter(|(block, _)| !damaged.contains(block)) {
                 state.cleaned(*block, copy, &self.segments);
             }
-            // A direct write that is under way sets a later time when it ends, if it finds one.
+            // A bypass write in flight sets a later time when it ends, if it finds a time to set.
             if mtime.is_some() && state.mtime == mtime && !state.needs_destage() && state.directs == 0 {
                 state.mtime = None;
             }
@@ -215,7 +216,7 @@ impl Engine {
             self.totals.destaged.add(done);
             object.volume.room.destaged(done);
         }
-        // The pass over this object goes on before the next object's begins.
+        // The pass over this object continues before the pass over the next object begins.
         let goes_on = result.is_ok() && !state.to_destage(state.cursor..u64::MAX, 1).is_empty();
         state.queued = state.needs_destage() || state.mtime.is_some();
         if state.queued {

@@ -1,7 +1,7 @@
-//! A clean stop says in the log which of its blocks are destaged.
+//! The records of destaged blocks that a clean stop appends to the log.
 //!
-//! A segment stays in the log as long as one of its blocks is dirty. Recovery takes all of its blocks for dirty, unless the log
-//! says otherwise: they would be destaged again, over changes that somebody has made in the directory meanwhile.
+//! A segment stays in the log as long as one of its blocks is dirty. Recovery takes all of its blocks as dirty,
+//! unless the log says otherwise. It would destage them again, over external changes made meanwhile.
 
 use crate::engine::Engine;
 use crate::format::Record;
@@ -10,12 +10,13 @@ use crate::log::Whose;
 use crate::request::bypass::around;
 use crate::{Result, Seq};
 
-/// Records at most, of about 60 bytes each: a stop does not take long. Recovery takes the rest for dirty.
+/// The highest number of records, of about 60 bytes each, so that a stop does not take long. Recovery takes the rest
+/// as dirty.
 const RECORDS: usize = 1 << 18;
 
 impl Engine {
-    /// Says in the log which blocks of its segments are destaged, as far as there is room for it. For a stop, once nothing is
-    /// being destaged any more. It counts once a frame that is closed after it is durable.
+    /// Logs which blocks of the log's segments are destaged, as far as there is room. A stop calls this once no
+    /// destaging is in progress. The records count once a frame closed after them is durable.
     pub(crate) async fn log_destaged(&self) {
         let Some(tail) = self.segments.tail_position() else { return };
         let mut left = RECORDS;
@@ -24,7 +25,7 @@ impl Engine {
             while let Some(block) = from {
                 match self.try_log_destaged(&object, block, tail, &mut left) {
                     Ok(next) => from = next,
-                    // The log is lost; or it is not worth more.
+                    // The log is lost, or has no room left that is worth the wait.
                     Err(_) => return,
                 }
                 if from.is_some() {
@@ -38,7 +39,8 @@ impl Engine {
         }
     }
 
-    /// Says in the log which blocks of one object are destaged, from `from` on. Returns the first block that there was no room for.
+    /// Logs which blocks of one object are destaged, from `from` on. Returns the first block that there was no room
+    /// for.
     fn try_log_destaged(
         &self,
         object: &Object,

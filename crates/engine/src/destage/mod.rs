@@ -1,9 +1,9 @@
-//! Destage: dirty blocks go to the backing store, object by object in order of offset, many at once; each volume in its own
-//! lane (`volume/`).
+//! Destage: dirty blocks go to the backing store, object by object in order of offset, many at once. Each volume has
+//! its own destage task (`volume/`).
 //!
-//! Objects queue in the order in which their oldest dirty block was written, so that the log's tail follows. A block is
-//! clean only once the backing store's sync has succeeded; after a failure it is written again from the log, never
-//! only synced again (Rebello et al., ATC'20).
+//! Objects queue in the order in which their oldest dirty block was written, so that the log's tail follows. A block
+//! is clean only once the backing store's sync has succeeded. After a failure the block is written again from the
+//! log, never only synced again (Rebello et al., ATC'20).
 
 pub(crate) mod batch;
 mod destaged;
@@ -24,23 +24,24 @@ use crate::wait::Gate;
 use crate::{Error, Result};
 use forebay_common::lock::{Mutex, MutexGuard};
 
-/// Blocks destaged between two syncs, at least and at most.
+/// The lowest and the highest number of blocks destaged between two syncs.
 const BATCH: (usize, usize) = (256, 8192);
-/// How long a batch should take while writers wait for its end. What is destaged in long runs is many times faster than
-/// what is not: a sync for every MiB would halve the speed of the one, many MiB would be a long stall with the other.
+/// The wanted time of a batch while writers wait for its end. Destaging of long runs is many times faster than that
+/// of scattered blocks. A sync for every MiB would halve the speed of long runs. Many MiB between syncs would be a
+/// long stall with scattered blocks.
 const BATCH_TIME: Duration = Duration::from_millis(100);
-/// The same if nobody waits.
+/// The wanted time of a batch if no writer waits.
 const CALM_BATCH_TIME: Duration = Duration::from_secs(1);
-/// Pause after a failure; doubles up to the second.
+/// The pause after a failure. It doubles from the first value up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
-/// Unused segments of each device that clients leave, while a volume is in trouble.
+/// Unused segments of each device that clients must leave while a volume is in trouble.
 const RESERVE: usize = 4;
 
-/// What waits to be destaged.
+/// The volumes with their destage queues, and the throttle of writers.
 pub(crate) struct Destager {
     pub(crate) volumes: Arc<Volumes>,
-    /// Who rests looks whether there is reason to go on.
+    /// Wakes resting tasks, which then look for a reason to continue.
     pub(crate) work: Gate,
     pub(crate) throttle: Throttle,
     /// Objects with dirty blocks of which no copy could be read.
@@ -52,57 +53,58 @@ impl Destager {
         Destager { volumes, work: Gate::default(), throttle: Throttle::default(), damaged: Mutex::default() }
     }
 
-    /// Everybody looks for something to do, or for the end.
+    /// Wakes all destage tasks to look for work, or for the end.
     pub(crate) fn wake(&self) {
         self.work.wake();
         self.volumes.wake();
     }
 }
 
-/// What a flush waits for.
+/// The point that a flush waits for.
 struct Mark {
     begun: Duration,
-    /// All that was dirty then is in segments before this one.
+    /// All blocks that were dirty at the mark are in segments before this one.
     head: u64,
     moved: u64,
-    /// Failures that there had been.
+    /// The number of failures of each volume before the flush.
     errors: Vec<(Arc<Volume>, u64)>,
 }
 
 impl Engine {
-    /// How full the log is: 1 is its share of the pool, which overwritten blocks may exceed.
-    /// What volumes in trouble keep dirty counts for these only; others share the rest.
+    /// Returns how full the log is: 1 is its share of the pool, which overwritten blocks may exceed. The dirty blocks
+    /// of volumes in trouble count for those volumes only. The other volumes share the rest.
     pub(crate) fn log_load(&self, volume: &Volume) -> Load {
         let LogUse { segments, share, dirty, left } = self.segments.log_use();
         let (share, slots) = (share.max(1) as f64, self.slots() as f64);
         let set_apart = if volume.is_troubled() { 0 } else { self.destager.volumes.troubled_blocks() };
         let dirty = dirty.saturating_sub(set_apart) as f64 / (share * slots - set_apart as f64).max(slots);
         let space = segments as f64 / share;
-        // The last unused ones are for what has to be moved, or the tail could never pass.
+        // The last unused segments are for reappends. Otherwise the log tail could never move.
         let last = self.destager.volumes.any_troubled() && self.segments.unused_everywhere() < RESERVE;
         let space = if last { space.max(FULL) } else { space };
         Load { dirty, space, share: share * slots, freed: left * slots }
     }
 
-    /// Returns the dirty blocks of the volume that has most, as a part of the level at which writers are slowed to the rate of
-    /// destaging: 1 is that level.
+    /// Returns how close the dirtiest volume is to the level at which the throttle slows writers to the rate of
+    /// destaging. 1 is that level.
     pub fn dirty_part(&self) -> f64 {
         let loads = self.destager.volumes.all().into_iter().map(|volume| self.log_load(&volume).dirty);
         loads.fold(0.0, f64::max) / LEVEL
     }
 
-    /// Seconds since the oldest dirty data was written.
+    /// Returns the time since the oldest dirty data was written.
     pub fn dirty_age(&self) -> Duration {
         let now = self.env.clock.now();
         self.destager.volumes.oldest().map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
-    /// Destages everything that is dirty now. Returns once the backing store has it durably; what clients write
+    /// Destages everything that is dirty now. Returns once the backing store has it durably. Data that clients write
     /// meanwhile may be destaged too. May be given up at any time.
     ///
     /// # Errors
-    /// That of a volume of which a whole pass over what is dirty failed, or that is late, once all others are through; it is
-    /// tried again in the background. [`Engine::volumes`] says which.
+    /// The error of a volume that does not answer, or on which a whole pass over its dirty blocks failed. It is
+    /// returned once all other volumes are done. Destaging is tried again in the background. [`Engine::volumes`]
+    /// tells which volume it is.
     pub async fn flush(&self) -> Result<()> {
         self.try_damaged_again();
         let volumes = self.destager.volumes.all();
@@ -111,7 +113,7 @@ impl Engine {
         let wanting = self.notes.want();
         let result = loop {
             let mark = self.mark(errors.clone());
-            // Once moved, blocks are not in the segments before the head any more.
+            // Moved blocks are not in the segments before the head any more.
             let moved = || self.destager.volumes.moved_under_flush() != mark.moved;
             let ready = || if moved() { Some(None) } else { self.flushed(&mark).map(Some) };
             if let Some(result) = self.space.until(ready).await {
@@ -126,7 +128,7 @@ impl Engine {
         self.commit(self.log.kick()).await
     }
 
-    /// What is dirty now.
+    /// Returns a mark for everything that is dirty now.
     fn mark(&self, errors: Vec<(Arc<Volume>, u64)>) -> Mark {
         let moved = self.destager.volumes.moved_under_flush();
         let begun = self.env.clock.now();
@@ -161,8 +163,8 @@ impl Engine {
         first.filter(|_| others).map(Err)
     }
 
-    /// Nothing is dirty: makes it so durably that recovery finds nothing to replay. Otherwise what was destaged would be
-    /// written again over whatever an administrator did to the directory meanwhile.
+    /// Empties the log durably, when no block is dirty: recovery then finds nothing to replay. Otherwise recovery
+    /// would write destaged blocks again, over changes that an administrator made to the directory meanwhile.
     pub(crate) async fn empty_log(&self) -> Result<()> {
         if let Some(segment) = self.log.used_segment() {
             self.log.want_roll();
@@ -173,7 +175,7 @@ impl Engine {
         self.commit(self.log.kick()).await
     }
 
-    /// No copy of a dirty block can be read: it is told once, and destaging passes it by.
+    /// Marks a dirty block without a readable copy as damaged. The event is sent once, and destaging skips the block.
     pub(crate) fn found_damaged(&self, object: &Arc<Object>, state: &mut State, block: u64) {
         if state.damaged.is_empty() {
             self.destager.damaged.lock().push(Arc::downgrade(object));
@@ -183,7 +185,7 @@ impl Engine {
         }
     }
 
-    /// What could not be read may be readable by now.
+    /// Clears the damaged marks, since the blocks may be readable by now.
     fn try_damaged_again(&self) {
         for object in std::mem::take(&mut *self.destager.damaged.lock()) {
             let Some(object) = object.upgrade() else { continue };
@@ -195,7 +197,7 @@ impl Engine {
         }
     }
 
-    /// Has an object destaged that is not waiting for it yet.
+    /// Queues an object for destaging if it needs that and is not queued yet.
     pub(crate) fn queue_if_dirty(&self, object: &Arc<Object>, mut state: MutexGuard<'_, State>) {
         let needed = state.needs_destage() || state.mtime.is_some();
         if needed && !std::mem::replace(&mut state.queued, true) {
@@ -226,12 +228,13 @@ impl Engine {
         }
     }
 
-    /// Waits a while, or until the engine closes.
+    /// Waits for `time`, or until the engine closes.
     pub(crate) async fn rest(&self, time: Duration) {
         self.rest_unless(time, || false).await;
     }
 
-    /// The same, or until `over`; whoever makes it so wakes the destager's `work`.
+    /// Waits for `time`, until the engine closes, or until `over` is true. The task that makes `over` true wakes the
+    /// destager's `work`.
     pub(crate) async fn rest_unless(&self, time: Duration, over: impl Fn() -> bool) {
         let mut sleep = self.env.clock.sleep(time);
         let mut closed = Box::pin(self.destager.work.until(|| (self.closing() || over()).then_some(())));
@@ -265,7 +268,7 @@ impl Engine {
         .await;
     }
 
-    /// Whether to destage now, and how long a batch should take.
+    /// Returns the wanted time of a batch if the volume should destage now; otherwise `None`.
     fn reason(&self, volume: &Volume) -> Option<Duration> {
         let oldest = volume.oldest()?;
         if volume.pressed.load(Ordering::Relaxed) || volume.hurried.load(Ordering::Relaxed) {
@@ -278,11 +281,12 @@ impl Engine {
     }
 }
 
-/// How many blocks to destage at once after a batch of up to `batch`, of which `done` took `time` instead of `wanted`.
+/// Returns the number of blocks to destage at once after a batch of up to `batch`, of which `done` blocks took `time`
+/// instead of `wanted`.
 fn next_batch(batch: usize, done: usize, time: Duration, wanted: Duration) -> usize {
     let next = match done {
         _ if time > wanted * 2 => batch / 2,
-        // One that was not full says nothing of a larger one.
+        // A batch that was not full says nothing about a larger one.
         done if done * 2 > batch && time < wanted / 2 => batch * 2,
         _ => batch,
     };
@@ -293,7 +297,7 @@ fn next_batch(batch: usize, done: usize, time: Duration, wanted: Duration) -> us
 mod tests {
     use super::*;
 
-    /// The batch in the end, over a store that takes `each` for a block and `sync` for a sync.
+    /// Returns the batch size after many batches, over a store that takes `each` for a block and `sync` for a sync.
     fn settled(each: Duration, sync: Duration, wanted: Duration) -> usize {
         (0..100).fold(BATCH.0, |batch, _| next_batch(batch, batch, each * batch as u32 + sync, wanted))
     }

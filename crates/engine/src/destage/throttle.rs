@@ -1,8 +1,9 @@
-//! Back-pressure: writers slow down little by little as the log fills, be it with dirty blocks or with overwritten ones.
+//! The throttle: writers slow down little by little as the log fills with dirty or overwritten blocks.
 //!
-//! Destaging gives back room for dirty blocks, and segments that leave the log give back space. Both come in lumps: a batch, a
-//! segment. So a writer takes a *ticket*, and tickets are granted at a steady rate: the mean rate at which room comes back,
-//! plus a share of the room that is left. Writers go on in the order of their tickets, and nobody waits for a lump.
+//! Destaging gives back room for dirty blocks. Segments that leave the log give back space. Both come in lumps: a
+//! batch, a segment. So a writer takes a *ticket*, and tickets are granted at a steady rate. That is the mean rate at
+//! which room comes back, plus a share of the room that is left. Writers continue in the order of their tickets, and
+//! no writer waits for a lump.
 
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,96 +13,97 @@ use crate::volume::Volume;
 use crate::wait::{Gate, before};
 use forebay_common::lock::Mutex;
 
-/// How full something may get, as parts of the log's share of the pool.
+/// Levels of fullness, as parts of the log's share of the pool.
 #[derive(Clone, Copy, Debug)]
 struct Levels {
-    /// From here on, writers are paced.
+    /// The level from which writers are throttled.
     from: f64,
-    /// Here, as much is granted as comes back.
+    /// The level at which as much is granted as comes back.
     level: f64,
-    /// Here, nothing is granted.
+    /// The level at which nothing is granted.
     full: f64,
-    /// Parts of the share granted in a second, for the square of the room up to the level: close to the level, a batch of
-    /// destaging more or less hardly matters.
+    /// Parts of the share granted in a second, for the square of the room up to the level. Close to the level, a
+    /// batch of destaging more or less hardly matters.
     gain: f64,
 }
 
-/// Of dirty blocks. At most five sixths of the longest log are dirty, so that moving them makes room.
+/// Levels of dirty blocks. At most five sixths of the longest log are dirty, so that moving them makes room.
 const DIRTY: Levels = Levels { from: 0.5, level: 0.95, full: 1.1, gain: 1.0 };
-/// Of segments in the log. A log longer than its share holds more overwritten blocks, so fewer have to be
-/// moved. As much leaves the log as has to, so the room grows at once when more is asked for.
+/// Levels of segments in the log. A log longer than its share holds more overwritten blocks, so fewer blocks must be
+/// moved. Segments leave the log only as needed, so the room grows at once when more is asked for.
 const SPACE: Levels = Levels { from: 1.2, level: 1.28, full: 1.35, gain: 10.0 };
-/// From this part of the log's share on, no space is granted.
+/// The part of the log's share from which on no space is granted.
 pub(crate) const FULL: f64 = SPACE.full;
 /// The part of the log's share at which as many blocks may become dirty as are destaged.
 pub(crate) const LEVEL: f64 = DIRTY.level;
-/// The room beyond the level is granted over this time, in seconds: enough that nobody stops while the backing store does.
+/// The time in seconds over which the room beyond the level is granted. It is long enough that writers continue while
+/// the backing store stalls.
 const LAST: f64 = 60.0;
 /// Weight of the past in the mean rate, in seconds: several batches of destaging.
 const MEMORY: f64 = 2.0;
-/// The mean rate is computed anew after this time.
+/// The interval at which the mean rate is computed again.
 const LOOK: Duration = Duration::from_millis(50);
-/// Grants that nobody asked for are kept for this time.
+/// The time for which unused grants are kept.
 const BURST: Duration = Duration::from_millis(20);
-/// A waiting writer looks this often how fast tickets are granted.
+/// The interval at which a waiting writer checks the rate of grants.
 const RECHECK: Duration = Duration::from_millis(100);
 
-/// Room for dirty blocks of a volume: its destaging makes it. Overwriting a dirty block takes none.
+/// Room for dirty blocks of a volume. The volume's destaging makes room. Overwriting a dirty block takes none.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
-    /// Blocks destaged since start.
+    /// Blocks destaged since the start.
     destaged: AtomicU64,
     supply: Mutex<Supply>,
 }
 
 impl Room {
-    /// Blocks were destaged.
+    /// Counts destaged blocks.
     pub(crate) fn destaged(&self, blocks: u64) {
         self.destaged.fetch_add(blocks, Ordering::Relaxed);
     }
 }
 
-/// How much may be accepted.
+/// The limit on accepted writes.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    /// Space in the log: segments that leave the log make it.
+    /// Space in the log. Segments that leave the log make space.
     space: Mutex<Supply>,
     pub(crate) changed: Gate,
 }
 
-/// How full something is.
+/// The fullness of the log in one respect: dirty blocks or segments.
 #[derive(Clone, Copy, Debug)]
 struct Fill {
-    /// As a part of the log's share.
+    /// The fullness, as a part of the log's share.
     part: f64,
     /// The log's share, in blocks.
     share: f64,
-    /// Blocks given back since start.
+    /// Blocks given back since the start.
     returned: f64,
 }
 
 /// Blocks that are granted to writers.
 #[derive(Debug, Default)]
 struct Supply {
-    /// Writers need tickets.
+    /// True if writers need tickets.
     paced: bool,
-    /// When `returned` was looked at, and its value.
+    /// The time of the last look at `returned`, and its value then.
     seen: (Duration, f64),
-    /// The mean of blocks given back in a second.
+    /// The mean number of blocks given back in a second.
     rate: f64,
-    /// Until when tickets were granted.
+    /// The time up to which tickets were granted.
     at: Duration,
-    /// Blocks granted and taken since start.
+    /// Blocks granted and taken since the start.
     granted: f64,
     taken: f64,
 }
 
-/// A writer's place in the order: it goes on once so many blocks were granted.
+/// A writer's place in the order. The writer continues once this number of blocks was granted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ticket(f64);
 
 impl Supply {
-    /// Blocks granted in a second.
+    /// Returns the number of blocks granted in a second.
     fn flow(&self, levels: Levels, fill: &Fill) -> f64 {
         let room = levels.level - fill.part;
         let steady = self.rate + room * room.abs() * fill.share * levels.gain;
@@ -109,7 +111,7 @@ impl Supply {
         steady.max(last)
     }
 
-    /// Grants what has come due. False: there is plenty, and nobody needs a ticket.
+    /// Grants the blocks that have come due. Returns false if there is plenty of room, and no writer needs a ticket.
     fn grant(&mut self, levels: Levels, fill: &Fill, now: Duration) -> bool {
         let (since, returned) = self.seen;
         let elapsed = now.saturating_sub(since);
@@ -120,7 +122,7 @@ impl Supply {
         }
         let paced = fill.part >= levels.from;
         if !std::mem::replace(&mut self.paced, paced) || !paced {
-            // Every ticket is granted: it is of a time when there was plenty.
+            // Every ticket is granted, since it is from a time with plenty of room.
             (self.granted, self.at) = (self.taken, now);
             return paced;
         }
@@ -137,12 +139,12 @@ impl Supply {
         Ticket(self.taken)
     }
 
-    /// Whether `blocks` may be taken at once.
+    /// Returns true if `blocks` may be taken at once.
     fn allows(&self, blocks: u64) -> bool {
         blocks == 0 || self.taken + blocks as f64 <= self.granted
     }
 
-    /// When the ticket will be granted if nothing changes; `None`: it is.
+    /// Returns the time until the ticket is granted at the current rate; `None` if it is granted.
     fn due(&self, ticket: Ticket, levels: Levels, fill: &Fill) -> Option<Duration> {
         let missing = ticket.0 - self.granted;
         (missing > 0.0 && self.paced).then(|| {
@@ -152,16 +154,17 @@ impl Supply {
     }
 }
 
-/// How full the log is, and what was done about it. Parts are of the log's share of the pool.
+/// The fullness of the log, and the room given back so far. Parts are of the log's share of the pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
-    /// Dirty blocks.
+    /// Dirty blocks, as a part of the share.
     pub(crate) dirty: f64,
-    /// Segments.
+    /// Segments, as a part of the share.
     pub(crate) space: f64,
-    /// The share, in blocks.
+    /// The log's share, in blocks.
     pub(crate) share: f64,
-    /// Blocks of the segments that have left the log since start, and of the oldest one as far as it is on its way.
+    /// Blocks of the segments that have left the log since the start, and the part of the oldest segment that is
+    /// ready to leave.
     pub(crate) freed: f64,
 }
 
@@ -179,13 +182,13 @@ impl Load {
 /// Blocks that a writer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Those that are not dirty yet.
+    /// Blocks that are not dirty yet.
     pub(crate) new: u64,
     pub(crate) all: u64,
 }
 
 impl Throttle {
-    /// Blocks were appended that no client wrote.
+    /// Takes space for blocks that were appended but not by a client.
     pub(crate) fn moved(&self, blocks: u64) {
         let mut space = self.space.lock();
         if space.paced {
@@ -193,7 +196,7 @@ impl Throttle {
         }
     }
 
-    /// Whether `wanted` may be accepted at once.
+    /// Returns true if `wanted` may be accepted at once.
     pub(crate) fn admits(
         &self,
         room: &Room,
@@ -220,8 +223,8 @@ impl Throttle {
         admitted
     }
 
-    /// Takes tickets for `wanted` and waits until they are granted. False: writes do not go to the log any more, or the
-    /// volume got into trouble, or the engine closes; the writer looks again.
+    /// Takes tickets for `wanted` and waits until they are granted. Returns false if writes do not go to the log any
+    /// more, the volume got into trouble, or the engine closes. The writer then looks again.
     pub(crate) async fn wait(&self, engine: &Engine, volume: &Volume, wanted: Wanted) -> bool {
         let now = || engine.env.clock.now();
         let troubled = volume.is_troubled();
@@ -253,26 +256,27 @@ impl Throttle {
     }
 }
 
-/// Spreads the room that is left for notes over the time until some are let go: that takes as long as it has taken so far,
-/// or as it took last if that was longer. So their writers get slower, but nobody waits for the end of it.
+/// Spreads the room that is left for user records over the time until some are released. That time is taken to be as
+/// long as it has lasted so far, or as it lasted the last time if that was longer. So the writers of user records get
+/// slower, but none of them waits for the release.
 #[derive(Debug, Default)]
 pub(crate) struct Spread {
-    /// Since when notes have to be let go.
+    /// The time since which user records must be released.
     since: Option<Duration>,
-    /// How long that took last.
+    /// The time that the last release took.
     took: Duration,
-    /// Nothing is appended before that.
+    /// The earliest time of the next append.
     next: Duration,
 }
 
-/// Letting go of notes is taken to need this long at least.
+/// The shortest time that a release of user records is taken to need.
 const SHORTEST: Duration = Duration::from_secs(2);
-/// What is ahead of its time by less need not wait.
+/// An append whose turn is no further away than this does not wait.
 pub(crate) const SLACK: Duration = Duration::from_millis(1);
 
 impl Spread {
-    /// Notes have to be let go. When `cost` bytes of the `room` that is left may be appended, which count from now on;
-    /// `None`: there is no room until some are let go.
+    /// Returns when `cost` bytes of the `room` that is left may be appended, while user records must be released. The
+    /// bytes count from now on. Returns `None` if there is no room until some records are released.
     pub(crate) fn admit(&mut self, now: Duration, cost: u64, room: u64) -> Option<Duration> {
         let since = *self.since.get_or_insert(now);
         if room <= cost {
@@ -284,7 +288,7 @@ impl Spread {
         Some(turn)
     }
 
-    /// Some were let go.
+    /// Records that some user records were released.
     pub(crate) fn let_go(&mut self, now: Duration) {
         self.took = self.since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
         self.next = now;
@@ -296,21 +300,22 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-    /// Blocks of the log's share.
+    /// The log's share, in blocks.
     const SHARE: f64 = 10_000.0;
 
     fn fill(part: f64, returned: f64) -> Fill {
         Fill { part, share: SHARE, returned }
     }
 
-    /// Blocks granted within ten seconds at a steady `part` while `rate` blocks come back in a second, `lump` at a time.
+    /// Returns the blocks granted in a second at a steady `part`, while `rate` blocks come back in a second, `lump`
+    /// at a time.
     fn granted(part: f64, rate: f64, lump: f64) -> f64 {
         let mut supply = Supply::default();
         let mut before = 0.0;
         for time in 0..20_000 {
             let returned = (rate * f64::from(time) / 1000.0 / lump).floor() * lump;
             supply.grant(DIRTY, &fill(part, returned), MS * time);
-            // Writers wait all the time.
+            // Writers wait all the time, so every grant is taken.
             supply.taken = supply.granted + 1.0;
             if time == 10_000 {
                 before = supply.granted;
@@ -348,7 +353,7 @@ mod tests {
         let mut longest = (0, 0);
         let mut last = 0.0;
         for time in 0..20_000 {
-            // A batch each second.
+            // A batch comes each second.
             let returned = f64::from(time / 1000) * 500.0;
             supply.grant(DIRTY, &fill(DIRTY.level, returned), MS * time);
             supply.taken = supply.granted + 1.0;

@@ -1,5 +1,5 @@
 //! The body of a frame or a footer: objects, then records. Its length is the sum of its parts, so that the log can
-//! keep count while a frame grows.
+//! track the length while a frame grows.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ const FORGET: u8 = 5;
 const NOTE: u8 = 6;
 const DESTAGED: u8 = 7;
 
-/// In the flags of an object: it has a modification time.
+/// The flag of an object that has a modification time.
 const HAS_MTIME: u8 = 1;
 /// The smallest object: length of the key, flags, size, a key of one byte.
 const FACTS_MIN: usize = 11;
@@ -29,13 +29,13 @@ const FACTS_MIN: usize = 11;
 const RECORD_MIN: usize = 3;
 const NSEC_END: u32 = 1_000_000_000;
 
-/// Bytes that `facts` take in a body.
+/// Returns the bytes that `facts` take in a body.
 pub fn facts_len(facts: &Facts) -> usize {
     let mtime = if facts.mtime.is_some() { 12 } else { 0 };
     10 + mtime + facts.key.as_bytes().len()
 }
 
-/// Bytes that `record` takes in a body.
+/// Returns the bytes that `record` takes in a body.
 pub fn record_len(record: &Record) -> usize {
     match record {
         Record::Data { checksums, .. } => 15 + 4 * checksums.len(),
@@ -46,14 +46,14 @@ pub fn record_len(record: &Record) -> usize {
     }
 }
 
-/// Bytes of a whole body: [`BODY_BASE`] and the lengths of all objects and records.
+/// Returns the bytes of a whole body: [`BODY_BASE`] and the lengths of all objects and records.
 pub fn body_len(body: &Body) -> usize {
     let objects: usize = body.objects.iter().map(facts_len).sum();
     let records: usize = body.records.iter().map(record_len).sum();
     BODY_BASE + objects + records
 }
 
-/// Whether a decoder accepts `body`, the data of which is in `slots`.
+/// Checks that a decoder accepts `body`, whose data is in `slots`.
 pub(super) fn check(body: &Body, slots: &Range<u16>) -> Result<(), Invalid> {
     if body.objects.len() > usize::from(u16::MAX) {
         return Err(Invalid("more than 65,535 objects in a body"));
@@ -104,11 +104,11 @@ fn check_blocks(block: u64, count: u64) -> Result<(), Invalid> {
     }
 }
 
-/// The bytes of a body that [`check`] accepts.
+/// Returns the bytes of a body that [`check`] accepts.
 pub(super) fn encode(body: &Body) -> Vec<u8> {
     let len = body_len(body);
     let mut out = Vec::with_capacity(len);
-    // Both fit: the objects were counted, and each record takes more than one byte of a body below 4 GiB.
+    // Both counts fit: the objects were counted, and each record takes more than one byte of a body below 4 GiB.
     out.extend_from_slice(&(body.objects.len() as u32).to_le_bytes());
     out.extend_from_slice(&(body.records.len() as u32).to_le_bytes());
     body.objects.iter().for_each(|facts| encode_facts(facts, &mut out));
@@ -139,7 +139,7 @@ fn encode_record(record: &Record, out: &mut Vec<u8>) {
         Record::Data { object, block, slot, checksums } => {
             head(DATA, *object);
             out.extend_from_slice(&slot.to_le_bytes());
-            // Fits: the slots were checked.
+            // The count fits, since the slots were checked.
             out.extend_from_slice(&(checksums.len() as u16).to_le_bytes());
             out.extend_from_slice(&block.to_le_bytes());
             checksums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
@@ -161,19 +161,19 @@ fn encode_record(record: &Record, out: &mut Vec<u8>) {
         }
         Record::Forget { object } => head(FORGET, *object),
         Record::UserRecord { bytes } => {
-            // Fits: the length was checked.
+            // The length fits, since it was checked.
             head(NOTE, bytes.len() as u16);
             out.extend_from_slice(bytes);
         }
     }
 }
 
-/// The body that `bytes` are, to the last one, if [`check`] accepts it.
+/// Returns the body that fills `bytes`, if [`check`] accepts it.
 pub(super) fn decode(bytes: &[u8], slots: &Range<u16>) -> Option<Body> {
     let mut input = Reader(bytes);
     let objects = input.count()?;
     let records = input.count()?;
-    // A count that lies must not reserve memory that no input pays for.
+    // A wrong count must not reserve memory that no input pays for.
     if objects.checked_mul(FACTS_MIN)?.checked_add(records.checked_mul(RECORD_MIN)?)? > input.0.len() {
         return None;
     }
@@ -231,7 +231,7 @@ fn decode_record(input: &mut Reader<'_>) -> Option<Record> {
     })
 }
 
-/// Bytes not read yet.
+/// The bytes that are not read yet.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

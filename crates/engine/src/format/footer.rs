@@ -1,5 +1,5 @@
-//! Footers: all records of a segment in one place, so that recovery need not visit each frame. A footer ends where the
-//! segment ends: `[what of the body does not fit the last block][last block: trailer, then the front of the body]`.
+//! Footers: all records of a segment in one place, so that recovery need not visit each frame. A footer ends where
+//! the segment ends: `[rest of the body][last block: trailer, then the front of the body]`.
 
 use std::mem::{offset_of, size_of};
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub struct Footer {
     pub segment_seq: u64,
     /// The pool's epoch when the footer was written.
     pub epoch: u64,
-    /// The records, in the order they happened.
+    /// The records, in the order of the changes.
     pub body: Body,
 }
 
@@ -52,22 +52,23 @@ const _: () = {
     assert!(size_of::<Raw>() == 64);
 };
 
-/// Blocks of a footer with a body of `body_len` bytes.
+/// Returns the number of blocks of a footer with a body of `body_len` bytes.
 pub fn blocks(body_len: usize) -> usize {
     1 + body_len.saturating_sub(INLINE).div_ceil(BLOCK)
 }
 
-/// The slots that data may be in: between the segment's header and a footer of `blocks` blocks.
+/// Returns the slots that data may be in: between the segment's header and a footer of `blocks` blocks.
 fn data_slots(slots: u16, blocks: usize) -> Option<Range<u16>> {
     let end = slots.checked_sub(u16::try_from(blocks).ok()?)?;
     (end >= 1).then_some(1..end)
 }
 
 impl Footer {
-    /// The footer's blocks, to be written at the end of a segment of `slots` slots.
+    /// Returns the footer's blocks, to be written at the end of a segment of `slots` slots.
     ///
     /// # Errors
-    /// What a decoder would not accept: among that, records of slots that the footer itself needs.
+    /// The footer is one that a decoder would not accept. For example, a record names slots that the footer itself
+    /// needs.
     pub fn encode(&self, slots: u16) -> Result<Buffer, Invalid> {
         let body_len = body::body_len(&self.body);
         let blocks = blocks(body_len);
@@ -82,7 +83,7 @@ impl Footer {
             magic: MAGIC,
             checksum: U64::ZERO,
             version: VERSION.into(),
-            // Both fit: the footer fits a segment.
+            // Both numbers fit, since the footer fits a segment.
             blocks: (blocks as u16).into(),
             body_len: (body_len as u32).into(),
             segment_seq: self.segment_seq.into(),
@@ -98,13 +99,14 @@ impl Footer {
     }
 }
 
-/// How many blocks the footer of `segment` has, from the segment's last block; that block is counted. `None` if the
-/// segment has no footer, or not a whole one.
+/// Returns the number of blocks of the footer of `segment`, from the segment's last block, which is counted. Returns
+/// `None` if the segment has no footer, or not a whole one.
 pub fn decode_trailer(last: &[u8], segment: &SegmentId) -> Option<u16> {
     open(last, segment).map(|raw| raw.blocks.get())
 }
 
-/// The footer of `segment` from all its blocks, as many as [`decode_trailer`] says. `None` if it is not whole.
+/// Returns the footer of `segment` from all its blocks, as many as [`decode_trailer`] says; `None` if it is not
+/// whole.
 pub fn decode(blocks: &[u8], segment: &SegmentId) -> Option<Footer> {
     let (spilled, last) = blocks.split_at_checked(blocks.len().checked_sub(BLOCK)?)?;
     let raw = open(last, segment)?;

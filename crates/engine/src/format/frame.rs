@@ -1,5 +1,5 @@
-//! Frames: what the log is made of. A frame is one contiguous write:
-//! `[head block][data blocks][tail blocks with what of the body does not fit the head block]`.
+//! Frames, of which the log consists. A frame is one contiguous write: `[head block][data blocks][tail blocks with
+//! the part of the body that does not fit the head block]`.
 
 use std::mem::{offset_of, size_of};
 
@@ -23,15 +23,15 @@ pub struct FrameHead {
     pub pool: u128,
     /// The pool's epoch when the frame was written.
     pub epoch: u64,
-    /// The frame's number: grows by one with every frame, for the pool's whole life.
+    /// The frame's number, which grows by one with every frame for the pool's whole life.
     pub seq: u64,
     /// The highest frame number known to be durable when this frame was written.
     pub acked: u64,
     /// The `seq` of the oldest log segment that still holds dirty data.
     pub tail: u64,
-    /// Segments before this in the order of eviction are dead: first by `position` ...
+    /// Segments with a position before this one in the order of eviction are dead.
     pub oldest_position: u64,
-    /// ... then, among the clean ones of that position, by `seq`; `u64::MAX` if all of those are dead.
+    /// Clean segments of that position with a `seq` below this one are dead; `u64::MAX` if all of those are dead.
     pub oldest_seq: u64,
     /// The `seq` of the segment that the frame is in.
     pub segment_seq: u64,
@@ -77,12 +77,12 @@ const _: () = {
 };
 
 impl FrameHead {
-    /// Blocks of the whole frame.
+    /// Returns the number of blocks of the whole frame.
     pub fn blocks(&self) -> usize {
         1 + usize::from(self.data_blocks) + usize::from(self.tail_blocks)
     }
 
-    /// The slot behind the frame, if `body_len` belongs to it and it ends within `slots`.
+    /// Returns the slot behind the frame, if `body_len` matches the frame and the frame ends within `slots`.
     fn end(&self, body_len: usize, slots: u16) -> Option<u16> {
         let end = u16::try_from(usize::from(self.start) + self.blocks()).ok()?;
         let spill = spill_blocks(body_len) == usize::from(self.tail_blocks);
@@ -94,16 +94,17 @@ impl FrameHead {
     }
 }
 
-/// Tail blocks of a frame with a body of `body_len` bytes.
+/// Returns the number of tail blocks of a frame with a body of `body_len` bytes.
 pub fn spill_blocks(body_len: usize) -> usize {
     body_len.saturating_sub(INLINE).div_ceil(BLOCK)
 }
 
-/// Makes `buffer` this frame: the head block at its front, the rest of the body behind the data blocks, which are the
-/// caller's and stay as they are.
+/// Makes `buffer` this frame: the head block at its front, the rest of the body behind the data blocks. The caller's
+/// data blocks stay as they are.
 ///
 /// # Errors
-/// What a decoder would not accept; `buffer` is unchanged then. Records may only name slots of this frame's data.
+/// The frame is one that a decoder would not accept; `buffer` is unchanged then. Records may only name slots of this
+/// frame's data.
 ///
 /// # Panics
 /// If `buffer` is not as long as the head says.
@@ -126,7 +127,7 @@ pub fn encode(head: &FrameHead, body: &Body, buffer: &mut [u8]) -> Result<(), In
         start: head.start.into(),
         data_blocks: head.data_blocks.into(),
         tail_blocks: head.tail_blocks.into(),
-        // Fits: the body fits the blocks of one segment.
+        // The length fits, since the body fits the blocks of one segment.
         body_len: (body_len as u32).into(),
         reserved: U32::ZERO,
         pool: head.pool.into(),
@@ -153,14 +154,14 @@ pub(super) fn fill(space: &mut [u8], bytes: &[u8]) {
     back.fill(0);
 }
 
-/// The head in `block`, which was read from slot `start` of `segment`. `None` if there is none, it is damaged, or it
-/// belongs somewhere else.
+/// Returns the head in `block`, which was read from slot `start` of `segment`. Returns `None` if there is none, it is
+/// damaged, or it belongs somewhere else.
 pub fn decode_head(block: &[u8], segment: &SegmentId, start: u16) -> Option<FrameHead> {
     open(block, segment, start).map(|(head, _)| head)
 }
 
-/// The body of the frame with this head block and these tail blocks. `None` if the tail is not the one that was written
-/// with the head, or if [`decode_head`] gives none.
+/// Returns the body of the frame with this head block and these tail blocks. Returns `None` if the tail was not
+/// written with the head, or if [`decode_head`] returns `None`.
 pub fn decode_body(block: &[u8], tail: &[u8], segment: &SegmentId, start: u16) -> Option<Body> {
     let (head, raw) = open(block, segment, start)?;
     if tail.len() != usize::from(head.tail_blocks) * BLOCK || xxh3_64(tail) != raw.tail_checksum.get() {
@@ -170,7 +171,7 @@ pub fn decode_body(block: &[u8], tail: &[u8], segment: &SegmentId, start: u16) -
     join(&block[size_of::<Raw>()..], tail, body_len, |bytes| body::decode(bytes, &head.data_slots()))
 }
 
-/// Calls `decode` with the `len` bytes that begin in `inline` and go on in `spilled`, if the rest is zeros.
+/// Calls `decode` with the `len` bytes that begin in `inline` and continue in `spilled`, if the rest is zeros.
 pub(super) fn join<T>(
     inline: &[u8],
     spilled: &[u8],

@@ -1,7 +1,8 @@
-//! What is on the devices, byte by byte: see docs/on-disk-format.md.
+//! The on-disk format, byte by byte: see docs/on-disk-format.md.
 //!
-//! Every structure is checked as a whole when it is read: bytes that were not written as this very structure, in this
-//! very place of this very pool, decode to `None`. What a decoder would refuse, its encoder refuses too.
+//! Every structure is checked as a whole when it is read. Bytes that were not written as this very structure, in this
+//! very place of this very pool, decode to `None`. A structure that a decoder would refuse is refused by its encoder,
+//! too.
 
 mod block;
 mod body;
@@ -27,7 +28,7 @@ use crate::buffer::BLOCK;
 /// The format's version: in the superblocks and in every other structure.
 pub const VERSION: u16 = 1;
 
-/// Devices that a pool has at most.
+/// The highest number of devices of a pool.
 pub const DEVICES_MAX: usize = 16;
 
 /// The largest segment, in bytes.
@@ -39,15 +40,16 @@ pub const SEGMENT_MIN: u32 = 1 << 20;
 /// Slots of the largest segment.
 pub const SLOTS_MAX: u16 = (SEGMENT_MAX as usize / BLOCK) as u16;
 
-/// Blocks that an object has at most: offsets are below 2^64.
+/// The highest number of blocks of an object: offsets are below 2^64.
 pub const BLOCKS_MAX: u64 = 1 << 52;
 
-/// Why something cannot be written: it would not be accepted when read. Always a mistake of the caller.
+/// The reason why a structure cannot be written: a decoder would not accept it. This is always a mistake of the
+/// caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the log was to hold what no log may hold: {0}")]
 pub struct Invalid(pub &'static str);
 
-/// The segment that a frame or a footer is read from, as the segment's header says.
+/// The segment that a frame or a footer is read from, as the segment's header describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentId {
     /// The pool's UUID.

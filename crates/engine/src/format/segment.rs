@@ -10,20 +10,20 @@ use super::{DEVICES_MAX, Invalid, VERSION};
 use crate::buffer::BLOCK;
 
 const MAGIC: [u8; 8] = *b"FBYSEGMT";
-/// In place of a device and a segment: there is no peer.
+/// Stands for a device and a segment if there is no other leg.
 const NO_DEVICE: u16 = u16::MAX;
 const NO_SEGMENT: u32 = u32::MAX;
 
-/// What a segment holds.
+/// The kind of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SegmentKind {
-    /// Frames of the log, on two devices where there are two.
+    /// Frames of the log, on two devices if the pool has two.
     Log,
     /// Clean copies, on one device.
     Clean,
 }
 
-/// Where a segment is.
+/// The place of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The member's index: below [`DEVICES_MAX`].
@@ -39,19 +39,21 @@ pub struct SegmentHeader {
     pub pool: u128,
     /// The pool's epoch when the segment was opened.
     pub epoch: u64,
-    /// The segment's number: grows by every segment opened, for the pool's whole life. Both legs have the same.
+    /// The segment's number, which grows by every segment opened, for the pool's whole life. Both legs have one
+    /// number.
     pub seq: u64,
-    /// Its place in the order of eviction: its own `seq`, or for a clean segment that of the log segment then open.
+    /// The place in the order of eviction: the segment's own `seq`, or for a clean segment that of the log segment
+    /// then open.
     pub position: u64,
-    /// What it holds.
+    /// The kind of the segment.
     pub kind: SegmentKind,
-    /// Where this leg is.
+    /// The place of this leg.
     pub here: Place,
-    /// Where the other leg is, if there is one.
+    /// The place of the other leg, if there is one.
     pub peer: Option<Place>,
-    /// Of a log segment: the number of its first frame.
+    /// For a log segment: the number of its first frame.
     pub first_frame: u64,
-    /// Of a log segment: the `seq` of the log segment before it; 0 if it is the first.
+    /// For a log segment: the `seq` of the log segment before it; 0 if it is the first.
     pub previous: u64,
 }
 
@@ -119,8 +121,8 @@ impl SegmentHeader {
         Ok(())
     }
 
-    /// The header in `block`, which was read from the front of segment `here` of pool `pool`. `None` if it is none, is
-    /// damaged, or belongs somewhere else.
+    /// Returns the header in `block`, which was read from the front of segment `here` of pool `pool`. Returns `None`
+    /// if the block holds no header, a damaged one, or one that belongs somewhere else.
     pub fn decode(block: &[u8], pool: u128, here: Place) -> Option<Self> {
         if !sealed(MAGIC, block) {
             return None;

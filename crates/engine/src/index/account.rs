@@ -1,4 +1,4 @@
-//! Accounts: what is dirty of many objects together, of those of one owner say.
+//! Accounts: the dirty blocks of many objects together, for example of one owner.
 
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::buffer::BLOCK;
 use crate::index::object::Object;
 
-/// Counts the dirty blocks of all objects that are charged to it, or to an account within it.
+/// A count of the dirty blocks of all objects that are charged to the account, or to an account within it.
 #[derive(Debug, Default)]
 pub struct Account {
     blocks: AtomicU64,
@@ -14,12 +14,12 @@ pub struct Account {
 }
 
 impl Account {
-    /// An account that counts for these as well.
+    /// Returns an account whose blocks count in each of `outer` as well.
     pub fn within(outer: Vec<Arc<Account>>) -> Self {
         Account { outer, ..Account::default() }
     }
 
-    /// Bytes that only the cache has.
+    /// Returns the number of bytes that only the cache has.
     pub fn dirty_bytes(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed) * BLOCK as u64
     }
@@ -36,7 +36,7 @@ impl Account {
 }
 
 impl Object {
-    /// From now on what is dirty of the object counts for `account`, and for no other.
+    /// Charges the object's dirty blocks to `account` from now on, and to no other account.
     pub fn charge(&self, account: &Arc<Account>) {
         let mut state = self.lock();
         if state.account.as_ref().is_some_and(|now| Arc::ptr_eq(now, account)) {

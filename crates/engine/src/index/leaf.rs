@@ -1,7 +1,7 @@
-//! The index of 64 consecutive blocks (256 KiB) of an object: where they are on the SSDs and which are in memory.
+//! The index of 64 consecutive blocks (256 KiB) of an object: their places on the SSDs, and the pages in memory.
 //!
-//! Entries are packed behind a bitmap: a full leaf costs 12 bytes a block, a leaf with one block little more than
-//! that block's.
+//! Entries are packed behind a bitmap. A full leaf costs 12 bytes a block. A leaf with one block costs little more
+//! than that block's entry.
 
 use std::sync::Arc;
 
@@ -11,38 +11,38 @@ pub(crate) const LEAF: u64 = 64;
 /// A block's contents in memory; never changes.
 pub(crate) type Page = Arc<[u8]>;
 
-/// Number of a segment in the segment table.
+/// The number of a segment in the segment table.
 pub(crate) type SegmentId = u32;
 
-/// Where a block is on the SSDs.
+/// The place of a block on the SSDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) segment: SegmentId,
     /// [`bind`](crate::format::bind) of the block.
     pub(crate) checksum: u32,
     pub(crate) slot: u16,
-    /// The backing store does not have it yet.
+    /// True if the backing store does not have the block yet.
     pub(crate) dirty: bool,
-    /// It was read since it was written or last spared by eviction.
+    /// True if the block was read since it was written, or since eviction last spared it.
     pub(crate) hit: bool,
 }
 
 const _: () = assert!(size_of::<Entry>() == 12);
 
 impl Entry {
-    /// Whether both stand for the same copy.
+    /// Returns true if both entries stand for one copy.
     pub(crate) fn same_place(&self, other: &Entry) -> bool {
         (self.segment, self.slot) == (other.segment, other.slot)
     }
 }
 
-/// See the file's comment.
+/// The index entries of [`LEAF`] consecutive blocks of an object.
 #[derive(Debug, Default)]
 pub(crate) struct Leaf {
     on_ssd: u64,
     in_ram: u64,
     ram_hit: u64,
-    /// Blocks of which the sweep of this number has met an entry in the memory tier's queue.
+    /// Blocks of which sweep number `sweep` has met an entry in the memory tier's queue.
     met: u64,
     sweep: u32,
     entries: Vec<Entry>,
@@ -66,7 +66,7 @@ impl Leaf {
         (self.on_ssd & 1 << index != 0).then(|| &mut self.entries[rank(self.on_ssd, index)])
     }
 
-    /// Sets where a block is; returns where it was.
+    /// Sets the place of a block. Returns its former place.
     pub(crate) fn set_entry(&mut self, index: u32, entry: Entry) -> Option<Entry> {
         if let Some(old) = self.entry_mut(index) {
             return Some(std::mem::replace(old, entry));
@@ -83,7 +83,7 @@ impl Leaf {
         Some(entry)
     }
 
-    /// The page of a block, marked as used.
+    /// Returns the page of a block, and marks it as used.
     pub(crate) fn use_page(&mut self, index: u32) -> Option<&Page> {
         if self.in_ram & 1 << index == 0 {
             return None;
@@ -96,7 +96,7 @@ impl Leaf {
         (self.in_ram & 1 << index != 0).then(|| &self.pages[rank(self.in_ram, index)])
     }
 
-    /// Puts a block into memory; true if it was not there.
+    /// Puts a block into memory. Returns true if it was not there.
     pub(crate) fn set_page(&mut self, index: u32, page: Page) -> bool {
         let at = rank(self.in_ram, index);
         if self.in_ram & 1 << index != 0 {
@@ -118,7 +118,7 @@ impl Leaf {
         Some(page)
     }
 
-    /// Whether a block is in memory, and the sweep has met no entry of it yet.
+    /// Returns true if a block is in memory, and the sweep has met no entry of it yet.
     pub(crate) fn is_first_entry(&mut self, index: u32, sweep: u32) -> bool {
         if self.sweep != sweep {
             (self.sweep, self.met) = (sweep, 0);
@@ -128,31 +128,31 @@ impl Leaf {
         first
     }
 
-    /// Whether the page was used since it was put there or last asked; clears the mark.
+    /// Returns true if the page was used since it was put there or last asked for; clears the mark.
     pub(crate) fn take_hit(&mut self, index: u32) -> bool {
         let hit = self.ram_hit & 1 << index != 0;
         self.ram_hit &= !(1 << index);
         hit
     }
 
-    /// The blocks from index `from` on and before `to` that are on an SSD, in order.
+    /// Returns the blocks on an SSD whose indexes are in `from..to`, in order.
     pub(crate) fn entries_in(&self, from: u64, to: u64) -> impl Iterator<Item = (u32, &Entry)> {
         let below =
             |index: u64| 1u64.checked_shl(u32::try_from(index).unwrap_or(64)).map_or(u64::MAX, |bit| bit - 1);
         bits(self.on_ssd & below(to) & !below(from)).filter_map(|index| Some((index, self.entry(index)?)))
     }
 
-    /// The indexes of blocks that are on an SSD.
+    /// Returns the indexes of blocks that are on an SSD.
     pub(crate) fn on_ssd(&self) -> impl Iterator<Item = u32> + use<> {
         bits(self.on_ssd)
     }
 
-    /// The indexes of blocks that are in memory.
+    /// Returns the indexes of blocks that are in memory.
     pub(crate) fn in_ram(&self) -> impl Iterator<Item = u32> + use<> {
         bits(self.in_ram)
     }
 
-    /// Bytes of memory the SSD index takes here.
+    /// Returns the bytes of memory that the index of the SSDs takes in this leaf.
     pub(crate) fn index_bytes(&self) -> usize {
         size_of::<Self>() + self.entries.capacity() * size_of::<Entry>()
     }

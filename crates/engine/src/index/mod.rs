@@ -1,4 +1,5 @@
-//! Which blocks of which object are cached, and where: in memory, on the cache devices, dirty or clean.
+//! The index: for each object, which blocks are cached, where (in memory, on the cache devices), and whether they are
+//! dirty.
 
 pub(crate) mod account;
 pub(crate) mod leaf;

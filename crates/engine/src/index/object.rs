@@ -1,10 +1,10 @@
-//! An object with cached blocks: its index, and what the backing store does not know of it yet.
+//! An object with cached blocks: its index entries, and its changes that the backing store does not have yet.
 //!
 //! Invariants:
 //! - Bytes of a cached block at or beyond the object's size are zero.
-//! - While a fetch from the backing store is under way, every change of its range marks it stale: what it brings is
-//!   never cached then.
-//! - Only one of {destage, truncation} is under way; direct writes only while neither is.
+//! - While a fetch from the backing store is in flight, every change of its range marks it stale. The contents
+//!   of a stale fetch are never cached.
+//! - Only one of {destage, truncation} is in progress; bypass writes only while neither is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,19 +28,19 @@ use forebay_common::lock::{Mutex, MutexGuard};
 /// An object of the backing store, as the cache knows it.
 #[derive(Debug)]
 pub struct Object {
-    /// In the order in which objects became known; of no other object of this engine.
+    /// The object's number, in the order in which objects entered the index. No other object of this engine has it.
     pub(crate) number: u64,
     pub(crate) key: Key,
     pub(crate) key_hash: u64,
-    /// Where it is destaged.
+    /// The volume to which the object is destaged.
     pub(crate) volume: Arc<Volume>,
     state: Mutex<State>,
-    /// Something other tasks wait for has changed.
+    /// Wakes tasks when something that they wait for has changed.
     pub(crate) changed: Gate,
     pub(crate) watch: VersionWatch,
 }
 
-/// Who has the object's backing file for itself.
+/// The task that has the object's backing file for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Busy {
     #[default]
@@ -49,25 +49,25 @@ pub(crate) enum Busy {
     Truncate,
 }
 
-/// A read of the backing store under way.
+/// A read of the backing store that is in flight.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     pub(crate) id: u64,
     pub(crate) blocks: Range<u64>,
     pub(crate) stale: bool,
-    /// The object was cut within or behind it since: what it brings may be of two states.
+    /// The object was truncated within or behind the range since the fetch began: its contents may mix two states.
     pub(crate) cut: bool,
     pub(crate) source: Source,
 }
 
-/// Where contents under way come from.
+/// The source of contents that are in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// A read of the backing store: others may wait for what it brings.
+    /// A read of the backing store. Other readers may wait for its contents.
     Backing,
-    /// The cache itself.
+    /// A copy in the cache.
     Cache,
-    /// A client that writes them straight to the backing store.
+    /// A client's bypass write.
     Client,
 }
 
@@ -75,9 +75,9 @@ pub(crate) enum Source {
 pub(crate) struct State {
     /// Logical size in bytes.
     pub(crate) size: u64,
-    /// Whether `size` is known: recovery learns it late for objects with clean blocks only.
+    /// True if `size` is known. Recovery does not know the size of an object that has only clean blocks.
     pub(crate) sized: bool,
-    /// The modification time destage has to give the backing file.
+    /// The modification time that destaging has to set on the backing file.
     pub(crate) mtime: Option<Time>,
     pub(crate) leaves: BTreeMap<u64, Leaf>,
     /// Dirty blocks; counted in `volume` and `account` as well.
@@ -86,37 +86,38 @@ pub(crate) struct State {
     pub(crate) account: Option<Arc<Account>>,
     /// Dirty blocks of which no copy can be read.
     pub(crate) damaged: BTreeSet<u64>,
-    /// Position of the newest segment that has or had a copy; 0 for none. See [`State::may_be_copied`].
+    /// Position of the newest segment that has or had a copy; 0 if there is none. See [`State::may_be_copied`].
     pub(crate) copied: u64,
-    /// Blocks of which copies that are loaded later do not count; nothing unless some are still to be loaded.
+    /// Blocks whose copies do not count if they are loaded later. Empty unless some clean segments are still to be
+    /// loaded.
     pub(crate) voids: Ranges,
-    /// In the destager's queue.
+    /// True if the object is in the destage queue.
     pub(crate) queued: bool,
     pub(crate) busy: Busy,
-    /// Direct writes to the backing store under way.
+    /// Number of bypass writes in flight.
     pub(crate) directs: u32,
     pub(crate) syncs: Syncs,
-    /// Blocks of the backing file that a power cut may take back.
+    /// Unsynced blocks: a power cut may bring their old contents back.
     pub(crate) volatile: UnsyncedBlocks,
     pub(crate) fetches: Vec<Fetch>,
     pub(crate) next_fetch: u64,
     /// The segment held by a truncation that the backing store has not carried out yet.
     pub(crate) truncating: Option<SegmentId>,
-    /// It has by now, and the log is being told.
+    /// True if the truncation is carried out, and the record of that is being appended.
     pub(crate) carried_out: bool,
-    /// The log may have a modification time of the object.
+    /// True if the log may have a modification time of the object.
     pub(crate) logged: bool,
-    /// What the cache devices have of these blocks does not count, should they ever be seen again: see `pool/no_device.rs`.
+    /// Blocks whose copies on the cache devices do not count, should the devices return: see `pool/no_device.rs`.
     pub(crate) disowned: Ranges,
-    /// Where the destager goes on.
+    /// The block at which destaging continues.
     pub(crate) cursor: u64,
-    /// The last frame that has something of the object.
+    /// The last frame that has a record of the object.
     pub(crate) last_frame: Seq,
-    /// The backing store lost the object.
+    /// True if the backing store lost the object.
     pub(crate) gone: bool,
 }
 
-/// The blocks that `len` bytes at `offset` touch.
+/// Returns the blocks that `len` bytes at `offset` touch.
 pub(crate) fn blocks(offset: u64, len: u64) -> Range<u64> {
     let block = BLOCK as u64;
     offset / block..(offset + len).div_ceil(block)
@@ -144,23 +145,24 @@ impl Object {
         self.state.lock()
     }
 
-    /// What names it.
+    /// Returns the key of the object.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The size in bytes that clients see.
+    /// Returns the size in bytes that clients see.
     pub fn size(&self) -> u64 {
         self.lock().size
     }
 
-    /// What the backing store does not know yet: size in bytes and modification time. `None` if it knows everything.
+    /// Returns the size in bytes and the modification time that the backing store does not have yet. Returns `None`
+    /// if it has everything.
     pub fn unsettled(&self) -> Option<(u64, Option<Time>)> {
         let state = self.lock();
         (state.dirty > 0 || state.mtime.is_some()).then_some((state.size, state.mtime))
     }
 
-    /// Blocks whose contents the backing store does not have yet.
+    /// Returns the number of blocks whose contents the backing store does not have yet.
     pub fn dirty_blocks(&self) -> u64 {
         self.lock().dirty
     }
@@ -187,13 +189,13 @@ impl State {
         self.leaves.get_mut(&leaf)?.use_page(index)
     }
 
-    /// Puts a block into memory; true if it was not there.
+    /// Puts a block into memory. Returns true if it was not there.
     pub(crate) fn set_page(&mut self, block: u64, page: Page) -> bool {
         let (leaf, index) = split(block);
         self.leaves.entry(leaf).or_default().set_page(index, page)
     }
 
-    /// Takes a block out of memory; true if it was there.
+    /// Removes a block from memory. Returns true if it was there.
     pub(crate) fn remove_page(&mut self, block: u64) -> bool {
         let (number, index) = split(block);
         let Some(leaf) = self.leaves.get_mut(&number) else { return false };
@@ -204,7 +206,8 @@ impl State {
         removed
     }
 
-    /// Whether a block is in memory, and sweep number `sweep` of the memory tier's queue has met no entry of it yet.
+    /// Returns true if a block is in memory, and sweep number `sweep` of the memory tier's queue has met no entry of
+    /// it yet.
     pub(crate) fn is_first_entry(&mut self, block: u64, sweep: u32) -> bool {
         let (leaf, index) = split(block);
         self.leaves.get_mut(&leaf).is_some_and(|leaf| leaf.is_first_entry(index, sweep))
@@ -215,7 +218,7 @@ impl State {
         self.leaves.get_mut(&leaf).is_some_and(|leaf| leaf.take_hit(index))
     }
 
-    /// Says that a block is now where `entry` says.
+    /// Sets the place of a block to `entry`.
     pub(crate) fn set_entry(&mut self, block: u64, entry: Entry, segments: &Segments) {
         let (leaf, index) = split(block);
         self.set_damaged(block, false, segments);
@@ -243,7 +246,7 @@ impl State {
         }
     }
 
-    /// Forgets where a block is on the SSDs.
+    /// Removes the place of a block on the SSDs from the index.
     pub(crate) fn remove_entry(&mut self, block: u64, segments: &Segments) -> Option<Entry> {
         let (number, index) = split(block);
         self.set_damaged(block, false, segments);
@@ -258,7 +261,8 @@ impl State {
         Some(old)
     }
 
-    /// Notes that no copy of a dirty block can be read, or that this is not so any more. True if that is new.
+    /// Records that no copy of a dirty block can be read, or that a copy can be read again. Returns true if that is
+    /// new.
     pub(crate) fn set_damaged(&mut self, block: u64, damaged: bool, segments: &Segments) -> bool {
         if !damaged && self.damaged.is_empty() {
             return false;
@@ -273,7 +277,7 @@ impl State {
         changed
     }
 
-    /// The backing store has this very copy of the block.
+    /// Marks a block as clean if `copy`, which the backing store has now, is still its copy.
     pub(crate) fn cleaned(&mut self, block: u64, copy: &Entry, segments: &Segments) {
         let Some(entry) = self.entry(block) else { return };
         let same =
@@ -286,7 +290,7 @@ impl State {
         }
     }
 
-    /// Drops everything cached of `range`; returns the number of pages and of SSD copies dropped.
+    /// Drops all cached blocks of `range`. Returns the number of pages and of SSD copies dropped.
     pub(crate) fn drop_range(&mut self, range: Range<u64>, segments: &Segments) -> (usize, usize) {
         self.outdate(&range);
         self.void(range.clone(), segments);
@@ -298,14 +302,15 @@ impl State {
         (pages, copies)
     }
 
-    /// No copy of `range` that is loaded later counts.
+    /// Excludes copies of `range` that are loaded later.
     pub(crate) fn void(&mut self, range: Range<u64>, segments: &Segments) {
         if segments.is_warming() && !crate::plant::active("late copies count though they were dropped") {
             self.voids.add(range);
         }
     }
 
-    /// A clean copy found behind the start of service: counts unless something newer is known of the block.
+    /// Adds a clean copy that was loaded after the start of service. It counts unless a newer copy or a drop of the
+    /// block is known.
     pub(crate) fn add_late(&mut self, block: u64, entry: Entry, segments: &Segments) {
         let known = self.entry(block).is_some() && !crate::plant::active("late copies replace newer ones");
         if !known && !self.voids.contains(block) {
@@ -313,14 +318,14 @@ impl State {
         }
     }
 
-    /// Whether copies of the object may be on the SSDs: in the index, not loaded yet, or let go of by the index and found
-    /// again after a crash.
+    /// Returns true if copies of the object may be on the SSDs. Such a copy is in the index, is not loaded yet, or
+    /// was dropped from the index and may be found again after a crash.
     pub(crate) fn may_be_copied(&self, segments: &Segments) -> bool {
         let found = segments.is_warming() || (self.copied > 0 && segments.may_be_found(self.copied));
         found && !self.disowned.covers(&(0..u64::MAX))
     }
 
-    /// The blocks of `range` that are cached anywhere, in order.
+    /// Returns the blocks of `range` that are cached anywhere, in order.
     pub(crate) fn cached(&self, range: Range<u64>) -> Vec<u64> {
         let mut found = Vec::new();
         if range.is_empty() {
@@ -336,17 +341,17 @@ impl State {
         found
     }
 
-    /// The dirty blocks of `range`, in order, with their copies; at most `most`.
+    /// Returns the dirty blocks of `range`, in order, with their copies; at most `most`.
     pub(crate) fn dirty_in(&self, range: Range<u64>, most: usize) -> Vec<(u64, Entry)> {
         self.dirty_where(range, most, |_| true)
     }
 
-    /// The same without those that cannot be read.
+    /// Returns the dirty blocks of `range` that have a readable copy, in order; at most `most`.
     pub(crate) fn to_destage(&self, range: Range<u64>, most: usize) -> Vec<(u64, Entry)> {
         self.dirty_where(range, most, |block| !self.damaged.contains(&block))
     }
 
-    /// Whether there is any such block.
+    /// Returns true if the object has a dirty block with a readable copy.
     pub(crate) fn needs_destage(&self) -> bool {
         self.dirty > self.damaged.len() as u64
     }
@@ -356,7 +361,7 @@ impl State {
         dirty.map(|(block, entry)| (block, *entry)).take(most).collect()
     }
 
-    /// The dirty blocks of `range`, in order.
+    /// Returns the dirty blocks of `range`, in order.
     pub(crate) fn dirty_entries(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Entry)> {
         let wanted = self.dirty > 0 && !range.is_empty();
         let leaves = wanted.then(|| self.leaves.range(range.start / LEAF..=(range.end - 1) / LEAF));
@@ -367,7 +372,7 @@ impl State {
         })
     }
 
-    /// Fetches of any of `range` bring what is out of date.
+    /// Marks the fetches of any block of `range` as stale.
     pub(crate) fn outdate(&mut self, range: &Range<u64>) {
         for fetch in &mut self.fetches {
             let touched = fetch.blocks.start < range.end && range.start < fetch.blocks.end;
@@ -376,8 +381,8 @@ impl State {
         }
     }
 
-    /// Notes that contents of `blocks` are under way. While the backing store is being written directly or cut, what
-    /// they bring is never cached.
+    /// Records that contents of `blocks` are in flight. During a bypass write or a truncation of the object, their
+    /// contents are never cached.
     pub(crate) fn begin_fetch(&mut self, blocks: Range<u64>, source: Source) -> u64 {
         self.next_fetch += 1;
         let stale = self.directs > 0 || self.busy == Busy::Truncate;
@@ -385,7 +390,7 @@ impl State {
         self.next_fetch
     }
 
-    /// Notes a direct write of `blocks`; it overlaps no other.
+    /// Records a bypass write of `blocks`. It overlaps no other bypass write.
     pub(crate) fn begin_own(&mut self, blocks: Range<u64>) -> u64 {
         self.next_fetch += 1;
         let source = Source::Client;
@@ -393,7 +398,7 @@ impl State {
         self.next_fetch
     }
 
-    /// Whether `range` may be written straight to the backing store.
+    /// Returns true if a bypass write of `range` may begin.
     pub(crate) fn is_free_for_direct(&self, range: &Range<u64>) -> bool {
         self.busy != Busy::Truncate
             && self.truncating.is_none()
@@ -402,12 +407,12 @@ impl State {
                 || crate::plant::active("direct writes do not wait for dirty blocks"))
     }
 
-    /// Whether a block of `range` is one that no copy can be read of.
+    /// Returns true if no copy of some block of `range` can be read.
     pub(crate) fn is_damaged(&self, range: &Range<u64>) -> bool {
         self.damaged.range(range.clone()).next().is_some()
     }
 
-    /// Whether a direct write of any of `range` is under way.
+    /// Returns true if a bypass write of any block of `range` is in flight.
     pub(crate) fn is_written_directly(&self, range: &Range<u64>) -> bool {
         let overlaps = |fetch: &Fetch| {
             fetch.source == Source::Client && fetch.blocks.start < range.end && range.start < fetch.blocks.end
@@ -415,7 +420,7 @@ impl State {
         self.directs > 0 && self.fetches.iter().any(overlaps)
     }
 
-    /// Whether a fetch under way still brings what is up to date.
+    /// Returns true if a fetch is in flight and not stale.
     pub(crate) fn is_current(&self, id: u64) -> bool {
         self.fetches.iter().any(|fetch| fetch.id == id && !fetch.stale)
     }
@@ -424,18 +429,18 @@ impl State {
         self.fetches.iter().any(|fetch| fetch.id == id)
     }
 
-    /// Whether the object was cut within what is fetched, or behind it, since the fetch began.
+    /// Returns true if the object was truncated within the fetched range, or behind it, since the fetch began.
     pub(crate) fn is_cut(&self, id: u64) -> bool {
         self.fetches.iter().any(|fetch| fetch.id == id && fetch.cut)
     }
 
-    /// Ends a fetch; true if what it brought may be cached.
+    /// Ends a fetch. Returns true if its contents may be cached.
     pub(crate) fn end_fetch(&mut self, id: u64) -> bool {
         let Some(at) = self.fetches.iter().position(|fetch| fetch.id == id) else { return false };
         !self.fetches.swap_remove(at).stale || crate::plant::active("stale fetches are cached")
     }
 
-    /// Whether nothing is known or under way: the object may be forgotten.
+    /// Returns true if the object has no state and no operation in progress: the index may drop it.
     pub(crate) fn is_idle(&self, segments: &Segments) -> bool {
         self.leaves.is_empty()
             && !self.may_be_copied(segments)

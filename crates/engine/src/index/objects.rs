@@ -1,4 +1,4 @@
-//! All objects the cache knows, by key.
+//! All objects in the index, by key.
 
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
@@ -18,11 +18,11 @@ const SHARDS: usize = 32;
 #[derive(Debug, Default)]
 struct Shard {
     objects: HashMap<Key, Arc<Object>, FixedState>,
-    /// Forget idle objects once there are this many.
+    /// The number of objects at which idle objects are dropped.
     sweep_at: usize,
 }
 
-/// See the file's comment.
+/// The objects of the index, in shards by the hash of the key.
 pub(crate) struct Objects {
     pub(crate) volumes: Arc<Volumes>,
     shards: Vec<Mutex<Shard>>,
@@ -39,19 +39,19 @@ impl Objects {
         &self.shards[xxh3_64(key.as_bytes()) as usize % SHARDS]
     }
 
-    /// The object if it is known.
+    /// Returns the object if it is in the index.
     pub(crate) fn find(&self, key: &Key) -> Option<Arc<Object>> {
         self.shard(key).lock().objects.get(key).cloned()
     }
 
-    /// The object, made known if it was not.
+    /// Returns the object. Adds it to the index if it was not there.
     pub(crate) fn get(&self, key: &Key, segments: &Segments) -> Arc<Object> {
         let mut shard = self.shard(key).lock();
         if let Some(object) = shard.objects.get(key) {
             return object.clone();
         }
         if shard.objects.len() >= shard.sweep_at {
-            // Nobody else holds these, and they hold nothing.
+            // An idle object that only this table refers to has no state to lose.
             let in_use =
                 |object: &Arc<Object>| Arc::strong_count(object) > 1 || !object.lock().is_idle(segments);
             shard.objects.retain(|_, object| in_use(object));
@@ -63,17 +63,17 @@ impl Objects {
         object
     }
 
-    /// Makes an object unknown: it was removed.
+    /// Removes an object from the index, since its file was removed.
     pub(crate) fn remove(&self, key: &Key) {
         self.shard(key).lock().objects.remove(key);
     }
 
-    /// How many are known.
+    /// Returns the number of objects in the index.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().objects.len()).sum()
     }
 
-    /// All objects, in the order in which they became known.
+    /// Returns all objects, in the order in which they entered the index.
     pub(crate) fn all(&self) -> Vec<Arc<Object>> {
         let mut all: Vec<_> = self
             .shards

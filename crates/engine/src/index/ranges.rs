@@ -13,7 +13,7 @@ impl Ranges {
         if start >= end {
             return;
         }
-        // The last one that begins within or before is looked at first; what it swallows goes.
+        // Goes backwards from the last range that begins at or before `end`. Ranges that overlap or touch are merged.
         while let Some((from, to)) = self.0.range(..=end).next_back().map(|(from, to)| (*from, *to))
             && to >= start
         {
@@ -27,16 +27,16 @@ impl Ranges {
         self.0.range(..=block).next_back().is_some_and(|(_, end)| block < *end)
     }
 
-    /// Whether all of `range` is in it.
+    /// Returns true if the set holds all of `range`.
     pub(crate) fn covers(&self, range: &Range<u64>) -> bool {
         let around = self.0.range(..=range.start).next_back();
         range.is_empty() || around.is_some_and(|(_, end)| range.end <= *end)
     }
 
-    /// Takes out what is in `range`.
+    /// Removes the blocks of `range` from the set, and returns them.
     pub(crate) fn take(&mut self, range: &Range<u64>) -> Ranges {
         let mut taken = Ranges::default();
-        // From the last one on, until one ends before it.
+        // Goes backwards from the last range that begins before `range` ends.
         while let Some((from, to)) = self.0.range(..range.end).next_back().map(|(from, to)| (*from, *to))
             && to > range.start
             && !range.is_empty()

@@ -1,4 +1,4 @@
-//! Into the open frame.
+//! Appending to the open frame.
 
 use forebay_common::lock::MutexGuard;
 use smallvec::SmallVec;
@@ -13,13 +13,14 @@ use crate::plant;
 use crate::segments::Segments;
 use crate::{Error, Seq};
 
-/// Data blocks of a frame at most.
+/// The highest number of data blocks in a frame.
 const FRAME_DATA: usize = 512;
-/// Bytes of records of a frame at most.
+/// The highest number of bytes of records in a frame.
 pub(super) const FRAME_BODY: usize = 64 * 1024;
 
 impl Log {
-    /// The frame's limits and the segment's, with `data` more blocks and `len` more bytes of records.
+    /// Returns true if `data` more blocks and `len` more bytes of records stay within the limits of frame and
+    /// segment.
     pub(super) fn fits(&self, current: &Current, open: &Open, data: usize, len: usize) -> bool {
         let (blocks, body) = (open.data + data, open.gathered.len + len);
         let footer = footer::blocks(current.gathered.len + body);
@@ -32,7 +33,8 @@ impl Log {
         FRAME_DATA.min(self.slots / 4)
     }
 
-    /// Runs `append` on the open frame if it takes `data` blocks and `len` bytes more; else asks for another frame.
+    /// Runs `append` on the open frame if it takes `data` more blocks and `len` more bytes; otherwise asks for
+    /// another frame.
     fn with_room<T>(
         &self,
         whose: Whose,
@@ -43,7 +45,8 @@ impl Log {
         self.with_room_if(|state| state.takes(whose), data, len, append)
     }
 
-    /// The same, if it is `taken` at all.
+    /// Runs `append` on the open frame if `taken` allows it and the frame takes `data` more blocks and `len` more
+    /// bytes.
     fn with_room_if<T>(
         &self,
         taken: impl FnOnce(&State) -> bool,
@@ -61,7 +64,7 @@ impl Log {
         }
         let (Some(current), Some(open)) = (&state.current, &mut state.open) else { return Ok(None) };
         if self.fits(current, open, data, len) {
-            // Whoever writes a frame looks again afterwards.
+            // The thread that writes a frame looks for more work afterwards.
             let alone = !state.stepping || plant::active("two write frames at once");
             let first = open.gathered.is_empty() && alone;
             let value = append(current, open);
@@ -77,9 +80,9 @@ impl Log {
         Ok(None)
     }
 
-    /// Appends `pages` (contents with their content hashes) as blocks `block..`. `None`: there is no room now; wait for
-    /// [`Log::has_room`]. The segment stays in the log until the caller, having put the blocks into the index, undoes
-    /// one hold.
+    /// Appends `pages` (contents with their content hashes) as blocks `block..`. Returns `None` if there is no room
+    /// now: the caller waits for [`Log::has_room`]. The segment stays in the log until the caller has put the blocks
+    /// into the index and undone one hold.
     pub(crate) fn append_data(
         &self,
         object: &Object,
@@ -91,7 +94,8 @@ impl Log {
         self.append_data_if(|state| state.takes(Whose::Moved), (object, facts), block, pages, segments)
     }
 
-    /// The same of what was not in the log before: `None` also if not everything is on two devices any more, or will not be.
+    /// Appends pages that are new to the log. Returns `None` without room, or if some dirty data is not on two
+    /// devices, or will not be.
     pub(crate) fn accept_data(
         &self,
         object: &Object,
@@ -124,7 +128,7 @@ impl Log {
         })
     }
 
-    /// Appends a block that no contents match: reading it fails. As [`Log::append_data`] otherwise.
+    /// Appends a block that no contents match: a read of it fails. Otherwise works as [`Log::append_data`].
     pub(crate) fn append_damaged(
         &self,
         object: &Object,
@@ -167,8 +171,8 @@ impl Log {
         Placed { seq: open.seq, segment: current.opened.id, slot, checksums }
     }
 
-    /// Appends a cut, and in the same frame what is left of the block it goes through. The segment stays in the log
-    /// until the caller undoes one hold for the cut, and one for the block.
+    /// Appends a truncation, and in the same frame the remaining part of the block at the new end. The segment stays
+    /// in the log until the caller undoes one hold for the truncation and one for the block.
     pub(crate) fn append_cut(
         &self,
         whose: Whose,
@@ -193,8 +197,8 @@ impl Log {
         })
     }
 
-    /// Appends what `record` makes of the object's index, or only the object's facts. `None`: no room now. Returns the
-    /// frame.
+    /// Appends the record that `record` makes of the object's index, or only the object's facts. Returns the frame;
+    /// `None` if there is no room now.
     pub(crate) fn append(
         &self,
         whose: Whose,
@@ -212,7 +216,7 @@ impl Log {
         })
     }
 
-    /// Appends a note. `None`: no room now. `notes` keeps the segment in the log.
+    /// Appends a user record. Returns `None` if there is no room now. `notes` keeps the segment in the log.
     pub(crate) fn append_note(
         &self,
         whose: Whose,
@@ -228,13 +232,14 @@ impl Log {
         })
     }
 
-    /// Whether the open frame takes `data` more blocks of what is new, or an append would fail at once. If not even an empty
-    /// one does, the segment is at its end.
+    /// Returns true if the open frame takes `data` more new blocks, or if an append would fail at once. If not even
+    /// an empty frame takes them, the segment ends.
     pub(crate) fn has_room(&self, data: usize) -> bool {
         self.has_room_for(Whose::New, data)
     }
 
-    /// The same for whose it may be.
+    /// Returns true if the open frame takes `data` more blocks of the kind `whose`, or if an append would fail at
+    /// once.
     pub(crate) fn has_room_for(&self, whose: Whose, data: usize) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -253,7 +258,7 @@ impl Log {
         false
     }
 
-    /// Not even an empty frame takes what is to be appended.
+    /// Ends the segment, since not even an empty frame takes the append.
     fn end_segment(&self, mut state: MutexGuard<'_, State>) {
         state.roll = true;
         drop(state);
@@ -261,7 +266,7 @@ impl Log {
     }
 }
 
-/// Encoded size of a data record of `blocks` blocks.
+/// Returns the encoded size of a data record of `blocks` blocks.
 fn record_len_of_data(blocks: usize) -> usize {
     let checksums = SmallVec::from_elem(0, blocks);
     record_len(&Record::Data { object: 0, block: 0, slot: 0, checksums })

@@ -1,4 +1,4 @@
-//! Records being gathered for a frame or for a segment's footer.
+//! Records gathered for a frame or for a segment's footer.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use foldhash::fast::FixedState;
 
 use crate::format::{BODY_BASE, Body, Facts, Record, facts_len, record_len};
 
-/// Records being gathered, with each object's place among them.
+/// Gathered records, with each object's place among them.
 #[derive(Debug)]
 pub(crate) struct Gathered {
     pub(crate) body: Body,
@@ -22,7 +22,7 @@ impl Default for Gathered {
 }
 
 impl Gathered {
-    /// The object's index; its facts are as of now.
+    /// Returns the object's index in the body, and updates its facts.
     pub(crate) fn object(&mut self, number: u64, facts: Facts) -> u16 {
         if let Some(index) = self.objects.get(&number) {
             let old = &mut self.body.objects[usize::from(*index)];
@@ -42,7 +42,7 @@ impl Gathered {
         self.body.records.push(record);
     }
 
-    /// Takes over what a closed frame gathered.
+    /// Takes over the records that a closed frame gathered.
     pub(crate) fn absorb(&mut self, frame: Gathered) {
         let mut numbers = vec![0; frame.body.objects.len()];
         frame.objects.iter().for_each(|(number, index)| numbers[usize::from(*index)] = *number);
@@ -50,7 +50,7 @@ impl Gathered {
         self.absorb_body(frame.body, |_| numbers.next().unwrap_or_default());
     }
 
-    /// Takes over a body; `number` says which object is which.
+    /// Takes over a body. `number` returns the number of each object.
     pub(crate) fn absorb_body(&mut self, body: Body, mut number: impl FnMut(&Facts) -> u64) {
         let take = |facts| (number(&facts), facts);
         let indexes: Vec<u16> =

@@ -1,4 +1,4 @@
-//! Reading and writing slots on the devices, and what happens when one fails.
+//! Reads and writes of slots on the devices, and the handling of failed devices.
 
 use forebay_common::lock::atomic::Ordering;
 
@@ -12,22 +12,22 @@ use crate::pool::SEGMENTS_START;
 use crate::segments::Segment;
 use crate::wait::all;
 
-/// Neighbouring slots that are read from one device: what is read as one stays together.
+/// Number of neighbouring slots that are read from one device, so that reads of a run stay together.
 const PART: u16 = 64;
 
 impl Engine {
-    /// Where a slot is on its device, in bytes.
+    /// Returns the offset of a slot on its device, in bytes.
     pub(crate) fn offset(&self, place: Place, slot: u16) -> u64 {
         SEGMENTS_START + u64::from(place.segment) * self.segment_size + u64::from(slot) * BLOCK as u64
     }
 
-    /// Slots of a segment.
+    /// Returns the number of slots of a segment.
     pub(crate) fn slots(&self) -> usize {
         self.segment_size as usize / BLOCK
     }
 
-    /// Writes `data` from `slot` on to all of `legs` at once. Devices that fail are lost, durably, before this
-    /// returns; false if no leg took it that is still in use then.
+    /// Writes `data` from `slot` on to all of `legs` at once. Failed devices are lost, durably, before this returns.
+    /// Returns false if no leg that is still in use took the write.
     pub(crate) async fn write_legs(
         &self,
         legs: &[(Place, Slice)],
@@ -46,23 +46,23 @@ impl Engine {
         for (device, result) in devices.into_iter().zip(all(writes).await) {
             match result {
                 Ok(()) => written.push(device),
-                // What a device may have taken in part cannot be trusted to be a leg any more.
+                // A device may have taken the data in part, so it cannot be trusted as a leg any more.
                 Err(_) => self.lose(device).await,
             }
         }
-        // Also those that somebody else has found.
+        // This includes losses that another task found.
         if !plant::active("a frame is acknowledged before a lost leg is recorded") {
             self.record_losses().await;
         }
         if self.losses.load(Ordering::Acquire) != losses {
-            // What is on a device that the pool has given up meanwhile is ignored by recovery.
+            // Recovery ignores a device that the pool has given up meanwhile.
             written.retain(|device| self.device(*device).is_some());
         }
         !written.is_empty()
     }
 
-    /// The leg of a segment to read from: that on the device with fewer operations under way, so that a device that is slow
-    /// or does not answer is left alone. Of devices that are as busy, each has a part of every segment.
+    /// Returns the leg of a segment to read from: the one whose device has fewer operations in flight. So reads avoid
+    /// a device that is slow or does not answer. Between equally busy devices, each serves a part of every segment.
     pub(crate) fn leg_to_read(&self, segment: &Segment, slot: u16) -> Option<Place> {
         let [first, second] = segment.legs[..] else { return segment.legs.first().copied() };
         let devices = self.devices.read();
@@ -92,10 +92,10 @@ impl Engine {
         result.map(|()| buffer)
     }
 
-    /// Stops using a device: durable on the others when this returns.
+    /// Stops using a device. The loss is durable on the remaining devices when this returns.
     pub(crate) async fn lose(&self, index: u16) {
         self.drop_device(index);
-        // Also for who comes second: nobody goes on before the loss is durable.
+        // This holds for a second caller as well: no task continues before the loss is durable.
         if !plant::active("a frame is acknowledged before a lost leg is recorded") {
             self.record_losses().await;
         }
@@ -120,10 +120,10 @@ impl Engine {
         }
     }
 
-    /// Fewer devices are in use: the log goes on without them, or not at all.
+    /// Lets the log continue with fewer devices, or stops it if none is left.
     fn look_at_devices(&self) {
         match self.active() {
-            // Whoever waits for the log has to hear of it, also if nobody writes.
+            // Tasks that wait for the log must get the error even if no task writes.
             0 => drop(self.log.kick()),
             _ if self.segments.devices() > 1 => self.log.want_roll(),
             _ => {}
@@ -132,13 +132,14 @@ impl Engine {
         self.space.wake();
     }
 
-    /// Makes it durable on the others which devices are lost, whoever found out; nothing may be acknowledged before.
+    /// Makes the losses durable on the remaining devices, also losses that another task found. Nothing may be
+    /// acknowledged before.
     pub(crate) async fn record_losses(&self) {
         loop {
             let next = self.unrecorded.lock().first().copied();
             let Some(index) = next else { return };
             let given_up = self.members.lose(index, &self.log).await;
-            // Before anybody may go on: a device that could not be told is not used any more.
+            // A device on which the loss could not be recorded is dropped before any task may continue.
             given_up.into_iter().for_each(|other| self.drop_device(other));
             self.unrecorded.lock().retain(|other| *other != index);
             self.look_at_devices();

@@ -1,7 +1,8 @@
-//! The log: one total order of everything acknowledged.
+//! The log: one total order of all acknowledged changes.
 //!
-//! Requests append to the open frame; the writer task closes it, writes it to both legs at once, and opens the next
-//! one meanwhile. One frame is in flight at a time: that a frame exists proves that the one before it was durable.
+//! Requests append to the open frame. The writer task closes the frame, writes it to both legs at once, and opens the
+//! next frame meanwhile. One frame is in flight at a time. So the existence of a frame proves that the frame before
+//! it was durable.
 
 mod append;
 pub(crate) mod commit_leader;
@@ -44,7 +45,7 @@ struct Open {
 #[derive(Debug)]
 struct Current {
     opened: Opened,
-    /// The first slot no closed frame uses.
+    /// The first slot that no closed frame uses.
     next: u16,
     gathered: Gathered,
 }
@@ -56,20 +57,20 @@ struct State {
     next_seq: Seq,
     waiting: Vec<(Seq, Completion)>,
     spare: Vec<Buffer>,
-    /// The segment is full or lost a leg: the next one is needed.
+    /// True if the segment is full or lost a leg, and the next segment is needed.
     roll: bool,
-    /// A frame is wanted though it may be empty: space waits for it.
+    /// True if a frame is wanted even if it is empty, since a task waits for space.
     kick: bool,
-    /// There is no next segment yet.
+    /// True if there is no next segment yet.
     full: bool,
-    /// What is written now is for movers only.
+    /// True if only movers may append to the current segment.
     reserved: bool,
-    /// How many move what counts from the tail to the head.
+    /// Number of tasks that move live data from the log tail to the log head.
     movers: usize,
-    /// What is appended will be on two devices for as long as it needs that.
+    /// True if appended data will be on two devices for as long as it needs that.
     mirrored: bool,
     closing: bool,
-    /// A frame is being written, or the next segment looked for.
+    /// True if a frame is being written, or the next segment is looked for.
     stepping: bool,
     broken: Option<Error>,
 }
@@ -80,27 +81,27 @@ impl State {
     }
 }
 
-/// A frame on its way to the legs.
+/// A closed frame that is written to the legs.
 #[derive(Debug)]
 pub(crate) struct Closed {
     pub(crate) seq: Seq,
     pub(crate) segment: Opened,
     /// The frame's first slot.
     pub(crate) start: u16,
-    /// The first slot behind it.
+    /// The first slot behind the frame.
     pub(crate) end: u16,
     pub(crate) reach: Reach,
     pub(crate) buffer: Buffer,
 }
 
-/// What the writer task does next.
+/// The next step of the writer task.
 pub(crate) enum Step {
     Write(Closed),
     Roll,
     Stop,
 }
 
-/// Where blocks were put.
+/// The place of appended blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Placed {
     pub(crate) seq: Seq,
@@ -109,30 +110,30 @@ pub(crate) struct Placed {
     pub(crate) checksums: SmallVec<[u32; 2]>,
 }
 
-/// Where a record was put.
+/// The place of an appended record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Appended {
     pub(crate) seq: Seq,
     pub(crate) segment: SegmentId,
 }
 
-/// See the file's comment.
+/// The log: the open frame, the segment being written, and the waiters for durability.
 pub(crate) struct Log {
     pool: u128,
     epoch: AtomicU64,
     slots: usize,
     durable: AtomicU64,
     state: Mutex<State>,
-    /// The writer waits here for work.
+    /// Wakes the writer task when there is work.
     pub(crate) work: Gate,
-    /// Has the calling thread do it; false if it cannot.
+    /// Has the calling thread do the work as commit leader. Returns false if it cannot.
     lead: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
-    /// Others wait here for room and for durability.
+    /// Wakes tasks that wait for room or for durability.
     pub(crate) changed: Gate,
 }
 
 impl Log {
-    /// A log whose next frame is `next_seq`, in segments of `slots` blocks.
+    /// Returns a log whose next frame is `next_seq`, in segments of `slots` blocks.
     pub(crate) fn new(pool: u128, epoch: u64, slots: usize, next_seq: Seq) -> Self {
         Log {
             pool,
@@ -146,9 +147,9 @@ impl Log {
         }
     }
 
-    /// Who appends to an idle log calls `lead` before the writer is woken.
+    /// Sets the function that an appender to an idle log calls before the writer task is woken.
     pub(crate) fn set_lead(&self, lead: impl Fn() -> bool + Send + Sync + 'static) {
-        // The engine is started once.
+        // The engine is started once, so the cell is empty.
         let _ = self.lead.set(Box::new(lead));
     }
 
@@ -160,19 +161,20 @@ impl Log {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// The highest frame that is durable, with all before it.
+    /// Returns the highest frame that is durable, with all frames before it.
     pub(crate) fn durable(&self) -> Seq {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// The frame that is being gathered or would be next: once it is durable, so is everything appended so far.
+    /// Returns the last frame with appended records, open or closed. Once it is durable, so is everything appended so
+    /// far.
     pub(crate) fn last_appended(&self) -> Seq {
         let state = self.state.lock();
         let empty = state.open.as_ref().is_none_or(|open| open.gathered.is_empty());
         if empty { state.next_seq - 1 } else { state.next_seq }
     }
 
-    /// Calls `done` once frame `seq` is durable or the log is broken; at once if that is so already.
+    /// Calls `done` once frame `seq` is durable or the log is broken; at once if either is already so.
     pub(crate) fn when_durable(&self, seq: Seq, done: Completion) {
         let early = threads::active("a frame is durable before it is waited for").then(|| self.durable());
         let before =
@@ -200,17 +202,17 @@ impl Log {
         self.until(ready).await
     }
 
-    /// Waits until `ready` gives something after a change of the log.
+    /// Waits until `ready` returns a value after a change of the log.
     pub(crate) async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = ready() {
             return value;
         }
-        // This may be the thread that is to write the frame which it waits for.
+        // The calling thread may be the one that has to write the awaited frame.
         self.work.wake();
         self.changed.until(ready).await
     }
 
-    /// Waits until the first segment is there, and the pool's new epoch in a frame.
+    /// Waits until the first segment exists, and a frame holds the pool's new epoch.
     pub(crate) async fn started(&self) -> Result<(), Error> {
         let ready = || {
             let state = self.state.lock();
@@ -220,25 +222,25 @@ impl Log {
         self.committed(self.kick()).await
     }
 
-    /// The segment being written, if anything was written to it.
+    /// Returns the segment being written, if a frame with records was written to it.
     pub(crate) fn used_segment(&self) -> Option<SegmentId> {
         let state = self.state.lock();
         let used = |current: &&Current| !current.gathered.is_empty();
         state.current.as_ref().filter(used).map(|current| current.opened.id)
     }
 
-    /// The segment being written.
+    /// Returns the segment being written.
     pub(crate) fn segment(&self) -> Option<SegmentId> {
         self.state.lock().current.as_ref().map(|current| current.opened.id)
     }
 
-    /// Whether that segment is not written any more.
+    /// Returns true if the log does not write to `segment` any more.
     pub(crate) fn has_left(&self, segment: SegmentId) -> bool {
         let state = self.state.lock();
         state.broken.is_some() || state.current.as_ref().is_some_and(|current| current.opened.id != segment)
     }
 
-    /// Wants a frame soon, even an empty one; returns its number.
+    /// Requests a frame soon, even an empty one. Returns its number.
     pub(crate) fn kick(&self) -> Seq {
         let mut state = self.state.lock();
         state.kick = true;
@@ -248,49 +250,49 @@ impl Log {
         seq
     }
 
-    /// Wants the next segment: this one lost a leg.
+    /// Requests the next segment, since the current segment lost a leg.
     pub(crate) fn want_roll(&self) {
         self.state.lock().roll = true;
         self.work.wake();
     }
 
-    /// The writer waits for a segment to become free, or does not any more.
+    /// Sets whether the writer task waits for a segment to become free.
     pub(crate) fn set_full(&self, full: bool) {
         if std::mem::replace(&mut self.state.lock().full, full) != full {
             self.changed.wake();
         }
     }
 
-    /// Data of clients is taken, or not any more.
+    /// Sets whether the log accepts new data of clients.
     pub(crate) fn set_mirrored(&self, mirrored: bool) {
         self.state.lock().mirrored = mirrored;
     }
 
-    /// Whether nothing can be appended until a segment becomes free.
+    /// Returns true if nothing can be appended until a segment becomes free.
     pub(crate) fn is_full(&self) -> bool {
         self.state.lock().full
     }
 
-    /// Lets the writer end once everything appended is written.
+    /// Ends the writer task once everything appended is written.
     pub(crate) fn close(&self) {
         self.state.lock().closing = true;
         self.work.wake();
     }
 
-    /// Whether the writer is to end, and may: what was appended is in a segment.
+    /// Returns true if the writer task is to end, and may: all appended records are in a segment.
     pub(crate) fn is_ending(&self) -> bool {
         let state = self.state.lock();
         state.closing && state.current.is_some()
     }
 
-    /// Nothing is written any more: everybody waiting learns why.
+    /// Breaks the log: no frame is written any more. Returns the completions of all waiters, for the caller to fail.
     pub(crate) fn break_down(&self, error: Error) -> Vec<Completion> {
         let mut state = self.state.lock();
         state.broken.get_or_insert(error);
         state.waiting.drain(..).map(|(_, done)| done).collect()
     }
 
-    /// Why nothing can be appended any more, if so.
+    /// Returns the reason why nothing can be appended any more, if the log is broken.
     pub(crate) fn broken(&self) -> Option<Error> {
         self.state.lock().broken
     }

@@ -1,9 +1,13 @@
-//! What is in the log is appended to it again: blocks of its oldest segment that still count (`maintain/compact.rs`), blocks of which
-//! there is one copy or none (`maintain/remirror.rs`), notes (`maintain/carry.rs`), cuts that are not carried out (`request/truncate.rs`).
+//! Reappends: data in the log is appended to it again.
 //!
-//! A record behind another one wins at recovery. So a block is appended again only while its object is locked and the
-//! index names the very copy that was read. A cut, too, is put into the log and into the index under that lock: no block
-//! that it takes away can get behind it.
+//! - Live blocks of the oldest segment (`maintain/compact.rs`).
+//! - Blocks with one copy or none (`maintain/remirror.rs`).
+//! - User records (`maintain/carry.rs`).
+//! - Truncations that are not carried out (`request/truncate.rs`).
+//!
+//! A record behind another record wins at recovery. So a block is reappended only while its object is locked and the
+//! index names the very copy that was read. A truncation is put into the log and into the index under that lock as
+//! well. So no block that it cuts off can get behind it.
 
 use std::sync::Arc;
 
@@ -15,23 +19,23 @@ use crate::log::Whose;
 use crate::plant;
 use crate::{Result, Seq};
 
-/// What came of appending a block again.
+/// The result of reappending a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
-    /// It is in this frame.
+    /// The block is in this frame.
     Appended(Seq),
-    /// Its copy does not count any more: it was overwritten, cut off, destaged or moved.
+    /// The copy does not count any more: the block was overwritten, cut off, destaged or moved.
     Outdated,
-    /// Nobody makes room for it, or the engine closes.
+    /// No task makes room for the block, or the engine closes.
     NoRoom,
 }
 
 impl Engine {
-    /// Appends a dirty block of which `copy` was read, unless that does not count any more. Without `page` no copy can be
-    /// read: then the log says that again.
+    /// Reappends a dirty block whose `copy` was read, unless that copy does not count any more. Without `page` no
+    /// copy can be read, and the log records that again.
     ///
     /// # Errors
-    /// The log takes nothing any more.
+    /// The log takes no records any more.
     pub(crate) async fn append_again(
         &self,
         object: &Arc<Object>,
@@ -78,8 +82,8 @@ impl Engine {
         }
     }
 
-    /// Waits until the log takes `data` blocks that were in it before, or fails. False: nobody makes room for them, or the
-    /// engine closes.
+    /// Waits until the log takes `data` reappended blocks, or fails. Returns false if no task makes room for them, or
+    /// the engine closes.
     pub(crate) async fn room_to_move(&self, data: usize) -> bool {
         let full = || self.log.is_full() && !self.finds_segments(0, true);
         let over = || (full() || self.closing()).then_some(false);

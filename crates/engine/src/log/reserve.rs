@@ -1,18 +1,19 @@
-//! Who makes room at the log's tail needs some at its head: the last unused segments are for that alone, or nobody could go
-//! on once all are in use.
+//! The reserve of the log. A task that makes room at the log tail needs some room at the log head. So the last unused
+//! segments are for such tasks alone. Otherwise no task could continue once all segments are in use.
 
 use super::{Log, State};
 
-/// Unused segments of each device that are left to movers: one takes no more than one segment's worth to free one, and two
-/// may need room for what is in the same segment.
+/// Unused segments of each device that are left to movers. One mover takes at most one segment's worth of room to
+/// free a segment. Two movers may need room for the data of one segment.
 pub(crate) const RESERVE: usize = 2;
 
-/// For whom something is appended.
+/// The kind of data that is appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// What was not in the log before.
+    /// Data that was not in the log before.
     New,
-    /// What was, or says that something before it is not needed any more: appended while there is a [`Moving`].
+    /// Data that was in the log before, or a record that earlier data is not needed any more. It is appended while a
+    /// [`Moving`] exists.
     Moved,
 }
 
@@ -22,7 +23,7 @@ impl State {
     }
 }
 
-/// Somebody moves something, and may use the reserve.
+/// A mark that a task moves data within the log, and may use the reserve.
 pub(crate) struct Moving<'a>(&'a Log);
 
 impl Drop for Moving<'_> {
@@ -32,26 +33,26 @@ impl Drop for Moving<'_> {
 }
 
 impl Log {
-    /// What is appended from now on, while the result lives, makes room at the tail. Whoever waits for segments has to be
-    /// woken.
+    /// Marks appends as making room at the log tail, while the result lives. The caller must wake the tasks that wait
+    /// for segments.
     pub(crate) fn begin_moving(&self) -> Moving<'_> {
         self.state.lock().movers += 1;
         Moving(self)
     }
 
-    /// How many unused segments of each device the next segment has to leave.
+    /// Returns the number of unused segments of each device that the next segment must leave.
     pub(crate) fn spare(&self) -> usize {
         let state = self.state.lock();
-        // A start has nowhere to write what makes room.
+        // During a start there is no other place to write the records that make room.
         if state.movers > 0 || state.current.is_none() { 0 } else { RESERVE }
     }
 
-    /// Whether what is written now is for movers only.
+    /// Returns true if only movers may append to the current segment.
     pub(crate) fn is_reserved(&self) -> bool {
         self.state.lock().reserved
     }
 
-    /// From now on it is so, or not any more.
+    /// Sets whether only movers may append to the current segment.
     pub(crate) fn set_reserved(&self, reserved: bool) {
         if std::mem::replace(&mut self.state.lock().reserved, reserved) && !reserved {
             self.changed.wake();

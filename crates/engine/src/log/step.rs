@@ -1,4 +1,4 @@
-//! What the writer does, one step after another.
+//! The steps of the writer task.
 
 use forebay_common::lock::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::segments::{Opened, Reach};
 use crate::{Completion, Error, Seq};
 
 impl Log {
-    /// What the writer does next; `None` if there is nothing to do.
+    /// Returns the next step of the writer task; `None` if there is nothing to do.
     pub(crate) fn next_step(&self, advance: impl FnOnce() -> Reach) -> Option<Step> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -23,20 +23,20 @@ impl Log {
             return self.close_frame(state, advance()).map(Step::Write);
         }
         if state.broken.is_some() || (state.closing && state.current.is_some()) {
-            // Nobody writes what would be appended from now on.
+            // After the stop no task writes further appends.
             state.broken.get_or_insert(Error::Closing);
             return Some(Step::Stop);
         }
         if !state.roll {
             return None;
         }
-        // Nothing may be appended to the old segment any more.
+        // The old segment takes no appends any more.
         state.spare.extend(state.open.take().map(|open| open.buffer));
         state.stepping = true;
         Some(Step::Roll)
     }
 
-    /// The frame to be written now, for who is not the writer.
+    /// Returns the frame to be written now, for a thread other than the writer task.
     pub(crate) fn next_frame(&self, advance: impl FnOnce() -> Reach) -> Option<Closed> {
         let mut state = self.state.lock();
         let alone = !state.stepping || plant::active("two write frames at once");
@@ -44,7 +44,7 @@ impl Log {
         if wanted { self.close_frame(&mut state, advance()) } else { None }
     }
 
-    /// What [`Log::next_step`] or [`Log::next_frame`] gave has been done.
+    /// Ends the step that [`Log::next_step`] or [`Log::next_frame`] returned.
     pub(crate) fn end_step(&self) {
         let mut state = self.state.lock();
         state.stepping = false;
@@ -55,7 +55,7 @@ impl Log {
         }
     }
 
-    /// Closes the open frame and opens the next if the segment has room.
+    /// Closes the open frame, and opens the next frame if the segment has room.
     fn close_frame(&self, state: &mut State, reach: Reach) -> Option<Closed> {
         let current = state.current.as_mut()?;
         let Open { seq, start, data, gathered, mut buffer } = state.open.take()?;
@@ -76,7 +76,7 @@ impl Log {
         };
         if let Err(invalid) = frame::encode(&head, &gathered.body, &mut buffer[..(1 + data + spill) * BLOCK])
         {
-            // Better no server than a log that cannot be read.
+            // A stopped server is better than a log that cannot be read.
             panic!("{invalid}");
         }
         current.gathered.absorb(gathered);
@@ -110,7 +110,7 @@ impl Log {
         }
     }
 
-    /// A frame is durable. Returns whom to tell.
+    /// Marks a frame as durable. Returns the completions to call.
     pub(crate) fn wrote(&self, seq: Seq, buffer: Option<Buffer>) -> Vec<Completion> {
         let mut state = self.state.lock();
         if let Some(buffer) = buffer.filter(|_| state.spare.len() < 3) {
@@ -123,7 +123,7 @@ impl Log {
         due.into_iter().map(|(_, done)| done).collect()
     }
 
-    /// The footer of the segment being written, to be put at its end.
+    /// Returns the footer of the segment being written, to be put at its end.
     pub(crate) fn footer(&self) -> Option<(Opened, Footer)> {
         let state = self.state.lock();
         let current = state.current.as_ref()?;
@@ -136,12 +136,12 @@ impl Log {
         Some((current.opened.clone(), footer))
     }
 
-    /// The seq of the next frame.
+    /// Returns the seq of the next frame.
     pub(crate) fn next_seq(&self) -> Seq {
         self.state.lock().next_seq
     }
 
-    /// Goes on in `opened`, whose header is in slot 0.
+    /// Continues in segment `opened`, whose header is in slot 0.
     pub(crate) fn continue_in(&self, opened: Opened) {
         let mut state = self.state.lock();
         state.current = Some(Current { opened, next: 1, gathered: Gathered::default() });

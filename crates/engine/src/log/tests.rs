@@ -87,7 +87,7 @@ fn what_is_appended_leaves_room_for_the_footer() {
         let mut accepted = Vec::new();
         for len in 1..300 {
             let bench = bench(SLOTS.into());
-            // Almost all that the segment takes.
+            // These records almost fill the segment.
             assert!((0..3).all(|_| bench.note(4000)));
             if !bench.note(len) {
                 continue;

@@ -1,8 +1,8 @@
-//! Notes: records of the engine's user that travel in the log with data, in the one order there is.
+//! User records: records of the engine's user that are in the log, in one order with data.
 //!
-//! What is in a note is none of the engine's business. It keeps the segments of notes in the log until they are let go,
-//! and hands back at recovery what it finds in the log: every durable note that was not let go, in order, each once;
-//! and before those perhaps some that were let go already.
+//! The engine does not read the contents of a user record. It keeps the segments of user records in the log until the
+//! records are released. Recovery returns every durable record that was not released, in order, each once. Some
+//! records that were released already may come before those.
 
 use forebay_common::lock::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
@@ -19,37 +19,37 @@ use crate::wait::{Gate, before};
 use crate::{Error, Result, Seq};
 use forebay_common::lock::Mutex;
 
-/// The longest note, in bytes: it fits any frame that is empty.
+/// The longest user record, in bytes. It fits any empty frame.
 pub const USER_RECORD_MAX: usize = 4000;
 
-/// Notes may hold this part of what the log may have, before their user is asked to let go of them.
+/// User records may hold one part in this number of the log's share before their user is asked to release them.
 const SHARE: usize = 8;
-/// More than this part they may not take.
+/// User records may take at most one part in this number of the log's share.
 const MOST: u64 = 4;
-/// So long until the next look, at most: where a thread sleeps, nothing wakes it.
+/// The longest time until a waiter looks again. A sleeping waiter is not woken by a change.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A note's number: grows by one with each, from 1 at every opening.
+/// A user record's number. It grows by one with each record, from 1 at every opening.
 pub type UserRecordId = u64;
 
-/// A note that was found in the log.
+/// A user record that was found in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserRecord {
-    /// Its number from now on.
+    /// The record's number from now on.
     pub id: UserRecordId,
-    /// What was appended.
+    /// The bytes that were appended.
     pub bytes: Box<[u8]>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     last: UserRecordId,
-    /// Segments with notes that were not let go, oldest first.
+    /// Segments with user records that were not released, oldest first.
     kept: VecDeque<Kept>,
-    /// The frame of the last note, and what that took of the log, in bytes.
+    /// The frame of the last user record, and the bytes that this record took of the log.
     frame: Seq,
     cost: u64,
-    /// Segments that those take which were written again for being needed still.
+    /// Number of segments taken by user records that were reappended because they are still needed.
     carried: usize,
     spread: Spread,
 }
@@ -57,33 +57,34 @@ struct Inner {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     segment: SegmentId,
-    /// Its last note.
+    /// The last user record of the segment.
     last: UserRecordId,
-    /// What its notes take of the log, in bytes.
+    /// Bytes of the log that the segment's user records take.
     bytes: u64,
 }
 
 impl Inner {
-    /// What the notes that were not let go take of the log, in bytes.
+    /// Returns the bytes of the log that unreleased user records take.
     fn bytes(&self) -> u64 {
         self.kept.iter().map(|kept| kept.bytes).sum()
     }
 }
 
-/// Which notes keep which segments in the log.
+/// The segments that user records keep in the log.
 #[derive(Debug, Default)]
 pub(crate) struct UserRecords {
     inner: Mutex<Inner>,
-    /// How many wait for notes to be let go.
+    /// Number of tasks that wait for user records to be released.
     wanted: AtomicUsize,
-    /// Why their user cannot let go of all.
+    /// The reason why the user cannot release all records.
     stuck: Mutex<Option<BackingError>>,
-    /// Wakes whoever waits for that, and whoever lets go.
+    /// Wakes the tasks that wait for a release, and the task that releases records.
     pub(crate) changed: Gate,
 }
 
 impl UserRecords {
-    /// Numbers a note of `len` bytes that is being put into `frame` in `segment`, and keeps that in the log.
+    /// Numbers a user record of `len` bytes that is being put into `frame` in `segment`, and keeps the segment in the
+    /// log.
     pub(crate) fn keep(
         &self,
         segment: SegmentId,
@@ -94,7 +95,8 @@ impl UserRecords {
         let mut inner = self.inner.lock();
         inner.last += 1;
         let last = inner.last;
-        // It is in a frame, of which there would be none but for the first, and in a footer.
+        // The record takes space in a frame and in a footer. The first record of a frame pays for the frame, which
+        // may exist only for it.
         let first = std::mem::replace(&mut inner.frame, frame) != frame;
         let bytes = if first { BLOCK } else { 2 * len } as u64;
         inner.cost = bytes;
@@ -108,7 +110,7 @@ impl UserRecords {
         last
     }
 
-    /// Whether any segment is not kept any more.
+    /// Releases the user records up to `upto`. Returns true if any segment is not kept any more.
     fn let_go(&self, upto: UserRecordId, segments: &Segments) -> bool {
         let mut inner = self.inner.lock();
         let before = inner.kept.len();
@@ -120,22 +122,22 @@ impl UserRecords {
         inner.kept.len() < before
     }
 
-    /// Notes that are still needed were written again; they take so many segments.
+    /// Records the number of segments taken by reappended user records.
     pub(crate) fn carried(&self, segments: usize) {
         self.inner.lock().carried = segments;
     }
 
-    /// The last note there is.
+    /// Returns the number of the last user record.
     pub(crate) fn last(&self) -> UserRecordId {
         self.inner.lock().last
     }
 
-    /// The oldest segment that is kept, and its last note.
+    /// Returns the oldest segment that is kept, and its last user record.
     pub(crate) fn oldest_kept(&self) -> Option<(SegmentId, UserRecordId)> {
         self.inner.lock().kept.front().map(|kept| (kept.segment, kept.last))
     }
 
-    /// Whether notes hold so much of the log that some have to be let go.
+    /// Returns true if user records hold so much of the log that some must be released.
     fn hold_too_much(&self, segments: &Segments) -> bool {
         let (oldest, carried) = {
             let inner = self.inner.lock();
@@ -145,28 +147,29 @@ impl UserRecords {
         held.saturating_sub(carried) * SHARE > segments.log_use().share
     }
 
-    /// Whether no segment is kept for a note up to this one.
+    /// Returns true if no segment is kept for a user record up to `upto`.
     fn are_let_go(&self, upto: UserRecordId) -> bool {
         self.inner.lock().kept.front().is_none_or(|kept| kept.last > upto)
     }
 
-    /// Asks for all notes to be let go, while the result lives.
+    /// Asks for the release of all user records, while the result lives.
     pub(crate) fn want(&self) -> Wanting<'_> {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         self.changed.wake();
         Wanting(self)
     }
 
-    /// Whether no segment is kept.
+    /// Returns true if no segment is kept.
     pub(crate) fn none_kept(&self) -> bool {
         self.inner.lock().kept.is_empty()
     }
 }
 
 impl Engine {
-    /// Appends a note of 1 to [`USER_RECORD_MAX`] bytes, waiting for room; and while notes have to be let go, a little longer the
-    /// less of it there is. It is durable once [`Engine::commit`] of the frame returned has succeeded, on every device in
-    /// use, together with everything accepted before it; and is found again until [`Engine::let_go`].
+    /// Appends a user record of 1 to [`USER_RECORD_MAX`] bytes, and waits for room. While records must be released,
+    /// the wait grows as room runs out. The record is durable once [`Engine::commit`] of the returned frame has
+    /// succeeded. Then it is on every device in use, together with everything accepted before it. Recovery returns it
+    /// until [`Engine::let_go`].
     ///
     /// # Errors
     /// No cache device is left, or the engine closes.
@@ -183,10 +186,10 @@ impl Engine {
         }
     }
 
-    /// Waits for its turn, while notes hold much of the log.
+    /// Waits for the turn of the next user record, while user records hold much of the log.
     async fn spread_notes(&self) {
         let kept = self.notes.oldest_kept();
-        // Without devices nothing is let go, and only who appends finds that the log is broken.
+        // Without devices no record is released, and only an append finds that the log is broken.
         let stopped = || self.log.broken().is_some() || self.closing() || self.active() == 0;
         let over = || self.notes.oldest_kept() != kept || stopped();
         while !over() && self.notes.hold_too_much(&self.segments) {
@@ -204,7 +207,7 @@ impl Engine {
         }
     }
 
-    /// The turn of the next note; `None`: notes hold as much as they may.
+    /// Returns the turn of the next user record; `None` if user records hold as much as they may.
     fn admit_note(&self, now: Duration) -> Option<Duration> {
         let most = self.segments.log_use().share as u64 * self.segment_size / MOST;
         let mut inner = self.notes.inner.lock();
@@ -212,7 +215,7 @@ impl Engine {
         inner.spread.admit(now, cost, room)
     }
 
-    /// The same without waiting: `None` if there is no room now.
+    /// Appends a user record without waiting. Returns `None` if there is no room now.
     ///
     /// # Errors
     /// No cache device is left.
@@ -224,7 +227,7 @@ impl Engine {
         self.log.append_note(whose, bytes, &self.notes, &self.segments)
     }
 
-    /// Notes up to this one are not needed any more.
+    /// Releases the user records up to `upto`: they are not needed any more.
     pub fn let_go(&self, upto: UserRecordId) {
         let any = self.notes.let_go(upto, &self.segments);
         self.segments.advance();
@@ -233,14 +236,14 @@ impl Engine {
             self.notes.inner.lock().spread.let_go(now);
         }
         self.notes.changed.wake();
-        // Nothing may be left to destage: who waits for the log to be less full waits for this.
+        // Possibly no block is left to destage. Then a task that waits for room in the log waits for this release.
         self.destager.throttle.changed.wake();
         self.space.wake();
     }
 
-    /// Waits until the log needs notes to be let go, and returns the last one there is; `None` once the engine closes.
-    /// Whoever appends notes has to ask, and to answer with [`Engine::let_go`]: flushes and removals of devices wait for
-    /// it.
+    /// Waits until the log needs user records to be released. Returns the number of the last record; `None` once the
+    /// engine closes. The user that appends records must call this, and answer with [`Engine::let_go`]. Flushes and
+    /// removals of devices wait for that.
     pub async fn notes_due(&self) -> Option<UserRecordId> {
         let due = || {
             if self.closing() {
@@ -248,7 +251,7 @@ impl Engine {
             }
             let (oldest, _) = self.notes.oldest_kept()?;
             let wanted = self.notes.wanted.load(Ordering::Acquire) > 0;
-            // Writes are not cached until everything is on two devices again, which notes must not hold up.
+            // Writes are not cached until all data is on two devices again. User records must not hold that up.
             let lone = self.segments.devices() > 1 && self.segments.keeps_lone(oldest);
             let in_the_way = || self.segments.is_in_the_way(oldest, self.spare_segments());
             let due = wanted || lone || self.notes.hold_too_much(&self.segments) || in_the_way();
@@ -257,21 +260,22 @@ impl Engine {
         self.notes.changed.until(due).await
     }
 
-    /// Some notes cannot be let go of for now, and whoever waits for it is told why; or (`None`) all can be again.
+    /// Records that some user records cannot be released for now, so that waiters get the error `why`; or (`None`)
+    /// that all can be released again.
     pub fn keep_notes(&self, why: Option<BackingError>) {
         *self.notes.stuck.lock() = why;
         self.notes.changed.wake();
     }
 
-    /// Waits until everything noted so far is let go, or the engine closes.
+    /// Waits until all present user records are released, or the engine closes.
     ///
     /// # Errors
-    /// It cannot be let go of, or no cache device is left to say so.
+    /// The records cannot be released, or no cache device is left to record the release.
     pub(crate) async fn notes_let_go(&self) -> Result<()> {
         let last = self.notes.last();
         let _wanting = self.notes.want();
         let ready = || {
-            // What was written again for being needed is not let go.
+            // Reappended records that are still needed do not count as released.
             let stuck = self.notes.stuck.lock().filter(|_| !self.notes.none_kept());
             let through = self.notes.are_let_go(last) || self.closing();
             let gone = || self.log.broken().map(Err);
@@ -281,7 +285,7 @@ impl Engine {
     }
 }
 
-/// Somebody waits for notes to be let go; given up or not.
+/// A mark that a task waits for user records to be released. Dropped when the wait ends or is given up.
 pub(crate) struct Wanting<'a>(&'a UserRecords);
 
 impl Drop for Wanting<'_> {

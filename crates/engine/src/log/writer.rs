@@ -1,4 +1,4 @@
-//! The log's writer: frames to both legs, and from one segment to the next.
+//! The writer task: writes frames to both legs, and moves from one segment to the next.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Engine {
             }
             self.log.end_step();
         }
-        // Who comes now is late, or had something under way.
+        // A later append is too late, or belongs to an operation in progress.
         let waiting = self.log.break_down(Error::Closing);
         self.deliver(waiting, Err(Error::Closing));
         self.log.changed.wake();
@@ -66,7 +66,7 @@ impl Engine {
         }
     }
 
-    /// Nothing can be made durable any more.
+    /// Breaks the log for lack of devices: nothing can be made durable any more.
     fn break_down(&self) {
         let waiting = self.log.break_down(Error::NoDevice);
         self.objects.all().iter().for_each(|object| self.give_up_undurable(object));
@@ -76,7 +76,7 @@ impl Engine {
         self.space.wake();
     }
 
-    /// Ends the segment with its footer and goes on in another.
+    /// Ends the segment with its footer, and continues in another segment.
     async fn roll(&self) {
         let old = self.log.footer();
         if let Some((opened, footer)) = &old {
@@ -99,13 +99,13 @@ impl Engine {
         self.log.continue_in(opened);
         self.notes.changed.wake();
         self.look_at_mirror();
-        // The one before may leave the log.
+        // The segment before may leave the log.
         self.space.wake();
     }
 
-    /// Writes a segment's footer to whatever legs it has, durable with the next frame.
+    /// Writes a segment's footer to each leg that it has, durable with the next frame.
     pub(crate) async fn write_footer(&self, id: SegmentId, footer: &Footer) {
-        // It fits: whoever fills a segment keeps room for it.
+        // The footer fits: every append to a segment leaves room for it.
         let buffer = footer.encode(self.slots() as u16).unwrap_or_else(|invalid| panic!("{invalid}"));
         let slot = (self.slots() - buffer.len() / BLOCK) as u16;
         let data = Slice::from(buffer);
@@ -134,7 +134,7 @@ impl Engine {
             (*here, Slice::from(block))
         });
         let legs: Vec<_> = legs.collect();
-        // The superblocks name a log segment only once it would be found.
+        // The superblocks name a log segment only once recovery would find it.
         let durability = match kind {
             SegmentKind::Log => Durability::Now,
             SegmentKind::Clean => Durability::Later,
@@ -142,21 +142,21 @@ impl Engine {
         self.write_legs(&legs, 0, durability).await;
     }
 
-    /// What is appended from now on, while the result lives, makes room at the log's tail.
+    /// Marks appends as making room at the log's tail, while the result lives.
     pub(crate) fn moving(&self) -> Moving<'_> {
         let moving = self.log.begin_moving();
         self.space.wake();
         moving
     }
 
-    /// Whether there are more than `spare` unused segments for the log; with `given_up`, counting those that are unused once
-    /// it is durable.
+    /// Returns true if there are more than `spare` unused segments for the log. With `given_up`, segments count that
+    /// become unused once that is durable.
     pub(crate) fn finds_segments(&self, spare: usize, given_up: bool) -> bool {
         self.segments.could_open(self.segments.devices().min(2), spare, given_up)
     }
 
-    /// A free pair of segments, or a single one if there is only one device. Waits for space; `None` if no device is
-    /// left, or none is needed any more.
+    /// Returns a free pair of segments, or a single segment if there is only one device. Waits for space. Returns
+    /// `None` if no device is left, or no segment is needed any more.
     async fn next_log_segment(&self) -> Option<Opened> {
         loop {
             let active = self.segments.devices();
@@ -180,7 +180,7 @@ impl Engine {
             let ready = || (self.finds_segments(self.log.spare(), true) || changed()).then_some(());
             self.space.until(ready).await;
             if !self.finds_segments(self.log.spare(), false) {
-                // Given-up legs are free once it is durable that they are; there is no frame to say so.
+                // Given-up legs are reusable once that is durable. No frame can record it here.
                 let reach = self.segments.advance();
                 let failed = self.members.save_reach(reach).await;
                 for device in failed {

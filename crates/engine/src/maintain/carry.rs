@@ -1,5 +1,5 @@
-//! Notes that are still needed in a log that others want to use: they are written again at its head, segment by segment,
-//! so that its tail can move.
+//! User records that are still needed are reappended at the log head, segment by segment, so that the log tail can
+//! move.
 
 use crate::buffer::BLOCK;
 use crate::engine::Engine;
@@ -9,15 +9,17 @@ use crate::log::user_records::UserRecordId;
 use crate::{Result, Seq};
 
 impl Engine {
-    /// Lets go of notes up to `upto`, as [`Engine::let_go`], but for those that are `needed`. These are appended anew, in
-    /// their order, behind all that were there, and durable before the old ones are let go: recovery hands each back once
-    /// or more often, whatever lies between. Returns whether any segment may leave the log now. None may if there is no
-    /// room, or a segment's records cannot be read: then all is as before, but that some notes may be in the log twice.
+    /// Releases user records up to `upto`, as [`Engine::let_go`], except those that are `needed`. The needed records
+    /// are reappended in their order, behind all present records, and are durable before the old ones are released.
+    /// So recovery returns each of them at least once, whatever fails in between.
+    ///
+    /// Returns true if any segment may leave the log now. Returns false without room, or if a segment's records
+    /// cannot be read. Then nothing has changed, except that some records may be in the log twice.
     ///
     /// # Errors
     /// No cache device is left.
     pub async fn let_go_but(&self, upto: UserRecordId, needed: impl Fn(&[u8]) -> bool) -> Result<bool> {
-        // What is appended here gets higher numbers.
+        // Records appended here get higher numbers.
         let upto = upto.min(self.notes.last());
         let _moving = self.moving();
         let (mut moved, mut bytes) = (false, 0);
@@ -35,7 +37,7 @@ impl Engine {
             }
             self.commit(frame).await?;
             self.let_go(last);
-            // A note is in a frame and in a footer.
+            // A user record is in a frame and in a footer.
             self.notes.carried((bytes * 2).div_ceil(self.slots() * BLOCK));
             moved = true;
         }

@@ -1,11 +1,11 @@
-//! Room in a log that is full of what was overwritten since.
+//! Compaction: makes room in a log that is full of overwritten blocks.
 //!
-//! The log is let go strictly oldest first. Where clients write the same blocks again and again, its oldest segment holds
-//! few blocks that still count, and destaging those at the pace of the backing store would hold up everything. They are
-//! written again at the log's head instead, as if a client had written the same contents: then the segment can leave.
+//! Segments leave the log strictly oldest first. If clients overwrite the same blocks often, the oldest segment holds
+//! few live blocks. Destaging them at the rate of the backing store would delay all writers. Instead they are
+//! reappended at the log head, as if a client had written the same contents. Then the segment can leave.
 //!
-//! So it is with what a volume in trouble keeps dirty (`volume/`), whatever else is in the segment: dirty blocks, and cuts
-//! that it has not carried out.
+//! The dirty blocks of a volume in trouble (`volume/`) are moved as well, whatever else is in the segment. So are
+//! truncations that it has not carried out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,11 @@ use crate::segments::Segment;
 use crate::wait::before;
 use crate::{Error, Result, Seq};
 
-/// Slots read at once, and blocks appended before the next wait for a frame: clients' writes are in the same frames.
+/// The number of slots read at once, and of blocks appended before the next wait for a frame. Clients' writes share
+/// the frames.
 const CHUNK: u16 = 128;
 
-/// Pause before a segment that could not be emptied is tried again.
+/// The pause before a segment that could not be emptied is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A dirty block of the log's oldest segment.
@@ -35,7 +36,7 @@ struct Live {
 }
 
 impl Engine {
-    /// Writes what is dirty in the oldest segment again whenever that makes room, until the engine closes.
+    /// Reappends the live blocks of the oldest segment whenever that makes room, until the engine closes.
     pub(crate) async fn run_compact(self: Arc<Self>) {
         let volumes = &self.destager.volumes;
         let mut stuck = None;
@@ -54,14 +55,14 @@ impl Engine {
                 oldest.filter(|(id, _)| stuck != Some(*id)).map(Some)
             };
             let Some((id, segment)) = self.space.until(ready).await else { return };
-            // The log is broken: nothing is appended any more.
+            // An error means that the log is broken, and nothing is appended any more.
             let Ok(room) = self.compact(id, &segment).await else { return };
             self.segments.advance();
             self.destager.throttle.changed.wake();
-            // What could not be read is left to destaging. That of a volume in trouble may only have been on its way.
+            // Unreadable blocks are left to destaging. A block of a volume in trouble may only have been in flight.
             stuck = (room && !volumes.any_troubled()).then_some(id);
             if stuck.is_none() {
-                // What has left is free once a frame says so, and nobody else may be able to write one.
+                // A segment that left the log is free once a frame says so. Perhaps no other task can write a frame.
                 self.log.kick();
                 let left = || (self.closing() || !self.segments.is_tail(id)).then_some(());
                 before(self.env.clock.sleep(PAUSE), self.space.until(left)).await;
@@ -69,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// Appends again what counts of a segment. False if there was no room for all of it.
+    /// Reappends the live blocks of a segment. Returns false if there was no room for all of them.
     async fn compact(&self, id: SegmentId, segment: &Segment) -> Result<bool> {
         let Some(body) = self.read_footer(segment).await else { return Ok(true) };
         let _moving = self.moving();
@@ -87,7 +88,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// The dirty blocks of a segment that may be moved, by slot.
+    /// Returns the dirty blocks of a segment that may be moved, by slot.
     fn live_in(&self, id: SegmentId, body: &Body) -> Vec<Live> {
         let mut live = Vec::new();
         for record in &body.records {
@@ -107,8 +108,8 @@ impl Engine {
         live
     }
 
-    /// Appends blocks of neighbouring slots again; returns the last frame that has any of them, and whether there was room
-    /// for all.
+    /// Reappends blocks of neighbouring slots. Returns the last frame that has any of them, and true if there was
+    /// room for all.
     async fn move_chunk(&self, segment: &Segment, chunk: &[Live]) -> Result<(Seq, bool)> {
         let (first, last) = match chunk {
             [] => return Ok((0, true)),
@@ -149,7 +150,7 @@ impl Engine {
         Ok((frame, true))
     }
 
-    /// Logs again what a segment has of cuts that volumes in trouble have not carried out.
+    /// Reappends the segment's truncations that volumes in trouble have not carried out.
     async fn move_cuts(&self, id: SegmentId, body: &Body) -> Result<()> {
         for record in &body.records {
             let Record::Truncate { object, .. } = record else { continue };

@@ -1,14 +1,14 @@
-//! A cache device that does not answer: no frame is acknowledged and no change of the pool ends before all legs have
-//! answered, so it would stop everything. After a deadline it is lost, as if it had failed.
+//! The deadline of cache devices. No frame is acknowledged and no change of the pool ends before all legs have
+//! answered, so a silent device would stop the server. After the deadline the device is lost, as if it had failed.
 //!
-//! Time is counted in ticks, a fourth of the deadline each, while any operation is under way. A clock that jumps, or a
-//! process that stood still, is one tick. An operation that began more than four ticks ago is late, and so is its device.
-//! A late device is lost only while another one answers: if all are late, the reason is likely to be theirs in common (a
-//! controller that is reset, a suspended host), and nothing is gained by doing without any.
+//! Time is counted in ticks of a fourth of the deadline, while any operation is in flight. A jump of the clock or a
+//! suspended process counts as one tick. An operation that began more than four ticks ago is late, and so is its
+//! device. A late device is lost only while another device answers. If all devices are late, they probably have one
+//! common reason (a controller reset, a suspended host), and to drop one helps nothing.
 //!
-//! The kernel may carry out what is under way on a lost device at any later time. That harms nobody: memory belongs to the
-//! operation until it ends, and the pool does not use the device any more. It can be added again only once it is closed,
-//! which is when nothing is under way on it.
+//! The kernel may carry out operations in flight on a lost device at any later time. That does no harm: an operation
+//! owns its memory until it ends, and the pool does not use the device any more. The device can be added again only
+//! once it is closed, and by then no operation is in flight.
 
 use forebay_common::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::future::poll_fn;
@@ -23,48 +23,48 @@ use crate::plant;
 use crate::wait::Gate;
 use forebay_common::lock::Mutex;
 
-/// Ticks within the deadline.
+/// The number of ticks in the deadline.
 const TICKS: u32 = 4;
-/// Operations of a device that are looked after at once. What is beyond that ends when the device is given up for another
-/// one, or answers.
+/// The highest number of operations of a device that are watched at once. An operation beyond that ends when the
+/// device answers, or is given up because of another operation.
 const SLOTS: usize = 128;
 
-/// The time of all devices of an engine.
+/// The clock of all devices of an engine, in ticks.
 #[derive(Debug, Default)]
 pub(crate) struct Ticks {
     now: AtomicU64,
-    /// Nothing is under way: whoever begins something wakes the one who watches.
+    /// True if no operation is in flight. The next operation wakes the watch.
     idle: AtomicBool,
     begun: Gate,
 }
 
-/// A device in use, whose operations end also if it does not answer. An operation has to be polled until it ends: it counts as under way
-/// for as long, whatever the device has answered.
+/// A device in use, whose operations end even if the device does not answer. An operation must be polled until it
+/// ends. Until then it counts as in flight, even if the device has answered.
 pub(crate) struct Watched {
     device: Arc<dyn Device>,
     operations: Arc<Operations>,
 }
 
-/// The operations of a device that are under way.
+/// The operations of a device that are in flight.
 #[derive(Debug)]
 struct Operations {
     ticks: Arc<Ticks>,
     under_way: AtomicUsize,
     next: AtomicUsize,
     slots: Vec<Mutex<Option<Slot>>>,
-    /// All that is under way, or comes later, fails.
+    /// True if the device is given up: all operations in flight, and all later ones, fail.
     given_up: AtomicBool,
     told: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// The tick at which it began.
+    /// The tick at which the operation began.
     since: u64,
     waker: Option<Waker>,
 }
 
-/// An operation under way; it has ended once this is dropped.
+/// An operation in flight; it has ended once this is dropped.
 struct Ticket {
     operations: Arc<Operations>,
     slot: Option<usize>,
@@ -109,7 +109,7 @@ impl Drop for Ticket {
 }
 
 impl Ticket {
-    /// Waits for the operation; `None` if its device is given up.
+    /// Waits for the operation. Returns `None` if its device is given up.
     async fn wait<T>(self, mut operation: Io<T>) -> Option<T> {
         poll_fn(|context| {
             if let Poll::Ready(value) = operation.as_mut().poll(context) {
@@ -121,7 +121,7 @@ impl Ticket {
             {
                 slot.waker = Some(context.waker().clone());
             }
-            // After the waker is there to be woken.
+            // This check comes after the waker is stored.
             if self.operations.given_up.load(Ordering::SeqCst) { Poll::Ready(None) } else { Poll::Pending }
         })
         .await
@@ -129,7 +129,7 @@ impl Ticket {
 }
 
 impl Watched {
-    /// A device that is looked after in the time of `ticks`.
+    /// Returns a device that is watched in the time of `ticks`.
     pub(crate) fn new(device: Arc<dyn Device>, ticks: &Arc<Ticks>) -> Arc<Self> {
         let operations = Operations {
             ticks: ticks.clone(),
@@ -142,7 +142,7 @@ impl Watched {
         Arc::new(Watched { device, operations: Arc::new(operations) })
     }
 
-    /// Operations under way.
+    /// Returns the number of operations in flight.
     pub(crate) fn under_way(&self) -> usize {
         self.operations.under_way.load(Ordering::Relaxed)
     }
@@ -184,14 +184,14 @@ impl Device for Watched {
         self.run(|device| device.flush(), || Err(DeviceError::Gone))
     }
 
-    /// May take long on a device that is well; nobody waits for it in service.
+    /// A discard is not watched: it may take long on a healthy device, and no request waits for it.
     fn discard(&self, offset: u64, len: u64) -> Io<Result<(), DeviceError>> {
         self.device.discard(offset, len)
     }
 }
 
 impl Engine {
-    /// Notices devices that do not answer, until the engine closes.
+    /// Detects devices that do not answer, until the engine closes.
     pub(crate) async fn run_device_watch(self: Arc<Self>) {
         let ticks = &self.ticks;
         let is_busy = || self.devices.read().iter().flatten().any(|device| device.under_way() > 0);
@@ -208,7 +208,7 @@ impl Engine {
         }
     }
 
-    /// Loses the devices that are late, if another one is not.
+    /// Gives up the late devices, if another device is not late.
     async fn give_up_late(&self) {
         let devices: Vec<_> = self.devices.read().iter().cloned().enumerate().collect();
         let devices = devices.into_iter().filter_map(|(index, device)| Some((index as u16, device?)));
@@ -228,7 +228,7 @@ impl Engine {
         }
     }
 
-    /// Wakes the one who watches, for the end.
+    /// Wakes the watch, so that it ends.
     pub(crate) fn wake_device_watch(&self) {
         self.ticks.begun.wake();
     }

@@ -1,4 +1,4 @@
-//! Background tasks that keep the log short, the copies whole and the devices answering.
+//! Background tasks that keep the log short, repair and remirror copies, and detect devices that do not answer.
 
 pub(crate) mod carry;
 pub(crate) mod compact;

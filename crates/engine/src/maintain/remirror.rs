@@ -1,10 +1,11 @@
-//! Two copies of everything dirty. A segment of the log that lost a leg, or of which recovery found one copy only, holds
-//! what the next fault would take. Until it has left the log, the mode in force is write-through and destaging goes at
-//! full speed; if two devices are there, the dirty blocks in the way are also written to the log again.
+//! Remirroring: two copies of all dirty data. A log segment that lost a leg, or has only one copy after recovery,
+//! holds data that the next fault would destroy. Until the segment has left the log, the mode in force is
+//! write-through, and destaging goes at full speed. If two devices are present, the segment's dirty blocks are also
+//! written to the log again.
 //!
-//! Blocks of which no copy can be read are written again, too, when nothing else keeps the log's oldest segment: the
-//! backing store has older contents, which nobody must ever get, so the log says that they are damaged for as long as
-//! nobody overwrites or cuts them off.
+//! A block without a readable copy is reappended as well, when nothing else keeps the log's oldest segment. The
+//! backing store has older contents, which no client must ever read. So the log records the block as damaged until it
+//! is overwritten or cut off.
 
 use forebay_common::lock::atomic::Ordering;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ use crate::log::reappend::Again;
 use crate::segments::Segment;
 use crate::wait::all;
 
-/// Blocks read at once.
+/// The number of blocks read at once.
 const RUN: usize = 64;
-/// Pause after a segment of which something could not be written again.
+/// The pause after a segment of which some block could not be written again.
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl Engine {
-    /// Writes to the log again what has to be, until the engine closes.
+    /// Remirrors the segments that need it, until the engine closes.
     pub(crate) async fn run_rewrite(self: Arc<Self>) {
         while !self.closing() {
             let ready = || {
@@ -57,24 +58,24 @@ impl Engine {
         }
     }
 
-    /// Whether everything dirty is on two devices has changed, perhaps.
+    /// Determines again if all dirty data is on two devices, and reports a change.
     pub(crate) fn look_at_mirror(&self) {
         let mut known = self.mirror.lock();
         let now = self.segments.is_mirrored(self.log.segment());
-        // Whoever finds that it is so finds that the log takes it.
+        // A task that sees `mirrored` set must find that the log accepts its data.
         if now {
             self.log.set_mirrored(true);
         }
         self.mirrored.store(now, Ordering::Release);
         if !now {
             self.log.set_mirrored(false);
-            // They may have to be let go.
+            // User records may have to be released.
             self.notes.changed.wake();
         }
         match known.replace(now) {
             Some(before) if before == now => return,
             Some(_) if now => self.event(Event::Restored),
-            // A pool of one device is nothing new.
+            // One device from the start on is no change to report.
             None if now || self.segments.devices() < 2 => {}
             _ => self.event(Event::Degraded { left: self.segments.staying() }),
         }
@@ -111,7 +112,8 @@ impl Engine {
         }
     }
 
-    /// A block's dirty copy in the segment, with its contents if they can be read; `None` if there is no such copy.
+    /// Returns a block's dirty copy in the segment, with its contents if they can be read; `None` if there is no such
+    /// copy.
     async fn old(&self, object: &Arc<Object>, block: u64, id: SegmentId) -> Option<(Entry, Option<Page>)> {
         let (copy, page, damaged) = {
             let state = object.lock();
@@ -128,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// The blocks that a segment's records name, as far as their objects are known.
+    /// Returns the blocks that a segment's records name, for objects in the index.
     pub(crate) fn blocks_of(&self, body: &Body) -> Vec<(Arc<Object>, u64)> {
         let known: Vec<_> = body.objects.iter().map(|facts| self.objects.find(&facts.key)).collect();
         let mut blocks = Vec::new();
@@ -140,7 +142,7 @@ impl Engine {
         blocks
     }
 
-    /// The same by a look at everything, for a segment whose records cannot be read.
+    /// Returns the dirty blocks of a segment whose records cannot be read, by a scan of all objects.
     fn dirty_blocks_of(&self, id: SegmentId) -> Vec<(Arc<Object>, u64)> {
         let mut blocks = Vec::new();
         for object in self.objects.all() {

@@ -1,5 +1,5 @@
-//! Scrubbing: what nobody reads for long is read all the same, so that a bad copy is repaired while there is a good one.
-//! Once in a while with pauses, or at once when somebody asks for it.
+//! Scrub: reads every copy on the cache devices, so that a bad copy is repaired while there is a good one. A scrub
+//! runs at intervals with pauses, or without pauses when an administrator asks for it.
 
 use forebay_common::lock::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use crate::wait::Gate;
 use crate::{Error, Result};
 use forebay_common::lock::Mutex;
 
-/// Pause after each segment: clients come first.
+/// The pause after each segment: clients come first.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The scrub under way, or the last one. Blocks are of 4 KiB.
+/// The scrub in progress, or the last one. Blocks are of 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scrub {
-    /// Its number since the engine was opened; 0 if there was none.
+    /// The scrub's number since the engine was opened; 0 if there was none.
     pub number: u64,
-    /// Whether it is under way.
+    /// True if the scrub is in progress.
     pub running: bool,
-    /// Segments it has been through.
+    /// Number of segments that were scrubbed.
     pub done: u64,
-    /// Segments there were when it began.
+    /// Number of segments when the scrub began.
     pub segments: u64,
-    /// Blocks of which every copy was read.
+    /// Number of blocks of which every copy was read.
     pub checked: u64,
-    /// Bad copies rewritten from good ones.
+    /// Number of bad copies that were rewritten from good ones.
     pub repaired: u64,
-    /// Clean blocks with bad copies that were dropped; the backing store has them.
+    /// Number of clean blocks with bad copies that were dropped; the backing store has them.
     pub dropped: u64,
-    /// Dirty blocks of which no copy can be read.
+    /// Number of dirty blocks of which no copy can be read.
     pub lost: u64,
 }
 
-/// What scrubs share with who asks for them.
+/// The state that the scrub task shares with tasks that ask for a scrub.
 #[derive(Debug, Default)]
 pub(crate) struct Scrubber {
     scrub: Mutex<Scrub>,
@@ -45,19 +45,19 @@ pub(crate) struct Scrubber {
 }
 
 impl Scrubber {
-    /// Wakes who waits for a scrub.
+    /// Wakes tasks that wait for a scrub.
     pub(crate) fn wake(&self) {
         self.ended.wake();
     }
 }
 
 impl Engine {
-    /// The scrub under way, or the last one.
+    /// Returns the scrub in progress, or the last one.
     pub fn scrub_status(&self) -> Scrub {
         *self.scrubber.scrub.lock()
     }
 
-    /// Has everything scrubbed without pauses, after a scrub that is under way. Returns its number.
+    /// Requests a scrub without pauses, after a scrub in progress. Returns the number of the requested scrub.
     pub fn start_scrub(&self) -> u64 {
         self.scrubber.wanted.store(true, Ordering::Release);
         let number = self.scrub_status().number + 1;
@@ -65,10 +65,10 @@ impl Engine {
         number
     }
 
-    /// The same, until it is through.
+    /// Requests a scrub without pauses, and waits for its end.
     ///
     /// # Errors
-    /// The engine is being closed.
+    /// The engine is closing.
     pub async fn scrub(&self) -> Result<Scrub> {
         let number = self.start_scrub();
         let ended = || {
@@ -79,7 +79,7 @@ impl Engine {
         self.scrubber.ended.until(ended).await
     }
 
-    /// Scrubs everything, again and again, until the engine closes.
+    /// Scrubs all segments repeatedly, until the engine closes.
     pub(crate) async fn run_scrub(self: Arc<Self>) {
         let wanted = || self.scrubber.wanted.load(Ordering::Acquire);
         while !self.closing() {
@@ -110,7 +110,7 @@ impl Engine {
         self.scrubber.scrub.lock().running = false;
     }
 
-    /// Reads every copy of the segment's blocks; bad ones are repaired from the other leg, or dropped if clean.
+    /// Reads every copy of the segment's blocks. Bad copies are repaired from the other leg, or dropped if clean.
     async fn scrub_segment(&self, id: SegmentId, segment: &Segment) {
         let Some(body) = self.read_footer(segment).await else { return };
         for (object, block) in self.blocks_of(&body) {

@@ -1,4 +1,4 @@
-//! Changes of the members, each a new epoch. See the top of `pool/mod.rs` for why there are two steps.
+//! Changes of the members. Each change is a new epoch. The top of `pool/mod.rs` explains the two steps.
 
 use std::sync::Arc;
 
@@ -16,37 +16,37 @@ use crate::io::{Device, DeviceError, Durability};
 use crate::segments::Reach;
 use crate::wait::all;
 
-/// Members that failed while a change was written, by index; the change includes that they are lost.
+/// Members that failed while a change was written, by index. The change includes their loss.
 pub type AlsoLost = Vec<u16>;
 
 /// A member that is being added.
 #[derive(Clone, Copy)]
 struct Newcomer {
     index: u16,
-    /// There is only one other; those there were before have left, drained.
+    /// True if the pool has only one other member now, and former members have left after a drain.
     second: bool,
 }
 
 impl Pool {
     /// Begins a new epoch. Active members that are missing become lost.
     ///
-    /// This holds for every change of the pool: when it returns `Ok`, each active member carries the change and the new
-    /// epoch durably, in both copies of its superblock, and knows that the others do; every other member is recorded
-    /// there as lost or removed, and will not be used if it comes back. Members that could not be written on the way
-    /// are lost, too: they are returned. The pool can go on with one member.
+    /// The following holds for every change of the pool that returns `Ok`. Each active member carries the change and
+    /// the new epoch durably, in both copies of its superblock. It also knows that the other active members do. Every
+    /// other member is recorded as lost or removed, and is not used if it comes back. Members that could not be
+    /// written become lost, too, and are returned. The pool can continue with one member.
     ///
-    /// The witness has noted the new epoch, too.
+    /// The witness has recorded the new epoch as well.
     ///
     /// # Errors
-    /// [`PoolError::NoMemberLeft`]. [`PoolError::Unnoted`] comes with every change: the devices may carry it, the witness does
-    /// not, and nothing may be acknowledged any more.
+    /// [`PoolError::NoMemberLeft`]. [`PoolError::Unnoted`] may come with every change: the devices may carry the
+    /// change, but the witness does not. Nothing may be acknowledged any more then.
     pub async fn open_epoch(&mut self) -> Result<AlsoLost, PoolError> {
         self.pass_over_given();
         self.change().await
     }
 
-    /// Records that member `index` is lost: it failed. No effect if it is not active. Durable as
-    /// [`Pool::open_epoch`] says.
+    /// Records that member `index` is lost: it failed. Has no effect if the member is not active. Durable as
+    /// described at [`Pool::open_epoch`].
     ///
     /// # Errors
     /// [`PoolError::NoMemberLeft`].
@@ -58,21 +58,22 @@ impl Pool {
         self.change().await
     }
 
-    /// Makes it durable how far back the pool reaches. Returns the members that could not be written.
+    /// Records durably how far back the pool reaches. Returns the members that could not be written.
     pub(crate) async fn save_reach(&mut self, reach: Reach) -> AlsoLost {
         self.reach = reach;
         self.tell_all(2).await
     }
 
-    /// Makes it durable that log segment `seq` was opened, and frame `durable` written; the segment's header has to be durable
-    /// before. Returns the members that could not be written.
+    /// Records durably that log segment `seq` was opened, and frame `durable` written. The segment's header must be
+    /// durable before. Returns the members that could not be written.
     pub(crate) async fn save_newest(&mut self, seq: u64, durable: u64) -> AlsoLost {
         (self.newest, self.durable) = (seq, durable);
-        // The other copy says it of the one before.
+        // The other copy of the superblock names the segment before.
         self.tell_all(1).await
     }
 
-    /// Makes it durable that frame `durable` was written, in both copies. Returns the members that could not be written.
+    /// Records durably, in both copies, that frame `durable` was written. Returns the members that could not be
+    /// written.
     pub(crate) async fn save_durable(&mut self, durable: u64) -> AlsoLost {
         self.durable = durable;
         self.tell_all(2).await
@@ -84,12 +85,14 @@ impl Pool {
         failed.into_iter().map(|(at, _)| self.members[at].index).collect()
     }
 
-    /// Takes member `index`, active or lost, out of the pool and makes its device blank. What is on it must not be
-    /// needed any more, and has to be complete until this returns: if all others fail over it, the member stays, and they are
-    /// lost. Durable as [`Pool::open_epoch`] says; a device that cannot be made blank is not used all the same.
+    /// Removes member `index`, active or lost, from the pool and blanks its device. Its data must not be needed any
+    /// more, but must be complete until this returns. If all other members fail meanwhile, they are lost and the
+    /// member stays. Durable as described at [`Pool::open_epoch`]. A device that cannot be blanked is not used
+    /// either.
     ///
     /// # Errors
-    /// [`PoolError::LastMember`], also if it became that; [`PoolError::NoSuchMember`], [`PoolError::NoMemberLeft`].
+    /// [`PoolError::LastMember`], also if the member became the last one meanwhile; [`PoolError::NoSuchMember`],
+    /// [`PoolError::NoMemberLeft`].
     pub async fn remove(&mut self, index: u16) -> Result<AlsoLost, PoolError> {
         let member = self.members.get(usize::from(index)).filter(|member| member.state != State::Removed);
         let before = member.ok_or(PoolError::NoSuchMember(index))?.clone();
@@ -101,7 +104,7 @@ impl Pool {
         self.leave(index, State::Removed);
         let also_lost = match self.change().await {
             Err(PoolError::NoMemberLeft) if device.is_some() => {
-                // Some of the others may carry that it is gone: its own epoch is newer than theirs.
+                // Some of the other members may carry the removal. The member's own epoch is newer than theirs.
                 self.members[usize::from(index)] = before;
                 self.change().await?;
                 return Err(PoolError::LastMember(name));
@@ -111,21 +114,22 @@ impl Pool {
         if let Some(device) = device {
             for copy in [Copy::A, Copy::B] {
                 let zeros = Slice::from(Buffer::zeroed(1));
-                // In vain on a device that fails: the other members know that it is none.
+                // This may fail on a broken device. The other members know that it is no member.
                 let _ = device.write(copy.offset(device.size()), zeros, Durability::Now).await;
             }
         }
         Ok(also_lost)
     }
 
-    /// Makes `device` a member, with no segments in use; its index is the last one's. What was on it is gone, also
-    /// after an error. It is accepted if it is blank or was a member of this pool before, any other with `force`.
-    /// Durable as [`Pool::open_epoch`] says; the new member may be among those lost on the way.
+    /// Makes `device` a member with no segments in use. Its index is its own former one, or else an unused one, or that
+    /// of a removed or lost member. The former contents of the device are lost, also after an error. A blank device, or
+    /// a former member of this pool, is accepted; any other device only with `force`. Durable as described at
+    /// [`Pool::open_epoch`]. The new member may be among the members lost meanwhile.
     ///
     /// # Errors
-    /// [`PoolError::InUse`], [`PoolError::Duplicate`], a size that does not suit, a device that cannot be read or
-    /// written: the pool is as before. [`PoolError::NoMemberLeft`], also if all others are lost meanwhile, who may have had
-    /// what no other place has.
+    /// [`PoolError::InUse`], [`PoolError::Duplicate`], a size out of range, a device that cannot be read or written:
+    /// the pool is unchanged. [`PoolError::NoMemberLeft`], also if all other members are lost meanwhile, which may
+    /// hold the only copy of some data.
     pub async fn add(&mut self, device: Arc<dyn Device>, force: bool) -> Result<(u16, AlsoLost), PoolError> {
         check_size(device.as_ref())?;
         let count = segments(device.size(), self.segment_size);
@@ -154,7 +158,8 @@ impl Pool {
             Some(place) => *place = member,
             None => self.members.push(member),
         }
-        // The newcomer first: if the others knew of it before it knows itself, a crash would leave a blank member.
+        // The newcomer is written first. If the other members knew of it before it knows itself, a crash would leave
+        // a blank member.
         self.epoch += 1;
         let written = match self.write(&[at]).await.pop() {
             Some((_, error)) => Err(PoolError::Unwritable { device: device.name().to_owned(), error }),
@@ -167,11 +172,12 @@ impl Pool {
         let others = before.iter().filter(|member| member.state != State::Removed).count();
         let newcomer = Newcomer { index, second: others == 1 };
         let changed = self.change_with(Some(newcomer)).await;
-        // Left alone it is no member: the others may come back, and it must not say that they are out of date.
+        // A newcomer that is left alone is no member. The other members may come back, and it must not declare them
+        // out of date.
         changed.inspect_err(|_| self.members[at].device = None).map(|also_lost| (index, also_lost))
     }
 
-    /// The index that `device` gets, if what is on it may be overwritten.
+    /// Returns the index that `device` gets, if its contents may be overwritten.
     async fn index_for(&self, device: &dyn Device, force: bool) -> Result<u16, PoolError> {
         let name = || device.name().to_owned();
         let contents = identify(device).await;
@@ -186,7 +192,7 @@ impl Pool {
                     return Err(PoolError::Duplicate { first: twin.name().to_owned(), second: name() });
                 }
                 Some((State::Active, None)) => before = None,
-                // If it went on without the others, it may hold what they lack.
+                // A member that continued without the others may hold data that they lack.
                 _ => before = before.filter(|member| superblock.in_use < member.since_epoch),
             }
         }
@@ -200,7 +206,7 @@ impl Pool {
         own.or(unused).or(with(State::Removed)).or(with(State::Lost)).ok_or(PoolError::Full)
     }
 
-    /// A UUID that no other device has: the pool's own is random, and the others differ within it.
+    /// Returns a UUID that no other device has. The pool's own UUID is random, and its devices differ within it.
     fn fresh_uuid(&self, index: u16) -> u128 {
         let mut unique = [0; 34];
         unique[..16].copy_from_slice(&self.uuid.to_le_bytes());
@@ -217,7 +223,7 @@ impl Pool {
         member.device = None;
     }
 
-    /// Makes the members as they are now durable in a new epoch.
+    /// Makes the current table of members durable in a new epoch.
     pub(super) async fn change(&mut self) -> Result<AlsoLost, PoolError> {
         self.change_with(None).await
     }
@@ -234,11 +240,11 @@ impl Pool {
                 }
             }
             let present = self.present().map(|(member, _)| usize::from(member.index));
-            // The newcomer last: it may not say who is out of date before one of them does.
+            // The newcomer comes last: it may not declare members out of date before one of them does.
             let (new, old): (Vec<_>, Vec<_>) = present.partition(|at| is_new(*at));
             match newcomer {
                 _ if !old.is_empty() => {}
-                // The log is lost with the only other one, and with it nothing that the backing store lacks; another one
+                // The log is lost with the only other member, but no data that the backing store lacks. A new log
                 // will begin.
                 Some(Newcomer { second: true, .. }) if !new.is_empty() => {
                     (self.newest, self.durable) = (0, 0)
@@ -260,7 +266,7 @@ impl Pool {
         }
     }
 
-    /// Writes these members, some after others: none after one that fails.
+    /// Writes these members in groups, one group after another. Stops after the first group with a failure.
     async fn write_in_turn(&mut self, turns: &[&[usize]]) -> Vec<(usize, DeviceError)> {
         for which in turns.iter().filter(|which| !which.is_empty()) {
             let failed = self.write(which).await;
@@ -271,7 +277,8 @@ impl Pool {
         Vec::new()
     }
 
-    /// Writes both superblock copies of these members, one after the other, durably. Returns which failed, and how.
+    /// Writes both superblock copies of these members, one after the other, durably. Returns the members that failed,
+    /// with their errors.
     pub(super) async fn write(&mut self, which: &[usize]) -> Vec<(usize, DeviceError)> {
         self.write_copies(which, 2).await
     }
@@ -280,7 +287,7 @@ impl Pool {
         self.generation += 1;
         let mut failed: Vec<(usize, DeviceError)> = Vec::new();
         for _ in 0..copies {
-            // All devices at once: a write begins when it is made.
+            // All devices are written at once: a write begins when it is made.
             let writes: Vec<_> = which
                 .iter()
                 .filter(|at| failed.iter().all(|(other, _)| other != *at))
@@ -291,7 +298,8 @@ impl Pool {
                     Some((at, device.write(offset, block, Durability::Now)))
                 })
                 .collect();
-            // All answers are awaited together: awaited in turn, a device that has answered looks late behind one that hangs.
+            // All answers are awaited together. If they were awaited in turn, a device that has answered would look
+            // late behind one that hangs.
             let (members, writes): (Vec<_>, Vec<_>) = writes.into_iter().unzip();
             for (at, result) in members.into_iter().zip(all(writes).await) {
                 match result {

@@ -1,4 +1,4 @@
-//! Devices come and go, in service.
+//! Adding and removing devices in service.
 
 use std::sync::Arc;
 
@@ -11,33 +11,33 @@ use crate::plant;
 use crate::pool::{AlsoLost, PoolError, discard};
 use crate::wait::before;
 
-/// Why a device could not be added or removed.
+/// The reason why a device could not be added or removed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// The pool refuses.
+    /// The pool refuses the change.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// What only this device and its twin have could not be destaged.
+    /// Dirty data of which this device has one of the two copies could not be destaged.
     #[error(
         "the data that only the cache has cannot be destaged ({0}); the device stays in the pool and in use: mend the backing store and remove it again"
     )]
     Drain(Error),
-    /// One at a time.
+    /// Another device is being removed; only one removal runs at a time.
     #[error("{0} is being removed; wait for the end of that, then ask again")]
     Busy(String),
-    /// No such device.
+    /// The cache has no device of this name.
     #[error("{0} is not a device of this cache; `forebay pool status` lists them")]
     Unknown(String),
 }
 
 impl Engine {
-    /// Adds a device: durable when this returns. `force`: whatever is on it.
+    /// Adds a device, durably when this returns. With `force`, its contents do not matter.
     ///
     /// # Errors
-    /// The pool's; nothing has changed then.
+    /// The pool's error. Nothing has changed then.
     pub async fn add_device(&self, device: Arc<dyn Device>, force: bool) -> Result<(), ChangeError> {
         if self.active() == 0 || self.log.broken().is_some() {
-            // The newcomer would make those that are gone, and may hold what no other place does, out of date.
+            // The newcomer would make the missing devices out of date, and they may hold the only copy of some data.
             return Err(PoolError::NoMemberLeft.into());
         }
         let name = device.name().to_owned();
@@ -46,7 +46,7 @@ impl Engine {
         let member = match added {
             Ok(member) => member,
             Err(error) => {
-                // Also where nothing was added: the others may have failed over it.
+                // This applies even if the device was not added: the other devices may have failed meanwhile.
                 self.lose_all(given_up).await;
                 return Err(error.into());
             }
@@ -59,7 +59,7 @@ impl Engine {
             }
             devices[index] = Some(device.clone());
         }
-        // Nothing uses it yet.
+        // No segment uses the device yet.
         discard(device.as_ref()).await;
         self.segments.gain(member.index, member.segments);
         self.lose_all(given_up).await;
@@ -70,12 +70,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a device out of use: first everything that only it and its twin have is destaged, and for that writes go through
-    /// if one device will be left. After an error it is in use as before, as after a crash before this returns, perhaps. May be
-    /// given up; then, too, it stays.
+    /// Removes a device from use. All data that only it and another device have is destaged first. If only one device
+    /// will be left, writes go through to the backing store meanwhile. After an error the device stays in use. After
+    /// a crash before this returns it may stay as well. The removal may be given up; then, too, the device stays.
     ///
     /// # Errors
-    /// It is not there, it is the last one or becomes that meanwhile, another one is being removed, or destaging fails.
+    /// The device is unknown, is the last one or becomes the last one meanwhile, another device is being removed, or
+    /// destaging fails.
     pub async fn remove_device(&self, name: &str) -> Result<(), ChangeError> {
         let found = self.devices.read().iter().position(|d| d.as_ref().is_some_and(|d| d.name() == name));
         let index = found.ok_or_else(|| ChangeError::Unknown(name.to_owned()))? as u16;
@@ -89,16 +90,16 @@ impl Engine {
         match &removed {
             Ok(()) => self.event(Event::DeviceRemoved { device }),
             Err(_) if self.device(index).is_some() => self.event(Event::DeviceKept { device }),
-            // It has died.
+            // The device has died.
             Err(_) => {}
         }
         removed
     }
 
-    /// Whether [`Engine::remove_device`] would begin with this device now.
+    /// Checks that [`Engine::remove_device`] would begin with this device now.
     ///
     /// # Errors
-    /// Why it would not.
+    /// The reason why the removal would not begin.
     pub fn may_remove(&self, name: &str) -> Result<(), ChangeError> {
         if !self.devices.read().iter().flatten().any(|device| device.name() == name) {
             return Err(ChangeError::Unknown(name.to_owned()));
@@ -112,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// The name of the device that is being removed.
+    /// Returns the name of the device that is being removed.
     pub fn leaving(&self) -> Option<String> {
         self.segments.retiring().map(|index| self.name_of(index))
     }
@@ -121,7 +122,7 @@ impl Engine {
         self.device(index).map_or_else(|| "another device".to_owned(), |device| device.name().to_owned())
     }
 
-    /// Nothing more is put on a device that can be put elsewhere, while the result lives.
+    /// Keeps new data off a device where another device can take it, while the result lives.
     fn retire(&self, index: u16, name: &str) -> Result<Retiring<'_>, ChangeError> {
         if self.active() < 2 {
             return Err(PoolError::LastMember(name.to_owned()).into());
@@ -133,7 +134,7 @@ impl Engine {
         Ok(Retiring(self))
     }
 
-    /// Destages until the others can do without the device.
+    /// Destages until the other devices can do without the device.
     async fn drain(&self, index: u16, name: &str) -> Result<(), ChangeError> {
         if plant::active("a device leaves with what only it and another have") {
             return Ok(());
@@ -143,15 +144,16 @@ impl Engine {
             let staying = self.segments.staying();
             since = match staying {
                 0 => return Err(PoolError::LastMember(name.to_owned()).into()),
-                // They have to do without it.
+                // The other devices have to do without the lost device.
                 _ if self.segments.is_lost(index) => return Ok(()),
-                // From here on, nothing is accepted that needs two copies.
+                // From here on no data is accepted that needs two copies.
                 1 => since.or_else(|| Some(self.segments.next_seq())),
                 _ => None,
             };
             let is_other = || self.segments.staying() != staying || self.segments.is_lost(index);
             let other = self.space.until(|| is_other().then_some(()));
-            // A file system that does not answer holds up a flush, but not the news that another device has died.
+            // A file system that does not answer delays a flush. It must not delay the report that another device has
+            // died.
             let Some(flushed) = before(other, self.destage_all()).await else { continue };
             flushed.map_err(ChangeError::Drain)?;
             let _wanting = self.notes.want();
@@ -172,19 +174,19 @@ impl Engine {
         }
     }
 
-    /// Destages all that a device which leaves may have.
+    /// Destages everything that a leaving device may have.
     async fn destage_all(&self) -> Result<(), Error> {
-        // What segments on the device say of older copies on others has to be known.
+        // Segments on the device may invalidate older copies on other devices, so they must be loaded.
         self.warmed().await;
-        // The segment being written leaves the log once it is followed by another.
+        // The segment being written can leave the log only once another segment follows it.
         self.log.want_roll();
         self.flush().await
     }
 
-    /// Tells the others that a drained device is gone.
+    /// Records on the other devices that a drained device has left.
     async fn take_out(&self, index: u16) -> Result<(), ChangeError> {
         for id in self.segments.not_in_log_on(index) {
-            // Nothing may be on its way into a place that is given up.
+            // No write may be in flight to a place that is freed.
             if !self.segments.is_sealed(id) {
                 self.clean.seal();
                 self.space.until(|| (self.closing() || self.segments.is_sealed(id)).then_some(())).await;
@@ -192,7 +194,7 @@ impl Engine {
             self.sweep(id);
             self.segments.let_go(id);
         }
-        // Until it knows itself, it has all that the others have, in case they fail.
+        // Until the device itself carries its removal, it has all data of the other devices, in case they fail.
         let (removed, lost) = self.members.remove(index, &self.log).await;
         if removed.is_ok() {
             if let Some(device) = self.devices.write().get_mut(usize::from(index)) {
@@ -204,7 +206,7 @@ impl Engine {
         Ok(removed?)
     }
 
-    /// Stops using those of `given_up` that are in use.
+    /// Stops using the devices of `given_up` that are in use.
     async fn lose_all(&self, given_up: AlsoLost) {
         for lost in given_up.into_iter().filter(|lost| self.device(*lost).is_some()) {
             self.lose(lost).await;
@@ -212,7 +214,7 @@ impl Engine {
     }
 }
 
-/// See [`Engine::retire`].
+/// A removal in progress; see [`Engine::retire`].
 struct Retiring<'a>(&'a Engine);
 
 impl Drop for Retiring<'_> {

@@ -1,5 +1,5 @@
-//! Why a pool cannot be made, opened or changed; and what is worth saying when it can. One sentence each: what is the
-//! matter, with which device, what to do.
+//! The reasons why a pool cannot be made, opened or changed, and the findings when it can. Each message is one
+//! sentence: the problem, the device, and what to do.
 
 use crate::io::{DeviceError, WitnessError};
 
@@ -21,77 +21,77 @@ impl std::fmt::Debug for Uuid {
     }
 }
 
-/// Why a pool cannot be made, opened or changed. Unless it says otherwise, nothing was written.
+/// The reason why a pool cannot be made, opened or changed. Unless a variant says otherwise, nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
-    /// An empty list.
+    /// The list of devices is empty.
     #[error("no cache device is named; name at least one")]
     NoDevices,
-    /// More than 16.
+    /// The list has more than 16 devices.
     #[error("{0} cache devices are more than a pool can have; name at most 16")]
     TooManyDevices(usize),
-    /// Below the smallest size.
+    /// The device is smaller than the smallest size.
     #[error("{device} has {size} bytes, but {needed} are needed; use a larger device")]
     TooSmall {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// Its bytes.
+        /// The device's size in bytes.
         size: u64,
         /// The bytes needed.
         needed: u64,
     },
-    /// Above the largest size.
+    /// The device is larger than the largest size.
     #[error("{device} has {size} bytes, but at most 16 TiB can be used; use a smaller device or a partition")]
     TooLarge {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// Its bytes.
+        /// The device's size in bytes.
         size: u64,
     },
-    /// It can only be formatted when that is insisted on.
+    /// The device is in use, and is formatted only with `force`.
     #[error("{device} holds {what}; name another device, or insist on overwriting this one")]
     InUse {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What it holds.
+        /// The contents of the device.
         what: String,
     },
-    /// It cannot be read.
+    /// The device cannot be read.
     #[error("{device} cannot be read ({error}); check the device, or leave it out")]
     Unreadable {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What the device says.
+        /// The device's error.
         error: DeviceError,
     },
-    /// It cannot be written. What was on it may be overwritten in part.
+    /// The device cannot be written. Its contents may be overwritten in part.
     #[error("{device} cannot be written ({error}); check the device, or leave it out")]
     Unwritable {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What the device says.
+        /// The device's error.
         error: DeviceError,
     },
-    /// It does not give back what was written to it.
+    /// The device does not return the data that was written to it.
     #[error("{0} does not hold what was just written to it; replace it, or leave it out")]
     Forgetful(String),
     /// Every device is blank.
     #[error("no pool is on the cache devices; format them first")]
     NoPool,
-    /// Formatting was interrupted: nothing was ever kept in this pool.
+    /// Formatting was interrupted: this pool never held data.
     #[error(
         "the formatting of {0} was interrupted, and nothing is in the pool yet; format the devices again"
     )]
     Unfinished(String),
-    /// One blank device among a pool's.
+    /// One of the pool's devices is blank.
     #[error("{0} is blank, not a member of the pool; start without it and add it with `forebay pool add`")]
     Blank(String),
-    /// Somebody else's.
+    /// The device holds data of another program.
     #[error("{device} holds {what}, not a member of the pool; leave it out")]
     Foreign {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What it holds.
+        /// The contents of the device.
         what: &'static str,
     },
     /// Both superblocks are damaged, and no other device can help.
@@ -99,59 +99,59 @@ pub enum PoolError {
         "both superblocks of {0} are damaged, and no other device of its pool is there; name the others too"
     )]
     Damaged(String),
-    /// Two pools.
+    /// The devices belong to two pools.
     #[error(
         "{first} belongs to pool {first_pool}, but {second} to pool {second_pool}; name the devices of one pool"
     )]
     OtherPool {
         /// A device.
         first: String,
-        /// Its pool.
+        /// The pool of that device.
         first_pool: Uuid,
         /// A device of another pool.
         second: String,
-        /// Its pool.
+        /// The pool of that device.
         second_pool: Uuid,
     },
-    /// The same device twice, or a copy of one.
+    /// A device is named twice, or one device is a copy of another.
     #[error("{first} and {second} are the same device, or one is a copy of the other; name it once")]
     Duplicate {
         /// A device.
         first: String,
-        /// The device again.
+        /// The other name of the device, or the name of its copy.
         second: String,
     },
-    /// A later version's pool.
+    /// The pool has the format of a later version.
     #[error("{device} has pool format {version}, newer than this version of Forebay knows; use a newer one")]
     Newer {
-        /// Its name.
+        /// The device's name.
         device: String,
         /// The format's version.
         version: u16,
     },
-    /// A pool with features that have to be known.
+    /// The pool requires features that are unknown here.
     #[error(
         "{device} needs features that this version of Forebay does not have ({bits:#x}); use a newer one"
     )]
     UnknownFeatures {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// Their bits.
+        /// The bits of the unknown features.
         bits: u64,
     },
-    /// It does not hold all its segments any more.
+    /// The device has shrunk: not all of its segments fit any more.
     #[error(
         "{device} has shrunk to {size} bytes, but its pool uses {needed}; give it back its size, or leave it out"
     )]
     Shrunk {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// Its bytes now.
+        /// The current size of the device in bytes.
         size: u64,
-        /// The bytes its segments need.
+        /// The bytes that the device's segments need.
         needed: u64,
     },
-    /// Two devices have each been written without the other.
+    /// Each of two devices was written without the other.
     #[error(
         "{first} and {second} were each used without the other, and both may hold what the other lacks; name only \
          the one whose contents you want"
@@ -162,40 +162,40 @@ pub enum PoolError {
         /// A device.
         second: String,
     },
-    /// What was written to two of them alone would be missed without notice.
+    /// More than one member is missing. Data that is only on two missing members would be lost unnoticed.
     #[error("{} members of the pool are missing ({}), but at most one may be; name the others too", .0.len(), list(.0))]
     TooManyMissing(Vec<Uuid>),
-    /// The pool was used without these devices since.
+    /// The pool was used without these devices meanwhile.
     #[error(
         "{devices}: out of date, since the cache went on without (to epoch {noted}, and here is epoch {found}); connect the \
          devices that were in use last"
     )]
     OutOfDate {
-        /// The devices that are there, by name.
+        /// The names of the present devices.
         devices: String,
-        /// The epoch in use that they know.
+        /// The epoch in use that the present devices know.
         found: u64,
-        /// The epoch in use that is noted.
+        /// The epoch in use that the witness has recorded.
         noted: u64,
     },
-    /// The witness does not say which epoch is in use.
+    /// The witness cannot be asked which epoch is in use.
     #[error("which devices of the cache were in use last cannot be read: {0}")]
     Unknown(WitnessError),
-    /// The witness did not take the new epoch, which the devices may have. Nothing may be acknowledged any more until the pool is
-    /// opened again.
+    /// The witness did not record the new epoch, which the devices may carry. Nothing may be acknowledged any more
+    /// until the pool is opened again.
     #[error("which devices of the cache are in use cannot be noted: {0}")]
     Unnoted(WitnessError),
-    /// No member is left that could be written. What was to be changed is not durable: the pool must not be used any
-    /// more until it is opened again.
+    /// No member is left that could be written. The change is not durable: the pool must not be used any more until
+    /// it is opened again.
     #[error("no cache device is left that can be written; check the devices and start again")]
     NoMemberLeft,
-    /// The last one cannot be taken out.
+    /// The last device cannot be removed.
     #[error("{0} is the last cache device; add another before removing it")]
     LastMember(String),
-    /// No such index.
+    /// No active member has this index.
     #[error("the pool has no active member number {0}; `forebay pool status` lists the members")]
     NoSuchMember(u16),
-    /// Sixteen active members.
+    /// The pool has 16 active members already.
     #[error("the pool has 16 members already; remove one before adding another")]
     Full,
 }
@@ -204,7 +204,7 @@ fn list(uuids: &[Uuid]) -> String {
     uuids.iter().map(Uuid::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What was found at opening and did not stand in the way.
+/// A finding that did not prevent the opening of the pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Notice {
     /// An active member is not among the usable devices.
@@ -214,26 +214,26 @@ pub enum Notice {
     Missing {
         /// The member's index.
         index: u16,
-        /// Its UUID.
+        /// The member's UUID.
         uuid: Uuid,
     },
-    /// The pool was used without it: what is on it is out of date.
+    /// The pool was used without the device, so its contents are out of date.
     #[error("{0} is out of date, since the pool was used without it; add it again with `forebay pool add`")]
     Stale(String),
-    /// It was a member once.
+    /// The device was a member once.
     #[error("{0} is no member of the pool any more; add it again with `forebay pool add`, or leave it out")]
     NotMember(String),
-    /// Both superblocks are damaged.
+    /// Both superblocks of the device are damaged.
     #[error(
         "{0} is not used, since both its superblocks are damaged; replace it, or add it again after wiping it"
     )]
     Damaged(String),
-    /// It cannot be read.
+    /// The device cannot be read.
     #[error("{device} is not used, since it cannot be read ({error}); replace it")]
     Unreadable {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What the device says.
+        /// The device's error.
         error: DeviceError,
     },
 }

@@ -1,4 +1,4 @@
-//! What is on a device.
+//! Identifies the contents of a device.
 
 use super::geometry::{Copy, MARGIN, whole_blocks};
 use super::signature::{Ends, known};
@@ -7,35 +7,36 @@ use crate::buffer::{BLOCK, Buffer};
 use crate::format::is_zero;
 use crate::io::{Device, DeviceError};
 
-/// What is on a device.
+/// The contents of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Nothing that anybody would miss: no known signature, and zeros in the first MiB.
+    /// No data that could be missed: no known signature, and zeros in the first MiB.
     Blank,
-    /// Somebody else's data, and whose.
+    /// Data of another program, with its name.
     Foreign(&'static str),
-    /// A pool's member, with the newer of its superblocks.
+    /// A member of a pool, with the newer of its superblocks.
     Pool(Superblock),
-    /// A pool's member both superblocks of which are damaged.
+    /// A member of a pool; both its superblocks are damaged.
     Damaged,
     /// A member of a pool of a later version of the format.
     Newer {
-        /// That version.
+        /// The version of the format.
         version: u16,
     },
-    /// A member of a pool with required features that are not known here.
+    /// A member of a pool that requires features unknown here.
     UnknownFeatures(u64),
 }
 
-/// Looks at both ends of `device`; writes nothing.
+/// Reads both ends of `device`; writes nothing.
 ///
 /// # Errors
-/// When so much cannot be read that nothing can be said. One superblock that can be read is enough.
+/// Too much cannot be read to identify the contents. One readable superblock is enough.
 pub async fn identify(device: &dyn Device) -> Result<Contents, DeviceError> {
     look(device).await.map(|(contents, _)| contents)
 }
 
-/// As [`identify`]; also the superblock copy to be written first next time: the one that is older or not whole.
+/// Identifies the contents as [`identify`]. Also returns the superblock copy to be written first next time: the older
+/// copy, or the one that is not whole.
 pub(super) async fn look(device: &dyn Device) -> Result<(Contents, Copy), DeviceError> {
     let a = superblock(device, Copy::A).await;
     let b = superblock(device, Copy::B).await;
@@ -44,7 +45,8 @@ pub(super) async fn look(device: &dyn Device) -> Result<(Contents, Copy), Device
     let mut ends = ends(device).await;
     if let Ok(ends) = &mut ends {
         ends.forget_own(a_whole, b_whole);
-        // Some leave our superblocks alone when they take a device: MD and bcache begin in the second block.
+        // Some programs leave Forebay's superblocks alone when they take a device: MD and bcache begin in the second
+        // block.
         if let Some(what) = known(ends) {
             return Ok((Contents::Foreign(what), Copy::A));
         }
@@ -81,7 +83,7 @@ async fn superblock(device: &dyn Device, copy: Copy) -> Read {
     done.map(|()| Superblock::decode(&block))
 }
 
-/// The first and the last MiB; less of a device that is smaller.
+/// Reads the first and the last MiB, or less on a smaller device.
 async fn ends(device: &dyn Device) -> Result<Ends, DeviceError> {
     let len = whole_blocks(device.size()).min(MARGIN);
     let end_start = whole_blocks(device.size()) - len;

@@ -1,4 +1,4 @@
-//! Formatting.
+//! Formats devices for a new pool.
 
 use std::sync::Arc;
 
@@ -12,14 +12,15 @@ use crate::format::DEVICES_MAX;
 use crate::io::{Device, Durability};
 
 impl Pool {
-    /// Makes a new pool of `devices`; what was on them is gone. `random` gives the UUIDs. Without `force` each device
-    /// must be blank, or a member of a pool that was never opened, as an interrupted formatting leaves it.
+    /// Makes a new pool of `devices`, and destroys their contents. `random` returns the UUIDs. Without `force` each
+    /// device must be blank, or a member of a pool that was never opened, as an interrupted formatting leaves it.
     ///
-    /// Durable on all devices when it returns `Ok`. After a crash on the way the devices are blank or hold a pool
-    /// that was never opened: they can be formatted again, without `force` unless a write of a single block was torn.
+    /// The pool is durable on all devices when this returns `Ok`. After a crash the devices are blank or hold a pool
+    /// that was never opened. Then they can be formatted again, without `force` unless a write of a single block was
+    /// torn.
     ///
     /// # Errors
-    /// Devices that do not suit, are in use, or are the same one; I/O errors. Nothing is written before everything is
+    /// Devices of a wrong size, in use, or named twice; I/O errors. Nothing is written before all devices are
     /// accepted.
     pub async fn format(
         devices: Vec<Arc<dyn Device>>,
@@ -78,7 +79,7 @@ impl Pool {
     }
 }
 
-/// Whether a pool can be on a device of this size.
+/// Checks that a device of this size can hold a pool.
 pub(super) fn check_size(device: &dyn Device) -> Result<(), PoolError> {
     let (size, name) = (device.size(), || device.name().to_owned());
     if size < DEVICE_MIN {
@@ -101,7 +102,7 @@ async fn check_free(device: &dyn Device, force: bool) -> Result<(), PoolError> {
     if free || force { Ok(()) } else { Err(PoolError::InUse { device: name(), what: contents.to_string() }) }
 }
 
-/// Zeros both ends of a device, where others have their signatures, and old superblocks. Durable.
+/// Zeros both ends of a device durably: other programs have their signatures there, and Forebay old superblocks.
 pub(super) async fn wipe(device: &dyn Device) -> Result<(), PoolError> {
     let unwritable = |error| PoolError::Unwritable { device: device.name().to_owned(), error };
     let blocks = MARGIN as usize / BLOCK;
@@ -113,14 +114,15 @@ pub(super) async fn wipe(device: &dyn Device) -> Result<(), PoolError> {
     device.flush().await.map_err(unwritable)
 }
 
-/// Tells a wiped device that all between its ends is free. That it is now, and never again at once: decision 009.
+/// Discards everything between the ends of a wiped device. Discards of this size happen only here: decision 009.
 pub(crate) async fn discard(device: &dyn Device) {
     let end = whole_blocks(device.size()) - MARGIN;
-    // Only advice: a device that refuses works as well.
+    // A discard is only advice: a device that refuses it works as well.
     let _ = device.discard(MARGIN, end - MARGIN).await;
 }
 
-/// Reads back the superblock just written for `member`. Another member's is there if one device goes by two names.
+/// Reads back the superblock just written for `member`. If one device goes by two names, the device has another
+/// member's superblock.
 pub(super) async fn read_back(member: &Member, members: &[Member]) -> Result<(), PoolError> {
     let Some(device) = &member.device else { return Ok(()) };
     let name = || device.name().to_owned();

@@ -1,4 +1,4 @@
-//! Changes of the pool's membership, one at a time.
+//! Changes of the pool's members, one at a time.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ impl Members {
         self.back.wake();
     }
 
-    /// Makes it durable on the others that a device is lost. Returns every device that the pool has given up by now: what
-    /// is written to them alone from now on is ignored by recovery.
+    /// Records durably on the remaining devices that a device is lost. Returns every device that the pool has given
+    /// up so far. Recovery ignores data that is written to those devices alone from now on.
     pub(crate) async fn lose(&self, index: u16, log: &Log) -> AlsoLost {
         if plant::active("a lost device is not recorded") {
             return AlsoLost::new();
@@ -45,7 +45,7 @@ impl Members {
         lost
     }
 
-    /// Makes it durable how far the pool reaches back. Returns the devices that failed over it.
+    /// Records durably how far back the pool reaches. Returns the devices that failed.
     pub(crate) async fn save_reach(&self, reach: Reach) -> Vec<u16> {
         let mut pool = self.take().await;
         let failed = pool.save_reach(reach).await;
@@ -53,8 +53,8 @@ impl Members {
         failed
     }
 
-    /// Makes it durable that a log segment was opened, whose header is, and up to which frame the log is. Returns the devices
-    /// that failed over it.
+    /// Records durably that a log segment was opened, whose header is durable, and up to which frame the log is
+    /// durable. Returns the devices that failed.
     pub(crate) async fn save_newest(&self, seq: u64, durable: Seq) -> Vec<u16> {
         if plant::active("the end of the log is not recorded") {
             return Vec::new();
@@ -65,19 +65,20 @@ impl Members {
         failed
     }
 
-    /// Nothing is written any more for a while: both copies of all superblocks say where the log ends, and either may rot.
+    /// Records the end of the log in both copies of all superblocks, since no frame is written for a while and either
+    /// copy may rot.
     pub(crate) async fn rest(&self, durable: Seq) {
         if plant::active("the end of the log is not recorded") {
             return;
         }
         let mut pool = self.take().await;
-        // A device that fails over it is as complete as the others: what it lacks only helps to notice rot.
+        // A failed device is as complete as the others: this record only helps to detect rot.
         let _ = pool.save_durable(durable).await;
         self.put(pool);
     }
 
-    /// Adds a device; durable on all when this returns it. Also returns every device that the pool has given up by now,
-    /// whether it was added or not.
+    /// Adds a device, durably on all devices when this returns it. Also returns every device that the pool has given
+    /// up so far, even if the device was not added.
     pub(crate) async fn add(
         &self,
         device: Arc<dyn Device>,
@@ -93,8 +94,8 @@ impl Members {
         (added, lost)
     }
 
-    /// Takes a drained device out of the pool, durably; if that fails it stays. Also returns every device that the pool has
-    /// given up by now.
+    /// Removes a drained device from the pool, durably. The device stays if that fails. Also returns every device
+    /// that the pool has given up so far.
     pub(crate) async fn remove(&self, index: u16, log: &Log) -> (Result<(), PoolError>, AlsoLost) {
         let mut pool = self.take().await;
         let removed = pool.remove(index).await.map(drop);
@@ -105,8 +106,8 @@ impl Members {
     }
 }
 
-/// The members that carry no epoch which is in use, after a change that came out so. Where it could be made durable on
-/// nobody, or the witness did not note it, that is all of them, those too that are there and answer.
+/// Returns the members that carry no epoch in use, after a change with result `changed`. If the change is durable on
+/// no device, or the witness did not record it, that is every member, even those that answer.
 fn given_up<T>(pool: &Pool, changed: &Result<T, PoolError>) -> AlsoLost {
     let none = matches!(changed, Err(PoolError::NoMemberLeft | PoolError::Unnoted(_)));
     let is_out = |member: &&Member| {

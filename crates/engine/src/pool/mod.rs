@@ -1,22 +1,23 @@
-//! The pool: which devices there are, what they are to each other, and how that is kept over crashes.
+//! The pool: its devices, their states, and how the table of members survives crashes.
 //!
 //! Every device carries the table of all members in its superblock, in two copies. A change of the table, and every
-//! opening, is a new *epoch*, written in two steps: first every active member gets the new epoch and table, then every
-//! one of them is told that all have it (the epoch is *in use*). Nothing else is written in an epoch before it is in
-//! use. So after a crash:
+//! opening, is a new *epoch*, written in two steps. First every active member gets the new epoch and table. Then
+//! every active member is told that all have it (the epoch is *in use*). Nothing else is written in an epoch before
+//! it is in use. So after a crash:
 //!
-//! - an active member that carries at least the newest epoch in use has missed nothing, even if others carry a newer
-//!   one that did not come into use: an interrupted change costs no redundancy;
+//! - an active member that carries at least the newest epoch in use is complete. A newer epoch on another member did
+//!   not come into use, so an interrupted change costs no redundancy;
 //! - a member that carries less is out of date and is not used;
-//! - a member that was declared lost can not come back by itself, since all that went on without it know.
+//! - a member that was declared lost cannot come back by itself, since all members that continued know of the loss.
 //!
-//! A device that fell back does not know it when it is there alone. The epoch in use is therefore noted outside of the
-//! devices as well, by a [`Witness`](crate::io::Witness), before anything is acknowledged in it (`watched.rs`). A pool whose
-//! epoch in use is lower than the noted one is not opened. It also gives out each epoch before a device carries it: else a device
-//! that was alone at a start, which the power cut short, would carry the epoch in which the other one goes on.
+//! A device that fell back does not know it when it is present alone. So a [`Witness`](crate::io::Witness) outside of
+//! the devices records the epoch in use as well, before anything is acknowledged in it (`watched.rs`). A pool whose
+//! epoch in use is lower than the recorded one is not opened. The witness also gives out each epoch before a device
+//! carries it. Otherwise a device that was alone at a start, cut short by a power failure, could carry the epoch in
+//! which the other device continues.
 //!
-//! What two devices cannot know without a witness: if each is opened once without the other, each is right by itself. This is
-//! noticed when both are there again, and refused.
+//! Without a witness, two devices that were each opened without the other both look right. This is detected when both
+//! are present again, and refused.
 
 mod change;
 pub(crate) mod devices;
@@ -57,13 +58,13 @@ use watched::Watched;
 pub struct Pool {
     /// The pool's UUID.
     pub uuid: u128,
-    /// The epoch: to be bumped by [`Pool::open_epoch`] before anything is written.
+    /// The epoch, which [`Pool::open_epoch`] increases before anything is written.
     pub epoch: u64,
     /// Bytes of a segment, on all devices: a power of two from 1 to 64 MiB.
     pub segment_size: u32,
     /// The members; each is at its own index.
     pub members: Vec<Member>,
-    /// What was found at opening and did not stand in the way.
+    /// Findings that did not prevent the opening.
     pub notices: Vec<Notice>,
     in_use: u64,
     generation: u64,
@@ -80,17 +81,18 @@ pub struct Pool {
 pub struct Member {
     /// The device's UUID.
     pub uuid: u128,
-    /// Its place in [`Pool::members`], and in the headers of segments.
+    /// The member's place in [`Pool::members`], and in the headers of segments.
     pub index: u16,
-    /// Its segments.
+    /// Number of segments of the device.
     pub segments: u32,
-    /// What it is to the pool.
+    /// The member's state.
     pub state: State,
-    /// The epoch since which it is that. No segment with a lower epoch in its header counts on an active device.
+    /// The epoch since which the member has its state. On an active device no segment with a lower epoch in its
+    /// header counts.
     pub since_epoch: u64,
-    /// The device: there for active members, unless they are missing.
+    /// The device; `None` for a missing member, and for a member that is not active.
     pub device: Option<Arc<dyn Device>>,
-    /// The superblock copy that is older or perhaps not whole: it is written first, so that one always is.
+    /// The superblock copy that is older or perhaps not whole. It is written first, so that one copy is always whole.
     write_first: Copy,
 }
 
@@ -108,8 +110,9 @@ impl std::fmt::Debug for Member {
 }
 
 impl Pool {
-    /// Opens the pool that `devices` are the members of, in any order; writes nothing, and what it has found is durable. What
-    /// members are missing or cannot be used is in [`Pool::notices`]. Whoever wants to write calls [`Pool::open_epoch`] first.
+    /// Opens the pool whose members `devices` are, in any order. Writes nothing, and its findings are durable.
+    /// Missing or unusable members are in [`Pool::notices`]. A caller that wants to write calls [`Pool::open_epoch`]
+    /// first.
     ///
     /// # Errors
     /// Every refusal of the table in `pool/open.rs`.
@@ -118,8 +121,8 @@ impl Pool {
         let mut write_first = Vec::with_capacity(devices.len());
         for device in &devices {
             let mut looked = look(device.as_ref()).await;
-            // A server that was killed may have left it in the device's cache. Its other copy is overwritten next, and a
-            // power cut may tear all that was never flushed.
+            // A server that was killed may have left the superblock in the device's cache. Its other copy is
+            // overwritten next, and a power cut may tear all data that was never flushed.
             if let Ok((Contents::Pool(_), _)) = looked
                 && let Err(error) = device.flush().await
             {
@@ -156,55 +159,55 @@ impl Pool {
         })
     }
 
-    /// The newest epoch that all active members are known to carry; 0 for a pool that was never opened.
+    /// Returns the newest epoch that all active members are known to carry; 0 for a pool that was never opened.
     pub fn in_use(&self) -> u64 {
         self.in_use
     }
 
-    /// 4 KiB blocks of a segment.
+    /// Returns the number of 4 KiB blocks of a segment.
     pub fn slots(&self) -> u16 {
-        // At most 64 MiB: it fits.
+        // A segment has at most 64 MiB, so the number fits.
         (self.segment_size as usize / BLOCK) as u16
     }
 
-    /// What the pool belongs to, in the words of whoever called [`Pool::set_owner`]; empty if nobody did.
+    /// Returns the pool's owner as given to [`Pool::set_owner`]; empty if it was never set.
     pub fn owner(&self) -> &[u8] {
         &self.owner
     }
 
-    /// Says what the pool belongs to, in at most [`OWNER_MAX`] bytes, of which what is beyond is left out. Durable on every
-    /// active member with the next change of the pool: with [`Pool::open_epoch`] before anything else is written.
+    /// Sets the pool's owner, in at most [`OWNER_MAX`] bytes; the bytes beyond are left out. Durable on every active
+    /// member with the next change of the pool: with [`Pool::open_epoch`] before anything else is written.
     pub fn set_owner(&mut self, mut owner: Vec<u8>) {
         owner.truncate(OWNER_MAX);
         self.owner = owner;
     }
 
-    /// How far back the pool reaches, at least.
+    /// Returns how far back the pool reaches, at least.
     pub(crate) fn reach(&self) -> Reach {
         self.reach
     }
 
-    /// A log segment with this `seq`, or a later one, was opened; 0: perhaps none.
+    /// Returns the `seq` of a log segment that was opened, or a lower one; 0 if perhaps none was.
     pub(crate) fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// A frame with this number was durable; 0: perhaps none.
+    /// Returns the number of a frame that was durable; 0 if perhaps none was.
     pub(crate) fn durable(&self) -> u64 {
         self.durable
     }
 
-    /// Segment number `seq` of this pool, for the decoders of what is in it.
+    /// Returns the identity of segment number `seq` of this pool, for the decoders of its contents.
     pub fn segment_id(&self, seq: u64) -> SegmentId {
         SegmentId { pool: self.uuid, seq, slots: self.slots() }
     }
 
-    /// Where segment number `segment` begins on its device, in bytes.
+    /// Returns the offset of segment number `segment` on its device, in bytes.
     pub fn offset(&self, segment: u32) -> u64 {
         segment_offset(segment, self.segment_size)
     }
 
-    /// The members that can be read and written.
+    /// Returns the members that can be read and written.
     pub fn present(&self) -> impl Iterator<Item = (&Member, &Arc<dyn Device>)> {
         self.members
             .iter()

@@ -1,12 +1,12 @@
-//! When no cache device is left. What only the devices have is lost unless they come back, and reading it is an error; all
-//! else goes on without them, past the log.
+//! The state in which no cache device is left. Data that only the devices have is lost unless they come back, and a
+//! read of it is an error. All other requests continue without the devices, past the log.
 //!
-//! They may be there again at a later start, with copies and records that are older than what was done since. The log
-//! cannot say so any more: it is noted with the backing store ([`Disowned`]). Blocks are noted once the backing store has
-//! all that was ever accepted of them, and before it has anything newer. Of those that the devices may have a dirty copy of,
-//! which is lost with them or was overwritten, only clean copies are noted before, and all copies after. A cut is noted
-//! before and after it is carried out, as in the log. Recovery believes the notes more than anything it finds, puts them
-//! into the log and drops them.
+//! The devices may return at a later start, with copies and records that are older than later changes. The log cannot
+//! record that any more, so the backing store does ([`Disowned`]). Blocks are recorded once the backing store has all
+//! accepted data of them, and before it has anything newer. For blocks of which the devices may have a dirty copy,
+//! lost or overwritten, two records are made: clean copies before, and all copies after. A truncation is recorded
+//! before and after it is carried out, as in the log. Recovery believes these records more than anything on the
+//! devices, puts them into the log and drops them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,16 +26,16 @@ use crate::{Error, Result};
 
 /// All blocks of an object.
 const ALL: Range<u64> = 0..u64::MAX;
-/// In place of the segment with the record of a cut: it is noted.
+/// Stands for the segment of a truncation whose record is with the backing store.
 const NOTED: SegmentId = SegmentId::MAX;
 
 impl Engine {
-    /// Notes that what the devices have of `range` does not count. With nothing dirty that goes for all of the object, which
-    /// is then one that the cache never knew.
+    /// Records that the devices' copies of `range` do not count. Without dirty blocks the record covers the whole
+    /// object, which is then unknown to the devices.
     pub(crate) async fn disown(&self, object: &Object, range: Range<u64>) -> Result<()> {
         let range = {
             let state = object.lock();
-            // Nothing can become dirty any more.
+            // No block can become dirty any more.
             let settled = state.dirty == 0 && state.truncating.is_none();
             let range = if settled { ALL } else { range };
             if state.disowned.covers(&range) {
@@ -57,8 +57,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes, where no device is left, that clean copies of blocks which are about to be overwritten do not count. They are in
-    /// order.
+    /// Records, if no device is left, that clean copies of blocks do not count. The blocks are about to be
+    /// overwritten, and are in order.
     pub(crate) async fn disown_copies(&self, object: &Object, blocks: &[u64]) -> Result<()> {
         let (Some(first), Some(last), 0) = (blocks.first(), blocks.last(), self.active()) else {
             return Ok(());
@@ -67,10 +67,10 @@ impl Engine {
         Ok(self.env.backing.disown(self.pool_id, &object.key, what).await?)
     }
 
-    /// Begins a cut to `size` bytes that the log does not take.
+    /// Begins a truncation to `size` bytes that the log does not take.
     ///
     /// # Errors
-    /// Nothing was done: what is left of the block that the cut goes through is lost, or not destaged yet.
+    /// Nothing was done. The remaining part of the block at the new end is lost, or not destaged yet.
     pub(crate) async fn begin_unlogged_cut(&self, object: &Object, size: u64, mtime: Time) -> Result<()> {
         let through = size / BLOCK as u64..size.div_ceil(BLOCK as u64);
         {
@@ -90,7 +90,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes that an object is being cut, for as long as it takes: a failed note may be found as well.
+    /// Records that an object is being truncated, and tries until that succeeds: a failed record may be found as
+    /// well.
     pub(crate) async fn note_cut(&self, object: &Object, size: u64, mtime: Time) -> Result<()> {
         let noted = || self.env.backing.disown(self.pool_id, &object.key, Disowned::Cut { size, mtime });
         while let Err(error) = noted().await {
@@ -103,7 +104,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes that the cut under way is carried out. `saved`: the backing store has the block that it goes through.
+    /// Records that the truncation in progress is carried out. `saved` says that the backing store has the block at
+    /// the new end.
     pub(crate) async fn note_carried_out(&self, object: &Object, saved: bool) -> Result<()> {
         let range = {
             let mut state = object.lock();
@@ -115,12 +117,12 @@ impl Engine {
         self.disown_blocks(object, range).await
     }
 
-    /// What was accepted of an object and is not durable never will be: it is not read and not destaged. What it replaced
-    /// is lost as well.
+    /// Drops accepted data of an object that is not durable, and never will be: it is not read and not destaged. The
+    /// contents that it replaced are lost as well.
     pub(crate) fn give_up_undurable(&self, object: &Arc<Object>) {
         let mut state = object.lock();
         let durable = self.log.durable();
-        // Whoever cuts it sees to the block that the cut goes through first.
+        // The task that truncates the object handles the block at the new end first.
         if self.log.broken().is_none() || state.last_frame <= durable || state.truncating.is_some() {
             return;
         }
@@ -135,7 +137,8 @@ impl Engine {
         object.changed.wake();
     }
 
-    /// At a start: what was noted while the devices were gone counts more than what they have. Returns it.
+    /// Applies, at a start, the records made while the devices were missing: they count more than the devices'
+    /// contents. Returns the records.
     pub(crate) async fn recall_disowned(&self) -> std::result::Result<Vec<(Key, Disowned)>, OpenError> {
         let noted = self.env.backing.disowned(self.pool_id).await.map_err(OpenError::Backing)?;
         let noted: Vec<_> = noted.into_iter().flat_map(|(key, what)| self.without_dirty(key, what)).collect();
@@ -148,7 +151,7 @@ impl Engine {
                 state.mtime = None;
             }
             if range.end == u64::MAX {
-                // The backing store knows it: what is dirty lies below.
+                // The backing store knows the object's size. Dirty blocks lie below the end of the range.
                 state.size = 0;
                 if let Some(segment) = state.truncating.take() {
                     self.segments.release(segment);
@@ -158,7 +161,7 @@ impl Engine {
         Ok(noted)
     }
 
-    /// Of clean copies that do not count those which are there: a dirty one is newer.
+    /// Restricts a record about clean copies to blocks that are not dirty: a dirty copy is newer.
     fn without_dirty(&self, key: Key, what: Disowned) -> Vec<(Key, Disowned)> {
         let Disowned::Copies(range) = what else { return vec![(key, what)] };
         let dirty = self.objects.get(&key, &self.segments).lock().dirty_in(range.clone(), usize::MAX);
@@ -166,7 +169,7 @@ impl Engine {
         around(&range, &dirty).map(|part| (key.clone(), Disowned::Blocks(part))).collect()
     }
 
-    /// Puts into the log what was noted, carries out what was begun, and drops the notes.
+    /// Puts the records into the log, carries out the truncations that were begun, and drops the records.
     pub(crate) async fn log_disowned(&self, noted: Vec<(Key, Disowned)>) -> Result<()> {
         if noted.is_empty() {
             return Ok(());
@@ -177,7 +180,7 @@ impl Engine {
                 Disowned::Cut { size, mtime } => {
                     cuts.insert(key, (size, mtime));
                 }
-                // They were looked at when they were recalled.
+                // Records about clean copies were handled when they were recalled.
                 Disowned::Copies(_) => {}
                 Disowned::Blocks(range) => {
                     let object = self.objects.get(&key, &self.segments);
@@ -199,7 +202,7 @@ impl Engine {
         Ok(self.env.backing.forget_disowned(self.pool_id).await?)
     }
 
-    /// Does a cut that was noted and perhaps not carried out, or only in the backing store.
+    /// Carries out a recorded truncation that perhaps was not carried out, or only in the backing store.
     async fn cut_again(&self, key: &Key, size: u64, mtime: Time) -> Result<()> {
         let there = match self.env.backing.size(key).await {
             Err(BackingError::Gone) => return Ok(()),
@@ -209,7 +212,7 @@ impl Engine {
         let through = size / BLOCK as u64..size.div_ceil(BLOCK as u64);
         let from = {
             let mut state = object.lock();
-            // If only the devices have it, the log gets what is left of it.
+            // If only the devices have the block at the new end, the log gets its remaining part.
             let dirty = !state.dirty_in(through.clone(), 1).is_empty();
             let from = if dirty { through.end } else { through.start };
             self.forget_range(&mut state, from..u64::MAX);

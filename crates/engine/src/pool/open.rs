@@ -1,16 +1,16 @@
-//! Which devices make a pool: a decision table over what was found on them. It reads nothing and writes nothing.
+//! Decides which devices make a pool: a decision table over their contents. It reads nothing and writes nothing.
 //!
 //! | row | found | decision |
 //! |---|---|---|
 //! | O1 | no devices, or more than 16 | refuse |
 //! | O2 | a pool of a newer format | refuse |
 //! | O3 | a pool with unknown required features | refuse |
-//! | O4 | somebody else's data | refuse |
+//! | O4 | data of another program | refuse |
 //! | O5 | all blank | refuse: no pool |
 //! | O6 | no member with a good superblock; some damaged or unreadable | refuse |
 //! | O7 | members of two pools | refuse |
 //! | O8 | one member twice | refuse |
-//! | O9 | a pool that was never opened, and another such pool or a blank or damaged device | refuse: formatting was interrupted |
+//! | O9 | a pool never opened, and another such pool or a blank or damaged device | refuse: unfinished formatting |
 //! | O10 | a member and a blank device | refuse |
 //! | O11 | two members, each used without the other | refuse |
 //! | O12 | a member that the table no longer names, or names as removed | go on without it |
@@ -32,19 +32,19 @@ use crate::format::DEVICES_MAX;
 use crate::io::DeviceError;
 use crate::plant;
 
-/// A device and what was found on it.
+/// A device and its contents.
 pub(super) struct Seen {
     pub(super) name: String,
     pub(super) size: u64,
     pub(super) contents: Result<Contents, DeviceError>,
 }
 
-/// What to open.
+/// The decision to open a pool.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// The superblock that counts; its epoch and generation are the highest of all.
+    /// The superblock that counts. Its epoch and generation are the highest of all.
     pub(super) superblock: Superblock,
-    /// For each member by index: which of the devices it is.
+    /// For each member by index: the position of its device in the list.
     pub(super) devices: Vec<Option<usize>>,
     pub(super) notices: Vec<Notice>,
 }
@@ -56,7 +56,7 @@ struct Found<'a> {
     superblock: &'a Superblock,
 }
 
-/// Decides by the table above.
+/// Decides by the table at the top of this file.
 pub(super) fn decide(seen: &[Seen]) -> Result<Decision, PoolError> {
     refuse_what_is_not_ours(seen)?;
     let mut notices = Vec::new();
@@ -68,7 +68,7 @@ pub(super) fn decide(seen: &[Seen]) -> Result<Decision, PoolError> {
             Ok(Contents::Blank) => blank = blank.or(Some(name)),
             Ok(Contents::Damaged) => notices.push(Notice::Damaged(name.clone())),
             Err(error) => notices.push(Notice::Unreadable { device: name.clone(), error: *error }),
-            // Refused above.
+            // `refuse_what_is_not_ours` has refused these.
             Ok(Contents::Foreign(_) | Contents::Newer { .. } | Contents::UnknownFeatures(_)) => {}
         }
     }
@@ -103,7 +103,7 @@ fn highest(found: &[Found<'_>], of: impl Fn(&Superblock) -> u64) -> u64 {
     found.iter().map(|found| of(found.superblock)).max().unwrap_or(0)
 }
 
-/// Rows O1 to O4.
+/// Applies rows O1 to O4.
 fn refuse_what_is_not_ours(seen: &[Seen]) -> Result<(), PoolError> {
     if seen.is_empty() {
         return Err(PoolError::NoDevices);
@@ -123,7 +123,7 @@ fn refuse_what_is_not_ours(seen: &[Seen]) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Rows O5 and O6.
+/// Applies rows O5 and O6.
 fn no_pool(notices: Vec<Notice>) -> PoolError {
     match notices.into_iter().next() {
         Some(Notice::Unreadable { device, error }) => PoolError::Unreadable { device, error },
@@ -132,7 +132,7 @@ fn no_pool(notices: Vec<Notice>) -> PoolError {
     }
 }
 
-/// Rows O7 and O8, and O9 for two pools.
+/// Applies rows O7 and O8, and O9 for two pools.
 fn refuse_what_does_not_match(found: &[Found<'_>], newest: &Found<'_>) -> Result<(), PoolError> {
     for other in found {
         if other.superblock.pool != newest.superblock.pool
@@ -158,12 +158,12 @@ fn refuse_what_does_not_match(found: &[Found<'_>], newest: &Found<'_>) -> Result
     Ok(())
 }
 
-/// Rows O11 to O15: the index of this member, or why the pool goes on without it.
+/// Applies rows O11 to O15. Returns the member's index, or the reason why the pool continues without it.
 fn member(found: &Found<'_>, newest: &Found<'_>) -> Result<Result<usize, Notice>, PoolError> {
     let table = newest.superblock;
     let own = found.superblock;
     let split = || PoolError::Split { first: newest.name.to_owned(), second: found.name.to_owned() };
-    // All members of one change carry the same table.
+    // All members of one change carry one table.
     if (own.in_use, own.epoch) == (table.in_use, table.epoch) && own.members != table.members {
         return Err(split());
     }
@@ -174,10 +174,10 @@ fn member(found: &Found<'_>, newest: &Found<'_>) -> Result<Result<usize, Notice>
     let entry = &table.members[index];
     match entry.state {
         State::Removed => Ok(Err(Notice::NotMember(name))),
-        // It went on by itself after the others had given it up.
+        // The member continued alone after the other members had given it up.
         State::Lost if own.in_use >= entry.since_epoch => Err(split()),
         State::Lost => Ok(Err(Notice::Stale(name))),
-        // An epoch comes into use when all active members carry it: this one fell back since.
+        // An epoch comes into use when all active members carry it, so this member fell back since.
         State::Active if own.epoch < table.in_use => Ok(Err(Notice::Stale(name))),
         State::Active if segments(found.size, table.segment_size) < entry.segments => {
             Err(PoolError::Shrunk {
@@ -190,7 +190,7 @@ fn member(found: &Found<'_>, newest: &Found<'_>) -> Result<Result<usize, Notice>
     }
 }
 
-/// Rows O17 to O19.
+/// Applies rows O17 to O19.
 fn missing(superblock: &Superblock, devices: &[Option<usize>]) -> Result<Option<Notice>, PoolError> {
     let missing: Vec<_> = (0..)
         .zip(&superblock.members)

@@ -1,22 +1,23 @@
-//! What others leave on devices. Offsets and magic numbers are those that libblkid and the programs' own headers name.
+//! Signatures that other programs leave on devices. Offsets and magic numbers are from libblkid and the programs'
+//! headers.
 
 use crate::buffer::{BLOCK, Buffer};
 
 const KIB: u64 = 1024;
 
-/// Both ends of a device.
+/// The data at both ends of a device.
 pub(super) struct Ends {
-    /// Bytes of the device.
+    /// The size of the device in bytes.
     pub(super) size: u64,
-    /// From its first byte on.
+    /// The data from the device's first byte on.
     pub(super) front: Buffer,
-    /// Where `end` begins, in bytes.
+    /// The offset of `end`, in bytes.
     pub(super) end_start: u64,
-    /// Up to its last whole block.
+    /// The data up to the device's last whole block.
     pub(super) end: Buffer,
 }
 
-/// A magic number in a fixed place: what it says, where, which bytes.
+/// A magic number in a fixed place: its meaning, its offset, its bytes.
 type Fixed = (&'static str, u64, &'static [u8]);
 
 const FIXED: &[Fixed] = &[
@@ -49,14 +50,14 @@ const FIXED: &[Fixed] = &[
     ("a partition table (GPT)", 4 * KIB, GPT),
 ];
 
-/// After everything else that begins with a boot sector.
+/// This signature is checked after all other signatures, which may begin with a boot sector.
 const BOOT_SECTOR: Fixed = ("a partition table or boot sector (MBR)", 510, &[0x55, 0xaa]);
 
 const MD: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
 const SWAP: &[u8] = b"SWAPSPACE2";
 const GPT: &[u8] = b"EFI PART";
 
-/// Who holds the device, if a signature says so.
+/// Returns the user of the device, if a signature names one.
 pub(super) fn known(ends: &Ends) -> Option<&'static str> {
     let fixed = FIXED.iter().find(|(_, offset, magic)| ends.has(*offset, magic)).map(|(what, ..)| *what);
     fixed
@@ -67,14 +68,14 @@ pub(super) fn known(ends: &Ends) -> Option<&'static str> {
         .or_else(|| ends.has(BOOT_SECTOR.1, BOOT_SECTOR.2).then_some(BOOT_SECTOR.0))
 }
 
-/// A label in one of the first four sectors.
+/// Detects a label in one of the first four sectors.
 fn lvm(ends: &Ends) -> bool {
     (0..4)
         .map(|sector| sector * 512)
         .any(|label| ends.has(label, b"LABELONE") && ends.has(label + 24, b"LVM2 001"))
 }
 
-/// Metadata 1.0, at least 8 KiB from the end, and 0.90, in the last whole 64 KiB but one.
+/// Detects metadata 1.0, at least 8 KiB from the end, and 0.90, in the last whole 64 KiB but one.
 fn md_at_the_end(ends: &Ends) -> bool {
     let version_1 = (ends.size / 512).checked_sub(16).map(|sector| (sector & !7) * 512);
     let version_0 = (ends.size & !(64 * KIB - 1)).checked_sub(64 * KIB);
@@ -82,7 +83,7 @@ fn md_at_the_end(ends: &Ends) -> bool {
         || version_0.is_some_and(|offset| ends.has(offset, MD))
 }
 
-/// An uberblock in the ring of one of the four labels of 256 KiB, two at each end.
+/// Detects an uberblock in the ring of one of the four labels of 256 KiB, two at each end.
 fn zfs(ends: &Ends) -> bool {
     const LABEL: u64 = 256 * KIB;
     const MAGIC: u64 = 0x00ba_b10c;
@@ -95,7 +96,7 @@ fn zfs(ends: &Ends) -> bool {
     })
 }
 
-/// The backup header in the last sector.
+/// Detects the backup header in the last sector.
 fn gpt_at_the_end(ends: &Ends) -> bool {
     [512, 4 * KIB]
         .iter()
@@ -103,7 +104,7 @@ fn gpt_at_the_end(ends: &Ends) -> bool {
 }
 
 impl Ends {
-    /// Takes the superblocks out, so that nothing in them looks like a signature.
+    /// Blanks Forebay's superblocks, so that nothing in them looks like a signature.
     pub(super) fn forget_own(&mut self, first: bool, last: bool) {
         if let Some(block) = self.front.first_chunk_mut::<BLOCK>().filter(|_| first) {
             block.fill(0);

@@ -1,4 +1,4 @@
-//! The superblock: what a device knows of its pool.
+//! The superblock: a device's description of its pool.
 
 use std::mem::{offset_of, size_of};
 
@@ -12,48 +12,49 @@ use crate::segments::Reach;
 
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
-/// Notes may be in the log.
+/// The log may have user records.
 const NOTES: u64 = 1;
-/// The newest segment of the log is named, and a frame that was durable.
+/// The superblock names the newest segment of the log, and a frame that was durable.
 const NEWEST: u64 = 2;
-/// The superblock says what the pool belongs to. Only where there is something to say: a version that does not know it
-/// must not serve other directories with the pool.
+/// The superblock names the owner of the pool. Set only if there is an owner. A version that does not know this
+/// feature must not serve other directories with the pool.
 const OWNER: u64 = 4;
-/// The log may say of what it has that the backing store has it.
+/// The log may have records of destaged blocks.
 const DESTAGED: u64 = 8;
-/// Features that every superblock written from now on has: the log may.
+/// Features that every superblock has from now on, since the log may use them.
 const ALWAYS: u64 = NOTES | NEWEST | DESTAGED;
 /// Features that must be understood to open a pool.
 const REQUIRED_KNOWN: u64 = ALWAYS | OWNER;
 
-/// The most bytes that say what a pool belongs to.
+/// The highest number of bytes of a pool's owner.
 pub const OWNER_MAX: usize = BLOCK - size_of::<Raw>();
 
-/// What a member of a pool is to it.
+/// The state of a member of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Read and written.
+    /// The member is read and written.
     Active,
-    /// It failed or was missing: what is on it is out of date.
+    /// The member failed or was missing: its contents are out of date.
     Lost,
-    /// Taken out by the administrator.
+    /// The administrator removed the member.
     Removed,
 }
 
-/// A member as the superblocks name it.
+/// A member as the superblocks describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The device's UUID.
     pub uuid: u128,
-    /// Its segments.
+    /// Number of segments of the device.
     pub segments: u32,
-    /// What it is to the pool.
+    /// The member's state.
     pub state: State,
-    /// The epoch since which it is that. Nothing that was written to an active device in an earlier epoch counts.
+    /// The epoch since which the member has its state. Data written to an active device in an earlier epoch does not
+    /// count.
     pub since_epoch: u64,
 }
 
-/// A superblock. All devices of a pool have the same, but for `device` and `index`.
+/// A superblock. All devices of a pool have equal superblocks, except for `device` and `index`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// The pool's UUID.
@@ -64,36 +65,38 @@ pub struct Superblock {
     pub index: u16,
     /// Bytes of a segment: a power of two from 1 to 64 MiB.
     pub segment_size: u32,
-    /// Grows by every change of the members, and by every opening.
+    /// The epoch, which grows by every change of the members and every opening.
     pub epoch: u64,
-    /// The newest epoch that all active members are known to carry; below `epoch` while a change is under way.
+    /// The newest epoch that all active members are known to carry; below `epoch` while a change is in progress.
     pub in_use: u64,
-    /// Grows by every superblock written; of a device's two copies the one with the higher generation counts.
+    /// The generation, which grows by every superblock written. Of a device's two copies the one with the higher
+    /// generation counts.
     pub generation: u64,
-    /// Features that need not be understood; kept as they are.
+    /// Features that need not be understood. They are preserved.
     pub optional: u64,
-    /// How far back the pool reaches, at least; frames of the log may say more.
+    /// How far back the pool reaches, at least. Frames of the log may have a later reach.
     pub reach: Reach,
-    /// A log segment with this `seq`, or a later one, was opened; 0: perhaps none.
+    /// The `seq` of a log segment that was opened, or a lower one; 0 if perhaps none was.
     pub newest: u64,
-    /// A frame with this number was durable; 0: perhaps none.
+    /// The number of a frame that was durable; 0 if perhaps none was.
     pub durable: u64,
-    /// What the pool belongs to, in the words of the engine's user: at most [`OWNER_MAX`] bytes, empty if nobody has said.
+    /// The owner of the pool, in the words of the engine's user: at most [`OWNER_MAX`] bytes, empty if it was never
+    /// set.
     pub owner: Vec<u8>,
     /// The members by index; 1 to 16.
     pub members: Vec<Entry>,
 }
 
-/// Why a block is no superblock to go by.
+/// The reason why a block is not a usable superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// It does not even begin as one.
+    /// The block does not begin as a superblock.
     None,
-    /// It begins as one, but was not written so.
+    /// The block begins as a superblock, but its contents are damaged.
     Damaged,
-    /// A later version of the format.
+    /// The superblock has a later version of the format.
     Newer(u16),
-    /// These required features are not known here.
+    /// The superblock requires features that are unknown here.
     UnknownFeatures(u64),
 }
 
@@ -151,10 +154,10 @@ const _: () = {
 };
 
 impl Superblock {
-    /// The superblock's block.
+    /// Returns the superblock as a block.
     ///
     /// # Panics
-    /// If a decoder would not accept it.
+    /// If a decoder would not accept the superblock.
     pub fn encode(&self) -> Buffer {
         assert!(self.is_consistent(), "superblocks agree with themselves: {self:?}");
         let mut entries = self.members.iter().map(to_raw);
@@ -163,7 +166,7 @@ impl Superblock {
             checksum: U64::ZERO,
             version: VERSION.into(),
             index: self.index.into(),
-            // At most 16.
+            // The number of members is at most 16.
             members: (self.members.len() as u16).into(),
             reserved: U16::ZERO,
             required: (if self.owner.is_empty() { ALWAYS } else { REQUIRED_KNOWN }).into(),
@@ -181,7 +184,7 @@ impl Superblock {
             table: std::array::from_fn(|_| entries.next().unwrap_or(EMPTY)),
             newest: self.newest.into(),
             durable: self.durable.into(),
-            // Less than a block.
+            // The owner is shorter than a block.
             owner: (self.owner.len() as u16).into(),
         };
         let mut block = Buffer::zeroed(1);
@@ -192,15 +195,15 @@ impl Superblock {
         block
     }
 
-    /// The superblock in `block`.
+    /// Returns the superblock in `block`.
     ///
     /// # Errors
-    /// Why there is none, or none that may be gone by.
+    /// The reason why the block holds no usable superblock.
     pub fn decode(block: &[u8]) -> Result<Self, Unusable> {
         if block.len() != BLOCK || !block.starts_with(&MAGIC) {
             return Err(Unusable::None);
         }
-        // Magic, checksum and version are in the same place in all versions.
+        // Magic, checksum and version are in one place in all versions.
         let (raw, rest) = Raw::ref_from_prefix(block).map_err(|_| Unusable::Damaged)?;
         if !sealed(MAGIC, block) || raw.version.get() == 0 {
             return Err(Unusable::Damaged);

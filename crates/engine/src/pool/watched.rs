@@ -1,4 +1,4 @@
-//! The epoch in use, as it is known outside of the devices.
+//! The epoch in use, as recorded outside of the devices.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::{Pool, PoolError};
 use crate::io::{Leg, Witness};
 use crate::plant;
 
-/// The witness of a pool, if it has one, and the highest epoch that it had given out when the pool was opened.
+/// The pool's witness, if it has one, and the highest epoch that the witness had given out when the pool was opened.
 #[derive(Clone, Default)]
 pub(super) struct Watched(Option<(Arc<dyn Witness>, u64)>);
 
@@ -17,10 +17,10 @@ impl std::fmt::Debug for Watched {
 }
 
 impl Pool {
-    /// Compares the epoch in use with what `witness` knows, and from now on tells it of every change.
+    /// Compares the epoch in use with the witness's record, and from now on reports every change to the witness.
     ///
     /// # Errors
-    /// [`PoolError::OutOfDate`] if the pool was used without the devices that are here, [`PoolError::Unknown`]. Nothing was
+    /// [`PoolError::OutOfDate`] if the pool was used without the present devices, [`PoolError::Unknown`]. Nothing was
     /// written.
     pub async fn watch(&mut self, witness: Arc<dyn Witness>) -> Result<(), PoolError> {
         let noted = witness.noted(self.uuid).await.map_err(PoolError::Unknown)?;
@@ -36,14 +36,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Passes over the epochs that were given out before the pool was opened: a device that is not here may carry one of them.
+    /// Skips the epochs that were given out before the pool was opened: an absent device may carry one of them.
     pub(super) fn pass_over_given(&mut self) {
         if let Watched(Some((_, given))) = self.watched {
             self.epoch = self.epoch.max(given);
         }
     }
 
-    /// Has the witness note that the next epoch is given out.
+    /// Has the witness record that the next epoch is given out.
     pub(super) async fn ask_for_epoch(&self) -> Result<(), PoolError> {
         let Watched(Some((witness, _))) = &self.watched else { return Ok(()) };
         if plant::active("epochs are not given out") {
@@ -52,8 +52,8 @@ impl Pool {
         witness.give(self.uuid, self.epoch + 1).await.map_err(PoolError::Unnoted)
     }
 
-    /// Has the witness note the epoch in use: after all members carry it, since a device that only was to carry it would be
-    /// refused, and before anything is acknowledged in it.
+    /// Has the witness record the epoch in use. This comes after all members carry it, since a device that lacks a
+    /// recorded epoch would be refused. It comes before anything is acknowledged in the epoch.
     pub(super) async fn tell_witness(&self) -> Result<(), PoolError> {
         let Watched(Some((witness, _))) = &self.watched else { return Ok(()) };
         let leg = |(member, device): (&super::Member, &Arc<dyn crate::io::Device>)| Leg {

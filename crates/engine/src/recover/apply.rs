@@ -1,5 +1,6 @@
-//! The records of the log, applied in order: the newest wins (rows R23 to R30 of the table of cases in docs/on-disk-format.md). The segments that are not part of the log any more are
-//! loaded once service has started (`recover/load_clean.rs`).
+//! Applies the records of the log in order: the newest wins (rows R23 to R30 of the table of cases in
+//! docs/on-disk-format.md). Segments that are not part of the log any more are loaded after service has started
+//! (`recover/load_clean.rs`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,21 +22,21 @@ use crate::recover::load_clean::{Cold, void};
 use crate::segments::{Segment, Segments, Warmth};
 use crate::volume::Volumes;
 
-/// The tables of an engine.
+/// The tables of an engine, as recovered.
 pub(super) struct Applied {
     pub(super) segments: Segments,
     pub(super) objects: Objects,
     pub(super) notes: UserRecords,
     /// Segments of the log that lack a footer on some leg.
     pub(super) unsealed: Vec<(SegmentId, Footer)>,
-    /// Objects the backing store may not know everything of.
+    /// Objects with changes that the backing store may lack.
     pub(super) unsure: Vec<Arc<Object>>,
-    /// What is loaded once service has started.
+    /// The segments to be loaded once service has started.
     pub(super) cold: Cold,
     pub(super) recovered: Recovered,
 }
 
-/// Applies the log's records; the segments that are not part of it are only put into the table.
+/// Applies the log's records. Segments that are not part of the log are only put into the table.
 pub(super) fn apply(
     pool: &Pool,
     mut live: Vec<Found>,
@@ -100,7 +101,7 @@ pub(super) fn apply(
     Applied { segments, objects, notes, unsealed, unsure, cold, recovered }
 }
 
-/// The notes of a segment of the log, which they keep there.
+/// Returns the user records of a segment of the log. They keep the segment in the log.
 fn notes_of(body: &Body, id: SegmentId, notes: &UserRecords, segments: &Segments) -> Vec<UserRecord> {
     let found = body.records.iter().filter_map(|record| match record {
         Record::UserRecord { bytes } => {
@@ -112,7 +113,7 @@ fn notes_of(body: &Body, id: SegmentId, notes: &UserRecords, segments: &Segments
     found.collect()
 }
 
-/// The segments no live one is in; the first is used first.
+/// Returns the unused segments of each device. The first one is used first.
 fn free(pool: &Pool, live: &[Found]) -> Vec<Vec<u32>> {
     let unused = |index: u16, segments: u32| {
         let mut used = vec![false; segments as usize];
@@ -132,7 +133,7 @@ fn totals(pool: &Pool) -> Vec<u32> {
     pool.members.iter().map(|member| if member.device.is_some() { member.segments } else { 0 }).collect()
 }
 
-/// Applies records of the log; returns what they say is out of date.
+/// Applies records of the log. Returns the ranges that they invalidate.
 fn apply_body(
     body: &Body,
     id: SegmentId,
@@ -194,7 +195,7 @@ fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, segments:
             state.mtime = None;
             carried_out(&mut state, segments);
         }
-        // R26: done above. R28: notes are handed back, not applied.
+        // R26 is done by the drop of the range. R28: user records are returned, not applied.
         Record::Invalidate { .. } | Record::UserRecord { .. } => {}
     }
 }
@@ -205,7 +206,7 @@ fn carried_out(state: &mut State, segments: &Segments) {
     }
 }
 
-/// The records of several frames as one body.
+/// Returns the records of several frames as one body.
 fn merged(bodies: Vec<Body>) -> Body {
     let mut merged = crate::log::gathered::Gathered::default();
     let mut numbers = HashMap::<_, _, FixedState>::default();

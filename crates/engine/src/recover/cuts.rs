@@ -1,7 +1,7 @@
-//! Recovery carries out the cuts that are in the log and that the backing store may not have carried out.
+//! Recovery carries out the truncations in the log that the backing store may lack.
 //!
-//! Service waits for this. So the cuts of a volume share one sync of the backing store, and the records that they are carried
-//! out share frames of the log.
+//! Service waits for this. So the truncations of a volume share one sync of the backing store, and the records of their
+//! completion share frames of the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::index::object::Object;
 use crate::io::{BackingError, BackingResult, Time};
 use crate::wait::all;
 
-/// Files of a volume that are cut side by side.
+/// The number of files of a volume that are truncated side by side.
 const SIDE_BY_SIDE: usize = 64;
-/// Pause after the backing store failed.
+/// The pause after the backing store failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A cut found in the log.
+/// A truncation found in the log.
 #[derive(Clone)]
 struct Cut {
     object: Arc<Object>,
@@ -29,7 +29,7 @@ struct Cut {
 }
 
 impl Engine {
-    /// Carries out the cuts that are in the log, for as long as the backing store takes.
+    /// Carries out the truncations in the log, however long the backing store takes.
     pub(super) async fn finish_cuts(&self) -> Result<(), OpenError> {
         let mut volumes = BTreeMap::<u32, Vec<Cut>>::new();
         for object in self.objects.all() {
@@ -49,7 +49,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Carries out cuts of one volume; those of which the backing store reports an error, again after a pause.
+    /// Carries out truncations of one volume. After a pause, repeats those for which the backing store reports an
+    /// error.
     async fn finish_together(&self, mut left: Vec<Cut>) -> crate::Result<()> {
         let Some(volume) = left.first().map(|cut| cut.object.volume.clone()) else { return Ok(()) };
         let mut failed = false;
@@ -69,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// Cuts the files, then syncs them all at once: one result for each.
+    /// Truncates the files, then syncs them all at once. Returns one result for each file.
     async fn cut_together(&self, cuts: &[Cut]) -> Vec<BackingResult<()>> {
         let mut results = Vec::with_capacity(cuts.len());
         for some in cuts.chunks(SIDE_BY_SIDE) {
@@ -95,8 +96,8 @@ impl Engine {
         }
     }
 
-    /// Logs the cuts that are carried out, and forgets the objects whose files are gone. Leaves those that are to be tried again,
-    /// and returns an error of theirs.
+    /// Logs the truncations that are carried out, and drops the objects whose files were removed. Leaves the
+    /// truncations to be tried again in `cuts`, and returns one of their errors.
     async fn log_together(
         &self,
         cuts: &mut Vec<Cut>,

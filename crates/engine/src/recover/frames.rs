@@ -1,5 +1,5 @@
-//! What is in the log's segments: rows R5 to R22 of the table of cases in docs/on-disk-format.md, each of which has a test of that
-//! name in `crates/sim/src/recovery`.
+//! The contents of the log's segments: rows R5 to R22 of the table of cases in docs/on-disk-format.md. Each row has a
+//! test of that name in `crates/sim/src/recovery`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -14,60 +14,60 @@ use crate::plant;
 use crate::pool::{Pool, PoolError};
 use crate::segments::Reach;
 
-/// A leg with so many bad slots is not asked for more: each may take the device its time.
+/// The number of bad slots from which on a leg is not read any more: each bad slot may take the device long.
 const UNREAD_MOST: usize = 256;
 
-/// More than the frames that may have been written after the last one whose number is known.
+/// More than the number of frames that may follow the last frame whose number is known.
 const UNREAD: Seq = 1 << 32;
 
 /// The records of a segment.
 #[derive(Clone, Debug)]
 pub(super) struct Contents {
-    /// Frame by frame, or the footer's alone.
+    /// The bodies of all frames, or the footer's body alone.
     pub(super) bodies: Vec<Body>,
-    /// Whether a footer is on every leg.
+    /// True if a footer is on every leg.
     pub(super) sealed: bool,
 }
 
-/// A frame as it should be on every leg.
+/// The last frame, as it should be on every leg.
 #[derive(Debug)]
 pub(super) struct Last {
     pub(super) start: u16,
-    /// The whole frame.
+    /// The bytes of the whole frame.
     pub(super) bytes: Vec<u8>,
-    /// The legs that do not have it.
+    /// The legs that lack the frame.
     pub(super) bad: Vec<Place>,
 }
 
-/// What the log holds.
+/// The contents of the log, as read by recovery.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) reach: Reach,
     pub(super) next_frame: Seq,
-    /// By segment `seq`; segments of the log only.
+    /// The records by segment `seq`, for segments of the log only.
     pub(super) contents: HashMap<u64, Contents, foldhash::fast::FixedState>,
     pub(super) last: Option<Last>,
     pub(super) frames: u64,
     pub(super) torn: bool,
-    /// Legs that lack frames that others have.
+    /// Legs that lack frames which another leg has.
     pub(super) stale: Vec<Place>,
-    /// Nothing on the devices counts: the log had a hole.
+    /// True if nothing on the devices counts, since the log had a hole.
     pub(super) dropped: bool,
 }
 
-/// A frame with good head and body.
+/// A frame with a good head and body.
 struct Frame {
     head: FrameHead,
     body: Body,
 }
 
-/// A segment's legs in memory.
+/// The legs of a segment, read into memory.
 struct Image {
     name: SegmentId,
     legs: Vec<Leg>,
 }
 
-/// One of them.
+/// A leg of a segment, read into memory.
 struct Leg {
     place: Place,
     bytes: Buffer,
@@ -87,26 +87,26 @@ pub(super) async fn read_log(
     if !matches!(read, Err(OpenError::Hole { .. })) {
         return read;
     }
-    // R21: what is on a device that went away meanwhile is not lost.
+    // R21: data on a device that went missing meanwhile is not lost.
     for (_, device) in pool.present() {
         if let (_, Err(error @ DeviceError::Gone)) = device.read(0, Buffer::zeroed(1)).await {
             return Err(PoolError::Unreadable { device: device.name().to_owned(), error }.into());
         }
     }
-    // R22: such a pool only ever held what the backing store has as well.
+    // R22: such a pool only ever held data that the backing store has as well.
     if pool.members.len() == 1 { Ok(Read::nothing(pool, found)) } else { read }
 }
 
 async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) -> Result<Read, OpenError> {
     let mut read = Read::new(pool.reach(), 1);
-    // The segment after the one looked at: frames from its first one on do not count before it.
+    // The next newer segment. Frames from its first frame on do not count in the older segment.
     let mut next: Option<&Found> = None;
     let mut end_known = false;
     for segment in found.iter().filter(|found| is_log(found)).rev() {
         if end_known && segment.seq < read.reach.tail {
             break;
         }
-        // R14, R15: if one is missing between the two, its frames would be behind those of this one.
+        // R14, R15: if a segment is missing between the two, its frames would follow the frames of this one.
         let adjoins = next.is_none_or(|next| next.previous == segment.seq);
         let footer = if end_known && adjoins { read_footer(pool, segment).await } else { None };
         let contents = match footer {
@@ -137,7 +137,7 @@ async fn read_back(pool: &Pool, found: &[Found], progress: &RecoveryProgress) ->
         // R17.
         None if pool.newest() > 0 => return Err(OpenError::Hole { frame: read.next_frame }),
         Some(next) if !end_known => read.next_frame = next.first_frame,
-        // R16: the tail is not there.
+        // R16: the tail segment is missing.
         Some(next) if next.seq > tail && next.previous >= tail.max(1) => {
             return Err(OpenError::Hole { frame: next.first_frame.saturating_sub(1) });
         }
@@ -165,7 +165,7 @@ impl Read {
         }
     }
 
-    /// What is read of a log that does not count any more: no segment, and no frame's number is used again.
+    /// Returns the state of a log that does not count any more: no segment, and a frame number that was never used.
     fn nothing(pool: &Pool, found: &[Found]) -> Self {
         let next_seq = found.iter().map(|found| found.seq).max().unwrap_or(0).max(pool.newest()) + 1;
         let next_seq = next_seq.max(pool.reach().tail);
@@ -174,7 +174,7 @@ impl Read {
         Read { dropped: true, ..Read::new(reach, first_frame + UNREAD) }
     }
 
-    /// Reads a segment frame by frame; `limit` is the next segment's first one.
+    /// Reads a segment frame by frame. `limit` is the first frame of the next segment.
     async fn add_frames(
         &mut self,
         pool: &Pool,
@@ -187,7 +187,7 @@ impl Read {
         if limit.is_none()
             && let Some(last) = frames.last()
         {
-            // R6, R7: of all others, R5, the next frame proves that they were durable.
+            // R6, R7: the last frame is verified. R5: the next frame proves every other frame durable.
             proven -= 1;
             self.last = image.verify(last).filter(|_| !plant::active("the last frame is not counted"));
             if self.last.is_none() {
@@ -205,7 +205,7 @@ impl Read {
     }
 }
 
-/// The reach of a frame, if it goes further than what the superblocks say.
+/// Returns the reach of a frame, if it goes further than the reach in the superblocks.
 fn later(stored: Reach, head: &FrameHead) -> Reach {
     if plant::active("the reach of the last frame does not count") {
         return stored;
@@ -224,7 +224,7 @@ impl Image {
         Image { name, legs }
     }
 
-    /// The good frames from the segment's front on, or [`OpenError::Hole`].
+    /// Returns the good frames from the segment's front on, or [`OpenError::Hole`].
     fn chain(&self, segment: &Found, epoch: u64, limit: Option<Seq>) -> Result<Vec<Frame>, OpenError> {
         let mut frames = Vec::<Frame>::new();
         let (mut start, mut seq) = (1, segment.first_frame);
@@ -261,7 +261,8 @@ impl Image {
         }
     }
 
-    /// Frame `seq`, which is not good, or not there, was never acknowledged: but only if that is not for want of a block.
+    /// Returns an error if frame `seq`, which is bad or missing, may have been acknowledged. That is so only if some of
+    /// its blocks could be read on no leg.
     fn must_know(&self, start: u16, blocks: usize, seq: Seq) -> Result<(), OpenError> {
         let end = (usize::from(start) + blocks).min(usize::from(self.name.slots));
         let slots: Range<u16> = start..end as u16;
@@ -285,7 +286,7 @@ impl Image {
         Some(Frame { head, body })
     }
 
-    /// The legs that lack some of these frames, or data of theirs, if another has all.
+    /// Returns the legs that lack some of these frames or their data, if another leg has all.
     fn stale_legs(&self, frames: &[Frame]) -> Vec<Place> {
         let is_whole = |leg: &Leg| {
             let whole =
@@ -296,12 +297,12 @@ impl Image {
         if whole.is_empty() { Vec::new() } else { stale.into_iter().map(|leg| leg.place).collect() }
     }
 
-    /// A frame put together from what is good on any leg; `None` if some of it is good on none.
+    /// Returns a frame put together from the good blocks of all legs; `None` if some block is good on no leg.
     fn verify(&self, frame: &Frame) -> Option<Last> {
         let start = frame.head.start;
         let blocks = frame.head.blocks();
         let good = |leg: &&Leg| self.frame_on(leg, start).is_some();
-        // Its data may be unreadable there, and be taken from the other one below.
+        // The data may be unreadable on this leg, and is then taken from the other leg below.
         let mut bytes = self.legs.iter().find(good)?.raw(start, blocks)?;
         for record in &frame.body.records {
             let Record::Data { object, block, slot, checksums } = record else { continue };
@@ -310,7 +311,7 @@ impl Image {
                 let (slot, block) = (slot + i as u16, block + i as u64);
                 let right = |data: &Vec<u8>| {
                     let right = bind(content_hash(data), self.name.pool, key, block, self.name.seq, slot);
-                    // The latter marks a block known to be damaged.
+                    // The second case marks a block that is known to be damaged.
                     plant::active("the last frame is taken as it is")
                         || right == *checksum
                         || (right ^ 1 == *checksum && data.iter().all(|byte| *byte == 0))
@@ -327,7 +328,7 @@ impl Image {
 }
 
 impl Leg {
-    /// At once, or slot by slot if that fails: a bad sector hides no other.
+    /// Reads a leg at once, or slot by slot if that fails: a bad sector hides no other sector.
     async fn read(pool: &Pool, place: Place, slots: u16) -> Leg {
         if let Some(bytes) = read_slots(pool, place, 0, usize::from(slots)).await {
             return Leg { place, bytes, unread: BTreeSet::new() };
@@ -356,7 +357,7 @@ impl Leg {
         if whole { self.raw(start, count) } else { None }
     }
 
-    /// With zeros where it could not be read.
+    /// Returns the bytes of `count` slots, with zeros for unreadable slots.
     fn raw(&self, start: u16, count: usize) -> Option<Vec<u8>> {
         let from = usize::from(start) * BLOCK;
         self.bytes.get(from..from + count * BLOCK).map(<[u8]>::to_vec)

@@ -1,4 +1,4 @@
-//! Which segments there are: rows R1 to R4 of the table of cases in docs/on-disk-format.md.
+//! The segments on the devices: rows R1 to R4 of the table of cases in docs/on-disk-format.md.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::pool::Pool;
 use crate::segments::{Order, Reach};
 use crate::wait::all;
 
-/// Headers read at once.
+/// The number of headers read at once.
 const DEPTH: usize = 64;
 
 /// A segment as its headers describe it.
@@ -35,8 +35,8 @@ impl Found {
     }
 }
 
-/// Reads the headers of all segments on all present devices. In order of `seq`; and those that could not be
-/// read.
+/// Reads the headers of all segments on all present devices. Returns the segments in order of `seq`, and the places
+/// of unreadable headers.
 pub(super) async fn scan(pool: &Pool, progress: &RecoveryProgress) -> (Vec<Found>, Vec<Place>) {
     progress.begin(pool.present().map(|(member, _)| member.segments as usize).sum());
     let mut found = BTreeMap::<u64, Found>::new();
@@ -81,7 +81,7 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
         legs: SmallVec::from_slice(&[header.here]),
     };
     let known = found.entry(header.seq).or_insert_with(|| Found { legs: SmallVec::new(), ..new.clone() });
-    // R2, R3: a number that an interrupted life used as well; the later one counts.
+    // R2, R3: a start that was interrupted used this number as well; the later segment counts.
     if new.epoch > known.epoch && !plant::active("a segment of an older life counts") {
         *known = new;
     } else if new.epoch == known.epoch {
@@ -89,9 +89,9 @@ fn merge(found: &mut BTreeMap<u64, Found>, header: SegmentHeader) {
     }
 }
 
-/// The segments that count, in the order in which they are let go. What a doubtful one of the log holds does not count,
-/// but what it says of older ones does; when that cannot be known for long (`doubtful` is above any epoch), only the log
-/// counts, and the others have to be wiped.
+/// Returns the segments that count, in the order in which they are freed. The copies in a doubtful segment of the log
+/// do not count, but the invalidations in it do. If `doubtful` is above any epoch, invalidations may stay unknown for
+/// long. Then only the log counts, and the other segments must be wiped.
 pub(super) fn live(mut found: Vec<Found>, read: &Read, doubtful: u64) -> Vec<Found> {
     let reach = read.reach;
     if read.dropped {
@@ -113,18 +113,19 @@ pub(super) fn live(mut found: Vec<Found>, read: &Read, doubtful: u64) -> Vec<Fou
     live
 }
 
-/// Where segments that are not `kept` could be found again by a later recovery, when what makes them out of date is
-/// not there any more.
+/// Returns the places of segments that are not `kept`, but that a later recovery could find. The records that
+/// invalidate them may be missing by then.
 pub(super) fn dropped(found: &[Found], reach: Reach, kept: &[u64], unread: Vec<Place>) -> Vec<Place> {
     let counted = |found: &&Found| super::is_log(found) || found.order() >= reach.oldest;
     let gone = found.iter().filter(counted).filter(|found| !kept.contains(&found.seq));
     let mut gone: Vec<_> = gone.collect();
-    // The oldest first: what says that they are out of date goes after them.
+    // The oldest segments come first: the records that invalidate a segment are wiped after it.
     gone.sort_unstable_by_key(|found| found.order());
     gone.into_iter().flat_map(|found| found.legs.iter().copied()).chain(unread).collect()
 }
 
-/// The newest segment that was in the log, should still be there and is not. What it said of older copies is not known.
+/// Returns the newest segment that was in the log, should still be present and is not. Its invalidations of older
+/// copies are unknown.
 fn missing_log(live: &[Found], reach: Reach) -> Option<Order> {
     let mut logs = live.iter().filter(|found| super::is_log(found)).rev().peekable();
     while let Some(log) = logs.next() {

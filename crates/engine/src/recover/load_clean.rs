@@ -1,10 +1,13 @@
-//! Clean copies are loaded behind the start of service.
+//! Clean segments are loaded after service has started.
 //!
-//! Service starts when the log is replayed. The segments that are not part of it are then read from the newest to the
-//! oldest, so that the first copy of a block that is met is the newest one. A copy does not count if the index has one
-//! already, or if the block is among the object's *voids*: whatever a newer segment says is out of date, and whatever was
-//! dropped from the index since service started. While this goes on, any object may have copies that nobody knows of
-//! ([`State::may_be_copied`](crate::index::object::State::may_be_copied)): changes that go past the log say so in it.
+//! Service starts when the log is replayed. The segments outside of the log are then read from the newest to the
+//! oldest. So the first copy of a block is the newest one. A copy does not count if the index has one already, or if
+//! the block is among the object's *voids*. These are the ranges that a newer segment invalidates, or that were
+//! dropped from the index since service started.
+//!
+//! Meanwhile any object may have copies that are not in the index
+//! ([`State::may_be_copied`](crate::index::object::State::may_be_copied)). So bypass writes and truncations log an
+//! invalidation.
 
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
@@ -21,19 +24,19 @@ use crate::index::object::Object;
 use crate::io::Durability;
 use crate::wait::{all, pass};
 
-/// Segments whose records are read at once.
+/// The number of segments whose records are read at once.
 const DEPTH: usize = 16;
-/// Blocks put into the index between two looks at what else there is to do.
+/// The number of blocks put into the index between two yields.
 const TURN: usize = 1024;
 
-/// What recovery leaves to be loaded, oldest first.
+/// The clean segments that recovery leaves to be loaded, oldest first.
 #[derive(Default)]
 pub(crate) struct Cold {
     steps: Vec<Step>,
 }
 
 enum Step {
-    /// A segment of the log says that older copies do not count.
+    /// The ranges of which a segment of the log says that older copies do not count.
     Voids(Vec<Void>),
     /// A segment that is not in the index.
     Load(ColdSegment),
@@ -45,19 +48,19 @@ type Void = (Arc<Object>, Range<u64>);
 struct ColdSegment {
     id: SegmentId,
     kind: SegmentKind,
-    /// Records of lower epochs are another segment's.
+    /// The lowest epoch of the segment's records. Records of lower epochs belong to another segment.
     epoch: u64,
-    /// Whether its copies count, and not only what it says of others.
+    /// True if the segment's copies count. Otherwise only its invalidations count.
     trusted: bool,
 }
 
 impl Cold {
-    /// The next newer segment: one of the log, with what it says is out of date.
+    /// Adds a newer segment of the log, with the ranges that it invalidates.
     pub(crate) fn push_voids(&mut self, voids: Vec<Void>) {
         self.steps.push(Step::Voids(voids));
     }
 
-    /// The next newer segment: one to be loaded.
+    /// Adds a newer segment that is to be loaded.
     pub(crate) fn push_segment(&mut self, id: SegmentId, kind: SegmentKind, epoch: u64, trusted: bool) {
         self.steps.push(Step::Load(ColdSegment { id, kind, epoch, trusted }));
     }
@@ -66,22 +69,22 @@ impl Cold {
         self.steps.iter().filter(|step| matches!(step, Step::Load(_))).count()
     }
 
-    /// Whether there is anything to load.
+    /// Returns true if there is no segment to load.
     pub(crate) fn is_empty(&self) -> bool {
         self.segments() == 0
     }
 }
 
-/// How far loading has come, in segments of the cache devices.
+/// The progress of loading, in segments of the cache devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CleanLoading {
-    /// Segments looked at.
+    /// Number of segments that were loaded or skipped.
     pub done: u64,
-    /// Segments there were to load when service started.
+    /// Number of segments to load when service started.
     pub segments: u64,
 }
 
-/// The same, counted.
+/// The counters behind [`CleanLoading`].
 #[derive(Debug, Default)]
 pub(crate) struct CleanLoader {
     done: AtomicU64,
@@ -89,20 +92,20 @@ pub(crate) struct CleanLoader {
 }
 
 impl Engine {
-    /// How far loading the clean copies has come; `None` when it is over.
+    /// Returns the progress of loading the clean segments; `None` when it is over.
     pub fn warming(&self) -> Option<CleanLoading> {
         let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let warming = CleanLoading { done: get(&self.warmer.done), segments: get(&self.warmer.segments) };
         self.segments.is_warming().then_some(warming)
     }
 
-    /// Waits until all clean copies are loaded, or never will be: no device is left, or the engine closes.
+    /// Waits until all clean segments are loaded, or never will be: no device is left, or the engine closes.
     pub async fn warmed(&self) {
         let over = || !self.segments.is_warming() || self.closing() || self.log.broken().is_some();
         self.space.until(|| over().then_some(())).await;
     }
 
-    /// Loads what recovery left, until that is done or the engine closes.
+    /// Loads the segments that recovery left, until that is done or the engine closes.
     pub(crate) async fn run_warm(self: Arc<Self>, mut cold: Cold) {
         self.warmer.segments.store(cold.segments() as u64, Ordering::Relaxed);
         let mut unused = self.segments.unused();
@@ -130,7 +133,7 @@ impl Engine {
 
     async fn read_step(&self, step: &Step, legs: SmallVec<[Place; 2]>) -> Option<(Body, Place)> {
         let Step::Load(cold) = step else { return None };
-        // A read that fails may succeed at once.
+        // A read that fails may succeed at once when repeated.
         for _ in 0..2 {
             let segment = self.segments.get(cold.id)?;
             for place in &legs {
@@ -143,7 +146,8 @@ impl Engine {
         None
     }
 
-    /// False if nothing older counts: what a segment of the log said of it cannot be read any more.
+    /// Takes a step of loading. Returns false if nothing older counts, since a log segment's invalidations cannot be
+    /// read any more.
     async fn take_step(&self, step: Step, records: Option<(Body, Place)>) -> bool {
         let cold = match step {
             Step::Voids(voids) => {
@@ -152,7 +156,7 @@ impl Engine {
             }
             Step::Load(cold) => cold,
         };
-        // Evicted meanwhile, then so is all that is older.
+        // If the segment was evicted meanwhile, all older segments were evicted, too.
         let begun = self.segments.begin_load(cold.id);
         if begun.is_some() {
             let place = records.as_ref().map(|(_, place)| *place);
@@ -162,7 +166,7 @@ impl Engine {
                     self.segments.end_load(cold.id, None);
                     return false;
                 }
-                // Readable tomorrow, it must not count any more.
+                // A segment that becomes readable again later must not count.
                 None => self.wipe_header(cold.id).await,
             }
             self.segments.end_load(cold.id, place);
@@ -176,7 +180,7 @@ impl Engine {
         let known: Vec<_> =
             body.objects.iter().map(|facts| self.objects.get(&facts.key, &self.segments)).collect();
         let mut left = TURN;
-        // The newest first, here as well.
+        // The newest records come first, as with segments.
         for record in body.records.iter().rev() {
             let blocks = self.take_late(cold, record, &known);
             left = left.saturating_sub(blocks);
@@ -187,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Returns how many blocks the record is about.
+    /// Puts the blocks of a record into the index. Returns their number.
     fn take_late(&self, cold: &ColdSegment, record: &Record, known: &[Arc<Object>]) -> usize {
         if let Some((object, range)) = void(record, known) {
             object.lock().void(range, &self.segments);
@@ -214,14 +218,15 @@ impl Engine {
         }
     }
 
-    /// Everything is in the index that will be.
+    /// Ends the loading: the index has every block that will be loaded.
     async fn end_warming(&self) {
-        // What was not loaded must not be found again; only then may a change go without a word in the log.
+        // Segments that were not loaded must never be found again. Only once that is durable may a change go
+        // unlogged.
         let frame = if self.segments.let_go_all_cold() { self.log.kick() } else { 0 };
         let over = || self.closing() || self.log.durable() >= frame || self.log.broken().is_some();
         self.log.until(|| over().then_some(())).await;
         if self.log.durable() < frame || self.active() == 0 {
-            // Copies that nobody knows of may be found again with the devices: it stays as it is.
+            // Copies that are not in the index may be found again with the devices, so loading does not end.
             return;
         }
         self.segments.set_warming(false);
@@ -238,7 +243,7 @@ impl Engine {
     }
 }
 
-/// What a record says is out of date.
+/// Returns the range that a record invalidates.
 pub(crate) fn void(record: &Record, known: &[Arc<Object>]) -> Option<Void> {
     let (object, range) = match record {
         Record::Truncate { object, size } => (object, size / BLOCK as u64..u64::MAX),

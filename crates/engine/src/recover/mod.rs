@@ -1,14 +1,14 @@
-//! Recovery: from what is on the devices to an engine in service.
+//! Recovery: from the contents of the devices to an engine in service.
 //!
-//! 1. The headers of all segments are read; those before the durable `oldest` do not count.
-//! 2. The segments of the log are read: by their footers, or where there is none yet, frame by frame (`frames.rs`).
-//! 3. The records of the log are applied in order; the newest wins (`apply.rs`).
-//! 4. A frame that only one leg has is copied to the other; segments without a footer get one.
-//! 5. Cuts that the backing store may not have carried out are carried out.
-//! 6. Service starts; the segments that are not part of the log any more are loaded behind it (`recover/load_clean.rs`).
+//! 1. Reads the headers of all segments. Those before the durable `oldest` do not count.
+//! 2. Reads the segments of the log: by their footers, or without a footer frame by frame (`frames.rs`).
+//! 3. Applies the records of the log in order; the newest wins (`apply.rs`).
+//! 4. Copies a frame that only one leg has to the other leg. Writes footers to segments that lack one.
+//! 5. Carries out truncations that the backing store may lack.
+//! 6. Starts service. The segments outside of the log are loaded after that (`recover/load_clean.rs`).
 //!
-//! Everything before 4 only reads, and 4 to 6 write what is there already or do what is logged: recovery may be
-//! interrupted anywhere and begun again.
+//! The steps before 4 only read. Steps 4 to 6 write data that is on the devices already, or do what the log says. So
+//! recovery may be interrupted anywhere and begun again.
 
 mod apply;
 mod cuts;
@@ -38,13 +38,13 @@ use apply::Applied;
 use headers::Found;
 pub use progress::RecoveryProgress;
 
-/// Why a pool cannot be put into service.
+/// The reason why a pool cannot be put into service.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The pool's devices.
+    /// The pool's devices cannot be used.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// Something acknowledged is lost.
+    /// Acknowledged data is lost.
     #[error(
         "the cache's log is damaged: frame {frame} is missing on all devices, and it is not the last one; restore the \
          missing device, or give the cache up and lose what was not destaged"
@@ -53,29 +53,30 @@ pub enum OpenError {
         /// The number of the first frame that is missing.
         frame: Seq,
     },
-    /// The backing store does not say how large an object is.
+    /// The backing store does not return the size of an object.
     #[error("the cache holds data for a file that cannot be looked at: {0}")]
     Backing(BackingError),
-    /// The engine failed right away.
+    /// The engine failed at its start.
     #[error("the cache cannot be put into service: {0}")]
     Engine(Error),
 }
 
-/// What recovery found.
+/// The findings of recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Dirty blocks that will be destaged.
+    /// Number of dirty blocks that will be destaged.
     pub dirty_blocks: u64,
-    /// Frames read one by one.
+    /// Number of frames read one by one.
     pub frames: u64,
-    /// Whether the last frame was on one device only, or torn.
+    /// True if the last frame was on one device only, or torn.
     pub torn: bool,
-    /// Notes found in the log, in order: all that are durable and were not let go, perhaps after some that were.
+    /// User records found in the log, in order: all that are durable and were not released. Some that were released
+    /// may come before them.
     pub notes: Vec<UserRecord>,
 }
 
-/// An engine that knows all that is on its devices and has not asked its backing store for anything yet: whoever put notes
-/// into the log may first bring the store to where they say it is. See [`Engine::begin`].
+/// An engine that has read its devices and has not sent a request to its backing store yet. Its user may first bring
+/// the store to the state that the user records describe. See [`Engine::begin`].
 pub struct Opening {
     engine: Arc<Engine>,
     unsure: Vec<Arc<Object>>,
@@ -85,17 +86,17 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// The notes found in the log; see [`Recovered::notes`].
+    /// Returns the user records found in the log; see [`Recovered::notes`].
     pub fn notes(&self) -> &[UserRecord] {
         &self.recovered.notes
     }
 
-    /// Whether the devices have anything that the backing store may lack.
+    /// Returns true if the devices have anything that the backing store may lack.
     pub fn holds_changes(&self) -> bool {
         !self.unsure.is_empty() || !self.recovered.notes.is_empty()
     }
 
-    /// How many objects of each volume the devices hold changes of.
+    /// Returns the number of objects with changes on the devices, for each volume.
     pub fn volumes(&self) -> BTreeMap<u32, usize> {
         let mut volumes = BTreeMap::new();
         for object in &self.unsure {
@@ -107,7 +108,7 @@ impl Opening {
     /// Puts the engine into service.
     ///
     /// # Errors
-    /// See [`OpenError`]. Nothing that was on the devices is lost by that.
+    /// See [`OpenError`]. An error loses no data on the devices.
     pub async fn finish(self) -> Result<(Arc<Engine>, Recovered), OpenError> {
         let Opening { engine, unsure, cold, recovered, progress } = self;
         let noted = engine.recall_disowned().await?;
@@ -125,10 +126,10 @@ impl Opening {
 }
 
 impl Engine {
-    /// Puts a pool into service: recovers what is on it and starts the engine's tasks.
+    /// Puts a pool into service: recovers its contents and starts the engine's tasks.
     ///
     /// # Errors
-    /// See [`OpenError`]. Nothing that was on the devices is lost by that.
+    /// See [`OpenError`]. An error loses no data on the devices.
     pub async fn open(
         pool: Pool,
         env: Env,
@@ -137,19 +138,20 @@ impl Engine {
         Engine::begin(pool, env, settings).await?.finish().await
     }
 
-    /// Recovers what is on a pool, for [`Opening::finish`] to put it into service. Whoever does not may begin again.
+    /// Recovers the contents of a pool, for [`Opening::finish`] to put it into service. A caller that does not finish
+    /// may begin again.
     ///
     /// # Errors
-    /// See [`OpenError`]. Nothing that was on the devices is lost by that.
+    /// See [`OpenError`]. An error loses no data on the devices.
     pub async fn begin(pool: Pool, env: Env, settings: Settings) -> Result<Opening, OpenError> {
         Engine::begin_reporting(pool, env, settings, Arc::default()).await
     }
 
-    /// Recovers what is on a pool, as [`Engine::begin`], and counts in `progress` how far it has come: headers of segments,
-    /// segments of the log, then, while [`Opening::finish`] runs, files with changes.
+    /// Recovers the contents of a pool, as [`Engine::begin`], and reports its progress. `progress` counts headers of
+    /// segments, then segments of the log. While [`Opening::finish`] runs, it counts files with changes.
     ///
     /// # Errors
-    /// See [`OpenError`]. Nothing that was on the devices is lost by that.
+    /// See [`OpenError`]. An error loses no data on the devices.
     pub async fn begin_reporting(
         mut pool: Pool,
         env: Env,
@@ -204,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// The last frame becomes the same on all legs.
+    /// Writes the last frame to all legs that lack it.
     async fn repair_last(&self, read: &frames::Read) {
         let Some(last) = read.last.as_ref() else { return };
         for place in &last.bad {
@@ -214,8 +216,9 @@ impl Engine {
     }
 }
 
-/// Segments of lower epochs, if not in the log, were opened before a device was lost or could not be read: records that
-/// say they are out of date may have been on that device.
+/// Returns the epoch before which segments outside of the log are doubtful. Such a segment was opened before a device
+/// was lost or could not be read. The records that invalidate its copies may have been on that device. If a member is
+/// missing or the scan was incomplete, all such segments are doubtful: the epoch is `u64::MAX`.
 fn doubtful_before(pool: &Pool, complete: bool) -> u64 {
     let lost = pool.members.iter().filter(|member| member.state != State::Active);
     let missing = pool.members.iter().any(|member| member.state == State::Active && member.device.is_none());

@@ -1,8 +1,8 @@
-//! How far a recovery has come.
+//! The progress of a recovery.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts the parts of a step of recovery. Any thread may read it meanwhile.
+/// Counters of the parts of a recovery step. Any thread may read them meanwhile.
 #[derive(Debug, Default)]
 pub struct RecoveryProgress {
     done: AtomicU64,
@@ -10,23 +10,23 @@ pub struct RecoveryProgress {
 }
 
 impl RecoveryProgress {
-    /// A step of so many parts begins.
+    /// Begins a step of `total` parts.
     pub fn begin(&self, total: usize) {
         self.done.store(0, Relaxed);
         self.total.store(total as u64, Relaxed);
     }
 
-    /// A part of it is done.
+    /// Counts a part of the step as done.
     pub fn advance(&self) {
         self.done.fetch_add(1, Relaxed);
     }
 
-    /// No step is counted.
+    /// Resets the counters: no step is counted.
     pub fn reset(&self) {
         self.begin(0);
     }
 
-    /// Parts that are done, and parts in total: 0 where nothing is counted.
+    /// Returns the parts that are done, and the parts in total: 0 if no step is counted.
     pub fn read(&self) -> (u64, u64) {
         let total = self.total.load(Relaxed);
         (self.done.load(Relaxed).min(total), total)

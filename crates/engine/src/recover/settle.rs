@@ -1,7 +1,7 @@
-//! Recovery asks the backing store for the sizes of the objects that the log has changes of, and whether they still exist.
+//! Recovery looks up the sizes of the objects with changes in the log, and if they still exist.
 //!
-//! Service waits for this. So the backing store syncs once for all objects of a volume that are asked for together, never once
-//! for each: a sync of an array takes as long as many reads.
+//! Service waits for this. So the backing store syncs once for all objects of a volume that are asked for together,
+//! and never once for each object. A sync of an array takes as long as many reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,23 +13,25 @@ use crate::engine::Engine;
 use crate::index::object::Object;
 use crate::io::{BackingError, BackingResult};
 
-/// Objects of a volume asked for together, at most: so many files may be open until they are synced.
+/// The highest number of objects of a volume that are asked for together. This number of files may be open until they
+/// are synced.
 pub(super) const TOGETHER: usize = 4096;
-/// Rounds in which the backing store failed, at most; then the start fails.
+/// The highest number of rounds in which the backing store failed. After that the start fails.
 const FAILURES: usize = 10;
-/// Pause after such a round.
+/// The pause after a failed round.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// An object whose size is not known yet.
+/// An object whose size is unknown.
 struct Unsure {
     object: Arc<Object>,
-    /// The size that the backing file must get. It stays once it is set: a file that is longer after a sync that failed may be
-    /// shorter after a power cut.
+    /// The size that the backing file must get. It stays once it is set. A file that is longer after a failed sync
+    /// may be shorter after a power cut.
     longer: Option<u64>,
 }
 
 impl Engine {
-    /// Learns the sizes of objects of which the backing store may not know everything, and has what is dirty destaged.
+    /// Looks up the sizes of objects with changes that the backing store may lack, and queues their dirty blocks for
+    /// destaging.
     pub(super) async fn settle(
         &self,
         unsure: Vec<Arc<Object>>,
@@ -49,7 +51,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Settles objects of one volume; those of which the backing store reports an error, again after a pause.
+    /// Settles objects of one volume. After a pause, repeats those for which the backing store reports an error.
     async fn settle_together(
         &self,
         mut left: Vec<Unsure>,
@@ -86,7 +88,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the sizes over, and makes files longer that have to be: one result for each object.
+    /// Takes over the sizes, and extends files that must be longer. Returns one result for each object.
     async fn settle_once(&self, objects: &mut [Unsure]) -> Vec<BackingResult<()>> {
         let backing = &self.env.backing;
         let keys = objects.iter().map(|unsure| unsure.object.key.clone()).collect();
@@ -111,18 +113,18 @@ impl Engine {
     }
 }
 
-/// Takes over the size that the backing store has. Returns a larger one, if the backing file must get it.
+/// Takes over the size in the backing store. Returns a larger size if the backing file must get it.
 fn take_size(object: &Object, size: u64) -> Option<u64> {
     let mut state = object.lock();
-    // A cut not carried out yet leaves the backing file too large.
+    // A truncation that is not carried out leaves the backing file too large.
     if state.truncating.is_none() {
-        // With nothing dirty the backing store is right.
+        // Without dirty blocks the backing store's size is right.
         state.size = if state.dirty == 0 { size } else { state.size.max(size) };
     }
     state.sized = true;
     let last = state.size.saturating_sub(1) / BLOCK as u64;
     let reaches = state.entry(last).is_some_and(|entry| entry.dirty);
-    // A write past the log has made it longer, and was lost before it was synced. Nothing that will be destaged reaches so
-    // far, and the size must not go back once it was seen.
+    // A bypass write made the object longer, and was lost before a sync. No block to be destaged reaches that far,
+    // and the size must not go back once a client has seen it.
     (state.size > size && !reaches).then_some(state.size)
 }

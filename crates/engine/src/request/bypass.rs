@@ -1,4 +1,4 @@
-//! Changes that go straight to the backing store, and what they mean for what is cached.
+//! Bypass writes: changes that go straight to the backing store, and their effect on cached blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,37 +14,37 @@ use crate::request::sync::Unsynced;
 use crate::volume::Asked;
 use crate::{Error, Result, Seq};
 
-/// A direct write under way; ended by [`Engine::end_direct`].
+/// A bypass write in progress; ended by [`Engine::end_direct`].
 #[must_use]
 pub struct BypassWrite {
     range: Range<u64>,
-    /// The frame that says that older copies do not count.
+    /// The frame with the record that older copies do not count.
     frame: Seq,
     fetch: u64,
     /// Blocks of which no copy can be read, and which the write overwrites whole.
     mended: Vec<u64>,
     asked: Asked,
-    /// The backing store has it durably.
+    /// True if the backing store has the write durably.
     synced: bool,
-    /// How many syncs of the file had failed before it was written.
+    /// The number of failed syncs of the file before it was written.
     failed: u64,
 }
 
-/// A direct write that nothing stands in the way of.
+/// A bypass write that may begin.
 struct Entered {
-    /// The mark of its range; see [`State::begin_own`].
+    /// The mark of the write's range; see [`State::begin_own`].
     fetch: u64,
-    /// Copies of what it writes were dropped from the SSDs' index.
+    /// True if the SSDs may have copies of the overwritten blocks, which the log must invalidate.
     copies: bool,
-    /// Blocks of which no copy can be read, and which it overwrites whole.
+    /// Blocks of which no copy can be read, and which the write overwrites whole.
     mended: Vec<u64>,
-    /// How many syncs of the file have failed so far.
+    /// The number of failed syncs of the file so far.
     failed: u64,
 }
 
 impl Engine {
-    /// Prepares a write of `len` bytes at `offset` straight to the backing store: waits until nothing of the range is
-    /// dirty, and lets no older copy of it count any more.
+    /// Prepares a write of `len` bytes at `offset` straight to the backing store. Waits until no block of the range
+    /// is dirty, and invalidates older copies of the range.
     pub async fn begin_direct(&self, object: &Arc<Object>, offset: u64, len: u64) -> Result<BypassWrite> {
         let range = blocks(offset, len);
         loop {
@@ -63,7 +63,8 @@ impl Engine {
                 let state = object.lock();
                 let free = state.gone || state.is_free_for_direct(&range);
                 drop(state);
-                // Again after each batch: it may have lacked some of what is dirty, or that was moved within the log meanwhile.
+                // The batch may have lacked some of the dirty blocks, or they were moved within the log. So the
+                // request is repeated after each batch.
                 if !free {
                     self.hurry(object);
                 }
@@ -73,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// Enters a direct write of `bytes` if nothing stands in the way.
+    /// Enters a bypass write of `bytes` if no other operation stands in its way.
     fn enter_direct(
         &self,
         object: &Object,
@@ -90,32 +91,33 @@ impl Engine {
             bytes.start <= start && bytes.end >= (start + BLOCK as u64).min(state.size)
         };
         if !mended.iter().all(whole) {
-            // What is lost must not become what the backing store had before, not even for a moment.
+            // Lost contents must not be replaced by the backing store's older contents, not even for a moment.
             return Err(Error::Damaged);
         }
         if !state.is_free_for_direct(range) {
             return Ok(None);
         }
         state.directs += 1;
-        // Those that it mends stay what they are until the backing store has the new contents.
+        // Blocks that the write mends stay damaged until the backing store has the new contents.
         let dropped: Vec<_> =
             around(range, &mended).map(|part| self.forget_range(&mut state, part)).collect();
         let copies = dropped.contains(&true);
         let copies = copies || state.may_be_copied(&self.segments);
         let copies = copies && !crate::plant::active("direct writes void nothing");
-        // What others write directly at the same time makes this one's contents doubtful.
+        // The mark keeps out bypass writes of overlapping ranges, which would make this write's contents doubtful.
         let fetch = state.begin_own(range.clone());
         Ok(Some(Entered { fetch, copies, mended, failed: state.syncs.failed() }))
     }
 
-    /// Ends a direct write. With `written` (offset and bytes the backing store took), whole blocks of it may be cached;
-    /// `size` is the backing store's, or at least the end of what was written. Until [`Object::begin_sync`] tells of a sync, no
-    /// copy of it goes to the cache devices.
-    /// Returns the frame that has to be durable before the write is acknowledged.
+    /// Ends a bypass write. With `written` (offset and bytes that the backing store took), whole blocks of it may be
+    /// cached. `size` is the backing store's size, or at least the end of the written range. Until
+    /// [`Object::begin_sync`] announces a sync, no copy of it goes to the cache devices.
+    ///
+    /// Returns the frame that must be durable before the write is acknowledged.
     ///
     /// # Errors
-    /// No cache device is left; or the write went over blocks of which no copy can be read, and it is not sure that the backing
-    /// store has the new contents.
+    /// No cache device is left. Or the write overwrote blocks of which no copy can be read, and the backing store may
+    /// not have the new contents.
     pub async fn end_direct(
         &self,
         object: &Arc<Object>,
@@ -151,9 +153,9 @@ impl Engine {
         }
     }
 
-    /// The backing store was given whole blocks of which no copy can be read: once it has them durably, those copies do
-    /// not count. `failed`: how many syncs of the file had failed before that. A sync that failed since may have dropped the
-    /// new contents, and the next one says nothing of it. Returns the frame that says so.
+    /// Invalidates copies that cannot be read, after the backing store was given the whole blocks and has them
+    /// durably. `failed` is the number of failed syncs of the file before the write. A sync that failed since may
+    /// have dropped the new contents, and the next sync does not report that. Returns the frame of the last record.
     async fn mend(&self, object: &Arc<Object>, mended: Vec<u64>, failed: u64) -> Result<Seq> {
         self.sync_file(Unsynced { object, failed }).await?;
         let record = |object, block, count| Record::Invalidate { object, block, count };
@@ -164,7 +166,8 @@ impl Engine {
                     let mut state = object.lock();
                     let appended = self.try_append(Whose::New, object, &mut state, Some(record), (block, 1));
                     if let Ok(Some(seq)) = appended {
-                        // Both at once, or the copy could be moved within the log behind the record.
+                        // Record and index change under one lock. Otherwise the copy could be moved within the log
+                        // behind the record.
                         self.forget_range(&mut state, block..block + 1);
                         break seq;
                     }
@@ -181,7 +184,7 @@ impl Engine {
         Ok(last)
     }
 
-    /// Ends a direct write; true if the log has a modification time of the object.
+    /// Ends a bypass write. Returns true if the log has a modification time of the object.
     fn leave_direct(
         &self,
         object: &Arc<Object>,
@@ -241,15 +244,15 @@ impl Engine {
         }
     }
 
-    /// Drops what is cached of `range`. True if a copy on an SSD was among it, or may still be found there.
+    /// Drops the cached blocks of `range`. Returns true if the index had a copy of any of them on an SSD.
     pub(crate) fn forget_range(&self, state: &mut State, range: Range<u64>) -> bool {
         let (pages, copies) = state.drop_range(range, &self.segments);
         self.ram.removed(pages);
         copies > 0
     }
 
-    /// Logs that no older copy of `range` counts. Dirty blocks are passed by: a write may come in while this waits for
-    /// room, and is newer than all that is to be out of date. Returns the last frame with such a record.
+    /// Logs that no older copy of `range` counts. Skips dirty blocks: a write may arrive during the wait for room,
+    /// and is newer than the copies to be invalidated. Returns the last frame with such a record.
     pub(crate) async fn invalidate(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
         let (mut from, mut last) = (range.start, object.lock().last_frame);
         while from < range.end {
@@ -262,7 +265,8 @@ impl Engine {
         Ok(last)
     }
 
-    /// Logs as much of that as there is room for now. Returns the block up to which it is done, and the last frame.
+    /// Logs as many invalidations of `range` as there is room for now. Returns the block up to which that is done,
+    /// and the last frame.
     fn try_invalidate(&self, object: &Object, range: Range<u64>) -> Result<(u64, Seq)> {
         let record = |object, block, count| Record::Invalidate { object, block, count };
         let mut state = object.lock();
@@ -279,8 +283,9 @@ impl Engine {
         Ok((range.end, last))
     }
 
-    /// The same durably, wherever that can be said: before the backing store has anything newer, or after a crash a copy
-    /// would hide it until evicted.
+    /// Invalidates older copies of `range` durably, in the log or, without devices, in the backing store. This must
+    /// be durable before the backing store has newer contents. Otherwise a copy found after a crash would hide them
+    /// until it is evicted.
     pub(crate) async fn void_durably(&self, object: &Object, range: Range<u64>) -> Result<Seq> {
         let voided = match self.invalidate(object, range.clone()).await {
             Ok(frame) => self.commit(frame).await.map(|()| frame),
@@ -292,7 +297,7 @@ impl Engine {
         }
     }
 
-    /// The same of `range` without the blocks `kept`.
+    /// Invalidates older copies of `range` durably, without the blocks `kept`.
     async fn void_around(&self, object: &Object, range: &Range<u64>, kept: &[u64]) -> Result<Seq> {
         let mut frame = 0;
         for part in around(range, kept) {
@@ -301,13 +306,13 @@ impl Engine {
         Ok(frame)
     }
 
-    /// What records say of the object now. Only to be logged before `state` is unlocked.
+    /// Returns the object's facts for a record. The record must be logged before `state` is unlocked.
     pub(crate) fn facts_of(&self, object: &Object, state: &State) -> Facts {
         let size = if state.gone { 0 } else { state.size };
         Facts { key: object.key.clone(), size, mtime: state.mtime }
     }
 
-    /// A write in a mode that does not use the log; durable when this returns.
+    /// Writes in a mode that does not use the log. The data is durable when this returns.
     pub(crate) async fn write_direct(
         &self,
         object: &Arc<Object>,
@@ -332,12 +337,13 @@ impl Engine {
         };
         let frame = self.end_direct(object, direct, written, size, now).await;
         result?;
-        // What the log had of it may have been destaged meanwhile, and its time with it.
+        // The object's logged data may have been destaged meanwhile, and its modification time with it.
         self.set_mtime(object, now).await?;
         frame
     }
 
-    /// Sets the modification time that destage has to leave behind. No effect on an object that never was in the log.
+    /// Sets the modification time that destaging must leave behind. Has no effect on an object that never was in the
+    /// log.
     pub async fn set_mtime(&self, object: &Arc<Object>, mtime: Time) -> Result<()> {
         {
             let mut state = object.lock();
@@ -360,11 +366,11 @@ impl Engine {
         }
     }
 
-    /// The object was removed from the backing store: nothing of it counts.
+    /// Drops the object, which was removed from the backing store. No copy of it counts.
     pub async fn forget(&self, object: &Arc<Object>) {
         self.drop_object(object);
         if self.active() > 0 {
-            // Needs not be durable: its key never names anything again, and destage finds it gone.
+            // The record need not be durable: the key never names an object again, and destage finds it removed.
             let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Forget { object });
             let _ = self.append(Whose::New, object, record).await;
         }
@@ -379,7 +385,7 @@ impl Engine {
             self.segments.release(segment);
         }
         drop(state);
-        // Not as long as copies of it are to be loaded: they must find that it is gone.
+        // While copies of the object are still to be loaded, they must find that it was removed.
         if !self.segments.is_warming() {
             self.objects.remove(&object.key);
         }
@@ -389,7 +395,7 @@ impl Engine {
     }
 }
 
-/// What is left of `range` without the blocks `kept`, which are in it and in order.
+/// Returns the parts of `range` without the blocks `kept`, which are in it and in order.
 pub(crate) fn around<'a>(range: &Range<u64>, kept: &'a [u64]) -> impl Iterator<Item = Range<u64>> + use<'a> {
     let starts = [range.start].into_iter().chain(kept.iter().map(|block| block + 1));
     let ends = kept.iter().copied().chain([range.end]);

@@ -1,4 +1,4 @@
-//! What others do to an object of the backing store, behind the cache's back.
+//! External changes of an object of the backing store.
 
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -10,36 +10,39 @@ use crate::index::object::{Busy, Object};
 use crate::io::{BackingError, Key};
 use forebay_common::lock::{Mutex, MutexGuard};
 
-/// No version was seen yet, since the pool was opened.
+/// No version was seen since the pool was opened.
 const UNSEEN: u64 = 0;
-/// Others have changed the object: what is cached of it may be older than what the backing store has.
+/// An external change was seen: the cached contents may be older than the backing store's.
 const SUSPECT: u64 = u64::MAX;
 
-/// The version of an object in the backing store as its owner saw it last. The owner's changes are announced, so that a
-/// version that is another without one is the work of others. A version is any number but the two above.
+/// The version of an object in the backing store as its owner saw it last. The owner announces its changes. If the
+/// version changed without an announced change, someone else modified the object. A version is any number except
+/// [`UNSEEN`] and [`SUSPECT`].
 #[derive(Debug, Default)]
 pub(crate) struct VersionWatch {
     seen: AtomicU64,
-    /// The version that stands for all from the owner's hidden changes; 0 if there were none since the last that shows.
+    /// The version shown to clients since the owner's last hidden change; 0 if no change was hidden since the last
+    /// shown one.
     shown: AtomicU64,
     own: Mutex<Own>,
 }
 
-/// The owner's changes under way.
+/// The owner's changes in progress.
 #[derive(Debug, Default)]
 struct Own {
     all: u32,
     hidden: u32,
-    /// One of them may have hidden a change by others since the object was last known to be as the backing store has it.
+    /// True if an owner's change may have hidden an external change since the object was last known to match the
+    /// backing store.
     may_hide: bool,
 }
 
-/// A version that was looked up.
+/// A version that was read from the backing store.
 #[derive(Clone, Copy, Debug)]
 pub struct Version {
-    /// Any number that is another after every change.
+    /// A number that differs after every change.
     pub number: u64,
-    /// Whether the change that led to it was made while nobody watched: counts if no version was seen before.
+    /// True if the last change happened while no server watched. It counts if no version was seen before.
     pub unwatched: bool,
 }
 
@@ -77,17 +80,17 @@ impl VersionWatch {
 }
 
 impl Object {
-    /// Whether `number` is the version that was seen last, and nothing is suspect.
+    /// Returns true if `number` is the version that was seen last, and no external change is suspected.
     pub fn is_seen(&self, number: u64) -> bool {
         self.watch.seen.load(Ordering::Relaxed) == number
     }
 
-    /// Whether others have changed the object since it was cached.
+    /// Returns true if an external change happened since the object was cached.
     pub fn is_suspect(&self) -> bool {
         self.is_seen(SUSPECT)
     }
 
-    /// Compares the version now with the one seen last, unless the owner is about to change it.
+    /// Compares the current version with the version seen last, unless the owner is about to change the object.
     pub fn look(&self, version: impl FnOnce() -> Option<Version>) {
         let own = self.watch.own.lock();
         if own.all == 0 && !self.is_suspect() {
@@ -95,13 +98,14 @@ impl Object {
         }
     }
 
-    /// The owner begins to change the object; ended by [`Object::end_own`].
+    /// Announces that the owner begins to change the object; ended by [`Object::end_own`].
     pub fn begin_own(&self, version: impl FnOnce() -> Option<Version>) {
         drop(self.watch.begin(version));
     }
 
-    /// The owner's change is made; the last of several at once says which version came of them. Before it the version was
-    /// `from`, and `shown` was what was shown: should the version have grown, but not beyond that, what is shown does.
+    /// Ends an owner's change. The version after the last of several concurrent changes becomes the version seen
+    /// last. `from` is the version before the change, and `shown` the version that was shown then. If the version
+    /// changed, but did not exceed `shown`, the shown version becomes `shown` + 1.
     pub fn end_own(&self, version: impl FnOnce() -> Option<Version>, from: u64, shown: u64) {
         let mut own = self.watch.own.lock();
         let number = version().map_or(UNSEEN, |version| version.number);
@@ -112,8 +116,8 @@ impl Object {
         }
     }
 
-    /// As [`Object::begin_own`] of a change that is not to show: until the next one that is, [`Object::shown`] gives
-    /// `shown`. Ended by [`Object::end_hidden`].
+    /// Announces a change of the owner that clients must not see in the version. Until the next visible change,
+    /// [`Object::shown`] returns `shown`. Ended by [`Object::end_hidden`].
     pub fn begin_hidden(&self, version: impl FnOnce() -> Option<Version>, shown: u64) {
         let mut own = self.watch.begin(version);
         own.hidden += 1;
@@ -122,7 +126,7 @@ impl Object {
         }
     }
 
-    /// See [`Object::begin_hidden`].
+    /// Ends a change announced by [`Object::begin_hidden`].
     pub fn end_hidden(&self, version: impl FnOnce() -> Option<Version>) {
         let mut own = self.watch.own.lock();
         own.hidden -= 1;
@@ -130,7 +134,7 @@ impl Object {
         self.watch.end(&mut own, number);
     }
 
-    /// What is to show for version `number`, which was looked up before: versions grow.
+    /// Returns the version to show to clients for version `number`, which was looked up before. Versions grow.
     pub fn shown(&self, number: u64) -> u64 {
         if self.watch.shown.load(Ordering::Relaxed) == 0 {
             return number;
@@ -143,8 +147,9 @@ impl Object {
         }
     }
 
-    /// Others have changed the contents: the kernel tells so, perhaps late. A change that came by itself shows in the version,
-    /// and this is no news. One that came during a change of the owner's does not show.
+    /// Handles the kernel's report, perhaps a late one, that someone else changed the contents. An external change
+    /// outside the owner's changes shows in the version already, so the report is no news. An external change during
+    /// an owner's change does not show in the version.
     pub fn changed_by_others(&self) {
         let own = self.watch.own.lock();
         if own.may_hide {
@@ -153,7 +158,7 @@ impl Object {
         }
     }
 
-    /// The owner changed the object without knowing its version: the next look believes what it sees.
+    /// Handles an owner's change whose version is unknown: the next look believes the version that it finds.
     pub fn changed_unseen(&self) {
         let mut own = self.watch.own.lock();
         own.may_hide = true;
@@ -164,7 +169,7 @@ impl Object {
 }
 
 impl Engine {
-    /// The object `key` names if the cache knows anything of it. `size` is the backing store's, as for
+    /// Returns the object of `key` if it is in the index. `size` is the backing store's size, as in
     /// [`Engine::object`].
     pub fn meet(&self, key: &Key, size: u64) -> Option<Arc<Object>> {
         let object = self.known(key)?;
@@ -176,12 +181,12 @@ impl Engine {
         Some(object)
     }
 
-    /// Nothing clean of the object counts any more, durably when this returns: others may have changed it, and it has
-    /// `size` bytes now and is of version `number`. What the backing store does not have yet stays and will be written
-    /// over their change: then nothing is done, and the result is false.
+    /// Drops the clean copies of an object after an external change, durably when this returns. The object now has
+    /// `size` bytes and version `number`. If the backing store lacks changes of the object, nothing is done and the
+    /// result is false: they will be written over the external change.
     ///
     /// # Errors
-    /// The object is gone, or no cache device is left.
+    /// The object was removed, or no cache device is left.
     pub async fn changed_outside(&self, object: &Arc<Object>, size: u64, number: u64) -> Result<bool> {
         let (pages, copied) = {
             let mut state = object.lock();
@@ -196,7 +201,8 @@ impl Engine {
             (state.drop_range(0..u64::MAX, &self.segments).0, state.may_be_copied(&self.segments))
         };
         self.ram.removed(pages);
-        // Also for copies let go of: found again after a crash, those not yet out of the log would be destaged again.
+        // This covers copies dropped from the index as well. A copy found again after a crash would be destaged again
+        // if it is still in the log.
         if copied {
             self.void_durably(object, 0..u64::MAX).await?;
         }
@@ -209,10 +215,11 @@ impl Engine {
         Ok(true)
     }
 
-    /// Destages what is dirty of one object, now.
+    /// Destages the dirty blocks of one object, now.
     ///
     /// # Errors
-    /// The backing store's; it is tried again in the background. [`Error::Damaged`]: no copy of some of it can be read.
+    /// Errors of the backing store; destaging is tried again in the background. [`Error::Damaged`]: no copy of some
+    /// block can be read.
     pub async fn destage_object(&self, object: &Arc<Object>) -> Result<()> {
         let errors = object.volume.errors();
         let ready = || {
@@ -232,10 +239,10 @@ impl Engine {
         self.space.until(ready).await
     }
 
-    /// Destages what is dirty now of all objects of this one's volume, or as much of it as is `enough`.
+    /// Destages the blocks of this object's volume that are dirty now, until all are clean or `enough` returns true.
     ///
     /// # Errors
-    /// As [`Engine::destage_object`], and that the volume is late.
+    /// The errors of [`Engine::destage_object`], and [`Error::Late`] if the volume does not answer.
     pub async fn destage_beside(&self, object: &Object, enough: impl Fn() -> bool) -> Result<()> {
         let volume = &object.volume;
         let (begun, errors) = (self.env.clock.now(), volume.errors());
@@ -248,12 +255,12 @@ impl Engine {
         self.space.until(ready).await
     }
 
-    /// Bytes of the object's volume that only the cache has.
+    /// Returns the bytes of the object's volume that only the cache has.
     pub fn dirty_bytes_beside(&self, object: &Object) -> u64 {
         object.volume.dirty() * crate::buffer::BLOCK as u64
     }
 
-    /// Bytes that only the cache has.
+    /// Returns the bytes that only the cache has.
     pub fn dirty_bytes(&self) -> u64 {
         self.segments.blocks().1 * crate::buffer::BLOCK as u64
     }

@@ -1,4 +1,4 @@
-//! The requests of a client of the engine: read, write, write past the log, truncate, sync.
+//! The requests of a client of the engine: read, write, bypass write, truncate, sync.
 
 pub(crate) mod bypass;
 pub(crate) mod external_change;

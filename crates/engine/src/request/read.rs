@@ -1,4 +1,4 @@
-//! Reads: from memory, from the cache devices, from the backing store.
+//! Reads from memory, from the cache devices and from the backing store.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::plant::threads;
 use crate::wait::all;
 use crate::{Error, Result};
 
-/// What came of trying to read without waiting.
+/// The result of an attempt to read without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TriedRead {
-    /// That many bytes were read.
+    /// This number of bytes was read.
     Read(usize),
-    /// All of it is cached, some on the cache devices only: [`Engine::read_cached`] needs nothing else.
+    /// The whole range is cached, some blocks on the cache devices only: [`Engine::read_cached`] suffices.
     OnSsd,
-    /// Some of it has to be waited for.
+    /// Some block has to be waited for.
     Wait,
-    /// Nothing of it is cached: the backing store has it all.
+    /// No block of the range is cached: the backing store has all of them.
     Uncached,
 }
 
-/// Where a block's contents are to come from.
+/// The place from which a block's contents are read.
 enum Source {
     Page(Page),
     Ssd(Entry),
@@ -37,37 +37,37 @@ enum Source {
 /// Blocks read by one device or backing request.
 struct Run {
     blocks: Range<u64>,
-    /// The first block's copy, if they are on an SSD; the others follow it there.
+    /// The copies of the blocks if they are on an SSD, in consecutive slots.
     copies: Vec<Entry>,
     fetch: u64,
 }
 
-/// What came of a copy that was looked at closely.
+/// The result of a close look at a copy.
 #[derive(Default)]
 pub(crate) struct Rescued {
-    /// Its contents; `None`: look at the index again.
+    /// The copy's contents; `None` if the index must be asked again.
     pub(crate) page: Option<Page>,
-    /// Bad legs that were rewritten.
+    /// Number of bad legs that were rewritten.
     pub(crate) repaired: u64,
-    /// It was clean and bad.
+    /// True if the copy was clean and bad, and was dropped.
     pub(crate) dropped: bool,
 }
 
-/// What one look at the index found.
+/// The result of one look at the index.
 enum Plan {
-    /// Some of it is not durable yet.
+    /// Some block is not durable yet.
     Undurable(u64),
-    /// Somebody else is fetching some of it.
+    /// Another request is fetching some block.
     Fetching(u64),
-    /// Some of it is not cached, and that was all that was asked for.
+    /// Some block is not cached, and the request asks for cached blocks only.
     Uncached,
-    /// Contents of blocks in memory, and what has to be read.
+    /// Contents of blocks in memory, and the runs that have to be read.
     Go(Vec<(u64, Page)>, Vec<Run>),
 }
 
 impl Engine {
-    /// Reads from memory only. Returns the bytes read into the front of `buf`: fewer than it holds only at the end of
-    /// the object.
+    /// Reads from memory only. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at
+    /// the end of the object.
     pub fn try_read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> TriedRead {
         let mut state = object.lock();
         let len = clip(&state, offset, buf.len());
@@ -88,7 +88,7 @@ impl Engine {
             }
         }
         if found < total {
-            // All of it below what the backing store is known to hold.
+            // The backing store is known to hold all of the object below its size.
             let plain = state.dirty == 0 && state.truncating.is_none() && state.busy == Busy::No;
             return match found + on_ssd {
                 0 if plain => TriedRead::Uncached,
@@ -101,13 +101,14 @@ impl Engine {
         TriedRead::Read(len)
     }
 
-    /// Reads. Returns the bytes read into the front of `buf`: fewer than it holds only at the end of the object.
+    /// Reads. Returns the bytes read into the front of `buf`. The read is shorter than `buf` only at the end of the
+    /// object.
     pub async fn read(&self, object: &Arc<Object>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        // With the backing store to ask, there is always an answer.
+        // A read that may ask the backing store never returns `None`.
         Ok(self.read_from(object, offset, buf, true).await?.unwrap_or_default())
     }
 
-    /// Reads without asking the backing store; `None` if some of it is not cached, or the copies are not good.
+    /// Reads without asking the backing store. Returns `None` if some block is not cached, or its copies are bad.
     pub async fn read_cached(
         &self,
         object: &Arc<Object>,
@@ -156,14 +157,14 @@ impl Engine {
         }
     }
 
-    /// One block's contents, for a write that keeps some of them.
+    /// Returns one block's contents, for a write that keeps a part of them.
     pub(crate) async fn load(&self, object: &Arc<Object>, block: u64) -> Result<Page> {
         let mut contents = vec![0; BLOCK];
         self.read(object, block * BLOCK as u64, &mut contents).await?;
         Ok(Page::from(contents))
     }
 
-    /// Whether all cached copies of `range` are durable.
+    /// Returns true if all cached copies of `range` are durable.
     fn durable(&self, state: &State, range: &Range<u64>) -> bool {
         let mut known: Option<(SegmentId, u16)> = None;
         state.dirty_entries(range.clone()).all(|(_, entry)| {
@@ -228,7 +229,8 @@ impl Engine {
         Plan::Go(pages, runs)
     }
 
-    /// Reads `runs` side by side into `buf`. False: something changed meanwhile, look again.
+    /// Reads `runs` side by side into `buf`. Returns false if the object changed meanwhile, and the index must be
+    /// asked again.
     async fn fetch_runs(
         &self,
         object: &Arc<Object>,
@@ -245,7 +247,8 @@ impl Engine {
             let current = state.end_fetch(run.fetch);
             state = threads::gap("a fetch ends before its contents are in memory", object, state);
             match result {
-                // Older contents without what was cut off since: never there, if there was a write in between.
+                // Older contents without a part that was truncated since may never have existed, if a write came in
+                // between.
                 Ok(Some(_)) if cut => complete = complete.map(|_| false),
                 Ok(Some(pages)) => {
                     for (block, page) in run.blocks.clone().zip(pages) {
@@ -269,7 +272,7 @@ impl Engine {
         self.mode() != Mode::PassThrough
     }
 
-    /// The contents of a run; `None` if its copies moved meanwhile.
+    /// Returns the contents of a run; `None` if its copies moved meanwhile.
     async fn fetch_run(&self, object: &Arc<Object>, run: &Run) -> Result<Option<Vec<Page>>> {
         if run.copies.is_empty() {
             return self.fetch_backing(object, run.blocks.clone()).await.map(Some);
@@ -305,7 +308,7 @@ impl Engine {
         Ok(Some(pages))
     }
 
-    /// Whether `contents` are the copy's.
+    /// Returns true if `contents` match the copy's checksum.
     pub(crate) fn is_right(&self, object: &Object, block: u64, copy: &Entry, contents: &[u8]) -> bool {
         let Some(segment) = self.segments.get(copy.segment) else { return false };
         let content = content_hash(contents);
@@ -313,8 +316,8 @@ impl Engine {
             || crate::plant::active("checksums are not checked")
     }
 
-    /// A copy could not be read, or (`thorough`) every leg is to be looked at: tries them, and repairs the bad ones
-    /// before the first good one.
+    /// Tries the legs of a copy that could not be read, or (`thorough`) all its legs. Repairs the bad legs before the
+    /// first good one.
     pub(crate) async fn rescue(
         &self,
         object: &Arc<Object>,
@@ -366,21 +369,21 @@ impl Engine {
         }
         if let Some(device) = bad.first().and_then(|place| self.device(place.device)) {
             self.event(Event::Dropped { device: device.name().to_owned() });
-            // A copy that is bad today and good tomorrow must not count then.
+            // A copy that is bad today and good tomorrow must not count tomorrow.
             self.invalidate(object, block..block + 1).await?;
         }
         Ok(Rescued { dropped: true, ..Rescued::default() })
     }
 
-    /// Writes one leg of a copy again. False if the segment has no leg there any more, or its device fails.
+    /// Writes one leg of a copy again. Returns false if the segment has no leg there any more, or its device fails.
     async fn repair(&self, copy: &Entry, place: Place, contents: &[u8]) -> bool {
         let Some(device) = self.device(place.device) else { return false };
-        // Since the leg was read, the segment may have been given up, and its place used for another one.
+        // Since the leg was read, the segment may have been freed, and its place reused for another segment.
         let Some(repairing) = self.segments.begin_repair(copy.segment, place) else { return false };
         let data = Slice::from(Buffer::from_bytes(contents));
         let written = self.write_legs(&[(place, data)], copy.slot, Durability::Now).await;
         drop(repairing);
-        // The place may be what somebody waits for.
+        // A task may be waiting for the place.
         self.space.wake();
         if written {
             self.totals.repaired.add(1);
@@ -389,14 +392,15 @@ impl Engine {
         written
     }
 
-    /// Reads whole blocks from the backing store; what it does not hold is zero.
+    /// Reads whole blocks from the backing store. Bytes beyond its contents are zero.
     async fn fetch_backing(&self, object: &Object, range: Range<u64>) -> Result<Vec<Page>> {
         let count = (range.end - range.start) as usize;
         let at = range.start * BLOCK as u64;
         let (mut buffer, result) = self.env.backing.read(&object.key, at, Buffer::zeroed(count)).await;
         let read = result?;
         buffer[read..].fill(0);
-        // What lies behind the end of the object must not come to light when it grows (a cut not carried out yet).
+        // Bytes behind the object's end must not reappear when it grows. They may exist while a truncation is not
+        // carried out yet.
         let size = object.lock().size;
         if size < at + buffer.len() as u64 {
             buffer[size.saturating_sub(at) as usize..].fill(0);
@@ -413,12 +417,12 @@ fn source(state: &mut State, block: u64) -> Source {
     state.entry(block).map_or(Source::Backing, |entry| Source::Ssd(*entry))
 }
 
-/// How much of a read lies within the object.
+/// Returns the number of bytes of a read that lie within the object.
 fn clip(state: &State, offset: u64, len: usize) -> usize {
     usize::try_from(state.size.saturating_sub(offset)).map_or(len, |there| len.min(there))
 }
 
-/// Copies what `block` has of the bytes at `offset..` into `buf`.
+/// Copies the part of `block` that lies in the read at `offset` into `buf`.
 fn copy(page: &[u8], block: u64, offset: u64, buf: &mut [u8]) {
     let at = block * BLOCK as u64;
     let end = offset + buf.len() as u64;

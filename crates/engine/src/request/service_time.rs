@@ -1,24 +1,24 @@
-//! How long the log and the backing store take for what belongs together: a stream goes where it is through sooner.
+//! The service times of the log and of the backing store. A stream goes where it is finished sooner.
 
 use forebay_common::lock::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Blocks written together that say something of streams.
+/// Number of blocks written together from which a write counts as a stream.
 pub(crate) const STREAM: u64 = 32;
-/// The weight of what was measured last: one part in so many.
+/// The weight of the last measurement in the mean: one part in eight.
 const WEIGHT: u64 = 8;
-/// One stream write in so many goes through the log all the same, so that neither figure grows old.
+/// One stream write in this number goes through the log in any case, so that both figures stay current.
 const PROBE: u64 = 64;
 
 /// A running mean of the time for a block of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceTime {
-    /// Nanoseconds; 0 while nothing is known.
+    /// Nanoseconds; 0 while nothing was measured.
     mean: AtomicU64,
 }
 
 impl ServiceTime {
-    /// `writes` writes of `blocks` blocks in all took `time`. Short ones do not count.
+    /// Records that `writes` writes of `blocks` blocks in all took `time`. Short writes do not count.
     pub(crate) fn measured(&self, blocks: u64, writes: u64, time: Duration) {
         if blocks < STREAM * writes.max(1) {
             return;
@@ -37,7 +37,7 @@ impl ServiceTime {
     }
 }
 
-/// The log's.
+/// The service time of the log.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
     /// Frames of the log.
@@ -46,10 +46,11 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Whether a write of a stream is through sooner past the log, where batches of destaging take as long as `backing` says.
+    /// Returns true if a stream write is finished sooner past the log. `backing` is the service time of destage
+    /// batches.
     pub(crate) fn is_faster_direct(&self, backing: &ServiceTime) -> bool {
         let Some((log, backing)) = self.log.known().zip(backing.known()) else { return false };
-        // Not for a little: what is in the log is also cached.
+        // A small gain does not count, since data in the log is also cached.
         backing < log - log / 4 && !self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE)
     }
 }

@@ -1,5 +1,6 @@
-//! Syncs of the backing store. A failed one may have lost whatever was written to the file before it, whoever is told of
-//! it, and the next one says nothing of that (Rebello et al., ATC'20): so it counts for all whose bytes it covered.
+//! Syncs of the backing store. A failed sync may have lost any data written to the file before it, and only one
+//! caller gets the error (Rebello et al., ATC'20). The next sync does not report it. So a failed sync fails every
+//! request whose bytes it covered.
 
 use std::sync::Arc;
 
@@ -11,21 +12,21 @@ use crate::plant;
 /// Syncs of one object's file.
 #[derive(Debug, Default)]
 pub(crate) struct Syncs {
-    /// How many have failed.
+    /// Number of failed syncs.
     failed: u64,
-    /// Those under way, by number, and the last one begun.
+    /// Numbers of the syncs in flight, and the number of the last sync begun.
     under_way: Vec<u64>,
     last: u64,
 }
 
-/// An object whose file was written, and how many syncs of it had failed before.
+/// An object whose file was written, and the number of failed syncs before the write.
 pub(crate) struct Unsynced<'a> {
     pub(crate) object: &'a Arc<Object>,
     pub(crate) failed: u64,
 }
 
 impl Syncs {
-    /// To be asked before the file is written.
+    /// Returns the number of failed syncs. A writer asks before it writes the file.
     pub(crate) fn failed(&self) -> u64 {
         self.failed
     }
@@ -36,7 +37,7 @@ impl Syncs {
         self.last
     }
 
-    /// Returns the last sync that began before this one ended.
+    /// Ends sync `own`. Returns the last sync that began before it ended.
     fn end(&mut self, own: u64, failed: bool) -> u64 {
         self.under_way.retain(|other| *other != own);
         self.failed += u64::from(failed);
@@ -45,7 +46,7 @@ impl Syncs {
 }
 
 impl Engine {
-    /// Makes what was written to the files durable.
+    /// Makes the data written to the files durable.
     pub(crate) async fn sync_files(&self, files: &[Unsynced<'_>]) -> Vec<BackingResult<()>> {
         let begin = |state: &mut State| (state.syncs.begin(), state.volatile.begin(0..u64::MAX));
         let begun: Vec<_> = files.iter().map(|file| begin(&mut file.object.lock())).collect();
@@ -56,7 +57,7 @@ impl Engine {
         }
         let mut ended = Vec::with_capacity(files.len());
         for ((file, (own, _)), result) in files.iter().zip(&begun).zip(&results) {
-            // One of a file that is gone for good lost nothing that anybody could ask for.
+            // The sync of a removed file lost no data that anybody could ask for.
             let failed = matches!(result, Err(error) if *error != BackingError::Gone);
             ended.push(file.object.lock().syncs.end(*own, failed));
             file.object.changed.wake();
@@ -73,12 +74,13 @@ impl Engine {
         all
     }
 
-    /// The same of one file.
+    /// Makes the data written to one file durable.
     pub(crate) async fn sync_file(&self, file: Unsynced<'_>) -> BackingResult<()> {
         self.sync_files(&[file]).await.pop().unwrap_or(Err(BackingError::Gone))
     }
 
-    /// One that began before this one ended may have failed before it, and have dropped what this one was to make durable.
+    /// Waits for the syncs up to `last`, and fails if a sync has failed since the file was written. An overlapping
+    /// sync may have failed first, and have dropped the data that this sync was to make durable.
     async fn none_failed(&self, file: &Unsynced<'_>, last: u64) -> BackingResult<()> {
         let Unsynced { object, failed } = file;
         if plant::active("a failed sync counts for its caller only") {

@@ -1,7 +1,8 @@
-//! Cutting and growing objects.
+//! Truncation and growth of objects.
 //!
-//! A cut is logged first, then carried out in the backing store, then logged as carried out. Until then nothing else
-//! changes the object: recovery carries it out if that record is missing, and never over later changes.
+//! A truncation is logged first, then carried out in the backing store, then logged as carried out. Until then
+//! nothing else changes the object. Recovery carries out a truncation without the second record, and never over later
+//! changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::plant::threads;
 use crate::{Error, Result, Seq};
 
 impl Engine {
-    /// Cuts or grows an object to `size` bytes; durable when this returns.
+    /// Truncates or grows an object to `size` bytes, durably when this returns.
     pub async fn truncate(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<()> {
         self.occupy(object).await?;
         let result = self.cut(object, size, now).await;
@@ -29,13 +30,13 @@ impl Engine {
         }
         drop(state);
         object.changed.wake();
-        // What was cut off need not be destaged.
+        // Blocks that were cut off need not be destaged.
         self.destager.throttle.changed.wake();
         self.space.wake();
         result
     }
 
-    /// Waits until nobody else works on the object's backing file, and keeps others from it.
+    /// Waits until no other task works on the object's backing file, and keeps other tasks from it.
     async fn occupy(&self, object: &Object) -> Result<()> {
         let ready = || {
             let mut state = object.lock();
@@ -67,13 +68,13 @@ impl Engine {
             object.lock().size = size;
             self.set_mtime(object, now).await?;
         } else if result.is_ok() {
-            // The backing store has the time as well; with something dirty, destaging is what sets it last.
+            // The backing store has the time as well. If the object has dirty blocks, destaging sets the time last.
             let mut state = object.lock();
             if state.dirty == 0 && state.mtime == Some(now) {
                 state.mtime = None;
             }
         } else if size > old {
-            // It may have grown all the same.
+            // The file may have grown in spite of the error.
             let grown = self.env.backing.size(&object.key).await.unwrap_or(old);
             let mut state = object.lock();
             state.size = state.size.max(grown);
@@ -81,11 +82,11 @@ impl Engine {
         result
     }
 
-    /// Logs a cut and lets nothing beyond it count. A last block that only the cache has is written again without what
-    /// was cut off; returned if the log does not take it any more.
+    /// Logs a truncation and drops all blocks beyond it. If only the cache has the new last block, it is logged again
+    /// without the part that was cut off. That block is returned if the log does not take it any more.
     ///
     /// # Errors
-    /// Nothing was done.
+    /// An error means that nothing was done.
     async fn log_cut(&self, object: &Arc<Object>, size: u64, now: Time) -> Result<Option<Page>> {
         let last = self.last_of_cut(object, size).await?;
         let frame = loop {
@@ -98,12 +99,13 @@ impl Engine {
         if early || self.commit(frame).await.is_ok() {
             return Ok(None);
         }
-        // What is cut off is not in the index any more, so there is no way back.
+        // The blocks that were cut off are not in the index any more, so there is no way back.
         self.note_cut(object, size, now).await?;
         Ok(last.map(|(page, _)| page))
     }
 
-    /// Logs a cut if there is room now, and with it `last`, what is left of the block that it goes through. Returns the frame.
+    /// Logs a truncation if there is room now, together with `last`, the remaining part of the block at the new end.
+    /// Returns the frame.
     fn try_log_cut(
         &self,
         object: &Arc<Object>,
@@ -113,11 +115,11 @@ impl Engine {
     ) -> Result<Option<Seq>> {
         let mtime = Some(now);
         let facts = Facts { key: object.key.clone(), size, mtime };
-        // Locked from before the record is there until the index knows of it: what is moved within the log meanwhile
-        // would be behind the record, and come back with it at recovery; and so would the size.
+        // The object is locked from before the record exists until the index knows of it. A block or size that is
+        // moved within the log meanwhile would be behind the record, and recovery would bring it back.
         let late = threads::active("a cut is in the log before its object is locked");
         let locked = (!late).then(|| object.lock());
-        // Both in one frame: the record must not be seen without the rewritten block.
+        // Both go into one frame: recovery must not see the record without the rewritten block.
         let appended = self.log.append_cut(Whose::New, object, &facts, size, last, &self.segments)?;
         let Some((appended, placed)) = appended else { return Ok(None) };
         let mut state = locked.unwrap_or_else(|| object.lock());
@@ -132,7 +134,7 @@ impl Engine {
         Ok(Some(appended.seq))
     }
 
-    /// What the log has to have of the block that a cut goes through, if only the cache has it.
+    /// Returns the remaining part of the block at the new end, if only the cache has that block.
     async fn last_of_cut(&self, object: &Arc<Object>, size: u64) -> Result<Option<(Page, u64)>> {
         let partial = size / BLOCK as u64;
         let keep = (size % BLOCK as u64) as usize;
@@ -142,8 +144,8 @@ impl Engine {
         Ok(Some(cut_page(&self.load(object, partial).await?, keep)))
     }
 
-    /// Logs again a cut that is in segment `id` and not carried out, so that the segment can leave the log. Returns the
-    /// frame.
+    /// Reappends a truncation of segment `id` that is not carried out, so that the segment can leave the log. Returns
+    /// the frame.
     pub(crate) async fn log_cut_again(&self, object: &Arc<Object>, id: SegmentId) -> Result<Seq> {
         let is_there = |state: &State| state.truncating == Some(id) && !state.carried_out;
         loop {
@@ -156,7 +158,7 @@ impl Engine {
             };
             let last = match self.last_of_cut(object, size).await {
                 Ok(last) => last,
-                // What nobody can read stays where it is.
+                // A block without a readable copy stays in its segment.
                 Err(Error::Damaged | Error::Backing(_)) => return Ok(0),
                 Err(error) => return Err(error),
             };
@@ -165,7 +167,7 @@ impl Engine {
                 if !is_there(&state) {
                     return Ok(0);
                 }
-                // Somebody else may have moved it.
+                // Another task may have moved the block.
                 let same = state.entry(size / BLOCK as u64) == copy.as_ref();
                 let facts = self.facts_of(object, &state);
                 let appended = match same {
@@ -193,8 +195,8 @@ impl Engine {
         }
     }
 
-    /// Does to the backing store what was logged or noted, for as long as it takes. `last`: the block that the cut goes
-    /// through, if the log was to have it and does not.
+    /// Carries out in the backing store a truncation that was logged or recorded, and tries until it succeeds. `last`
+    /// is the block at the new end, if the log was to have it and does not.
     async fn carry_out(
         &self,
         object: &Arc<Object>,
@@ -250,10 +252,11 @@ impl Engine {
         backing.sync(vec![object.key.clone()]).await.pop().unwrap_or(Ok(()))
     }
 
-    /// Logs that a cut is carried out: recovery must not do it again over what is written directly from now on. `saved`:
-    /// the backing store has the block that it goes through.
+    /// Logs that a truncation is carried out. Recovery must not repeat it over later bypass writes. `saved` says that
+    /// the backing store has the block at the new end.
     pub(crate) async fn log_carried_out(&self, object: &Arc<Object>, saved: bool) -> Result<()> {
-        // From now on nobody logs it again: behind this record it would be done once more.
+        // From here on no task reappends the truncation. Behind the record of its end it would be carried out once
+        // more.
         object.lock().carried_out = true;
         let record = Some::<fn(u16, u64, u64) -> Record>(|object, _, _| Record::Truncated { object });
         let moving = self.moving();
@@ -266,7 +269,7 @@ impl Engine {
             Err(Error::NoDevice) => self.note_carried_out(object, saved).await?,
             logged => logged?,
         }
-        // Unless the object was forgotten meanwhile.
+        // The object may have been dropped meanwhile.
         let mut state = object.lock();
         state.carried_out = false;
         if let Some(segment) = state.truncating.take() {
@@ -278,7 +281,7 @@ impl Engine {
     }
 }
 
-/// The first `keep` bytes of a page, with its content hash; the rest is zero.
+/// Returns the first `keep` bytes of a page, filled up with zeros, and the content hash.
 fn cut_page(page: &[u8], keep: usize) -> (Page, u64) {
     let mut contents = page.to_vec();
     if !crate::plant::active("cuts leave the last block as it was") {

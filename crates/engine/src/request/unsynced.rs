@@ -1,6 +1,6 @@
-//! What the backing store has in memory only: blocks written past the cache that no sync has covered yet. After a power cut
-//! they may be what they were before, so no copy of them goes to the cache devices: it would outlive what it is a copy of, and
-//! reads would go back in time once it is evicted.
+//! Unsynced blocks: blocks written past the log that no sync has covered yet. The backing store holds them only in
+//! memory, and a power cut may bring their old contents back. So no copy of them goes to the cache devices. Such a
+//! copy would outlive the backing store's contents, and reads would go back in time once the copy is evicted.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use crate::index::object::{Object, blocks};
 use crate::index::ranges::Ranges;
 
-/// Such blocks of one object.
+/// The unsynced blocks of one object.
 #[derive(Debug, Default)]
 pub(crate) struct UnsyncedBlocks {
-    /// Written since the last sync began.
+    /// Blocks written since the last sync began.
     blocks: Ranges,
-    /// What syncs cover, by number: those under way, and those that failed. After such a one no later sync tells what became of
-    /// these blocks, until they are written again.
+    /// The blocks covered by each sync that is in flight or failed, by the sync's number. After a failed sync, no
+    /// later sync tells what became of these blocks, until they are written again.
     syncs: Vec<(u64, Ranges)>,
     last: u64,
 }
 
-/// A sync of an object's backing file by somebody else than the engine.
+/// A sync of an object's backing file by the engine's user.
 #[must_use]
 pub struct Syncing {
     object: Arc<Object>,
@@ -27,14 +27,14 @@ pub struct Syncing {
 }
 
 impl UnsyncedBlocks {
-    /// These blocks were written.
+    /// Records a write of these blocks.
     pub(crate) fn wrote(&mut self, range: Range<u64>) {
         self.syncs.iter_mut().for_each(|(_, covered)| drop(covered.take(&range)));
         self.syncs.retain(|(_, covered)| !covered.is_empty());
         self.blocks.add(range);
     }
 
-    /// A sync of `range` begins: to be told to [`UnsyncedBlocks::end`] by its number.
+    /// Begins a sync of `range`. Returns its number, for [`UnsyncedBlocks::end`].
     pub(crate) fn begin(&mut self, range: Range<u64>) -> u64 {
         self.last += 1;
         let covered = self.blocks.take(&range);
@@ -44,7 +44,7 @@ impl UnsyncedBlocks {
         self.last
     }
 
-    /// A sync has ended.
+    /// Ends a sync.
     pub(crate) fn end(&mut self, number: u64, succeeded: bool) {
         if succeeded {
             self.syncs.retain(|(other, _)| *other != number);
@@ -64,9 +64,9 @@ impl UnsyncedBlocks {
 }
 
 impl Object {
-    /// A sync of `len` bytes of the object's backing file at `offset` begins, or of all behind `offset` if `len` is 0: what was
-    /// written there with [`Engine::end_direct`](crate::Engine::end_direct) before this call will be durable. `None`: that is
-    /// nothing.
+    /// Begins a sync of `len` bytes of the object's backing file at `offset`, or of everything behind `offset` if
+    /// `len` is 0. The sync makes durable all data written there with
+    /// [`Engine::end_direct`](crate::Engine::end_direct) before this call. Returns `None` if there is no such data.
     pub fn begin_sync(self: &Arc<Self>, offset: u64, len: u64) -> Option<Syncing> {
         let mut state = self.lock();
         if state.volatile.is_empty() {
@@ -82,7 +82,7 @@ impl Object {
 }
 
 impl Syncing {
-    /// It has ended.
+    /// Ends the sync.
     pub fn end(self, succeeded: bool) {
         self.object.lock().volatile.end(self.number, succeeded);
     }

@@ -1,4 +1,4 @@
-//! Writes: into the log, or straight to the backing store.
+//! Writes, into the log or straight to the backing store.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,37 +17,37 @@ use crate::plant::threads;
 use crate::request::service_time::STREAM;
 use crate::{Error, Result, Seq};
 
-/// What came of trying to write without waiting.
+/// The result of an attempt to write without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tried {
     /// Accepted: durable once this frame is.
     Accepted(Seq),
-    /// It would have to wait.
+    /// The write would have to wait.
     Wait,
-    /// In the mode in force it goes to the backing store.
+    /// The mode in force sends the write to the backing store.
     Bypass,
 }
 
-/// What the log has accepted of a write, from its start on.
+/// The part of a write that the log has accepted, from the write's start on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logged {
-    /// Bytes.
+    /// Number of bytes accepted.
     pub len: usize,
-    /// They are durable once this frame is.
+    /// The bytes are durable once this frame is.
     pub frame: Seq,
 }
 
-/// Why a write was not accepted yet.
+/// The reason why a write was not accepted yet.
 enum Blocked {
     /// The log has no room.
     Room,
-    /// The object is being cut, or the range is on its way to the backing store.
+    /// The object is being truncated, or the range is in flight to the backing store.
     Busy,
     /// Contents of a partly overwritten block are not in memory.
     Load(u64),
-    /// Too much is dirty: so many blocks have to wait for their turn.
+    /// Too much is dirty: the throttle must grant this number of blocks first.
     Throttle(Wanted),
-    /// Not for the log.
+    /// The write does not go to the log.
     Bypass,
 }
 
@@ -58,13 +58,13 @@ struct Loaded {
     fetch: u64,
 }
 
-/// A write under way.
+/// A write in progress.
 struct Writing<'a> {
     offset: u64,
     data: &'a [u8],
     now: Time,
-    /// The blocks whose pace is to be asked for: those of the whole write with its first piece, so that no part of a
-    /// stream goes another way than the rest.
+    /// The blocks for which the throttle is asked. The first piece asks for the blocks of the whole write, so that
+    /// all parts of a stream go one way.
     paced: Option<Range<u64>>,
     loaded: SmallVec<[Loaded; 2]>,
 }
@@ -72,13 +72,15 @@ struct Writing<'a> {
 impl Engine {
     /// Writes if that needs no waiting. `now` becomes the object's modification time.
     ///
-    /// Accepted data is read at once by others only after it is durable. Errors: the object is gone, or no cache device
-    /// is left.
+    /// Reads of accepted data wait until it is durable.
+    ///
+    /// # Errors
+    /// The object was removed, or no cache device is left.
     pub fn try_write(&self, object: &Arc<Object>, offset: u64, data: &[u8], now: Time) -> Result<Tried> {
         let paced = Some(blocks(offset, data.len() as u64));
         let mut write = Writing { offset, data, now, paced, loaded: SmallVec::new() };
         if data.len() > BLOCK * 64 {
-            // Its parts may need several frames.
+            // The parts of such a write may need several frames.
             return Ok(if self.takes_log(object, offset, data.len()) { Tried::Wait } else { Tried::Bypass });
         }
         match self.attempt(object, &mut write)? {
@@ -88,8 +90,9 @@ impl Engine {
         }
     }
 
-    /// Writes. The data is accepted (an unstable write may be acknowledged) when this returns, and durable once
-    /// [`Engine::commit`] of the frame it returns has succeeded. `now` becomes the object's modification time.
+    /// Writes. When this returns, the data is accepted, and an unstable write may be acknowledged. The data is
+    /// durable once [`Engine::commit`] of the returned frame has succeeded. `now` becomes the object's modification
+    /// time.
     pub async fn write(&self, object: &Arc<Object>, offset: u64, data: &[u8], now: Time) -> Result<Seq> {
         let Logged { len, frame } = self.write_log(object, offset, data, now).await?;
         if len == data.len() {
@@ -98,8 +101,8 @@ impl Engine {
         Ok(frame.max(self.write_direct(object, offset + len as u64, &data[len..], now).await?))
     }
 
-    /// The same for callers who write to the backing store themselves what the log does not take: between
-    /// [`Engine::begin_direct`] and [`Engine::end_direct`], without a sync where their client asks for none.
+    /// Writes to the log only. The caller writes the rest to the backing store, between [`Engine::begin_direct`] and
+    /// [`Engine::end_direct`], without a sync where the client asks for none.
     pub async fn write_log(
         &self,
         object: &Arc<Object>,
@@ -125,7 +128,7 @@ impl Engine {
         Ok(logged)
     }
 
-    /// `None`: it goes to the backing store.
+    /// Writes one piece. Returns `None` if the piece goes to the backing store.
     async fn write_piece(&self, object: &Arc<Object>, mut write: Writing<'_>) -> Result<Option<Seq>> {
         let range = blocks(write.offset, write.data.len() as u64);
         loop {
@@ -179,7 +182,7 @@ impl Engine {
         object.changed.wake();
     }
 
-    /// Whether a write of `len` bytes goes to the log in the mode in force.
+    /// Returns true if a write of `len` bytes goes to the log in the mode in force.
     fn takes_log(&self, _object: &Object, _offset: u64, _len: usize) -> bool {
         self.effective_mode() == Mode::WriteBack
     }
@@ -194,7 +197,7 @@ impl Engine {
         }
         let range = blocks(write.offset, write.data.len() as u64);
         let mut pages: SmallVec<[(Page, u64); 4]> = SmallVec::new();
-        // What is overwritten whole needs neither the lock nor the old contents.
+        // A block that is overwritten whole needs neither the lock nor the old contents.
         let whole = |block: u64| {
             let at = block * BLOCK as u64;
             let start = at.checked_sub(write.offset)? as usize;
@@ -208,7 +211,7 @@ impl Engine {
         if state.gone {
             return Err(Error::Backing(BackingError::Gone));
         }
-        // What is on its way to the backing store since before the mode changed comes first.
+        // A bypass write that began before the mode changed comes first.
         if state.busy == Busy::Truncate || state.is_written_directly(&range) {
             return Ok(Err(Blocked::Busy));
         }
@@ -228,11 +231,11 @@ impl Engine {
         if let Some(paced) = &write.paced {
             let all = paced.end - paced.start;
             let new = all - state.dirty_entries(paced.clone()).count() as u64;
-            // What is in trouble is not waited for.
+            // A stream does not wait for a volume in trouble.
             let stream =
                 all >= STREAM && !self.is_set_apart(&object.volume) && state.is_free_for_direct(paced);
             if let Some(trouble) = self.holds_back(&object.volume, new) {
-                // One that fails may take it, or says why not; where older contents wait, they come first.
+                // A failing volume may still take a bypass write. Dirty blocks in the range must be destaged first.
                 let asked = trouble != Error::Late && state.is_free_for_direct(paced);
                 return if asked { Ok(Err(Blocked::Bypass)) } else { Err(trouble) };
             }
@@ -240,7 +243,7 @@ impl Engine {
                 return Ok(Err(Blocked::Bypass));
             }
             let volume = &object.volume;
-            // It need not wait for room that nothing makes.
+            // A volume in trouble frees no room, so its writers do not wait for room.
             let new = if self.is_set_apart(volume) { 0 } else { new };
             let wanted = Wanted { new, all };
             if !self
@@ -248,7 +251,7 @@ impl Engine {
                 .throttle
                 .admits(&volume.room, &self.log_load(volume), wanted, || self.env.clock.now())
             {
-                // Where destaging sets the pace, a stream is through sooner without the log.
+                // Where the rate of destaging is the limit, a stream is finished sooner without the log.
                 if stream {
                     return Ok(Err(Blocked::Bypass));
                 }
@@ -261,7 +264,7 @@ impl Engine {
         let logged = if crate::plant::active("sizes are not logged") { state.size } else { size };
         let facts = Facts { key: object.key.clone(), size: logged, mtime: Some(write.now) };
         let Some(placed) = self.log.accept_data(object, &facts, range.start, &pages, &self.segments)? else {
-            // Or the mode is about to change.
+            // No room, or the mode is about to change.
             return Ok(Err(Blocked::Room));
         };
         let mut state = threads::gap("a write is in the log before the index knows of it", object, state);
@@ -285,7 +288,7 @@ impl Engine {
         Ok(Ok(seq))
     }
 
-    /// The index and the memory tier take over what was appended. True if memory grew.
+    /// Puts the appended blocks into the index and the memory tier. Returns true if memory grew.
     pub(crate) fn install(
         &self,
         state: &mut State,
@@ -317,10 +320,10 @@ impl Engine {
         added
     }
 
-    /// Appends one record about the object, or only its facts, waiting for room. Returns the frame.
+    /// Appends one record about the object, or only its facts, and waits for room. Returns the frame.
     ///
-    /// The facts are those of the object when the record gets in: while this waits, a write may make the object longer,
-    /// and the newest facts in the log win at recovery. So nobody passes facts in.
+    /// The facts are taken when the record is appended. A write may make the object longer during the wait, and the
+    /// newest facts in the log win at recovery. So no caller passes facts in.
     pub(crate) async fn append(
         &self,
         whose: Whose,
@@ -341,7 +344,7 @@ impl Engine {
         }
     }
 
-    /// Appends one record about the object with its facts of now, if there is room now.
+    /// Appends one record about the object with its current facts, if there is room now.
     pub(crate) fn try_append(
         &self,
         whose: Whose,
@@ -359,13 +362,13 @@ impl Engine {
     }
 }
 
-/// The new contents of a partly overwritten block; `None` if its old contents have to be read first.
+/// Returns the new contents of a partly overwritten block; `None` if its old contents have to be read first.
 fn merge(state: &mut State, block: u64, write: &Writing<'_>) -> Option<Page> {
     let at = block * BLOCK as u64;
     let end = write.offset + write.data.len() as u64;
     let (from, to) = (write.offset.max(at), end.min(at + BLOCK as u64));
     let mut contents = [0; BLOCK];
-    // Nothing old is left of a block that is written from its start to the end of the file.
+    // A block that is written from its start to the end of the file keeps no old contents.
     let keeps_nothing = at >= state.size
         || (from == at && to >= state.size)
         || crate::plant::active("partial writes forget the old contents");

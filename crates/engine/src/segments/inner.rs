@@ -1,16 +1,16 @@
-//! The table itself, as it is under its lock.
+//! The segment table under its lock.
 
 use super::{Inner, Order, Reach, Segment};
 use crate::format::{Place, SegmentKind};
 use crate::index::leaf::SegmentId;
 use crate::plant;
 
-/// What lets a given-up leg be used again.
+/// The condition under which a given-up leg may be used again.
 #[derive(Debug)]
 pub(super) enum Until {
-    /// The segment left the log.
+    /// The segment has left the log.
     Tail(u64),
-    /// The segment was let go.
+    /// The segment was freed.
     Oldest(Order),
 }
 
@@ -47,20 +47,20 @@ impl Inner {
         id
     }
 
-    /// A number that no segment in use has. After 2^32 segments the first ones come again, but for those still in use:
-    /// numbers are in memory only, and a pool has far fewer segments.
+    /// Returns a number that no segment in use has. After 2^32 segments the numbers start again, without those in
+    /// use. Numbers are in memory only, and a pool has far fewer segments.
     fn unused_id(&mut self) -> SegmentId {
         loop {
             let id = self.next_id;
             self.next_id = id.wrapping_add(1);
-            // The last one stands for no segment (`pool/no_device.rs`).
+            // The highest number stands for no segment (`pool/no_device.rs`).
             if id != SegmentId::MAX && !self.table.contains_key(&id) {
                 return id;
             }
         }
     }
 
-    /// A segment of the log, newer than all that were told of before, has so many legs.
+    /// Records that a segment of the log has `legs` legs. It is newer than all segments recorded before.
     pub(super) fn has_lone_leg(&mut self, legs: usize, seq: u64) {
         if legs < 2 && !plant::active("lone legs are taken for mirrored") {
             self.lone = seq;
@@ -71,7 +71,7 @@ impl Inner {
         self.pending.push((place, until));
     }
 
-    /// See [`Segments::let_go`].
+    /// Frees a segment; see [`Segments::let_go`].
     pub(super) fn let_go(&mut self, id: SegmentId) {
         let Some(segment) = self.table.remove(&id) else { return };
         self.live -= u64::from(segment.live);
@@ -82,7 +82,7 @@ impl Inner {
         segment.legs.iter().for_each(|place| self.give_up(*place, Until::Oldest(order)));
     }
 
-    /// See [`Segments::advance`].
+    /// Moves the log tail; see [`Segments::advance`].
     pub(super) fn advance(&mut self) {
         while let Some(id) = self.log.front().copied() {
             let Some(segment) = self.get(id) else { break };
@@ -102,7 +102,8 @@ impl Inner {
         }
     }
 
-    /// The part of the log's oldest segment that does not keep it any more: its dirty blocks become fewer.
+    /// Returns the part of the log's oldest segment that does not keep it any more. It grows as dirty blocks become
+    /// fewer.
     pub(super) fn leaving(&mut self) -> f64 {
         let Some((id, dirty)) = self.log.front().and_then(|id| Some((*id, self.table.get(id)?.dirty))) else {
             return 0.0;
@@ -110,24 +111,24 @@ impl Inner {
         if self.oldest.0 != id {
             self.oldest = (id, dirty);
         }
-        // Until it is sealed more of it may become dirty.
+        // Until the segment is sealed, more of its blocks may become dirty.
         1.0 - f64::from(dirty) / f64::from(self.oldest.1.max(dirty).max(1))
     }
 
-    /// Of these copies the one whose device is being removed or has the fewest unused segments: clean ones are to fill all
-    /// devices.
+    /// Returns the leg whose device is being removed, or else has the fewest unused segments. Clean segments are to
+    /// fill all devices.
     fn fullest(&self, legs: &[Place]) -> Option<Place> {
         let given_up = |device| self.pending.iter().filter(|(place, _)| place.device == device).count();
         let unused = |device: u16| self.free[usize::from(device)].len() + given_up(device);
         legs.iter().rev().min_by_key(|leg| (self.stays(leg.device.into()), unused(leg.device))).copied()
     }
 
-    /// Segments the log should have at most: the rest is for clean blocks.
+    /// Returns the number of segments that the log should have at most. The rest is for clean blocks.
     pub(super) fn log_share(&self) -> usize {
         let devices = (0..self.totals.len()).filter(|device| self.takes_log(*device));
         let totals = devices.map(|device| self.totals[device]);
         let (sum, largest) = totals.fold((0, 0), |(sum, max), n| (sum + n, max.max(n)));
-        // Both legs are never on one device, unless there is only one.
+        // Both legs are never on one device, unless there is only one device.
         let pairs = if sum == largest { sum } else { (sum / 2).min(sum - largest) };
         pairs as usize * 7 / 10
     }
@@ -141,13 +142,14 @@ impl Inner {
         free
     }
 
-    /// The fewest unused segments of any device that takes some, counting those that are once it is durable.
+    /// Returns the fewest unused segments of any device that takes log segments. Given-up segments that become unused
+    /// once that is durable are counted.
     pub(super) fn least_free(&self) -> usize {
         let free = self.free_now(true).into_iter().enumerate();
         free.filter(|(device, _)| self.takes_log(*device)).map(|(_, free)| free).min().unwrap_or(0)
     }
 
-    /// See [`Segments::is_in_the_way`].
+    /// Returns true if the segment keeps clean segments from being evicted; see [`Segments::is_in_the_way`].
     pub(super) fn is_in_the_way(&self, id: SegmentId, spare: usize) -> bool {
         self.fifo.values().next() == Some(&id) && self.least_free() < spare
     }

@@ -1,18 +1,18 @@
-//! Which segments are the log's, and on how many devices they are.
+//! The segments of the log, and the number of devices that hold them.
 
 use super::{LogUse, Reach, Segment, Segments};
 use crate::index::leaf::SegmentId;
 
 impl Segments {
-    /// Lets segments leave the log, strictly oldest first; their second legs are given up. Returns where the log
-    /// now reaches.
+    /// Lets segments leave the log, strictly oldest first, and gives up their second legs. Returns the new reach of
+    /// the log.
     pub(crate) fn advance(&self) -> Reach {
         let mut inner = self.inner.lock();
         inner.advance();
         inner.reach()
     }
 
-    /// How full the log is.
+    /// Returns how full the log is.
     pub(crate) fn log_use(&self) -> LogUse {
         let mut inner = self.inner.lock();
         inner.advance();
@@ -20,33 +20,36 @@ impl Segments {
         LogUse { segments: inner.log.len(), share: inner.log_share(), dirty: inner.dirty, left }
     }
 
-    /// The position of the log's oldest segment: what only segments before it hold is not in the log.
+    /// Returns the position of the log's oldest segment. Data that is only in segments before it is not in the log.
     pub(crate) fn tail_position(&self) -> Option<u64> {
         let inner = self.inner.lock();
         inner.log.front().and_then(|id| inner.table.get(id)).map(|segment| segment.position)
     }
 
-    /// How many segments the log has from this one on.
+    /// Returns the number of segments of the log from `id` on.
     pub(crate) fn log_since(&self, id: SegmentId) -> usize {
         let log = &self.inner.lock().log;
         log.iter().position(|other| *other == id).map_or(0, |at| log.len() - at)
     }
 
-    /// The oldest segment of the log, if the log has outgrown its share and a sixth of it is not dirty any more. Not
-    /// earlier: the longer the log, the fewer blocks of its oldest segment are still dirty and have to be written again.
+    /// Returns the oldest segment of the log, if the log has outgrown its share and a sixth of it is not dirty any
+    /// more. Compaction does not begin earlier: the longer the log, the fewer blocks of its oldest segment are still
+    /// dirty and must be reappended.
     pub(crate) fn worth_compacting(&self, slots: usize) -> Option<(SegmentId, Segment)> {
         let segment = self.worth_moving(23, slots, 6, 0)?;
         Some(segment).filter(|(_, segment)| segment.holds == 0 && segment.dirty > 0)
     }
 
-    /// The same where some will not be destaged for long. Then a sixteenth is enough: more than what a segment that is full
-    /// of dirty blocks has of other things. And so is that it keeps all clean segments from being evicted, while fewer than
+    /// Returns the oldest segment of the log to be emptied while some of its blocks will not be destaged for long.
+    /// Then a sixteenth that is not dirty is enough: more than the part of other contents in a segment full of dirty
+    /// blocks. It is also enough that the segment keeps all clean segments from being evicted, while fewer than
     /// `spare` segments of a device are unused.
     pub(crate) fn worth_passing(&self, slots: usize, spare: usize) -> Option<(SegmentId, Segment)> {
         self.worth_moving(18, slots, 16, spare)
     }
 
-    /// The oldest segment of a log of `from` twentieths of its share or more, of which one part in `part` is not dirty.
+    /// Returns the oldest segment of a log of at least `from` twentieths of its share, of which one part in `part` is
+    /// not dirty.
     fn worth_moving(
         &self,
         from: usize,
@@ -67,41 +70,43 @@ impl Segments {
         Some((id, segment.clone()))
     }
 
-    /// Whether this segment of the log keeps all clean ones from being evicted, while fewer than `spare` segments of a device
-    /// are unused.
+    /// Returns true if this segment of the log keeps all clean segments from being evicted, while fewer than `spare`
+    /// segments of a device are unused.
     pub(crate) fn is_in_the_way(&self, id: SegmentId, spare: usize) -> bool {
         let inner = self.inner.lock();
         inner.is_in_the_way(id, spare) && inner.table.get(&id).is_some_and(|segment| segment.sealed)
     }
 
-    /// Whether a segment is the log's oldest.
+    /// Returns true if a segment is the log's oldest.
     pub(crate) fn is_tail(&self, id: SegmentId) -> bool {
         self.inner.lock().log.front() == Some(&id)
     }
 
-    /// Whether the whole log is on two devices that stay, durably, and so is what is written to `head` now.
+    /// Returns true if the whole log is durably on two devices that stay, and data written to `head` now goes to two
+    /// such devices.
     pub(crate) fn is_mirrored(&self, head: Option<SegmentId>) -> bool {
         let inner = self.inner.lock();
         let lone = inner.lone >= inner.durable_tail;
         head.is_some_and(|head| inner.has_two_legs(head)) && !lone && !inner.leaves_one()
     }
 
-    /// Whether no segment with fewer than two legs is in the log any more, but this is not durable yet.
+    /// Returns true if no segment with fewer than two legs is in the log any more, but that is not durable yet.
     pub(crate) fn lone_left(&self) -> bool {
         let inner = self.inner.lock();
         inner.lone >= inner.durable_tail && inner.reach().tail > inner.lone
     }
 
-    /// Whether the segment has to leave the log before everything in it is on two devices again.
+    /// Returns true if the segment must leave the log before all dirty data is on two devices again.
     pub(crate) fn keeps_lone(&self, id: SegmentId) -> bool {
         let inner = self.inner.lock();
         inner.reach().tail <= inner.lone
             && inner.table.get(&id).is_some_and(|segment| segment.seq <= inner.lone)
     }
 
-    /// The log's oldest segment, if its dirty blocks have to be written to the log again: it or a later one has fewer
-    /// than two legs (all before that one have to go as well: only records in it may say that they are out of date), or
-    /// only blocks that cannot be destaged keep it. None if `head`, where they would go, has fewer than two legs.
+    /// Returns the log's oldest segment, if its dirty blocks must be written to the log again. That is so if it or a
+    /// later segment has fewer than two legs. All segments before that one must leave as well, since only records in
+    /// it may invalidate their copies. It is also so if only blocks that cannot be destaged keep the segment. Returns
+    /// `None` if `head`, the destination, has fewer than two legs.
     pub(crate) fn to_rewrite(&self, head: SegmentId) -> Option<(SegmentId, Segment)> {
         let inner = self.inner.lock();
         let tail = *inner.log.front().filter(|_| inner.has_two_legs(head))?;

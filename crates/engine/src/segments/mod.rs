@@ -1,11 +1,11 @@
-//! Which segment is where, what it holds, and when its space may be used again.
+//! The segment table: where each segment is, which blocks it holds, and when its space may be used again.
 //!
 //! Invariants:
 //! - `log` lists the segments from the tail (the oldest that may hold dirty blocks) to the head (being written).
-//! - `fifo` lists every segment by (position, clean before log): they are let go in this order and no other, so a
-//!   record that says "older copies do not count" outlives those copies.
-//! - A leg that was given up is free only once a durable frame says so: its `tail` and `oldest` are past it; and not while
-//!   a repair of it is on its way to the device.
+//! - `fifo` lists every segment by (position, clean before log). Segments are freed in this order and no other, so a
+//!   record that invalidates older copies outlives those copies.
+//! - A leg that was given up is free only once a durable frame says so, with `tail` and `oldest` past it. It is not
+//!   free while a repair of it is in flight to the device.
 
 mod inner;
 mod log;
@@ -35,50 +35,51 @@ pub(crate) struct Segment {
     pub(crate) seq: u64,
     pub(crate) position: u64,
     pub(crate) kind: SegmentKind,
-    /// Where its copies are; none if every device that held one is gone.
+    /// The places of the segment's copies; none if every device that held one is lost.
     pub(crate) legs: SmallVec<[Place; 2]>,
-    /// Blocks the index has here.
+    /// Number of blocks of the segment in the index.
     pub(crate) live: u32,
-    /// Blocks the backing store does not have yet.
+    /// Number of blocks that the backing store does not have yet.
     pub(crate) dirty: u32,
-    /// Of these, blocks of which no copy can be read.
+    /// Number of dirty blocks of which no copy can be read.
     pub(crate) damaged: u32,
-    /// Truncations the backing store has not carried out yet.
+    /// Number of holds that keep the segment in the log, such as truncations that the backing store has not carried
+    /// out.
     pub(crate) holds: u32,
-    /// Slots below this are durable.
+    /// The first slot that is not known to be durable.
     pub(crate) durable: u16,
-    /// Nothing more will be written to it.
+    /// True if nothing more will be written to the segment.
     pub(crate) sealed: bool,
     pub(crate) warmth: Warmth,
 }
 
-/// Whether the index has what a segment holds.
+/// The loading state of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warmth {
-    /// Nothing of it yet.
+    /// The index has no block of the segment yet.
     Cold,
-    /// Some of it: it is being loaded.
+    /// The segment is being loaded: the index has some of its blocks.
     Loading,
     Warm,
 }
 
-/// The order in which segments are let go: by position; clean ones before the log segment that was open when they were
-/// opened, because a record in that one may be about them.
+/// The order in which segments are freed: by position. Clean segments come before the log segment that was open when
+/// they were opened, because a record in that one may be about them.
 pub(crate) type Order = (u64, bool, u64);
 
-/// How far back a pool reaches; every frame carries it.
+/// How far back a pool reaches. Every frame carries its reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// The oldest segment of the log, by its seq.
+    /// The `seq` of the oldest segment of the log.
     pub(crate) tail: u64,
-    /// Segments before this are not in use.
+    /// Segments before this one are not in use.
     pub(crate) oldest: Order,
 }
 
 impl Reach {
-    /// From the form it has on the devices.
+    /// Returns the reach from its form on the devices.
     pub(crate) fn new(tail: u64, position: u64, seq: u64) -> Self {
-        // There is one log segment of a position, and it is not dead: nothing may come between.
+        // A position has one log segment, which is not dead, so no clean segment may come between.
         let oldest = if seq == u64::MAX { (position, true, 0) } else { (position, false, seq) };
         Reach { tail, oldest }
     }
@@ -89,25 +90,25 @@ struct Inner {
     table: BTreeMap<SegmentId, Segment>,
     next_id: SegmentId,
     next_seq: u64,
-    /// The newest log segment there ever was; 0 for none.
+    /// The newest log segment that ever existed; 0 for none.
     last_log: u64,
     log: VecDeque<SegmentId>,
-    /// Segments that have left the log since start.
+    /// Number of segments that have left the log since the start.
     left: u64,
-    /// The log's oldest segment, and how many dirty blocks it had when it became that.
+    /// The log's oldest segment, and its number of dirty blocks when it became the oldest.
     oldest: (SegmentId, u32),
     fifo: BTreeMap<Order, SegmentId>,
-    /// Segments not in use, by device; the last is used first.
+    /// Unused segments, by device; the last one is used first.
     free: Vec<Vec<u32>>,
-    /// All segments, by device in use.
+    /// Number of all segments, by device in use.
     totals: Vec<u32>,
-    /// Blocks the index has on the devices, and how many of them are dirty.
+    /// Number of blocks that the index has on the devices, and of the dirty ones among them.
     live: u64,
     dirty: u64,
-    /// Dirty blocks of which no copy can be read.
+    /// Number of dirty blocks of which no copy can be read.
     damaged: u64,
     pending: Vec<(Place, Until)>,
-    /// Copies that are being repaired: their places are not used for anything else until that has ended.
+    /// Copies that are being repaired. Their places are not reused until the repair has ended.
     repairs: Vec<Place>,
     /// The device that is being removed.
     retiring: Option<Retiring>,
@@ -123,42 +124,43 @@ struct Inner {
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     inner: Mutex<Inner>,
-    /// Some segments are not in the index yet.
+    /// True if some segments are not in the index yet.
     warming: AtomicBool,
 }
 
 /// How full the log is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogUse {
-    /// Segments in it.
+    /// Number of segments in the log.
     pub(crate) segments: usize,
-    /// Segments it should have at most.
+    /// The highest number of segments that the log should have.
     pub(crate) share: usize,
-    /// Blocks that the backing store does not have yet.
+    /// Number of blocks that the backing store does not have yet.
     pub(crate) dirty: u64,
-    /// Segments that have left it since start, and the part of the oldest one that keeps it no longer.
+    /// Number of segments that have left the log since the start, and the part of the oldest segment that is ready to
+    /// leave.
     pub(crate) left: f64,
 }
 
-/// A segment just opened.
+/// A segment that was just opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) id: SegmentId,
     pub(crate) seq: u64,
     pub(crate) position: u64,
-    /// Of a log segment: the one before it.
+    /// For a log segment: the log segment before it.
     pub(crate) previous: u64,
     pub(crate) legs: SmallVec<[Place; 2]>,
 }
 
 impl Segments {
-    /// A table of `next_seq..` with nothing in it; `free[device]` lists the unused segments.
+    /// Returns an empty table whose next segment is `next_seq`. `free[device]` lists the unused segments.
     pub(crate) fn new(next_seq: u64, free: Vec<Vec<u32>>, totals: Vec<u32>) -> Self {
         let inner = Inner { next_seq, free, totals, durable_tail: 1, ..Inner::default() };
         Segments { inner: Mutex::new(inner), warming: AtomicBool::new(false) }
     }
 
-    /// Adds a segment found by recovery; those of the log come in order.
+    /// Adds a segment found by recovery. Segments of the log come in order.
     pub(crate) fn restore(&self, segment: Segment, in_log: bool) -> SegmentId {
         let mut inner = self.inner.lock();
         let (seq, legs) = (segment.seq, segment.legs.len());
@@ -170,12 +172,12 @@ impl Segments {
         id
     }
 
-    /// A copy of what is known about a segment.
+    /// Returns a copy of the segment's entry in the table.
     pub(crate) fn get(&self, id: SegmentId) -> Option<Segment> {
         self.inner.lock().table.get(&id).cloned()
     }
 
-    /// The index refers to one more block of the segment. Returns the segment's position.
+    /// Counts a block of the segment that the index refers to. Returns the segment's position.
     pub(crate) fn place(&self, id: SegmentId, dirty: bool) -> u64 {
         let mut inner = self.inner.lock();
         let Some(segment) = inner.get(id) else { return 0 };
@@ -187,7 +189,7 @@ impl Segments {
         position
     }
 
-    /// The index refers to one block less.
+    /// Uncounts a block of the segment that the index does not refer to any more.
     pub(crate) fn unplace(&self, id: SegmentId, dirty: bool) {
         let mut inner = self.inner.lock();
         if let Some(segment) = inner.get(id) {
@@ -198,7 +200,7 @@ impl Segments {
         }
     }
 
-    /// A block became clean.
+    /// Counts a dirty block that became clean.
     pub(crate) fn clean(&self, id: SegmentId) {
         let mut inner = self.inner.lock();
         if let Some(segment) = inner.get(id) {
@@ -207,7 +209,7 @@ impl Segments {
         }
     }
 
-    /// No copy of a dirty block can be read; or (`false`) it does not matter any more.
+    /// Counts a dirty block of which no copy can be read. With `false`, uncounts such a block.
     pub(crate) fn damage(&self, id: SegmentId, damaged: bool) {
         let mut inner = self.inner.lock();
         if let Some(segment) = inner.get(id) {
@@ -235,47 +237,48 @@ impl Segments {
         }
     }
 
-    /// Everything below `slot` is durable.
+    /// Marks everything below `slot` as durable.
     pub(crate) fn durable(&self, id: SegmentId, slot: u16) {
         if let Some(segment) = self.inner.lock().get(id) {
             segment.durable = segment.durable.max(slot);
         }
     }
 
-    /// Nothing more will be written to the segment.
+    /// Marks the segment as sealed: nothing more will be written to it.
     pub(crate) fn seal(&self, id: SegmentId) {
         if let Some(segment) = self.inner.lock().get(id) {
             segment.sealed = true;
         }
     }
 
-    /// Whether nothing more will be written to the segment, or it was let go.
+    /// Returns true if nothing more will be written to the segment, or it was freed.
     pub(crate) fn is_sealed(&self, id: SegmentId) -> bool {
         self.inner.lock().table.get(&id).is_none_or(|segment| segment.sealed)
     }
 
-    /// Whether recovery could still find a segment of this position.
+    /// Returns true if recovery could still find a segment of this position.
     pub(crate) fn may_be_found(&self, position: u64) -> bool {
         position >= self.inner.lock().durable_oldest
     }
 
-    /// Blocks the index has on the devices, and how many of them are dirty.
+    /// Returns the number of blocks that the index has on the devices, and of the dirty ones among them.
     pub(crate) fn blocks(&self) -> (u64, u64) {
         let inner = self.inner.lock();
         (inner.live, inner.dirty)
     }
 
-    /// The fewest unused segments of any device that takes some, counting those that are once it is durable.
+    /// Returns the fewest unused segments of any device that takes log segments. Given-up segments that become unused
+    /// once that is durable are counted.
     pub(crate) fn unused_everywhere(&self) -> usize {
         self.inner.lock().least_free()
     }
 
-    /// Dirty blocks of which no copy can be read.
+    /// Returns the number of dirty blocks of which no copy can be read.
     pub(crate) fn damaged(&self) -> u64 {
         self.inner.lock().damaged
     }
 
-    /// Every segment in use.
+    /// Returns every segment in use.
     pub(crate) fn all(&self) -> Vec<(SegmentId, Segment)> {
         self.inner.lock().table.iter().map(|(id, segment)| (*id, segment.clone())).collect()
     }

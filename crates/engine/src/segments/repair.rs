@@ -1,12 +1,12 @@
-//! Copies are repaired in place. Between the look at a copy and the end of the write that repairs it, its segment may be
-//! destaged, leave the log and be let go: the place must not hold anything else by then.
+//! Repair of copies in place. A repair looks at a copy and then writes it. Meanwhile the copy's segment may be
+//! destaged, leave the log and be freed. The place must not be reused before the write has ended.
 
 use super::{Inner, Segments, Until};
 use crate::format::Place;
 use crate::index::leaf::SegmentId;
 use crate::plant::threads;
 
-/// A repair under way: until it is dropped, its place is not used for anything else.
+/// A repair in progress. Its place is not reused until this is dropped.
 pub(crate) struct Repairing<'a> {
     segments: &'a Segments,
     place: Place,
@@ -22,7 +22,7 @@ impl Drop for Repairing<'_> {
 }
 
 impl Segments {
-    /// Begins a repair of the copy at `place`. `None` if the segment has no copy there any more.
+    /// Begins a repair of the copy at `place`. Returns `None` if the segment has no copy there any more.
     pub(crate) fn begin_repair(&self, id: SegmentId, place: Place) -> Option<Repairing<'_>> {
         let mut inner = self.inner.lock();
         let is_leg = inner.table.get(&id).is_some_and(|segment| segment.legs.contains(&place));
@@ -39,7 +39,7 @@ impl Inner {
         self.repairs.contains(&place) && !threads::active("a place is used again before its repair has ended")
     }
 
-    /// A given-up leg may be used again: at once, or when its repair has ended and the next frame is durable.
+    /// Frees a given-up leg: at once, or when its repair has ended and the next frame is durable.
     pub(super) fn free_place(&mut self, place: Place) {
         match self.is_repaired(place) {
             true => self.pending.push((place, Until::Tail(0))),

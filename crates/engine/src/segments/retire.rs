@@ -1,7 +1,8 @@
-//! A device is taken out of use.
+//! Removal of a device from use.
 //!
-//! While two others are there, nothing more is put on it. With one other, the log goes on on both of them and takes nothing
-//! any more that needs two copies: until the others know that it is gone, the loss of either costs nothing.
+//! While two other devices are present, no more data is put on the leaving device. With one other device, the log
+//! continues on both, and accepts no data that needs two copies. So until the removal is recorded, the loss of either
+//! device costs nothing.
 
 use super::{Inner, Segments};
 use crate::format::SegmentKind;
@@ -11,22 +12,23 @@ use crate::index::leaf::SegmentId;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retiring {
     device: u16,
-    /// The others are about to be told, while segments of the log are on it.
+    /// True while the removal is about to be recorded, with segments of the log on the device.
     going: bool,
 }
 
 impl Inner {
-    /// Whether a device is in use, and is not being removed. False for one that is only about to join.
+    /// Returns true if a device is in use, and is not being removed. Returns false for a device that is about to
+    /// join.
     pub(super) fn stays(&self, device: usize) -> bool {
         self.is_there(device) && !self.is_retiring(device)
     }
 
-    /// Whether new segments of the log are put on a device.
+    /// Returns true if new segments of the log are put on a device.
     pub(super) fn takes_log(&self, device: usize) -> bool {
         self.takes(SegmentKind::Log, device)
     }
 
-    /// Whether new segments are put on a device.
+    /// Returns true if new segments are put on a device.
     pub(super) fn takes(&self, kind: SegmentKind, device: usize) -> bool {
         let needed = kind == SegmentKind::Log && self.staying() < 2;
         self.stays(device) || (needed && self.is_there(device))
@@ -44,7 +46,7 @@ impl Inner {
         (0..self.totals.len()).filter(|device| self.stays(*device)).count()
     }
 
-    /// Whether one device will be left: what needs two copies is not accepted any more.
+    /// Returns true if one device will be left, so that data that needs two copies is not accepted.
     pub(super) fn leaves_one(&self) -> bool {
         self.retiring.is_some_and(|retiring| retiring.going || self.staying() < 2)
     }
@@ -56,12 +58,12 @@ impl Inner {
 }
 
 impl Segments {
-    /// The device that is being taken out of use.
+    /// Returns the device that is being removed.
     pub(crate) fn retiring(&self) -> Option<u16> {
         self.inner.lock().retiring.map(|retiring| retiring.device)
     }
 
-    /// Begins to take a device out of use. Returns another one, or the same, that is being taken out already.
+    /// Begins the removal of a device. Returns the device that is being removed already, if any.
     pub(crate) fn retire(&self, device: u16) -> Option<u16> {
         let mut inner = self.inner.lock();
         if let Some(other) = inner.retiring {
@@ -71,23 +73,24 @@ impl Segments {
         None
     }
 
-    /// It is out of use, or in use as before.
+    /// Ends the removal: the device is out of use, or stays in use.
     pub(crate) fn end_retiring(&self) {
         self.inner.lock().retiring = None;
     }
 
-    /// Devices in use that are not being removed.
+    /// Returns the number of devices in use that are not being removed.
     pub(crate) fn staying(&self) -> usize {
         self.inner.lock().staying()
     }
 
-    /// Whether a device has died.
+    /// Returns true if a device was lost.
     pub(crate) fn is_lost(&self, device: u16) -> bool {
         !self.inner.lock().is_there(device.into())
     }
 
-    /// Whether the others can do without the device that is being removed: no segment of the log is on it, or, where only one
-    /// is left, nothing that needs two copies is in the log. Since segment `since` that has not been accepted.
+    /// Returns true if the other devices can do without the device that is being removed. That is so if two devices
+    /// stay and no segment of the log is on it, or if it was lost. It is also so if one device stays and the log
+    /// holds no data that needs two copies. No such data was accepted since segment `since`.
     pub(crate) fn may_go(&self, device: u16, since: Option<u64>) -> bool {
         let mut inner = self.inner.lock();
         inner.advance();
@@ -101,7 +104,7 @@ impl Segments {
         rid || goes
     }
 
-    /// Segments on the device that are not part of the log.
+    /// Returns the segments on the device that are not part of the log.
     pub(crate) fn not_in_log_on(&self, device: u16) -> Vec<SegmentId> {
         let inner = self.inner.lock();
         let mut found: Vec<SegmentId> = Vec::new();
@@ -112,7 +115,7 @@ impl Segments {
         found
     }
 
-    /// The `seq` that the next segment will have, at least.
+    /// Returns the lowest `seq` that the next segment may have.
     pub(crate) fn next_seq(&self) -> u64 {
         self.inner.lock().next_seq
     }

@@ -1,4 +1,4 @@
-//! Segments are opened, let go, and used again; devices come and go.
+//! Segments are opened, freed and reused. Devices are added and lost.
 
 use smallvec::SmallVec;
 
@@ -7,13 +7,13 @@ use crate::format::{Place, SegmentKind};
 use crate::index::leaf::SegmentId;
 use crate::plant;
 
-/// So many segments of blocks may be written again to make room: those that each start opens and hardly uses come after
-/// them in the order. In pools that hold more, what such starts cost is too little to be noticed.
+/// The highest number of segments whose blocks may be written again to make room. Each start opens segments that it
+/// hardly uses, and these come later in the order. In larger pools such segments cost too little to matter.
 pub(super) const MOVABLE: u64 = 128;
 
 impl Segments {
-    /// Opens a segment with `legs` copies on different devices, those with most room first, if on each of them more
-    /// than `spare` segments are unused.
+    /// Opens a segment with `legs` copies on different devices, if each of them has more than `spare` unused
+    /// segments. Devices with most room come first.
     pub(crate) fn open(&self, kind: SegmentKind, legs: usize, spare: usize) -> Option<Opened> {
         let mut inner = self.inner.lock();
         let mut devices: Vec<usize> =
@@ -52,16 +52,16 @@ impl Segments {
         Some(Opened { id, seq, position, previous, legs })
     }
 
-    /// Whether [`Segments::open`] would find `legs` devices with more than `spare` unused segments; with `given_up`, counting
-    /// those that are unused once it is durable.
+    /// Returns true if [`Segments::open`] would find `legs` devices with more than `spare` unused segments. With
+    /// `given_up`, given-up segments that become unused once that is durable count as well.
     pub(crate) fn could_open(&self, legs: usize, spare: usize, given_up: bool) -> bool {
         let inner = self.inner.lock();
         let free = inner.free_now(given_up).into_iter().enumerate();
         free.filter(|(device, free)| *free > spare && inner.takes_log(*device)).count() >= legs
     }
 
-    /// A frame with `reach` is durable: legs given up before it may be used again. Returns whether any became free, or
-    /// the log was rid of its lone legs.
+    /// Frees the legs that were given up before `reach`, since a frame with it is durable. Returns true if any leg
+    /// became free, or if the log lost its last lone leg.
     pub(crate) fn reached(&self, reach: Reach) -> bool {
         let mut inner = self.inner.lock();
         let lone = inner.lone >= inner.durable_tail;
@@ -84,7 +84,7 @@ impl Segments {
         rid || inner.pending.len() < before
     }
 
-    /// The next segment to let go, though it may still be being filled; `None` if it is part of the log.
+    /// Returns the next segment to free, even if it is still being filled; `None` if it is part of the log.
     pub(crate) fn first(&self) -> Option<(SegmentId, Segment)> {
         let inner = self.inner.lock();
         let id = *inner.fifo.values().next()?;
@@ -92,7 +92,7 @@ impl Segments {
         (!inner.log.contains(&id)).then(|| (id, segment.clone()))
     }
 
-    /// Whether the index refers to less than half of what the devices hold, and not to too much to write it all again.
+    /// Returns true if live blocks fill less than half of the devices, and are few enough to write them all again.
     pub(crate) fn is_sparse(&self, slots: usize) -> bool {
         let inner = self.inner.lock();
         let segments: u32 = inner.totals.iter().sum();
@@ -100,12 +100,12 @@ impl Segments {
         (inner.live + inner.dirty) * 2 < u64::from(segments) * slots && inner.live < MOVABLE * slots
     }
 
-    /// Whether segments that are not part of the log take more than half of the devices, for a quarter of what they hold, and
-    /// that can all be written again.
+    /// Returns true if segments outside of the log take more than half of the devices, but less than a quarter of
+    /// their blocks are live. The live blocks must be few enough to write them all again.
     pub(crate) fn is_wasteful(&self, slots: usize) -> bool {
         let inner = self.inner.lock();
         let slots = slots as u64;
-        // Before everything is loaded nobody knows what counts.
+        // Until all segments are loaded, the number of live blocks is unknown.
         if inner.live >= MOVABLE * slots || self.is_warming() {
             return false;
         }
@@ -115,12 +115,12 @@ impl Segments {
         used * 2 > u64::from(segments) && inner.live * 4 < used * slots
     }
 
-    /// Lets go of a segment; its legs become free in time.
+    /// Frees a segment. Its legs become free once that is durable.
     pub(crate) fn let_go(&self, id: SegmentId) {
         self.inner.lock().let_go(id);
     }
 
-    /// A device is gone, and every leg on it.
+    /// Removes a lost device, and every leg on it.
     pub(crate) fn lose(&self, device: u16) {
         let mut inner = self.inner.lock();
         for segment in inner.table.values_mut() {
@@ -140,7 +140,7 @@ impl Segments {
         }
     }
 
-    /// A device came: all its segments are free.
+    /// Adds a device, whose segments are all free.
     pub(crate) fn gain(&self, device: u16, segments: u32) {
         let mut inner = self.inner.lock();
         let index = usize::from(device);
@@ -152,19 +152,19 @@ impl Segments {
         inner.free[index] = (0..segments).rev().collect();
     }
 
-    /// Devices that take new segments of the log.
+    /// Returns the number of devices that take new segments of the log.
     pub(crate) fn devices(&self) -> usize {
         let inner = self.inner.lock();
         (0..inner.totals.len()).filter(|device| inner.takes_log(*device)).count()
     }
 
-    /// The unused segments of every device.
+    /// Returns the number of unused segments of every device.
     pub(crate) fn unused(&self) -> Vec<usize> {
         self.inner.lock().free.iter().map(Vec::len).collect()
     }
 
-    /// The fewest unused segments of any of `devices`; with `given_up`, counting those that are unused once it is
-    /// durable.
+    /// Returns the fewest unused segments of any of `devices`. With `given_up`, given-up segments that become unused
+    /// once that is durable count as well.
     pub(crate) fn least_free(&self, devices: &[u16], given_up: bool) -> usize {
         let inner = self.inner.lock();
         let free = inner.free_now(given_up);

@@ -2,7 +2,7 @@ use super::*;
 
 mod tail;
 
-/// Two devices of `each` segments.
+/// Returns a table with two devices of `each` segments.
 fn segments(each: u32) -> Segments {
     let free = || (0..each).rev().collect();
     Segments::new(1, vec![free(), free()], vec![each, each])

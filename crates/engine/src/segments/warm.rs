@@ -1,4 +1,4 @@
-//! Segments that are put into the index behind the start of service.
+//! Segments that are loaded into the index after service has started.
 
 use forebay_common::lock::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::format::Place;
 use crate::index::leaf::SegmentId;
 
 impl Segments {
-    /// Whether the devices hold clean copies that the index does not know of yet.
+    /// Returns true if the devices hold clean copies that are not in the index yet.
     pub(crate) fn is_warming(&self) -> bool {
         self.warming.load(Ordering::Acquire)
     }
@@ -18,8 +18,8 @@ impl Segments {
         self.warming.store(warming, Ordering::Release);
     }
 
-    /// The copies of a segment to be loaded, first the one to be kept if it can be read: on the device with most `unused`
-    /// segments, of which there will be one more on the other's.
+    /// Returns the copies of a segment to be loaded. The first copy is kept if it can be read: it is on the device
+    /// with most `unused` segments. The other copy's device gains an unused segment.
     pub(crate) fn legs_to_load(&self, id: SegmentId, unused: &mut [usize]) -> SmallVec<[Place; 2]> {
         let mut legs = self.get(id).map(|segment| segment.legs).unwrap_or_default();
         legs.sort_by_key(|leg| std::cmp::Reverse(unused[usize::from(leg.device)]));
@@ -29,7 +29,7 @@ impl Segments {
         legs
     }
 
-    /// A segment is being put into the index. None if it was let go.
+    /// Marks a segment as being loaded. Returns `None` if it was freed.
     pub(crate) fn begin_load(&self, id: SegmentId) -> Option<()> {
         let mut inner = self.inner.lock();
         let segment = inner.get(id)?;
@@ -37,27 +37,27 @@ impl Segments {
         Some(())
     }
 
-    /// The index has the segment. Of two legs that were found the one at `place` counts, if it is given.
+    /// Marks a segment as loaded. If it has two legs and `place` is given, the leg at `place` is kept.
     pub(crate) fn end_load(&self, id: SegmentId, place: Option<Place>) {
         let mut inner = self.inner.lock();
         let Some(segment) = inner.get(id) else { return };
         segment.warmth = Warmth::Warm;
         let Some(kept) = place.filter(|place| segment.legs.contains(place)) else { return };
         let legs = std::mem::replace(&mut segment.legs, smallvec::smallvec![kept]);
-        // Given up before the restart: that the segment left the log is durable.
+        // These legs were given up before the restart: it is durable that the segment left the log.
         for other in legs.into_iter().filter(|place| *place != kept) {
             inner.free_place(other);
         }
     }
 
-    /// Whether a segment is being loaded.
+    /// Returns true if a segment is being loaded.
     pub(crate) fn is_loading(&self, id: SegmentId) -> bool {
         let inner = self.inner.lock();
         inner.table.get(&id).is_some_and(|segment| segment.warmth == Warmth::Loading)
     }
 
-    /// Frees one of two copies of a segment of which the index has nothing, on a device without unused segments; false if
-    /// there is none.
+    /// Frees one of two copies of a segment that the index has no block of, on a device without unused segments.
+    /// Returns false if there is none.
     pub(crate) fn free_cold_leg(&self) -> bool {
         let mut inner = self.inner.lock();
         let Inner { table, log, free, repairs, .. } = &mut *inner;
@@ -67,12 +67,12 @@ impl Segments {
         let mut doubled = cold.map(|(_, segment)| &mut segment.legs).filter(|legs| legs.len() > 1);
         let found = doubled.find_map(|legs| Some((legs.iter().position(is_wanted)?, legs)));
         let Some(place) = found.map(|(at, legs)| legs.remove(at)) else { return false };
-        // Given up before the restart, as in `end_load`.
+        // The leg was given up before the restart, as in `end_load`.
         free[usize::from(place.device)].push(place.segment);
         true
     }
 
-    /// Lets go of a segment of which the index has nothing; false if it has some of it.
+    /// Frees a segment that the index has no block of. Returns false if the index has some.
     pub(crate) fn let_go_cold(&self, id: SegmentId) -> bool {
         let mut inner = self.inner.lock();
         let cold = inner.get(id).is_some_and(|segment| segment.warmth == Warmth::Cold);
@@ -82,7 +82,7 @@ impl Segments {
         cold
     }
 
-    /// Lets go of all segments of which the index has nothing; false if there are none.
+    /// Frees all segments that the index has no block of. Returns false if there are none.
     pub(crate) fn let_go_all_cold(&self) -> bool {
         let mut inner = self.inner.lock();
         let cold = inner.table.iter().filter(|(_, segment)| segment.warmth == Warmth::Cold);

@@ -1,7 +1,7 @@
-//! Clean blocks on the cache devices: what leaves memory is gathered in segments of one copy.
+//! Clean blocks on the cache devices: blocks that leave memory are gathered in segments with one copy.
 //!
-//! A clean segment has no frames: its records are in the footer, written when it is full. What a crash loses with it is
-//! in the backing store.
+//! A clean segment has no frames. Its records are in the footer, which is written when the segment is full. A crash
+//! before that loses the segment's blocks, which the backing store has.
 
 use forebay_common::lock::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
@@ -21,11 +21,11 @@ use crate::segments::Opened;
 use crate::wait::Gate;
 use forebay_common::lock::Mutex;
 
-/// Blocks that may wait to be written.
+/// The highest number of blocks that may wait to be written.
 const WAITING: usize = 1024;
-/// Blocks of one write.
+/// The number of blocks of one write.
 const WRITE: usize = 128;
-/// Encoded bytes that one block takes in the footer at most: a record, and its object's facts.
+/// The highest number of encoded bytes that one block takes in the footer: a record, and its object's facts.
 const RECORD: usize = 160;
 /// Segments of each device that clean blocks leave to the log.
 const SPARE: usize = RESERVE + 2;
@@ -35,21 +35,21 @@ struct Offer {
     object: Arc<Object>,
     block: u64,
     page: Page,
-    /// Tells whether the block was changed meanwhile.
+    /// The fetch that tells if the block was changed meanwhile.
     fetch: u64,
 }
 
-/// What waits to be written.
+/// The blocks that wait to be written to clean segments.
 #[derive(Default)]
 pub(crate) struct Clean {
     queue: Mutex<VecDeque<Offer>>,
     pub(crate) work: Gate,
     room: Gate,
-    /// The segment being filled is the next to be evicted.
+    /// True if the segment being filled is the next to be evicted, and must be sealed.
     seal: AtomicBool,
 }
 
-/// The segment being filled.
+/// A clean segment that is being filled.
 struct Filling {
     opened: Opened,
     next: u16,
@@ -57,7 +57,7 @@ struct Filling {
 }
 
 impl Clean {
-    /// Offers a block whose contents are under way as `fetch`. Too many at once are refused.
+    /// Offers a block whose contents are in flight as `fetch`. The block is refused if too many wait.
     pub(crate) fn offer(&self, engine: &Engine, object: &Arc<Object>, block: u64, page: Page, fetch: u64) {
         if self.queue.lock().len() >= WAITING {
             object.lock().end_fetch(fetch);
@@ -66,7 +66,8 @@ impl Clean {
         self.keep(engine, object, block, page, fetch);
     }
 
-    /// The same, however many there are: for who has waited for [`Clean::room`] and has no other copy on the devices.
+    /// Queues a block however many wait. The caller has waited for [`Clean::room`], and has no other copy on the
+    /// devices.
     pub(crate) fn keep(&self, engine: &Engine, object: &Arc<Object>, block: u64, page: Page, fetch: u64) {
         if engine.active() == 0 || engine.closing() {
             object.lock().end_fetch(fetch);
@@ -76,12 +77,12 @@ impl Clean {
         self.work.wake();
     }
 
-    /// Waits until an offer would be taken.
+    /// Waits until an offer would be accepted.
     pub(crate) async fn room(&self) {
         self.room.until(|| (self.queue.lock().len() < WAITING).then_some(())).await;
     }
 
-    /// Wants the segment being filled sealed as it is.
+    /// Requests that the segment being filled is sealed as it is.
     pub(crate) fn seal(&self) {
         self.seal.store(true, Ordering::Relaxed);
         self.work.wake();
@@ -89,7 +90,7 @@ impl Clean {
 }
 
 impl Engine {
-    /// Writes offered blocks until the engine closes; then seals.
+    /// Writes offered blocks until the engine closes, and then seals the segment.
     pub(crate) async fn run_clean(self: Arc<Self>) {
         let mut filling: Option<Filling> = None;
         loop {
@@ -98,7 +99,7 @@ impl Engine {
                 (due || self.closing()).then_some(())
             };
             self.clean.work.until(wanted).await;
-            // What was moved here is nowhere else on the devices.
+            // A block that was moved here is nowhere else on the devices.
             let last = self.closing() && self.clean.queue.lock().is_empty();
             if self.clean.seal.swap(false, Ordering::Relaxed) || last {
                 if let Some(full) = filling.take() {
@@ -134,7 +135,7 @@ impl Engine {
         Some(Filling { opened, next: 1, gathered: Gathered::default() })
     }
 
-    /// No space: what is offered stays where it came from.
+    /// Drops all offers, since there is no space: the blocks stay at their source.
     fn refuse_all(&self) {
         let offers = std::mem::take(&mut *self.clean.queue.lock());
         for offer in offers {
@@ -142,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// Writes some of what is offered; gives the segment back unless it is full or lost.
+    /// Writes some of the offered blocks. Returns the segment unless it is full or lost.
     async fn fill_segment(&self, mut filling: Filling) -> Option<Filling> {
         let mut offers = Vec::new();
         let mut buffer = Buffer::zeroed(WRITE);
@@ -181,7 +182,8 @@ impl Engine {
             let mut state = offer.object.lock();
             let current = state.end_fetch(offer.fetch);
             if current && written && state.entry(offer.block).is_none() {
-                // Not earlier: who changes a block that is not in the index yet does not log that copies are void.
+                // The record is added only now. A change of a block that is not in the index yet does not log that
+                // its copies are invalidated.
                 let facts = Facts { key: offer.object.key.clone(), size: state.size, mtime: None };
                 let object = filling.gathered.object(offer.object.number, facts);
                 let checksums = smallvec![copy.checksum];
@@ -200,14 +202,15 @@ impl Engine {
         None
     }
 
-    /// Writes the footer: from now on the segment's blocks are found again after a restart.
+    /// Writes the footer. From now on recovery finds the segment's blocks.
     async fn seal(&self, filling: Filling) {
         let body = filling.gathered.into_body();
         let footer =
             Footer { pool: self.pool_id, segment_seq: filling.opened.seq, epoch: self.log.epoch(), body };
         self.write_footer(filling.opened.id, &footer).await;
         self.segments.seal(filling.opened.id);
-        // Where there are only reads, no frame would ever say that the segment counts, and make its footer durable.
+        // With reads only, no other frame would be written. The kick writes one, which makes the footer durable and
+        // the segment valid.
         self.log.kick();
         self.space.wake();
     }

@@ -1,5 +1,6 @@
-//! Eviction: whole segments, strictly oldest first; blocks that were read since they were written are written again, and all
-//! where most of the room is taken by what does not count any more: early then, so that there is time for it.
+//! Eviction of whole segments, strictly oldest first. Blocks that were read since they were written are written
+//! again. If most of the room is taken by dead blocks, all live blocks are written again. Then eviction begins early,
+//! so that there is time for it.
 
 use forebay_common::lock::atomic::Ordering;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::log::RESERVE;
 use crate::segments::{Segment, Warmth};
 use crate::wait::all;
 
-/// Blocks read at once.
+/// The number of blocks read at once.
 const RUN: usize = 64;
 
 impl Engine {
@@ -37,7 +38,7 @@ impl Engine {
                 continue;
             }
             if segment.warmth != Warmth::Warm && self.has_free(1) {
-                // Once everything is loaded, there is more room, and what counts may be moved.
+                // Once all clean segments are loaded, there is more room, and live blocks may be moved.
                 let loaded = || self.closing() || !self.segments.is_warming() || !self.has_free(1);
                 self.space.until(|| loaded().then_some(())).await;
                 continue;
@@ -55,15 +56,17 @@ impl Engine {
         }
     }
 
-    /// Whether a device has too few free segments, counting those that a frame will free, or most segments hold little. That is
-    /// mended early: short starts, of which each leaves segments that it hardly used, may not have the time for it later.
+    /// Returns true if a device has too few free segments, counting segments that a frame will free, or if most
+    /// segments hold little. Such segments are evicted early. Short runs of the server leave segments that are hardly
+    /// used, and there may be no time later.
     fn is_short(&self) -> bool {
         let active = self.active_devices();
         !active.is_empty()
             && (!self.has_free(self.spare_segments()) || self.segments.is_wasteful(self.slots()))
     }
 
-    /// Whether clean blocks can be written without letting others go, as of the last segment that was opened or let go.
+    /// Returns true if clean blocks can be written without evicting others, as of the last segment that was opened or
+    /// freed.
     pub fn has_room(&self) -> bool {
         self.roomy.load(Ordering::Relaxed)
     }
@@ -79,7 +82,7 @@ impl Engine {
             Some(body) => {
                 for run in self.blocks_of(&body).chunks(RUN) {
                     if self.closing() {
-                        // What is left is found again.
+                        // The remaining blocks are found again at the next start.
                         return;
                     }
                     let run = run.iter().map(|(object, block)| self.evict_block(object, *block, id, segment));
@@ -140,12 +143,12 @@ impl Engine {
         }
     }
 
-    /// Whether there will be room without letting go of anything that counts, and nobody waits for it.
+    /// Returns true if there will be room without dropping live blocks, and no task waits for room.
     fn has_room_for_all(&self) -> bool {
         self.has_free(2) && self.segments.is_sparse(self.slots())
     }
 
-    /// Whether every device has so many free segments, counting those that a frame will free.
+    /// Returns true if every device has `segments` free segments, counting those that a frame will free.
     fn has_free(&self, segments: usize) -> bool {
         self.segments.least_free(&self.active_devices(), true) >= segments
     }
@@ -163,7 +166,7 @@ impl Engine {
         }
     }
 
-    /// The records of a sealed segment.
+    /// Returns the records of a sealed segment.
     pub(crate) async fn read_footer(&self, segment: &Segment) -> Option<Body> {
         for place in &segment.legs {
             if let Some(footer) = self.read_footer_on(*place, segment.seq).await {
@@ -173,7 +176,7 @@ impl Engine {
         None
     }
 
-    /// The footer of segment `seq` on one of its legs.
+    /// Returns the footer of segment `seq` on one of its legs.
     pub(crate) async fn read_footer_on(&self, place: Place, seq: u64) -> Option<Footer> {
         let name = SegmentName { pool: self.pool_id, seq, slots: self.slots() as u16 };
         let last = self.read_leg(place, name.slots - 1, 1).await.ok()?;
@@ -187,7 +190,7 @@ impl Engine {
         (0..devices.len() as u16).filter(|index| devices[usize::from(*index)].is_some()).collect()
     }
 
-    /// Segments of each device to be kept free.
+    /// Returns the number of segments of each device to be kept free.
     pub(crate) fn spare_segments(&self) -> usize {
         6.max(self.segments.log_use().share / 32)
     }

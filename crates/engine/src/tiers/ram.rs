@@ -1,4 +1,5 @@
-//! The memory tier: a FIFO of blocks; what was used meanwhile goes round again (S3-FIFO's main queue, SOSP'23).
+//! The memory tier: a FIFO of blocks. A block that was used goes to the end of the queue again (S3-FIFO's main queue,
+//! SOSP'23).
 
 use forebay_common::lock::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
@@ -9,35 +10,35 @@ use crate::index::object::{Object, Source};
 use crate::wait::pass;
 use forebay_common::lock::Mutex;
 
-/// A place in the queue: a block that is in memory, or was.
+/// A place in the queue, for a block that is in memory, or was.
 type Entry = (Weak<Object>, u64);
 
-/// Entries that are looked at between two looks at anything else.
+/// The number of queue entries examined between two yields.
 const PIECE: usize = 256;
-/// Entries beyond twice the blocks in memory before the queue is swept.
+/// The number of entries beyond twice the blocks in memory from which on the queue is swept.
 const SLACK: usize = 4096;
 
-/// Which blocks are in memory, oldest first, and how many may be.
+/// The blocks in memory, oldest first, and the limit on their number.
 ///
-/// A block that is overwritten, cut off or removed leaves its entry in the queue. So that there are never many more
-/// entries than blocks, a task sweeps the queue when most entries stand for nothing; each entry is paid for once.
+/// A block that is overwritten, cut off or removed leaves its entry in the queue. A task sweeps the queue when most
+/// entries are stale, so that there are never many more entries than blocks. Each entry costs one step of a sweep.
 #[derive(Debug)]
 pub(crate) struct Ram {
     queue: Mutex<Queue>,
     pages: AtomicUsize,
     most: usize,
-    /// Most entries stand for nothing.
+    /// True if most entries are stale.
     stale: AtomicBool,
     sweeping: AtomicBool,
 }
 
-/// `front`, then `back`.
+/// The queue: `front`, then `back`.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Entries that the sweep under way has kept.
+    /// Entries that the sweep in progress has kept.
     front: VecDeque<Entry>,
     back: VecDeque<Entry>,
-    /// Of `back`, so many are still to be swept.
+    /// Number of entries of `back` that are still to be swept.
     left: usize,
     /// The number of the sweep: see [`State::is_first_entry`](crate::index::object::State::is_first_entry).
     sweep: u32,
@@ -57,7 +58,7 @@ impl Queue {
 }
 
 impl Ram {
-    /// Room for `most` blocks.
+    /// Returns a memory tier with room for `most` blocks.
     pub(crate) fn new(most: usize) -> Self {
         Ram {
             queue: Mutex::default(),
@@ -68,7 +69,7 @@ impl Ram {
         }
     }
 
-    /// A block of `object` was put into memory.
+    /// Adds a block of `object` that was put into memory.
     pub(crate) fn added(&self, object: &Arc<Object>, block: u64) {
         let pages = self.pages.fetch_add(1, Ordering::Relaxed);
         let mut queue = self.queue.lock();
@@ -78,37 +79,37 @@ impl Ram {
         }
     }
 
-    /// Blocks were taken out of memory.
+    /// Counts blocks that were removed from memory.
     pub(crate) fn removed(&self, pages: usize) {
         self.pages.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// Blocks in memory.
+    /// Returns the number of blocks in memory.
     pub(crate) fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)
     }
 
-    /// Entries of the queue.
+    /// Returns the number of entries of the queue.
     pub(crate) fn entries(&self) -> usize {
         self.queue.lock().len()
     }
 
-    /// The oldest block, if there are too many.
+    /// Takes the oldest block, if there are too many.
     pub(crate) fn next_victim(&self) -> Option<(Weak<Object>, u64)> {
         (self.pages() > self.most).then(|| self.queue.lock().pop()).flatten()
     }
 
-    /// Sends a block round again.
+    /// Puts a block at the end of the queue again.
     pub(crate) fn spare(&self, object: &Arc<Object>, block: u64) {
         self.queue.lock().back.push_back((Arc::downgrade(object), block));
     }
 
-    /// Whether the caller is to sweep the queue.
+    /// Returns true if the caller must sweep the queue.
     fn begin_sweep(&self) -> bool {
         self.stale.load(Ordering::Relaxed) && !self.sweeping.swap(true, Ordering::AcqRel)
     }
 
-    /// Everything in the queue now is to be swept. Returns the sweep's number.
+    /// Begins a sweep of all entries in the queue. Returns the sweep's number.
     fn arrange(&self) -> u32 {
         let mut queue = self.queue.lock();
         let Queue { front, back, left, sweep } = &mut *queue;
@@ -121,7 +122,7 @@ impl Ram {
         *sweep
     }
 
-    /// The next entries to be looked at.
+    /// Takes the next entries to be examined.
     fn take_piece(&self) -> Vec<Entry> {
         let mut queue = self.queue.lock();
         let count = queue.left.min(PIECE);
@@ -144,15 +145,15 @@ impl Ram {
 }
 
 impl Engine {
-    /// Whether a block that leaves memory and is on no SSD is written to one: if there is room, or if it is used again
-    /// and again.
+    /// Returns true if a block that leaves memory and is on no SSD should be written to one. That is so if there is
+    /// room, or if the ghost list has the block.
     fn is_worth_a_place(&self, object: &Object, block: u64) -> bool {
         let known = self.ghosts.knows(object.key_hash, block);
         self.ghosts.note(object.key_hash, block);
         known || self.has_room()
     }
 
-    /// Drops entries of the queue that stand for nothing.
+    /// Drops stale entries of the queue.
     async fn sweep_ram(self: Arc<Self>) {
         let sweep = self.ram.arrange();
         while !self.closing() {
@@ -169,7 +170,7 @@ impl Engine {
         self.ram.end_sweep();
     }
 
-    /// Lets the oldest blocks leave memory until the rest fits.
+    /// Removes the oldest blocks from memory until the rest fits.
     pub(crate) fn trim_ram(&self) {
         if self.ram.begin_sweep()
             && let Some(engine) = self.me.upgrade()

@@ -1,4 +1,4 @@
-//! All lanes, by volume.
+//! All volumes, each with its destage queue.
 
 use forebay_common::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -9,24 +9,25 @@ use crate::volume::Volume;
 use crate::wait::Gate;
 use forebay_common::lock::Mutex;
 
-/// All lanes, by volume.
+/// All volumes, each with its destage queue.
 pub(crate) struct Volumes {
     backing: Arc<dyn Backing>,
-    /// Those served, then others of which the log has something, as they become known. There are few.
+    /// The served volumes, then other volumes of which the log has data, in the order in which they were met. There
+    /// are few.
     pub(crate) all: Mutex<Vec<Arc<Volume>>>,
-    /// Their tasks may run: recovery is over.
+    /// True once the destage tasks may run: recovery has ended.
     pub(crate) open: AtomicBool,
-    /// How many are in trouble.
+    /// Number of volumes in trouble.
     pub(crate) troubled: AtomicUsize,
-    /// Blocks moved within the log that a flush waited for.
+    /// Number of blocks moved within the log while a flush waited for them.
     moved: AtomicU64,
-    /// Somebody was asked something.
+    /// Wakes the watch when a volume is sent a request.
     pub(crate) asked: Gate,
 }
 
 impl Volumes {
     pub(crate) fn new(backing: Arc<dyn Backing>) -> Self {
-        // Also those of which nothing was asked yet: whoever is in trouble must leave room for them.
+        // Volumes without any request yet are listed as well: volumes in trouble must leave room for them.
         let all =
             backing.volumes().into_iter().map(|volume| Arc::new(Volume { id: volume, ..Volume::default() }));
         Volumes {
@@ -39,7 +40,7 @@ impl Volumes {
         }
     }
 
-    /// The lane of the object that `key` names.
+    /// Returns the volume of the object of `key`.
     pub(crate) fn of(&self, key: &Key) -> Arc<Volume> {
         let id = self.backing.volume(key);
         let mut all = self.all.lock();
@@ -55,13 +56,13 @@ impl Volumes {
         self.all.lock().clone()
     }
 
-    /// Has all look for something to do.
+    /// Wakes all destage tasks to look for work.
     pub(crate) fn wake(&self) {
         self.all.lock().iter().for_each(|volume| volume.work.wake());
         self.asked.wake();
     }
 
-    /// The log needs space.
+    /// Asks all volumes to destage, since the log needs space.
     pub(crate) fn press(&self) {
         for volume in self.all.lock().iter() {
             volume.pressed.store(true, Ordering::Relaxed);
@@ -73,12 +74,12 @@ impl Volumes {
         self.troubled.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a flush waits for any.
+    /// Returns true if a flush waits for any volume.
     pub(crate) fn any_flushing(&self) -> bool {
         self.all.lock().iter().any(|volume| volume.is_flushing())
     }
 
-    /// Dirty blocks of volumes in trouble.
+    /// Returns the number of dirty blocks of volumes in trouble.
     pub(crate) fn troubled_blocks(&self) -> u64 {
         if !self.any_troubled() {
             return 0;
@@ -86,25 +87,25 @@ impl Volumes {
         self.all.lock().iter().filter(|volume| volume.is_troubled()).map(|volume| volume.dirty()).sum()
     }
 
-    /// Since when anything waits.
+    /// Returns the time since which the oldest object waits to be destaged.
     pub(crate) fn oldest(&self) -> Option<Duration> {
         self.all.lock().iter().filter_map(|volume| volume.oldest()).min()
     }
 
-    /// A block of `volume` was moved within the log.
+    /// Counts a block of `volume` that was moved within the log, if a flush waits for the volume.
     pub(crate) fn moved(&self, volume: &Volume) {
         if volume.is_flushing() {
             self.moved.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How many blocks were moved that a flush waited for.
+    /// Returns the number of blocks that were moved while a flush waited for them.
     pub(crate) fn moved_under_flush(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 }
 
-/// Objects that wait know their lane: neither would ever go.
+/// Empties the queues. Queued objects refer to their volume, so neither would ever be freed.
 impl Drop for Volumes {
     fn drop(&mut self) {
         for volume in self.all() {

@@ -1,4 +1,4 @@
-//! What is wrong with a volume: it fails, or owes an answer for too long.
+//! The health of a volume: failing, or without an answer for too long.
 
 use forebay_common::lock::atomic::Ordering;
 use std::sync::Arc;
@@ -10,19 +10,20 @@ use crate::event::Event;
 use crate::io::BackingError;
 use crate::volume::Volume;
 
-/// A volume that owes an answer for longer is late.
+/// The time without an answer after which a volume is late.
 const LATE: Duration = Duration::from_secs(10);
-/// Whoever watches comes this late only if the clock jumped or the process stood still: then nobody could answer.
+/// The delay of the watch from which on a jump of the clock or a suspended process is assumed. In such a time no
+/// volume could answer.
 const OVERSLEPT: Duration = Duration::from_secs(5);
-/// Volumes in trouble may hold this part of the log's share.
+/// Volumes in trouble may hold one part in this number of the log's share.
 const SHARE: u64 = 4;
 
-/// See the file's comment.
+/// The failures and the unanswered requests of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// Why the last attempt failed.
+    /// The error of the last attempt.
     failure: Option<BackingError>,
-    /// What it was asked and has not answered: number, and when it last said anything.
+    /// The unanswered requests: number, and time of the last sign of life.
     asked: Vec<(u64, Duration)>,
     last: u64,
     late: bool,
@@ -34,14 +35,14 @@ impl Health {
     }
 }
 
-/// Something that a volume was asked; it has answered once this is dropped.
+/// A request to a volume, which is answered once this is dropped.
 pub(crate) struct Asked {
     volume: Arc<Volume>,
     number: u64,
 }
 
 impl Asked {
-    /// A part of it was answered.
+    /// Records that a part of the request was answered.
     pub(crate) fn goes_on(&self, now: Duration) {
         let mut health = self.volume.health.lock();
         for (_, since) in health.asked.iter_mut().filter(|(number, _)| *number == self.number) {
@@ -57,28 +58,29 @@ impl Drop for Asked {
 }
 
 impl Volume {
-    /// Whether it fails or is late.
+    /// Returns true if the volume fails or is late.
     pub(crate) fn is_troubled(&self) -> bool {
         self.troubled.load(Ordering::Relaxed)
     }
 
-    /// Whether its blocks may be moved within the log: not while a flush waits for them, or it could wait for ever for what
-    /// was dirty when it began; unless they stay dirty for long anyway, and others must not wait for them.
+    /// Returns true if the volume's blocks may be moved within the log. They may not while a flush waits for them:
+    /// the flush could wait for ever for blocks that were dirty when it began. The blocks of a volume in trouble may
+    /// be moved in any case. They stay dirty for long, and other volumes must not wait for them.
     pub(crate) fn is_movable(&self) -> bool {
         !self.is_flushing() || self.is_troubled()
     }
 
-    /// Failures since start.
+    /// Returns the number of failures since the start.
     pub(crate) fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }
 
-    /// What is wrong: it is late, or fails and has failed since there were `errors` failures.
+    /// Returns the volume's trouble: it is late, or it fails and has failed since there were `errors` failures.
     pub(crate) fn trouble_since(&self, errors: u64) -> Option<Error> {
         self.trouble().filter(|trouble| *trouble == Error::Late || self.errors() > errors)
     }
 
-    /// It is asked something at `now`.
+    /// Records a request to the volume at `now`.
     fn ask(self: &Arc<Self>, now: Duration) -> Asked {
         let mut health = self.health.lock();
         health.last += 1;
@@ -87,7 +89,7 @@ impl Volume {
         Asked { volume: self.clone(), number }
     }
 
-    /// What is wrong.
+    /// Returns the volume's trouble, if any.
     pub(crate) fn trouble(&self) -> Option<Error> {
         let health = self.health.lock();
         let failure = health.failure.map(Error::Backing);
@@ -98,12 +100,12 @@ impl Volume {
         self.health.lock().late
     }
 
-    /// It has as long as if it were asked only now.
+    /// Restarts the time of all unanswered requests at `now`.
     fn give_time(&self, now: Duration) {
         self.health.lock().asked.iter_mut().for_each(|(_, since)| *since = now);
     }
 
-    /// When it will be late.
+    /// Returns the time at which the volume will be late.
     fn due(&self) -> Option<Duration> {
         let health = self.health.lock();
         let oldest = health.asked.iter().map(|(_, since)| *since).min();
@@ -112,14 +114,14 @@ impl Volume {
 }
 
 impl Engine {
-    /// The volume is about to be asked something.
+    /// Records a request that is about to be sent to the volume.
     pub(crate) fn ask(&self, volume: &Arc<Volume>) -> Asked {
         let asked = volume.ask(self.env.clock.now());
         self.destager.volumes.asked.wake();
         asked
     }
 
-    /// A volume failed: it is tried again.
+    /// Records a failure of the volume. The request is tried again.
     pub(crate) fn backing_failed(&self, volume: &Volume, error: BackingError) {
         self.totals.backing_errors.add(1);
         let new = self.diagnose(volume, |health| {
@@ -133,12 +135,12 @@ impl Engine {
         self.tell_waiting();
     }
 
-    /// A volume did what it was asked for.
+    /// Records that the volume carried out a destage request.
     pub(crate) fn backing_worked(&self, volume: &Volume) {
         self.look_again(volume, |health| health.failure = None);
     }
 
-    /// A volume has answered somebody else than destaging, whatever it said.
+    /// Records that the volume answered a request other than destaging, with success or failure.
     pub(crate) fn answered(&self, volume: &Volume, asked: Asked) {
         drop(asked);
         self.look_again(volume, |_| ());
@@ -172,13 +174,13 @@ impl Engine {
         new
     }
 
-    /// Who waits for room, for a flush or for the log's tail looks again.
+    /// Wakes tasks that wait for room, for a flush or for the log tail.
     fn tell_waiting(&self) {
         self.destager.throttle.changed.wake();
         self.space.wake();
     }
 
-    /// Notices when a volume is late, until the engine closes.
+    /// Detects volumes that are late, until the engine closes.
     pub(crate) async fn run_watch(self: Arc<Self>) {
         let volumes = &self.destager.volumes;
         let due = || volumes.all().iter().filter_map(|volume| volume.due()).min();
@@ -207,8 +209,8 @@ impl Engine {
         }
     }
 
-    /// Why a write that makes `new` more blocks of its volume dirty has to hear of its volume's trouble; `None` if it has
-    /// not.
+    /// Returns the trouble of the volume if a write that makes `new` more of its blocks dirty must fail with it;
+    /// otherwise `None`.
     pub(crate) fn holds_back(&self, volume: &Volume, new: u64) -> Option<Error> {
         if new == 0 || !self.is_set_apart(volume) {
             return None;
@@ -217,7 +219,7 @@ impl Engine {
         if self.destager.volumes.troubled_blocks() + new <= most { None } else { volume.trouble() }
     }
 
-    /// Whether others must not suffer from what a volume keeps dirty.
+    /// Returns true if the volume is in trouble, and other volumes must not suffer from its dirty blocks.
     pub(crate) fn is_set_apart(&self, volume: &Volume) -> bool {
         volume.is_troubled() && self.destager.volumes.all.lock().iter().any(|other| !other.is_troubled())
     }

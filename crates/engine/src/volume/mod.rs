@@ -1,9 +1,9 @@
-//! Lanes: each volume (a backing file system or device) is destaged by a task of its own, so that one which fails or does
-//! not answer is in nobody's way but its own.
+//! Volumes. Each volume (a backing file system or device) has its own destage task. So a volume that fails or does
+//! not answer delays no other volume.
 //!
-//! What a volume in trouble keeps dirty stays in the log, and is moved to the log's head whenever the log's tail has to
-//! pass (`maintain/compact.rs`). So that there is room to do so, its writers are told of the trouble once volumes in trouble hold a
-//! quarter of the log's share, if there are other volumes: those go on.
+//! The dirty blocks of a volume in trouble stay in the log. They are moved to the log head whenever the log tail has
+//! to pass (`maintain/compact.rs`). That needs room. So writers to such volumes get an error once volumes in trouble
+//! hold a quarter of the log's share, if there are other volumes. Writers to the other volumes continue.
 
 mod all;
 mod health;
@@ -29,41 +29,41 @@ use health::Health;
 #[derive(Debug, Default)]
 pub(crate) struct Volume {
     pub(crate) id: u32,
-    /// What waits, and since when.
+    /// The objects that wait to be destaged, and since when each waits.
     queue: Mutex<VecDeque<(Arc<Object>, Duration)>>,
-    /// Since when the oldest of the objects in the batch under way waits.
+    /// The time since which the oldest object of the batch in progress waits.
     batch: Mutex<Option<Duration>>,
-    /// Its task waits here for something to do.
+    /// Wakes the volume's destage task.
     pub(crate) work: Gate,
-    /// Dirty blocks of its objects.
+    /// Number of dirty blocks of the volume's objects.
     dirty: AtomicU64,
-    /// Flushes under way.
+    /// Number of flushes in progress.
     flushing: AtomicUsize,
-    /// The log is short of segments.
+    /// True if the log is short of segments.
     pub(crate) pressed: AtomicBool,
-    /// Somebody waits for an object to become clean.
+    /// True if a task waits for an object to become clean.
     pub(crate) hurried: AtomicBool,
-    /// Its task runs.
+    /// True if the volume's destage task runs.
     started: AtomicBool,
     health: Mutex<Health>,
-    /// Failures since start.
+    /// Number of failures since the start.
     errors: AtomicU64,
-    /// Failing or late.
+    /// True if the volume fails or is late.
     troubled: AtomicBool,
-    /// What its writers may make dirty.
+    /// The room for dirty blocks of the volume's writers.
     pub(crate) room: Room,
-    /// What a block of a batch takes, the sync included.
+    /// The service time for a block of a batch, the sync included.
     pub(crate) service: ServiceTime,
 }
 
-/// Who asked a lane for haste: see its fields of these names.
+/// The reasons for urgency that a batch has taken: see the fields of [`Volume`] with these names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Haste {
     pressed: bool,
     hurried: bool,
 }
 
-/// See [`Engine::flushing`].
+/// A flush in progress; see [`Engine::flushing`].
 pub(crate) struct Flushing<'a> {
     engine: &'a Engine,
     volumes: Vec<Arc<Volume>>,
@@ -74,7 +74,7 @@ impl Drop for Flushing<'_> {
         for volume in &self.volumes {
             volume.flushing.fetch_sub(1, Ordering::Relaxed);
         }
-        // Who moves blocks within the log goes on.
+        // Compaction may move the blocks within the log again.
         self.engine.space.wake();
     }
 }
@@ -85,57 +85,57 @@ impl Volume {
         self.work.wake();
     }
 
-    /// A batch with objects that wait since `since` is under way, or (`None`) no batch is.
+    /// Sets the time since which the batch in progress waits; `None` if no batch is in progress.
     pub(crate) fn set_batch(&self, since: Option<Duration>) {
         *self.batch.lock() = since;
     }
 
-    /// Whether everything that waited at `time` has been through a batch.
+    /// Returns true if every object that waited at `time` has been through a batch.
     pub(crate) fn is_past(&self, time: Duration) -> bool {
         self.batch.lock().is_none_or(|since| since > time)
             && self.queue.lock().iter().all(|(_, since)| *since > time)
     }
 
-    /// Objects waiting.
+    /// Returns the number of objects that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.lock().len()
     }
 
-    /// The object to be destaged next, and since when it waits.
+    /// Takes the object to be destaged next, with the time since which it waits.
     pub(crate) fn next(&self) -> Option<(Arc<Object>, Duration)> {
         self.queue.lock().pop_front()
     }
 
-    /// Puts an object back, to be next or last.
+    /// Puts an object back into the queue, in first or last place.
     pub(crate) fn again(&self, object: Arc<Object>, since: Duration, next: bool) {
         let mut queue = self.queue.lock();
         if next { queue.push_front((object, since)) } else { queue.push_back((object, since)) }
     }
 
-    /// A batch begins, for whoever has asked for haste. Whoever asks from now on asks for the next one: this one may lack
-    /// the object that is waited for.
+    /// Takes the requests for urgency at the start of a batch. A later request is for the next batch, since this
+    /// batch may lack the awaited object.
     pub(crate) fn take_haste(&self) -> Haste {
         let pressed = self.pressed.swap(false, Ordering::Relaxed);
         Haste { pressed, hurried: self.hurried.swap(false, Ordering::Relaxed) }
     }
 
-    /// There was nothing to put into the batch: who asked for haste still waits.
+    /// Gives the requests for urgency back, since the batch was empty and they are still unmet.
     pub(crate) fn give_back(&self, haste: Haste) {
         self.pressed.fetch_or(haste.pressed, Ordering::Relaxed);
         self.hurried.fetch_or(haste.hurried, Ordering::Relaxed);
     }
 
-    /// Since when the object waits that is next, if any.
+    /// Returns the time since which the first object of the queue waits.
     pub(crate) fn oldest(&self) -> Option<Duration> {
         self.queue.lock().front().map(|(_, since)| *since)
     }
 
-    /// A block became dirty.
+    /// Counts a block that became dirty.
     pub(crate) fn dirtied(&self) {
         self.dirty.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A dirty block became clean, or does not count any more.
+    /// Counts a dirty block that became clean, or does not count any more.
     pub(crate) fn cleaned(&self) {
         self.dirty.fetch_sub(1, Ordering::Relaxed);
     }
@@ -153,19 +153,19 @@ impl Volume {
     }
 }
 
-/// A volume as an administrator sees it.
+/// The state of a volume, for an administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeStatus {
-    /// What it is called, by [`Backing::name`](crate::io::Backing::name).
+    /// The volume's name, from [`Backing::name`](crate::io::Backing::name).
     pub name: String,
-    /// Blocks of 4 KiB that it does not have yet.
+    /// Number of 4 KiB blocks that the volume does not have yet.
     pub dirty_blocks: u64,
-    /// What is wrong with it: [`Error::Late`], or why destaging fails.
+    /// The volume's trouble: [`Error::Late`], or the reason why destaging fails.
     pub trouble: Option<Error>,
 }
 
 impl Engine {
-    /// Every volume that is served, and others of which the log has something.
+    /// Returns the state of every served volume, and of other volumes of which the log has data.
     pub fn volumes(&self) -> Vec<VolumeStatus> {
         let all = self.destager.volumes.all();
         let status = |volume: Arc<Volume>| VolumeStatus {
@@ -176,7 +176,7 @@ impl Engine {
         all.into_iter().map(status).collect()
     }
 
-    /// Starts the tasks of lanes with something to do, and what watches over all.
+    /// Starts the destage tasks of volumes with queued objects, and the watch over all volumes.
     pub(crate) fn start_lanes(self: &Arc<Self>) {
         self.start("forebay-watch", Engine::run_watch);
         self.destager.volumes.open.store(true, Ordering::Release);
@@ -199,17 +199,17 @@ impl Engine {
         }
     }
 
-    /// Has an object destaged in its turn.
+    /// Queues an object for destaging.
     pub(crate) fn queue(&self, object: &Arc<Object>) {
         object.volume.push(object.clone(), self.env.clock.now());
         self.start_lane(object.volume.clone());
     }
 
-    /// Somebody waits for this object: it goes first.
+    /// Moves an object to the front of the queue, since a task waits for it.
     pub(crate) fn hurry(&self, object: &Arc<Object>) {
         let volume = &object.volume;
         volume.hurried.store(true, Ordering::Relaxed);
-        // Before the queue is locked: others lock it with the object locked.
+        // The object is locked before the queue, as all other code does.
         let dirty = object.lock().dirty > 0;
         let mut queue = volume.queue.lock();
         if let Some(at) = queue.iter().position(|(queued, _)| Arc::ptr_eq(queued, object)) {
@@ -222,7 +222,7 @@ impl Engine {
         self.start_lane(volume.clone());
     }
 
-    /// Everything dirty of `volumes` is destaged without delay while the result lives.
+    /// Has the dirty blocks of `volumes` destaged without delay, while the result lives.
     pub(crate) fn flushing(&self, volumes: Vec<Arc<Volume>>) -> Flushing<'_> {
         for volume in &volumes {
             volume.flushing.fetch_add(1, Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! The bytes on the devices, as they were when the format was fixed. If one of these fails, pools in the field can no
+//! The bytes on the devices, as they were when the format was fixed. A failure means that pools in the field can no
 //! longer be read: make a new format version instead.
 
 use std::fmt::Write;
 
 use super::*;
 
-/// The bytes in lines of 16, each with its offset; lines of zeros are left out.
+/// Returns the bytes in lines of 16, each with its offset. Lines of zeros are left out.
 fn hex(bytes: &[u8]) -> String {
     let mut out = String::new();
     for (line, bytes) in bytes.chunks(16).enumerate().filter(|(_, bytes)| !is_zero(bytes)) {
@@ -16,7 +16,7 @@ fn hex(bytes: &[u8]) -> String {
     out
 }
 
-/// Compares with the fixture. `FOREBAY_GOLDEN=write` writes it anew instead.
+/// Compares with the fixture. With `FOREBAY_GOLDEN=write`, writes a new fixture instead.
 #[track_caller]
 pub(crate) fn assert_golden(name: &str, expected: &str, bytes: &[u8]) {
     let found = hex(bytes);
@@ -28,7 +28,7 @@ pub(crate) fn assert_golden(name: &str, expected: &str, bytes: &[u8]) {
     assert_eq!(found, expected, "{name} changed");
 }
 
-/// The block that a fixture shows.
+/// Returns the block that a fixture shows.
 pub(crate) fn from_hex(text: &str) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     for line in text.lines() {

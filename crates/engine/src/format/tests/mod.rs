@@ -27,7 +27,7 @@ fn head(start: u16, data_blocks: u16, body: &Body) -> FrameHead {
     }
 }
 
-/// The frame's bytes; its data blocks are filled with 0xdd.
+/// Returns the frame's bytes, with data blocks filled with 0xdd.
 fn encoded(head: &FrameHead, body: &Body) -> Vec<u8> {
     let mut buffer = vec![0xdd; head.blocks() * BLOCK];
     frame::encode(head, body, &mut buffer).unwrap();
@@ -56,7 +56,7 @@ fn header() -> SegmentHeader {
     }
 }
 
-/// One record of each kind, of two objects; its data is in slots 11 and 12.
+/// Returns a body with one record of each kind, of two objects. Its data is in slots 11 and 12.
 fn small_body() -> Body {
     let mtime = Some(Time { sec: 1_700_000_000, nsec: 999_999_999 });
     let objects = vec![
@@ -73,7 +73,7 @@ fn small_body() -> Body {
     Body { objects, records }
 }
 
-/// A body that needs two blocks more than one.
+/// Returns a body that needs two blocks more than one.
 fn large_body() -> Body {
     let mut body = small_body();
     let checksums = (0..100).map(|n| n * 0x0101_0101).collect();
@@ -90,7 +90,7 @@ fn any_facts() -> impl Strategy<Value = Facts> {
     (key, any::<u64>(), mtime).prop_map(|(key, size, mtime)| Facts { key, size, mtime })
 }
 
-/// A record of one of `objects` objects; data is in slots 2..12.
+/// Returns a record of one of `objects` objects. Its data is in slots 2..12.
 fn any_record(objects: u16) -> impl Strategy<Value = Record> {
     let data = (0..objects, 0..BLOCKS_MAX - 10, 2..12_u16, vec(any::<u32>(), 10)).prop_map(
         |(object, block, slot, mut sums)| {
@@ -118,7 +118,7 @@ fn any_record(objects: u16) -> impl Strategy<Value = Record> {
     ]
 }
 
-/// Any body that a frame in slot 1 with ten blocks of data may have.
+/// Returns any body that a frame in slot 1 with ten blocks of data may have.
 fn any_body() -> impl Strategy<Value = Body> {
     let empty = Just(Body::default()).boxed();
     let full = vec(any_facts(), 1..60)

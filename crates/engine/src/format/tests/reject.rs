@@ -1,4 +1,4 @@
-//! What decoders refuse.
+//! Tests of the data that decoders refuse.
 
 use super::*;
 
@@ -102,7 +102,7 @@ fn a_tail_or_footer_of_another_length() {
     }
 }
 
-/// Bodies with one thing wrong in each: no encoder writes them, and no decoder accepts them.
+/// Returns bodies with one defect each: no encoder writes them, and no decoder accepts them.
 fn bad_bodies() -> Vec<(&'static str, Body)> {
     let with = |change: &dyn Fn(&mut Body)| {
         let mut body = small_body();
@@ -221,7 +221,7 @@ fn headers_that_contradict_themselves_are_not_written() {
     assert!(!refused(SegmentHeader { kind: SegmentKind::Clean, peer: None, ..header() }));
 }
 
-/// Sets a field and seals the block again: what a later version, or a mistake in this one, would write.
+/// Sets a field and seals the block again, as a later version or a defect of this one would.
 fn forged(block: &[u8], magic: [u8; 8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut block = block.to_vec();
     block[at..at + bytes.len()].copy_from_slice(bytes);

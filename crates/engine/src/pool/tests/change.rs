@@ -27,7 +27,7 @@ fn segments_are_a_64th_of_the_smallest_device() {
     }
 }
 
-/// The refusal; nothing may have been written.
+/// Returns the refusal, and checks that nothing was written.
 fn format_refused(rams: &[Arc<Ram>]) -> PoolError {
     let before: Vec<_> = rams.iter().map(|ram| ram.image()).collect();
     let error = block_on(Pool::format(devices(rams), &mut random(500), false)).expect_err("refused");
@@ -259,7 +259,7 @@ fn changes_may_be_made_on_any_thread() {
     assert_send(pool.add(Ram::new("c", 64 * MIB), false));
 }
 
-/// The devices are given up that look late, and none if all do.
+/// Only devices that look late are given up, and none if all look late.
 #[test]
 fn a_member_that_has_answered_does_not_look_late_behind_one_that_does_not() {
     let rams: [_; 3] = used();

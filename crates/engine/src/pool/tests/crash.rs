@@ -1,4 +1,4 @@
-//! The power is cut at every single write of every change, and the write is torn in several ways.
+//! Tests that cut the power at every single write of every change, with the write torn in several ways.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,8 +10,8 @@ use ram::Power;
 /// Bytes of the torn write that get through: none, part of a sector, whole sectors, all.
 const TORN: [usize; 5] = [0, 20, 512, 2048, BLOCK];
 
-/// Does `change` with the power cut at its first write, then at its second, and so on, until it gets through; calls
-/// `check` after each restart with whether it got through. `prepare` makes the devices.
+/// Runs `change` with the power cut at its first write, then at its second, and so on, until it succeeds. Calls
+/// `check` after each restart, with true if the change succeeded. `prepare` makes the devices.
 fn at_every_write<const N: usize>(
     prepare: impl Fn() -> [Arc<Ram>; N],
     change: impl Fn(&[Arc<Ram>; N]) -> bool,
@@ -37,7 +37,7 @@ fn at_every_write<const N: usize>(
     }
 }
 
-/// All members are there, and go on.
+/// Checks that all members are present, and that the pool can continue.
 fn assert_whole(rams: &[Arc<Ram>], names: &[&str]) {
     let mut pool = open(rams).unwrap();
     assert_eq!(pool.notices, []);
@@ -57,8 +57,8 @@ fn opening_costs_no_member() {
     });
 }
 
-/// A server that is killed leaves what it wrote in the device's cache: found there, it has to be durable before the other copy is
-/// overwritten.
+/// A server that is killed leaves its writes in the device's cache. A superblock found there must be durable before
+/// the other copy is overwritten.
 #[test]
 fn what_is_found_is_durable() {
     let rams = used::<1>();
@@ -70,7 +70,7 @@ fn what_is_found_is_durable() {
     assert_eq!(superblock(ram), found);
 }
 
-/// As one that cannot be read: the others go on without it.
+/// The pool continues without the device, as without an unreadable one.
 #[test]
 fn a_device_that_does_not_flush_is_not_used() {
     let rams = used::<2>();
@@ -120,7 +120,7 @@ fn a_loss_is_recorded_or_did_not_happen() {
         let lost = !present(&with_all).contains(&"b");
         assert!(lost || !done, "what was recorded stays recorded");
         for survivor in [a, c] {
-            // With one survivor more is missing than may be, unless the loss is known there.
+            // With one survivor more members are missing than may be, unless the survivor knows of the loss.
             let lost = open(&[survivor.clone(), b.clone()]).is_ok_and(|pool| !present(&pool).contains(&"b"));
             assert!(lost || !done, "on every one of the others");
         }
@@ -144,7 +144,7 @@ fn an_added_member_is_there_or_not() {
         assert_eq!(present(&open(&old).unwrap()), ["a", "b"]);
         match contents(c) {
             Contents::Pool(_) => assert_whole(rams, &["a", "b", "c"]),
-            // Nobody knows of it.
+            // No other device knows of the newcomer.
             Contents::Blank | Contents::Damaged if !done => assert_whole(&old, &["a", "b"]),
             other => panic!("{other}"),
         }

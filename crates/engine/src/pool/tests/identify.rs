@@ -44,7 +44,7 @@ fn signatures() {
         ("a partition table (GPT)", 4096, b"EFI PART"),
         ("a partition table or boot sector (MBR)", 510, &[0x55, 0xaa]),
         ("data of an unknown kind", 700_000, &[1]),
-        // Before the ring of the uberblocks.
+        // This place is before the ring of the uberblocks.
         ("data of an unknown kind", 65_536, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0]),
     ] {
         let ram = Ram::new("a", size);
@@ -154,7 +154,7 @@ fn nothing_in_a_superblock_is_a_signature() {
     let mut strange = superblock(&ram);
     let entry = |uuid| Entry { uuid, segments: 62, state: State::Removed, since_epoch: 0 };
     strange.members.extend((100..115).map(entry));
-    // The boot sector's magic number is where this is.
+    // The boot sector's magic number is at the place of this field.
     strange.members[12].since_epoch = 0xaa55 << 48;
     (strange.epoch, strange.generation) = (u64::MAX, u64::MAX);
     for offset in [0, LAST] {

@@ -15,7 +15,7 @@ use ram::{Ram, block_on};
 
 const MIB: u64 = 1 << 20;
 
-/// UUIDs 1, 2, 3 and so on from `first`.
+/// Returns the UUIDs 1, 2, 3 and so on from `first`.
 fn random(first: u128) -> impl FnMut() -> u128 + Send {
     let mut next = first;
     move || {
@@ -36,12 +36,12 @@ fn open(rams: &[Arc<Ram>]) -> Result<Pool, PoolError> {
     block_on(Pool::open(devices(rams)))
 }
 
-/// Blank devices of 64 MiB, named a, b, c.
+/// Returns blank devices of 64 MiB, named a, b, c.
 fn blank<const N: usize>() -> [Arc<Ram>; N] {
     std::array::from_fn(|at| Ram::new(["a", "b", "c", "d"][at], 64 * MIB))
 }
 
-/// A pool that was opened once, and its devices.
+/// Returns the devices of a pool that was opened once.
 fn used<const N: usize>() -> [Arc<Ram>; N] {
     let rams = blank();
     assert_eq!(block_on(format(&rams).open_epoch()), Ok(vec![]));

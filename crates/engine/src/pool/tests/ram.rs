@@ -20,10 +20,10 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Power for several devices, and when it is cut: at the write that brings `writes_left` to zero.
+/// A power supply of several devices, which is cut at the write that brings `writes_left` to zero.
 pub(super) struct Power {
     writes_left: AtomicI64,
-    /// How much of the write under way at the cut still gets to the medium, in bytes.
+    /// Bytes of the write in flight at the cut that still reach the medium.
     torn: usize,
 }
 
@@ -45,13 +45,13 @@ pub(super) struct Ram {
     medium: Mutex<Blocks>,
     cache: Mutex<Blocks>,
     power: Mutex<Arc<Power>>,
-    /// Every write fails.
+    /// True if every write fails.
     pub(super) read_only: AtomicBool,
-    /// Every flush fails.
+    /// True if every flush fails.
     pub(super) unflushable: AtomicBool,
-    /// Writes never end.
+    /// True if writes never end.
     pub(super) silent: AtomicBool,
-    /// Everything fails.
+    /// True if every request fails.
     pub(super) gone: AtomicBool,
     /// Offsets and lengths that were discarded.
     pub(super) discarded: Mutex<Vec<(u64, u64)>>,
@@ -73,7 +73,7 @@ impl Ram {
         })
     }
 
-    /// Another device with the same contents, and perhaps another size.
+    /// Returns another device with equal contents, and perhaps another size.
     pub(super) fn copy(&self, name: &str, size: u64) -> Arc<Self> {
         let copy = Ram::new(name, size);
         *copy.medium.lock() = self.medium.lock().clone();
@@ -84,13 +84,13 @@ impl Ram {
         *self.power.lock() = power.clone();
     }
 
-    /// Power is back; what was in the cache only is not.
+    /// Brings the power back. Data that was only in the cache is lost.
     pub(super) fn restart(&self) {
         self.cache.lock().clear();
         self.plug_into(&Power::cut_after(i64::MAX, 0));
     }
 
-    /// Bytes on the medium, unaligned.
+    /// Writes bytes to the medium, unaligned.
     pub(super) fn poke(&self, offset: u64, bytes: &[u8]) {
         let mut medium = self.medium.lock();
         for (at, byte) in (offset..).zip(bytes) {
@@ -99,7 +99,7 @@ impl Ram {
         }
     }
 
-    /// Everything on the medium but zeros.
+    /// Returns all blocks of the medium except zeros.
     pub(super) fn image(&self) -> Blocks {
         let mut image = self.medium.lock().clone();
         image.retain(|_, block| block.iter().any(|&byte| byte != 0));

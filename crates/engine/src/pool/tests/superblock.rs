@@ -28,7 +28,7 @@ fn sample() -> Superblock {
 
 #[test]
 fn what_is_just_not_dead_stays_so() {
-    // Orders of a clean segment, and of the log segment of the same position.
+    // These are orders of a clean segment, and of the log segment of its position.
     for oldest in [(4, false, 3), (4, true, 4), (0, false, 0)] {
         let superblock = Superblock { reach: Reach { tail: 5, oldest }, ..sample() };
         let read = Superblock::decode(&superblock.encode()).unwrap().reach;
@@ -52,8 +52,8 @@ fn golden() {
     );
 }
 
-/// As all pools were before there were notes, before superblocks named the newest segment, and before the log said which blocks
-/// are destaged.
+/// Pools of earlier versions lack user records, the newest segment in the superblock, or the records of destaged
+/// blocks.
 #[test]
 fn superblocks_of_fewer_features_are_read() {
     let none = from_hex(include_str!("../../format/golden/superblock.hex"));
@@ -84,7 +84,7 @@ fn every_flipped_bit_is_noticed() {
     }
 }
 
-/// The sample with some bytes changed and sealed again: what another version or a mistake would write.
+/// Returns the sample with some bytes changed and sealed again, as another version or a defect would write it.
 fn forged(at: usize, bytes: &[u8]) -> Result<Superblock, Unusable> {
     let mut block = sample().encode();
     block[at..at + bytes.len()].copy_from_slice(bytes);

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 
-/// The refusal; nothing may have been written.
+/// Returns the refusal, and checks that nothing was written.
 fn refused(rams: &[Arc<Ram>]) -> PoolError {
     let before: Vec<_> = rams.iter().map(|ram| ram.image()).collect();
     let error = open(rams).expect_err("refused");
@@ -13,7 +13,7 @@ fn refused(rams: &[Arc<Ram>]) -> PoolError {
     error
 }
 
-/// Writes the superblock as changed to both places.
+/// Writes the changed superblock to both places.
 fn forge(ram: &Ram, change: impl FnOnce(&mut Superblock)) {
     let mut superblock = superblock(ram);
     change(&mut superblock);
@@ -21,7 +21,7 @@ fn forge(ram: &Ram, change: impl FnOnce(&mut Superblock)) {
     ram.poke(ram.size() - BLOCK as u64, &superblock.encode());
 }
 
-/// Writes bytes to the same place of both superblocks, and seals them.
+/// Writes bytes to one place in both superblocks, and seals them.
 fn forge_bytes(ram: &Ram, at: usize, bytes: &[u8]) {
     let mut block = superblock(ram).encode();
     block[at..at + bytes.len()].copy_from_slice(bytes);
@@ -154,7 +154,7 @@ fn o12_no_member_any_more() {
     let pool = open(&rams).unwrap();
     assert_eq!(present(&pool), ["a", "c"]);
     assert_eq!(pool.notices, [Notice::NotMember("b".to_owned())]);
-    // The table has another device in its place.
+    // The table has another device in its place now.
     forge(a, |superblock| superblock.members[1].uuid = 99);
     forge(c, |superblock| superblock.members[1].uuid = 99);
     assert_eq!(open(&rams).unwrap().notices, [Notice::NotMember("b".to_owned())]);
@@ -177,7 +177,7 @@ fn o13_a_lost_member_comes_back() {
 fn o13_what_a_lost_member_tried_alone_never_counts() {
     let rams @ [a, b] = &used();
     block_on(open(rams).unwrap().lose(1)).unwrap();
-    // It was opened without the other several times, and the power went before that was in use.
+    // The member was opened without the other several times, and the power failed before that was in use.
     forge(b, |superblock| {
         (superblock.epoch, superblock.generation) = (9, 99);
         superblock.members[0].state = State::Lost;

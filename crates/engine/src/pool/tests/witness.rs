@@ -1,4 +1,4 @@
-//! What the witness is told, and when.
+//! Tests of the reports to the witness, and of their times.
 
 use std::future::ready;
 

@@ -1,4 +1,4 @@
-//! What keeps segments in the log, and what recovery may find of them.
+//! Tests of the conditions that keep segments in the log, and of the segments that recovery may find.
 
 use super::*;
 use crate::segments::space::MOVABLE;
@@ -74,7 +74,7 @@ fn damaged_blocks_are_written_again_once_nothing_else_keeps_their_segment() {
 #[test]
 fn the_oldest_segment_is_compacted_when_the_log_is_long_and_a_sixth_of_it_is_not_dirty() {
     let segments = segments(10);
-    // The log's share is 7 segments, and it has outgrown that by 23 twentieths with 9.
+    // The log's share is 7 segments. With 9 segments the log is longer than 23 twentieths of it.
     let first = segments.open(SegmentKind::Log, 2, 0).unwrap();
     segments.seal(first.id);
     segments.place(first.id, true);
