@@ -1,28 +1,28 @@
-//! What the notes in the log say, all told.
+//! The contents of all user records in the log, gathered.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::operation::Operation;
 use crate::record::{Change, Record};
 
-/// What was found in the log.
+/// The contents of all user records in the log.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Changes that the file system itself made durable, by number.
     pub changes: BTreeMap<u64, Change>,
-    /// Of them, those up to this one are decided.
+    /// All changes up to this number are settled: durable, or known never to have happened.
     pub settled: u64,
-    /// And these never happened.
+    /// The numbers of settled changes that never happened.
     pub void: HashSet<u64>,
-    /// Changes that the log makes durable, by file system, each in order of numbers: the order in which they came into the
-    /// log at first.
+    /// Changes that the log makes durable, by file system. Each list is in order of numbers, which is the order in
+    /// which the changes first came into the log.
     pub operations: BTreeMap<u32, Vec<Operation>>,
-    /// By file system: up to which number they are in it, durably.
+    /// For each file system, the number up to which all its operations are durable in it.
     pub checkpoints: HashMap<u32, u64>,
 }
 
 impl Found {
-    /// Reads the notes, in the order of the log. `None`: one of them is no record of this version.
+    /// Reads the user records in the order of the log. Returns `None` if one of them is no record of this version.
     pub fn read<'a>(notes: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
         let mut found = Found::default();
         for note in notes {
@@ -41,7 +41,7 @@ impl Found {
                 Record::Checkpoint { filesystem, upto } => found.reached(filesystem, upto),
             }
         }
-        // Some were written again for being needed for long.
+        // An operation that is needed for long is reappended, so its record may occur more than once.
         for operations in found.operations.values_mut() {
             operations.sort_by_key(|operation| operation.number);
             operations.dedup_by_key(|operation| operation.number);
@@ -49,26 +49,26 @@ impl Found {
         Some(found)
     }
 
-    /// All changes up to a number are in a file system, durably.
+    /// Notes that all changes up to the number `upto` are durable in a file system.
     pub fn reached(&mut self, filesystem: u32, upto: u64) {
         let known = self.checkpoints.entry(filesystem).or_default();
         *known = upto.max(*known);
     }
 
-    /// What a file system has to be made equal to, and the checkpoint that it begins at.
+    /// Returns the operations of a file system, and its checkpoint.
     pub fn of(&self, filesystem: u32) -> (&[Operation], u64) {
         let operations = self.operations.get(&filesystem).map_or(&[][..], Vec::as_slice);
         (operations, self.checkpoints.get(&filesystem).copied().unwrap_or(0))
     }
 
-    /// The highest number in the log. There may be a higher one in a slot.
+    /// Returns the highest number in the log. A slot may hold a higher one.
     pub fn last(&self) -> u64 {
         let numbers = self.operations.values().flatten().map(|operation| operation.number);
         let numbers = numbers.chain(self.changes.keys().copied()).chain(self.checkpoints.values().copied());
         numbers.max().unwrap_or(0).max(self.settled)
     }
 
-    /// The replies of all changes that happened, oldest first.
+    /// Returns the replies of all changes that happened, oldest first.
     pub fn replies(self) -> impl Iterator<Item = Box<[u8]>> {
         let Found { changes, void, operations, .. } = self;
         let changes = changes.into_iter().filter(|(number, _)| !void.contains(number));

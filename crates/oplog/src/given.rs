@@ -1,29 +1,32 @@
-//! What an object has besides its attributes: what the kernel gave it from its directory, and its access control list.
+//! Properties of an object besides its attributes: its access control list, and the inherited attributes that the
+//! kernel gives a new object.
 
 use crate::Name;
 use crate::codec::{Reader, put_name};
 
-/// What the log says of who may do what with an object.
+/// The statement of the log about the access rights to an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Mode, owner and group are those of before the change, which did not set them: recovery leaves them as they are.
-    /// Somebody on the host may have changed them, and the access control list with them, and that may be lost.
+    /// The change did not set mode, owner and group, and recovery leaves them as they are. An administrator on the host
+    /// may have changed them, and the access control list with them. A crash may lose such a change.
     Kept,
-    /// The change set the mode, the owner or the group. What the object has besides is not known: a record of an older version.
+    /// The change set the mode, the owner or the group. The other properties are unknown: the record has an older
+    /// version.
     Set,
-    /// The change set them, and this is what the object had after it.
+    /// The change set mode, owner or group; the value holds the other properties of the object after the change.
     Given(Box<Given>),
 }
 
-/// What an object has besides its attributes.
+/// The properties of an object besides its attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Given {
-    /// The access control list, as the extended attribute `system.posix_acl_access` holds it; `None`: it has none, so the mode's
-    /// group bits are the rights of the group. With a list they bound what the list grants.
+    /// The access control list, in the format of the extended attribute `system.posix_acl_access`. `None` if the object
+    /// has no list: then the mode's group bits are the rights of the group. With a list, those bits bound the rights
+    /// that the list grants.
     pub acl: Option<Box<[u8]>>,
-    /// Of an object that the change made: its other extended attributes.
+    /// The other extended attributes, if the change made the object.
     pub xattrs: Vec<(Name, Box<[u8]>)>,
-    /// Of an object that the change made: its flags, if it has any, as [`Flags`].
+    /// The flags, if the change made the object and it has flags.
     pub flags: Option<Flags>,
 }
 
@@ -38,7 +41,7 @@ pub struct Flags {
     pub shared_extent: u32,
     /// `fsx_projid`.
     pub project: u32,
-    /// Of FS_IOC_GETFLAGS; 0 where the file system has no more of them than `extended` tells.
+    /// The flags of FS_IOC_GETFLAGS; 0 if `extended` tells all flags of the file system.
     pub inode: u32,
 }
 
@@ -46,7 +49,7 @@ const ACL: u8 = 1;
 const FLAGS: u8 = 2;
 
 impl Given {
-    /// Bytes of it in a record.
+    /// Returns the length of the encoding in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         let mut out = Vec::new();
@@ -54,7 +57,7 @@ impl Given {
         out.len()
     }
 
-    /// Whether it is that of an object that has nothing besides its attributes.
+    /// Returns true if the object has nothing besides its attributes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Given::default()
@@ -67,7 +70,7 @@ impl Given {
             let fields = [extended, extent, shared_extent, project, inode];
             fields.iter().for_each(|field| out.extend_from_slice(&field.to_le_bytes()));
         }
-        // What has more than a record can hold has no record.
+        // The count fits: an object with more than 255 extended attributes is too long for a record.
         out.push(self.xattrs.len() as u8);
         for (name, value) in &self.xattrs {
             put_name(name, out);

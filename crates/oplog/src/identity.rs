@@ -1,33 +1,34 @@
-//! What an object is called in handles and in the log, whatever its names are.
+//! The name of an object in handles and in the log. It does not depend on the object's names in directories.
 
 use std::fmt::{Debug, Formatter, Write as _};
 
 /// The longest identity in bytes. ext4 and XFS use 8 to 12, btrfs 20 to 40.
 pub const IDENTITY_MAX: usize = 40;
 
-/// An object of a backing file system: a kernel file handle as `name_to_handle_at(2)` gives it.
+/// An object of a backing file system: a kernel file handle in the form that `name_to_handle_at(2)` gives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
-    /// The kernel's type of handle; negative for what the server made up itself. Fits 16 bits.
+    /// The kernel's type of handle, which fits 16 bits. Negative for a handle that the server itself made.
     pub kind: i32,
-    /// How many of `bytes` count.
+    /// The length of the handle in `bytes`.
     pub len: u8,
-    /// The handle; zeros behind it.
+    /// The handle, followed by zeros.
     pub bytes: [u8; IDENTITY_MAX],
 }
 
 impl Identity {
-    /// The handle's own bytes.
+    /// Returns the handle's own bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Whether the handle begins with this inode number, as those of ext4, XFS and btrfs do. A "no" says nothing.
+    /// Returns true if the handle begins with this inode number, as the handles of ext4, XFS and btrfs do. False proves
+    /// nothing.
     pub fn may_be_of(&self, ino: u64) -> bool {
         self.len >= 8 && self.bytes[..4] == (ino as u32).to_ne_bytes()
     }
 
-    /// A file name for it: kind and bytes in hexadecimal digits, at most 85 bytes.
+    /// Returns a file name for the identity: kind and bytes in hexadecimal digits, at most 85 bytes.
     pub fn to_name(&self) -> String {
         let mut name = format!("{:04x}-", self.kind as i16);
         for byte in self.as_slice() {
@@ -37,7 +38,7 @@ impl Identity {
         name
     }
 
-    /// What [`Identity::to_name`] made this name of; `None` for any other name.
+    /// Returns the identity from which [`Identity::to_name`] made this name; `None` for any other name.
     pub fn from_name(name: &[u8]) -> Option<Self> {
         let text = str::from_utf8(name).ok()?;
         let (kind, hex) = text.split_once('-')?;

@@ -1,28 +1,28 @@
-//! What a RENAME is about to do, said in the backing file system before it does it.
+//! The statement in the backing file system of what a RENAME is about to do.
 
 use crate::codec::{Reader, put_identity};
 use crate::identity::Identity;
 
 const VERSION: u8 = 2;
-/// With the names and the objects as well, which nobody needs.
+/// An older version that also holds names and objects, which recovery does not need.
 const NAMED: u8 = 1;
 
-/// A RENAME about to be carried out: the contents of a slot (see docs/metadata-log.md, "Intents"). To be written under
-/// the locks of both directories. It proves that what was done before it is in the file system.
+/// A RENAME about to be carried out: the contents of a slot (see docs/metadata-log.md, "Intents"). The server writes an
+/// intent under the locks of both directories. The intent proves that all changes before it are in the file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenameIntent {
-    /// The log that its record will be in: what other logs left in a slot says nothing.
+    /// The log that the RENAME's record will be in. Recovery ignores a slot with the intent of another log.
     pub log: u64,
-    /// The number that its record will have.
+    /// The number that the RENAME's record will have.
     pub number: u64,
     /// The file system, as in the keys of the cache.
     pub filesystem: u32,
-    /// The directory that a name leaves, and the one that it comes to.
+    /// The directory that a name leaves, and the directory that it comes to.
     pub dirs: [Identity; 2],
 }
 
 impl RenameIntent {
-    /// The contents of a slot. At most 110 bytes; about 45 on ext4 and XFS.
+    /// Returns the contents of a slot: at most 110 bytes, about 45 on ext4 and XFS.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
         out.push(VERSION);
@@ -33,7 +33,7 @@ impl RenameIntent {
         out
     }
 
-    /// `None` if these bytes are no intent.
+    /// Decodes the contents of a slot. Returns `None` if these bytes are no intent.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = Reader(bytes);
         let version = input.u8()?;

@@ -1,6 +1,7 @@
-//! The log of changes of names and attributes: its records, and how a tree is made equal to it after a crash.
+//! The log of changes of names and attributes: its records, and the reconciliation of a tree with it after a crash.
 //!
-//! No thread, no clock and no system call: the backing file system is a [`Tree`]. docs/metadata-log.md is the design.
+//! The crate has no thread, no clock and no system call: the backing file system is a [`Tree`]. The design is in
+//! docs/metadata-log.md.
 
 mod codec;
 mod found;
@@ -28,8 +29,9 @@ pub use record::{Change, Entries, Entry, Record, Rights};
 pub use removals::Removals;
 pub use tree::Tree;
 
-/// The longest record that a note of the cache's log holds, in bytes. A change whose record is longer (a symbolic link
-/// with a text of more than about 3 KiB) is made durable by the backing file system.
+/// The longest user record that the cache's log holds, in bytes. If the record of a change is
+/// longer, the backing file system makes the change durable. An example is a symbolic link with a text of more than
+/// about 3 KiB.
 pub const RECORD_MAX: usize = 4000;
 
 /// A name in a directory.

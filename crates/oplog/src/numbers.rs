@@ -1,11 +1,11 @@
-//! Which changes have numbers, and what that says of them.
+//! The numbers of changes, and the proofs that follow from them.
 //!
-//! A change gets its number under its locks, once it was carried out; a RENAME before that, with its [`crate::RenameIntent`].
-//! Records go to the log in order of numbers.
+//! A change gets its number under its locks, after it was carried out. A RENAME gets its number before that, with its
+//! [`crate::RenameIntent`]. Records go to the log in order of numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Numbers changes, and knows which are carried out and which are durable.
+/// The counter of changes. It knows the changes that are carried out and the changes that are durable.
 #[derive(Debug, Default)]
 pub struct Numbers {
     last: u64,
@@ -13,83 +13,83 @@ pub struct Numbers {
     ahead: BTreeSet<u64>,
 }
 
-/// What is known to be in a file system, durably: all changes up to a number, but for a few.
+/// The changes that are known to be durable in a file system: all up to a number, except a few.
 #[derive(Clone, Debug, Default)]
 pub struct Proof {
-    /// The last of them.
+    /// The highest number that is known to be durable.
     pub upto: u64,
     but: BTreeSet<u64>,
 }
 
 impl Numbers {
-    /// Everything up to `last` is settled.
+    /// Continues after `last`: everything up to it is settled.
     pub fn settled(&mut self, last: u64) {
         self.last = last;
     }
 
-    /// The number of a change that was just carried out.
+    /// Returns the number of a change that was just carried out.
     pub fn begin(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// The same; it is not durable before [`Numbers::durable`].
+    /// Returns the number of a change that was just carried out and is not durable before [`Numbers::durable`].
     pub fn begin_open(&mut self) -> u64 {
         let number = self.begin();
         self.open.insert(number);
         number
     }
 
-    /// A change that [`Numbers::begin_open`] numbered is durable.
+    /// Notes that a change is durable; [`Numbers::begin_open`] gave its number.
     pub fn durable(&mut self, number: u64) {
         self.open.remove(&number);
     }
 
-    /// The number of a change that is still to be carried out, until [`Numbers::through`].
+    /// Returns the number of a change that is still to be carried out, until [`Numbers::through`].
     pub fn begin_ahead(&mut self) -> u64 {
         let number = self.begin();
         self.ahead.insert(number);
         number
     }
 
-    /// A change that [`Numbers::begin_ahead`] numbered is carried out, or never will be.
+    /// Notes that a change is carried out or never will be; [`Numbers::begin_ahead`] gave its number.
     pub fn through(&mut self, number: u64) {
         self.ahead.remove(&number);
     }
 
-    /// The number of the last change.
+    /// Returns the number of the last change.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// All changes up to this one are durable, of those that [`Numbers::begin_open`] numbered.
+    /// Returns the number up to which all changes are durable that [`Numbers::begin_open`] numbered.
     pub fn confirmed(&self) -> u64 {
         self.open.first().map_or(self.last, |first| first - 1)
     }
 
-    /// All changes up to this one are carried out.
+    /// Returns the number up to which all changes are carried out.
     pub fn carried_out(&self) -> u64 {
         self.ahead.first().map_or(self.last, |first| first - 1)
     }
 
-    /// What a commit of the journal that begins now will prove.
+    /// Returns the proof that a commit of the journal gives if it begins now.
     pub fn proof(&self) -> Proof {
         Proof { upto: self.last, but: self.ahead.clone() }
     }
 }
 
 impl Proof {
-    /// Whether a change is among what is known.
+    /// Returns true if the change is known to be durable.
     pub fn covers(&self, number: u64) -> bool {
         number <= self.upto && !self.but.contains(&number)
     }
 }
 
-/// What is to be done in order of numbers: each has its turn, or is skipped.
+/// Work to be done in order of numbers. Each number has its turn, or is skipped.
 #[derive(Debug)]
 pub struct Turns<T> {
     next: u64,
-    /// No more than there are requests under way.
+    /// Holds no more entries than requests are in progress.
     ready: BTreeMap<u64, Option<T>>,
 }
 
@@ -100,17 +100,17 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// The first number is `next`.
+    /// Sets the first number.
     pub fn begin(&mut self, next: u64) {
         self.next = next;
     }
 
-    /// A number has come; without `turn` there is nothing to be done for it.
+    /// Marks a number as ready. With `None` for `turn`, there is nothing to do for it.
     pub fn ready(&mut self, number: u64, turn: Option<T>) {
         self.ready.insert(number, turn);
     }
 
-    /// The next thing to be done; `None`: that has not come.
+    /// Returns the next work; `None` if the next number is not ready.
     pub fn take(&mut self) -> Option<T> {
         while let Some(turn) = self.ready.remove(&self.next) {
             self.next += 1;
@@ -122,9 +122,10 @@ impl<T> Turns<T> {
     }
 }
 
-/// Creations under way: what they make can be seen, and has no place in the log yet. Whoever finds such an object may not
-/// change it, or what is in it, before the record of its creation is in the log: else recovery could find the change and not
-/// the object.
+/// Creations in progress. Clients can see the object that a creation makes before the log has a record of it.
+///
+/// A thread that finds such an object may change the object, or its contents, only after the record of the creation is
+/// in the log. Otherwise recovery could find the change and not the object.
 #[derive(Debug, Default)]
 pub struct Creations {
     last: u64,
@@ -132,24 +133,24 @@ pub struct Creations {
 }
 
 impl Creations {
-    /// One begins; they are numbered from 1.
+    /// Begins a creation and returns its number. The first number is 1.
     pub fn begin(&mut self) -> u64 {
         self.last += 1;
         self.open.insert(self.last);
         self.last
     }
 
-    /// Its record is in the log, or never will be.
+    /// Ends a creation: its record is in the log, or never will be.
     pub fn end(&mut self, number: u64) {
         self.open.remove(&number);
     }
 
-    /// The last one that may have made what is seen now; 0: none.
+    /// Returns the number of the last creation that may have made an object that is visible now; 0 if there is none.
     pub fn latest(&self) -> u64 {
         self.open.last().copied().unwrap_or(0)
     }
 
-    /// Whether all up to this one have ended.
+    /// Returns true if all creations up to this number have ended.
     pub fn is_through(&self, upto: u64) -> bool {
         self.open.first().is_none_or(|first| *first > upto)
     }

@@ -1,4 +1,4 @@
-//! What the log says of an object.
+//! The record of an object after a change.
 
 use crate::codec::{Reader, put_identity, put_time};
 use crate::given::{Access, Given};
@@ -13,7 +13,7 @@ pub struct Time {
     pub nsec: u32,
 }
 
-/// What an object is.
+/// The type of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A regular file.
@@ -35,12 +35,13 @@ pub enum Kind {
 const KINDS: [Kind; 7] =
     [Kind::File, Kind::Directory, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::Character, Kind::Block];
 
-/// The attributes that a change sets, but for the size, which is the cache's.
+/// The attributes that a change sets. The size is not among them: it is in the cache's own records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// What kind of object it is.
+    /// The type of the object.
     pub kind: Kind,
-    /// Permission bits with set-uid, set-gid and sticky: the low 12 bits of st_mode. Of no meaning for a symbolic link.
+    /// Permission bits with set-uid, set-gid and sticky: the low 12 bits of st_mode. They mean nothing for a symbolic
+    /// link.
     pub mode: u32,
     /// Owner.
     pub uid: u32,
@@ -48,18 +49,19 @@ pub struct Attributes {
     pub gid: u32,
     /// Last access.
     pub atime: Time,
-    /// Last change of the contents, as of this change. What WRITE made of it later is in the cache's own records.
+    /// Last change of the contents, at the time of this change. The effect of a later WRITE is in the cache's own
+    /// records.
     pub mtime: Time,
 }
 
-/// What else it takes to make an object again.
+/// The properties besides attributes that recovery needs to recreate an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum New {
-    /// Nothing: a file, directory, pipe or socket.
+    /// A file, directory, pipe or socket: nothing else is needed.
     Plain,
-    /// Of a device node: major and minor number.
+    /// The major and minor number of a device node.
     Device(u32, u32),
-    /// Of a symbolic link: its text.
+    /// The text of a symbolic link.
     Link(Box<[u8]>),
 }
 
@@ -68,17 +70,17 @@ pub enum New {
 pub struct Object {
     /// The object.
     pub identity: Identity,
-    /// Its attributes.
+    /// The object's attributes.
     pub attributes: Attributes,
-    /// The change made it.
+    /// The properties needed to recreate the object, if the change made it.
     pub new: Option<New>,
-    /// Whether mode, owner and group in [`Object::attributes`] are the change's own, and what comes with them.
+    /// The origin of mode, owner and group in [`Object::attributes`], and the properties that the change set with them.
     pub access: Access,
 }
 
-/// Beside the kind: mode, owner and group are not the change's.
+/// A bit beside the kind: the change did not set mode, owner and group.
 const KEPT: u8 = 0x40;
-/// Beside the kind: there is a [`Given`].
+/// A bit beside the kind: a [`Given`] follows.
 const GIVEN: u8 = 0x80;
 
 impl Object {
@@ -106,7 +108,7 @@ impl Object {
             }
             Some(New::Link(text)) => {
                 out.push(3);
-                // What is longer than a note has no record.
+                // The length fits: a text longer than a user record has no record.
                 out.extend_from_slice(&(text.len() as u16).to_le_bytes());
                 out.extend_from_slice(text);
             }

@@ -7,38 +7,38 @@ use crate::codec::{Reader, put_identity, put_name};
 use crate::identity::Identity;
 use crate::object::Object;
 
-/// A change that was carried out in the backing file system, and what its client is told: all in absolute terms, so that
-/// saying it twice is saying it once.
+/// A change that was carried out in the backing file system, and the reply to its client. All values are absolute, so a
+/// repeated record changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Given out by one counter for all file systems, under the locks of the change, once it was carried out; for a RENAME
-    /// before that, with its [`crate::RenameIntent`]. Grows in the order in which changes with a common name or object are
-    /// carried out, and so does their place in the log.
+    /// The number from one counter for all file systems. The change gets it under its locks, after it was carried out.
+    /// A RENAME gets it before that, with its [`crate::RenameIntent`]. Numbers grow in the order in which changes with
+    /// a common name or object are carried out. The places of the records in the log grow in that order too.
     pub number: u64,
     /// The file system, as in the keys of the cache.
     pub filesystem: u32,
-    /// What each name that it changed leads to now, and led to before.
+    /// For each name that the change modified, the objects that it led to before and leads to now.
     pub entries: Bindings,
-    /// The objects that it touched, as they are now: what it made, what it set attributes of, the directories of its
-    /// names. Not what it removed.
+    /// The objects that the change touched, in their present state. They are the objects that it made, the objects
+    /// whose attributes it set, and the directories of its names. Removed objects are not in the list.
     pub objects: Vec<Object>,
-    /// The reply, and whose it is: opaque here.
+    /// The reply and its client, opaque to this crate.
     pub reply: Box<[u8]>,
 }
 
-/// RENAME changes two names.
+/// The names that a change modified. RENAME modifies two.
 pub type Bindings = SmallVec<[Binding; 2]>;
 
-/// What a name leads to.
+/// A name, and the objects that it led to before and after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The directory.
     pub dir: Identity,
     /// The name in it, 1 to 255 bytes.
     pub name: Name,
-    /// What it led to before the change; `None`: there was no such name.
+    /// The object that the name led to before the change; `None` if there was no such name.
     pub was: Option<Identity>,
-    /// What it leads to after the change; `None`: it is gone.
+    /// The object that the name leads to after the change; `None` if the name is removed.
     pub now: Option<Identity>,
 }
 

@@ -1,4 +1,4 @@
-//! The notes in the cache's log, byte by byte: see docs/on-disk-format.md.
+//! The encoding of the user records in the cache's log: see docs/on-disk-format.md.
 
 use smallvec::SmallVec;
 
@@ -12,62 +12,63 @@ const SETTLED: u8 = 2;
 const OPERATION: u8 = 3;
 const CHECKPOINT: u8 = 4;
 
-/// One of the notes in the log.
+/// A user record of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A change that the backing file system made durable before its client was answered, and that answer.
+    /// A change that the backing file system made durable before the reply left, and that reply.
     Change(Box<Change>),
-    /// All changes up to a number are in the backing file system, durably, but for those that never were and never will
-    /// be.
+    /// All changes up to a number are durable in the backing file system, except the changes that never happened and
+    /// never will.
     Settled {
-        /// The last of them.
+        /// The highest settled number.
         upto: u64,
-        /// Those that are not.
+        /// The numbers of the changes that never happened.
         void: Vec<u64>,
     },
     /// A change that the log makes durable.
     Operation(Box<Operation>),
-    /// All operations up to a number on a file system are in the backing file system, durably.
+    /// All operations up to a number on a file system are durable in the backing file system.
     Checkpoint {
         /// The file system, as in the keys of the cache.
         filesystem: u32,
-        /// The last of them.
+        /// The highest number that is durable.
         upto: u64,
     },
 }
 
-/// A change that the backing file system itself makes durable: its record tells how it was answered.
+/// A change that the backing file system itself makes durable. Its record holds the reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Grows by one with every change, in the order in which those of one directory or object were carried out.
+    /// The number of the change. It grows by one with every change, in the order in which the changes of a directory or
+    /// object are carried out.
     pub number: u64,
     /// All changes up to this number are known to be durable.
     pub confirmed: u64,
     /// The file system, as in the keys of the cache.
     pub filesystem: u32,
-    /// What the names it changed lead to.
+    /// The names that the change modified, and the objects that they lead to.
     pub entries: Entries,
-    /// The reply, and whose it is: opaque here.
+    /// The reply and its client, opaque to this crate.
     pub answer: Box<[u8]>,
 }
 
-/// RENAME changes two names.
+/// The names that a change modified. RENAME modifies two.
 pub type Entries = SmallVec<[Entry; 2]>;
 
-/// A name and where it leads after a change.
+/// A name, and the object that it leads to after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The directory.
     pub dir: Identity,
     /// The name in it.
     pub name: Name,
-    /// What it leads to; `None`: it is gone.
+    /// The object that the name leads to; `None` if the name is removed.
     pub object: Option<Identity>,
-    /// Of an object made by the change: what it was to be.
+    /// The intended access rights, if the change made the object.
     pub made: Option<Rights>,
 }
 
-/// Who may do what with an object that was made. That takes more than one call, and a crash may come in between.
+/// The intended access rights to a new object. Its creation takes more than one call, and a crash may come in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// Permission bits, low 12 bits.
@@ -79,7 +80,7 @@ pub struct Rights {
 }
 
 impl Record {
-    /// The note's bytes.
+    /// Returns the bytes of the user record.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         match self {
@@ -110,7 +111,7 @@ impl Record {
         out
     }
 
-    /// `None` if these bytes are no record.
+    /// Decodes a user record. Returns `None` if these bytes are no record.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = Reader(bytes);
         match input.u8()? {

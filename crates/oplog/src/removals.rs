@@ -1,14 +1,15 @@
 //! Removals of names that are not durable yet.
 //!
-//! Two names of a file may be removed at once, in different directories. Whoever of the two sees that the file is gone may have
-//! removed the first name: when that is durable, the removal of the second may still be lost in a crash, and the file be
-//! there with it. So the cache may forget the file only when no removal of any of its names is under way.
+//! Two names of a file may be removed at once, in different directories. The thread that sees that the file has no name
+//! left may have removed the first name. When that removal is durable, a crash may still lose the removal of the second
+//! name, and then the file is still there. So the cache may forget the file only when no removal of any of its names is
+//! in progress.
 
 use std::collections::BTreeMap;
 
 use crate::identity::Identity;
 
-/// The removals under way, by the object that loses a name; `T` is what the cache knows of it.
+/// The removals in progress, by the object that loses a name. `T` is the cache's knowledge of the object.
 #[derive(Debug)]
 pub struct Removals<T>(BTreeMap<Identity, Removing<T>>);
 
@@ -16,7 +17,7 @@ pub struct Removals<T>(BTreeMap<Identity, Removing<T>>);
 struct Removing<T> {
     count: usize,
     gone: Option<T>,
-    /// One of them may not be durable, and never will be known to be.
+    /// One of the removals may not be durable, and it will never be known to be.
     unsure: bool,
 }
 
@@ -27,25 +28,26 @@ impl<T> Default for Removals<T> {
 }
 
 impl<T> Removals<T> {
-    /// A name of the object is about to be removed.
+    /// Notes that a name of the object is about to be removed.
     pub fn begin(&mut self, object: Identity) {
         let new = Removing { count: 0, gone: None, unsure: false };
         self.0.entry(object).or_insert(new).count += 1;
     }
 
-    /// Whether a name of the object is being removed.
+    /// Returns true if a removal of a name of the object is in progress.
     pub fn is_under_way(&self, object: &Identity) -> bool {
         self.0.contains_key(object)
     }
 
-    /// Between [`Removals::begin`] and [`Removals::end`]: the object has no name any more.
+    /// Notes, between [`Removals::begin`] and [`Removals::end`], that the object has no name left.
     pub fn gone(&mut self, object: Identity, known: T) {
         if let Some(removing) = self.0.get_mut(&object) {
             removing.gone = Some(known);
         }
     }
 
-    /// A removal has ended; `sure`: it is durable, or was not carried out. Returns what is to be forgotten.
+    /// Ends a removal. `sure`: the removal is durable, or was not carried out. Returns the knowledge that the cache
+    /// must drop.
     pub fn end(&mut self, object: Identity, sure: bool) -> Option<T> {
         let removing = self.0.get_mut(&object)?;
         removing.count -= 1;
@@ -69,7 +71,7 @@ mod tests {
         removals.begin(FILE);
         removals.begin(FILE);
         assert!(removals.is_under_way(&FILE));
-        // The first one sees it, since the second has removed its name already.
+        // The first removal sees that no name is left, since the second has removed its name already.
         removals.gone(FILE, "known");
         assert_eq!(removals.end(FILE, true), None);
         assert_eq!(removals.end(FILE, true), Some("known"));

@@ -1,4 +1,4 @@
-//! Clients of the engine: they ask, and hold every answer against the model.
+//! Clients of the engine: they send requests, and check every answer against the model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,21 +20,21 @@ use crate::rng::Rng;
 use crate::stamp::{Place, fill};
 use crate::workload::{Habits, Kind};
 
-/// Which errors a client may get.
+/// The errors that a client may get.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowed {
-    /// The backing store's.
+    /// Errors of the backing store.
     pub backing: bool,
-    /// Those of lost copies.
+    /// Errors of lost copies.
     pub damage: bool,
-    /// That no device is left.
+    /// The error that no device is left.
     pub no_device: bool,
-    /// That a volume does not answer.
+    /// The error that a volume does not answer.
     pub late: bool,
 }
 
 impl Allowed {
-    /// Whether a client may get `error`.
+    /// Returns true if a client may get `error`.
     pub fn permits(self, error: Error) -> bool {
         match error {
             Error::Backing(_) => self.backing,
@@ -46,17 +46,17 @@ impl Allowed {
     }
 }
 
-/// What everything in a world shares.
+/// The state that all tasks of a world share.
 pub struct Shared {
     /// Virtual time.
     pub executor: Executor,
-    /// The epochs of pools, as the state directory knows them.
+    /// The epochs of pools, as the state directory holds them.
     pub epochs: Epochs,
     /// The backing store.
     pub store: Store,
     /// The model.
     pub model: Mutex<Model>,
-    /// The notes.
+    /// The user records.
     pub notes: Mutex<Ledger>,
     /// The objects.
     pub objects: Mutex<Objects>,
@@ -64,42 +64,43 @@ pub struct Shared {
     pub hits: Arc<Hits>,
     /// How clients behave.
     pub habits: Habits,
-    /// Devices not in the pool.
+    /// Devices that are not in the pool.
     pub spares: Mutex<Vec<Disk>>,
-    /// Devices that were to be added: they may be in the pool or not.
+    /// Devices whose adding has begun: they may be in the pool or not.
     pub joined: Mutex<Vec<Disk>>,
     /// Devices that may be removed in service.
     pub removable: Mutex<Vec<Disk>>,
-    /// Devices that were taken out of the pool, by name.
+    /// Names of the devices that were removed from the pool.
     pub left: Mutex<Vec<String>>,
-    /// Devices that the engine said are lost, in this session.
+    /// Names of the devices that the engine reported as lost in this session.
     pub lost: Mutex<Vec<String>>,
-    /// Devices of the pool as it was opened last, but for those removed since.
+    /// Names of the devices of the pool as it was opened last, without the devices removed since.
     pub members: Mutex<Vec<String>>,
-    /// Whether the write verifier has changed in this session (P4).
+    /// True if the write verifier has changed in this session (P4).
     pub verifier_changed: Mutex<bool>,
-    /// What the engines told so far.
+    /// Events that the engines have reported so far.
     pub told: Mutex<Vec<Event>>,
-    /// Devices without which something was acknowledged since: they must never be used again as they are (P11).
+    /// Names of lost devices, if something was acknowledged after the loss. Their present contents must never be used
+    /// (P11).
     pub outdated: Mutex<Vec<String>>,
-    /// Devices that are none of the pool's.
+    /// Devices that do not belong to the pool.
     pub foreign: Mutex<Vec<Disk>>,
-    /// Devices that are being added again: they may be in the pool or not.
+    /// Names of devices that are being added again: they may be in the pool or not.
     pub adding: Mutex<Vec<String>>,
-    /// What went wrong first.
+    /// The first failure.
     pub failure: Mutex<Option<String>>,
-    /// What happened, for people; only kept if asked for.
+    /// The events of the world, for a person; kept only on request.
     pub log: Option<Mutex<Vec<String>>>,
 }
 
 impl Shared {
-    /// Something is wrong. The first such thing counts.
+    /// Reports a failure. The first one counts.
     pub fn fail(&self, what: String) {
         self.tell(|| format!("FAILED {what}"));
         self.failure.lock().get_or_insert(what);
     }
 
-    /// Keeps a line for people.
+    /// Adds a line to the log, if there is one.
     pub fn tell(&self, line: impl FnOnce() -> String) {
         if let Some(log) = &self.log {
             log.lock().push(format!("{:>12.6} {}", self.executor.time().as_secs_f64(), line()));
@@ -109,25 +110,25 @@ impl Shared {
 
 /// One client.
 pub struct Client {
-    /// What it shares with the others.
+    /// The state shared with all tasks of the world.
     pub shared: Arc<Shared>,
     /// The engine of this session.
     pub engine: Arc<Engine>,
-    /// Errors it must take.
+    /// Errors that the client must accept.
     pub allowed: Allowed,
-    /// Its choices.
+    /// The source of the client's choices.
     pub rng: Rng,
-    /// Where its streams of writes and of reads are.
+    /// The positions of the client's stream of writes and of its stream of reads.
     pub streams: [u64; 2],
 }
 
 impl Client {
-    /// A client with nothing done yet.
+    /// Makes a client that has done nothing yet.
     pub fn new(shared: &Arc<Shared>, engine: &Arc<Engine>, allowed: Allowed, rng: Rng) -> Self {
         Client { shared: shared.clone(), engine: engine.clone(), allowed, rng, streams: [0; 2] }
     }
 
-    /// Does `operations` things, one after another.
+    /// Carries out this number of operations, one after another.
     pub async fn run(mut self, operations: u32) {
         for _ in 0..operations {
             let kind = self.shared.habits.kind(&mut self.rng);
@@ -181,7 +182,7 @@ impl Client {
     }
 
     fn check(&self, what: &str, number: u8, error: Error) {
-        // Somebody else may have removed the object meanwhile.
+        // Another client may have removed the object meanwhile.
         let removed = self.shared.objects.lock().key(number).is_none();
         if !removed && !self.allowed.permits(error) {
             self.shared.fail(format!("{what} of object {number} failed: {error}"));
@@ -201,7 +202,7 @@ impl Client {
         self.write(number, range.start, range.end - range.start, stable).await;
     }
 
-    /// Writes, and commits if it is to be stable.
+    /// Writes, and commits if the write is stable.
     pub async fn write(&mut self, number: u8, offset: u64, len: u64, stable: bool) {
         let (open, running) = self.shared.model.lock().load(number, &(offset..offset + len));
         if running >= self.shared.habits.at_once {
@@ -239,18 +240,18 @@ impl Client {
             Err(error) => self.write_failed(id, number, error),
         }
         if self.shared.verifier_changed() != changed {
-            // The reply has the old one.
+            // The reply has the old verifier, so the client takes the write for lost.
             self.shared.model.lock().lost(id);
         }
-        // A model in which every write is in the log knows of none in a page cache.
+        // In a model in which every write is in the log, no write is in a page cache.
         let stable = stable || self.shared.model.lock().logged;
         if let (Ok(wrote), true) = (result, stable) {
             match self.settle(&object, (offset, len), wrote).await {
                 Ok(()) => {
                     self.shared.model.lock().durable_by(id, self.engine.last());
-                    // A frame was written without them.
+                    // The frame was written without the lost devices.
                     if wrote.frame.max(wrote.before).is_some_and(|frame| frame > before) {
-                        // But those that were added again meanwhile.
+                        // A device that was added again meanwhile is not outdated.
                         let now = self.shared.lost.lock().clone();
                         self.shared
                             .outdated
@@ -269,7 +270,7 @@ impl Client {
         self.shared.tell(|| format!("write {id} done: {result:?}"));
     }
 
-    /// Waits for what has to be durable before the reply to a stable WRITE.
+    /// Waits until everything is durable that the reply to a stable WRITE requires.
     async fn settle(
         &self,
         object: &Arc<Object>,
@@ -285,7 +286,7 @@ impl Client {
         }
     }
 
-    /// Waits until a frame is durable. If it is lost, the write verifier changes.
+    /// Waits until a frame is durable. If the frame is lost, the write verifier changes.
     async fn frame(&self, frame: Seq) -> Result<(), Error> {
         durable(&self.engine, frame).await.inspect_err(|_| self.shared.log_broke())
     }
@@ -295,7 +296,7 @@ impl Client {
         self.check("a write", number, error);
     }
 
-    /// Commits everything unstable of an object.
+    /// Commits all unstable writes of an object.
     pub async fn commit(&mut self, number: u8) {
         let Some(object) = self.object(number).filter(|_| self.shared.model.lock().is_open(number)) else {
             return;
@@ -315,12 +316,13 @@ impl Client {
                 let logged: Vec<u32> = logged.filter(|id| model.open(seq).contains(id)).collect();
                 logged.into_iter().for_each(|id| model.durable_by(id, seq));
             }
-            // The answer is the write verifier, which has changed.
+            // The write verifier has changed, which answers the client's COMMIT.
             Err(_) => self.shared.log_broke(),
         }
     }
 
-    /// Syncs an object's backing file for these writes. If that fails they may be lost, and the write verifier says so.
+    /// Syncs an object's backing file for these writes. If the sync fails, the writes may be lost, and the write
+    /// verifier says so.
     async fn sync_all(&self, object: &Arc<Object>, unsynced: &[(u32, u64)]) {
         let Some(failures) = unsynced.iter().map(|(_, failures)| *failures).min() else { return };
         let synced = self.sync(object, (0, 0), failures).await;
@@ -335,7 +337,7 @@ impl Client {
         }
     }
 
-    /// Syncs every object with writes in a page cache, as the server does before it stops.
+    /// Syncs every object with writes in a page cache, as the server does before a stop.
     pub async fn sync_everything(&self) {
         let numbers = self.shared.objects.lock().numbers();
         for number in numbers {
@@ -358,7 +360,7 @@ impl Client {
         self.read(number, range.start, (range.end - range.start) as usize).await;
     }
 
-    /// Reads and checks what comes.
+    /// Reads, and checks the returned bytes.
     pub async fn read(&mut self, number: u8, offset: u64, len: usize) {
         let Some(object) = self.object(number) else { return };
         let reading = self.shared.model.lock().begin_read(number, offset, len);
@@ -384,7 +386,7 @@ impl Client {
         self.truncate(number, size).await;
     }
 
-    /// Cuts or grows an object.
+    /// Truncates or grows an object.
     pub async fn truncate(&mut self, number: u8, size: u64) {
         let all = 0..u64::MAX / 2;
         if self.shared.model.lock().load(number, &all).0 + 4 > crate::register::OPERATIONS {
@@ -424,7 +426,7 @@ impl Client {
         let now = self.now();
         let id = self.shared.model.lock().begin_mtime(number, now);
         self.shared.tell(|| format!("set time {id} of {number} to {now:?}"));
-        // As the server does: on the file at once, and by the engine where it has something to destage.
+        // As in the server, the file gets the time at once. The engine sets it too if it has something to destage.
         self.shared.store.touch(&key, now);
         match self.engine.set_mtime(&object, now).await {
             Ok(()) => self.shared.model.lock().durable_by(id, self.engine.last()),
@@ -436,7 +438,7 @@ impl Client {
         self.shared.objects.lock().release(number);
     }
 
-    /// Removes an object, with whatever is under way on it, and makes a new one.
+    /// Removes an object, with operations in progress on it, and makes a new one.
     async fn replace_some(&mut self) {
         let Some(number) = self.any() else { return };
         let removed = {
@@ -492,7 +494,7 @@ impl Client {
         }
     }
 
-    /// Adds a spare device, if there is one; returns it if that worked.
+    /// Adds a spare device, if there is one. Returns the device on success.
     pub async fn add_device(&mut self) -> Option<Disk> {
         self.add_foreign().await;
         let disk = self.shared.spares.lock().pop()?;
@@ -506,7 +508,7 @@ impl Client {
         Some(disk)
     }
 
-    /// Asks to add a device that is not the pool's, if there is one: that must be refused, and the device stays as it is.
+    /// Tries to add a device of another owner, if there is one. The engine must refuse it and leave it unchanged.
     async fn add_foreign(&mut self) {
         let others = self.shared.foreign.lock().clone();
         if others.is_empty() {
@@ -521,8 +523,8 @@ impl Client {
         }
     }
 
-    /// Adds a device that has dropped out again, with all that is on it; perhaps an administrator has cleared its ends first,
-    /// and it is a new one.
+    /// Adds again a device that has dropped out, with its old contents. In about half of the cases an administrator has
+    /// cleared its ends before, so that the device counts as a new one.
     pub async fn add_again(&mut self, disk: &Disk) {
         let name = disk.name();
         let anew = self.rng.chance(5000);
@@ -530,7 +532,7 @@ impl Client {
             disk.forget_pool();
         }
         self.shared.tell(|| format!("add {name} again, as a new one: {anew}"));
-        // A crash may come after it is in and before anybody hears of it.
+        // A crash may come after the device is in the pool and before the client hears of that.
         self.shared.adding.lock().push(name.to_owned());
         let result = self.engine.add_device(Arc::new(disk.clone()), false).await;
         self.shared.tell(|| format!("add {name} again: {result:?}"));
@@ -547,21 +549,21 @@ impl Client {
 
     async fn remove_device(&mut self) {
         let Some(disk) = self.shared.removable.lock().pop() else { return };
-        // In vain where another one has died: this one is needed.
+        // The removal fails if another device has died, because the pool then needs this one.
         let _ = self.remove(&disk).await;
     }
 
-    /// Takes a device out of the pool.
+    /// Removes a device from the pool.
     ///
     /// # Errors
-    /// It stays.
+    /// The device stays in the pool.
     pub async fn remove(&mut self, disk: &Disk) -> Result<(), ChangeError> {
         self.shared.tell(|| format!("remove {}", disk.name()));
         let result = self.engine.remove_device(disk.name()).await;
         self.shared.tell(|| format!("remove {}: {result:?}", disk.name()));
         if result.is_ok() {
             self.shared.hits.hit(Fault::DeviceRemoved);
-            // It is out of the pool for good: what it holds must not count any more.
+            // The device is out of the pool for good: its contents must not count any more.
             disk.vanish();
             self.shared.left.lock().push(disk.name().to_owned());
         }
@@ -569,7 +571,7 @@ impl Client {
     }
 }
 
-/// The bytes that write `id` leaves at `offset` of object `number`.
+/// Fills `data` with the bytes that write `id` leaves at `offset` of object `number`.
 pub(crate) fn stamp(data: &mut [u8], offset: u64, number: u8, id: u32) {
     let block_size = forebay_engine::buffer::BLOCK as u64;
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! Sparse contents of one backing file.
+//! The sparse contents of one backing file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::disk::Page;
 /// A file's bytes and attributes.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Modification time.
     pub mtime: Time,
@@ -19,22 +19,22 @@ pub struct Content {
 }
 
 impl Content {
-    /// Allocated blocks.
+    /// Returns the number of allocated blocks.
     pub fn allocated(&self) -> u64 {
         self.pages.len() as u64
     }
 
-    /// Whether `block` is no hole.
+    /// Returns true if `block` is no hole.
     pub fn has(&self, block: u64) -> bool {
         self.pages.contains_key(&block)
     }
 
-    /// The block's bytes; zeros beyond the end and in holes.
+    /// Returns the block's bytes; zeros beyond the end and in holes.
     pub fn page(&self, block: u64) -> Page {
         self.pages.get(&block).cloned().unwrap_or_else(|| Arc::new([0; BLOCK]))
     }
 
-    /// Replaces a block; what lies beyond the end is cut off.
+    /// Replaces a block. Bytes beyond the end are dropped.
     pub fn put(&mut self, block: u64, page: Page) {
         let start = block * BLOCK as u64;
         if start < self.size {
@@ -45,7 +45,7 @@ impl Content {
         }
     }
 
-    /// Makes the block a hole, or what `other` has there.
+    /// Gives the block its contents in `other`, which may be a hole.
     pub fn revert(&mut self, block: u64, other: &Content) {
         match other.pages.get(&block) {
             Some(page) => self.put(block, page.clone()),
@@ -55,7 +55,7 @@ impl Content {
         }
     }
 
-    /// Cuts or grows with zeros.
+    /// Truncates, or grows with zeros.
     pub fn resize(&mut self, size: u64) {
         let shrinks = size < self.size;
         self.size = size;
@@ -74,7 +74,7 @@ impl Content {
         }
     }
 
-    /// Fills `bytes` from `offset`; returns how many of them lie before the end.
+    /// Fills `bytes` from `offset`. Returns the number of bytes that lie before the end.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> usize {
         let len = self.size.saturating_sub(offset).min(bytes.len() as u64) as usize;
         let mut done = 0;

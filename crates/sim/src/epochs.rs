@@ -1,4 +1,4 @@
-//! The epochs of pools as they are known outside of the devices: in the file of the state directory, which power cuts spare.
+//! The epochs of pools, as the file in the state directory holds them. Power cuts spare that file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use forebay_engine::io::{Io, Leg, Noted, Witness, WitnessError};
 
 use crate::executor::Executor;
 
-/// How long a note takes.
+/// The time that a note takes.
 const TAKES: Duration = Duration::from_micros(300);
 
-/// A virtual [`Witness`]; clones are the same one.
+/// A virtual [`Witness`]. Clones share their state.
 #[derive(Clone)]
 pub struct Epochs {
     executor: Executor,
     noted: Arc<Mutex<BTreeMap<u128, Noted>>>,
-    /// Names of the members of the epoch noted last.
+    /// Names of the members of the last noted epoch.
     legs: Arc<Mutex<Vec<String>>>,
     failing: Arc<AtomicBool>,
 }
 
 impl Epochs {
-    /// Knows of no pool yet.
+    /// Makes a witness that knows no pool yet.
     pub fn new(executor: &Executor) -> Self {
         Epochs {
             executor: executor.clone(),
@@ -34,12 +34,12 @@ impl Epochs {
         }
     }
 
-    /// Names of the devices that were in use last; none before anything was noted.
+    /// Returns the names of the devices that were in use last; none before the first note.
     pub fn legs(&self) -> Vec<String> {
         self.legs.lock().clone()
     }
 
-    /// From now on notes of an epoch in use fail, or not.
+    /// Lets notes of an epoch in use fail from now on, or succeed.
     pub fn set_failing(&self, failing: bool) {
         self.failing.store(failing, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! A single-threaded executor in virtual time. Which ready task runs next, and how long everything takes, comes from
-//! the seed alone, so that a run can be repeated step by step.
+//! A single-threaded executor in virtual time. The seed alone decides which ready task runs next and how long each
+//! operation takes. So a run can be repeated step by step.
 //!
 //! A *step* is the beginning or the completion of one device or backing operation. A crash is planned as a step's
-//! number: from that step on nothing begins or completes any more.
+//! number: from that step on, no operation begins or completes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,26 +17,26 @@ use forebay_engine::io::{Clock, Io, Spawn};
 
 use crate::rng::{Rng, mix};
 
-/// Why the executor came back.
+/// The reason for which the executor returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// What was waited for is done.
+    /// The awaited condition is true.
     Done,
     /// The planned step was reached.
     Crashed,
-    /// Nothing is ready and nothing will ever be: a deadlock.
+    /// No task is ready, and none ever will be: a deadlock.
     Idle,
     /// Too much virtual time or too many polls: a livelock.
     Stuck,
 }
 
-/// The executor; clones are the same one.
+/// The executor. Clones share their state.
 #[derive(Clone)]
 pub struct Executor(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// Apart from the state, as tasks are woken while it is locked.
+    /// Not part of `state`, since tasks are woken while the state is locked.
     ready: Mutex<Vec<u64>>,
 }
 
@@ -47,7 +47,7 @@ struct State {
     events: BinaryHeap<Reverse<Event>>,
     next: u64,
     steps: u64,
-    /// Steps that changed something, if they are recorded.
+    /// Steps that changed the durable state, if they are recorded.
     marks: Option<Vec<u64>>,
     crash_at: Option<u64>,
     crashed: bool,
@@ -67,7 +67,7 @@ type Action = Box<dyn FnOnce() + Send>;
 
 struct Event {
     time: Duration,
-    /// Decides between events of one time; from the seed.
+    /// Orders events with equal times; drawn from the seed.
     order: u64,
     action: Action,
 }
@@ -110,26 +110,26 @@ impl Wake for TaskWaker {
     }
 }
 
-/// The place where a result is left for a future.
+/// The place where a promise leaves a result for a future.
 struct Slot<T> {
     value: Option<T>,
     waker: Option<Waker>,
 }
 
-/// Waits for a result that is promised.
+/// A future that waits for a promised result.
 pub struct Completion<T>(Arc<Mutex<Slot<T>>>);
 
-/// Where the result is given.
+/// The giving side of a result.
 pub struct Promise<T>(Arc<Mutex<Slot<T>>>);
 
-/// A result that somebody will give, and what waits for it.
+/// Returns a promise, and the future that waits for its result.
 pub fn promise<T>() -> (Promise<T>, Completion<T>) {
     let slot = Arc::new(Mutex::new(Slot { value: None, waker: None }));
     (Promise(slot.clone()), Completion(slot))
 }
 
 impl<T> Promise<T> {
-    /// Gives it.
+    /// Gives the result.
     pub fn keep(self, value: T) {
         let waker = {
             let mut slot = self.0.lock();
@@ -157,13 +157,13 @@ impl<T> Future for Completion<T> {
     }
 }
 
-/// Polls within one `run` after which the engine counts as spinning.
+/// Polls within one `run`. If there are more, the engine counts as spinning.
 const POLLS: u64 = 20_000_000;
-/// How long callers take before they do what they were given, see [`Executor::keep_callers_busy`].
+/// The time that callers take before they run a task that the engine gave them, see [`Executor::keep_callers_busy`].
 pub const BUSY: Duration = Duration::from_secs(100);
 
 impl Executor {
-    /// An executor whose every choice comes from `rng`.
+    /// Makes an executor that draws every choice from `rng`.
     pub fn new(rng: Rng) -> Self {
         Executor(Arc::new(Shared {
             state: Mutex::new(State {
@@ -185,22 +185,22 @@ impl Executor {
         }))
     }
 
-    /// From now on who calls has a place for whatever it is given ([`Spawn::here`]), and does something else first.
+    /// Lets every caller from now on accept any task from the engine ([`Spawn::here`]), and do something else first.
     pub fn keep_callers_busy(&self) {
         self.0.state.lock().callers_busy = true;
     }
 
-    /// Virtual time now.
+    /// Returns the virtual time.
     pub fn time(&self) -> Duration {
         self.0.state.lock().now
     }
 
-    /// Steps so far.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
         self.0.state.lock().steps
     }
 
-    /// A hash of everything that happened so far.
+    /// Returns a hash of everything that has happened so far.
     pub fn digest(&self) -> u64 {
         self.0.state.lock().digest
     }
@@ -218,7 +218,7 @@ impl Executor {
         state.crash_at = steps.map(|more| state.steps + more);
     }
 
-    /// Counts a step; false if the machine has crashed and the step must not happen.
+    /// Counts a step. Returns false if the machine has crashed and the step must not happen.
     pub fn step(&self) -> bool {
         let mut state = self.0.state.lock();
         if state.crashed {
@@ -229,7 +229,7 @@ impl Executor {
         !state.crashed
     }
 
-    /// The step just counted changes what a crash leaves.
+    /// Notes that the last counted step changes the state that a crash leaves.
     pub fn mark(&self) {
         let mut state = self.0.state.lock();
         let step = state.steps;
@@ -240,20 +240,21 @@ impl Executor {
         }
     }
 
-    /// Records such steps from now on.
+    /// Records the steps passed to [`Executor::mark`] from now on.
     pub fn record_marks(&self) {
         self.0.state.lock().marks = Some(Vec::new());
     }
 
-    /// Those recorded.
+    /// Returns the recorded steps, and stops recording.
     pub fn take_marks(&self) -> Vec<u64> {
         self.0.state.lock().marks.take().unwrap_or_default()
     }
 
-    /// Ends every task and forgets every operation under way; the executor then runs on.
+    /// Ends every task and forgets every operation in flight. The executor stays usable.
     pub fn reset(&self) {
         loop {
-            // Dropped one by one and unlocked: a task that goes may wake others or start operations.
+            // Tasks are dropped one by one, with the state unlocked: a dropped task may wake other tasks or start
+            // operations.
             let (tasks, events) = {
                 let mut state = self.0.state.lock();
                 (std::mem::take(&mut state.tasks), std::mem::take(&mut state.events))
@@ -270,12 +271,12 @@ impl Executor {
         state.crash_at = None;
     }
 
-    /// A time drawn from the seed.
+    /// Returns a time drawn from the seed.
     pub fn latency(&self, low: Duration, high: Duration) -> Duration {
         self.0.state.lock().rng.time(low, high)
     }
 
-    /// Runs `action` at `delay` from now and gives its result to the future.
+    /// Runs `action` after `delay`, and gives its result to the future.
     pub fn after<T: Send + 'static>(
         &self,
         delay: Duration,
@@ -283,7 +284,7 @@ impl Executor {
     ) -> Io<T> {
         let (promise, completion) = promise();
         let action = Box::new(move || {
-            // No result: the machine crashed at this very step, and nobody will ever hear of it.
+            // Without a result, the machine crashed at this very step, and no task will ever learn of the operation.
             if let Some(value) = action() {
                 promise.keep(value);
             }
@@ -294,19 +295,19 @@ impl Executor {
         Box::pin(completion)
     }
 
-    /// A future that never ends: an operation that was begun after the crash.
+    /// Returns a future that never ends: an operation that began after the crash.
     pub fn never<T: Send + 'static>(&self) -> Io<T> {
         Box::pin(std::future::pending())
     }
 
-    /// Lets time pass at once, as when the machine was suspended.
+    /// Lets time pass at once, as if the machine had been suspended.
     pub fn jump(&self, time: Duration) {
         let mut state = self.0.state.lock();
         state.now += time;
         state.jumped += time;
     }
 
-    /// Which tasks there are and how often each ran: where an engine that does not answer is at.
+    /// Returns the tasks and the number of runs of each, to show where a hanging engine is stuck.
     pub fn busiest(&self) -> String {
         let state = self.0.state.lock();
         let mut tasks: Vec<_> = state.tasks.values().map(|task| (task.polls, task.name)).collect();
@@ -314,7 +315,7 @@ impl Executor {
         tasks.iter().rev().take(8).map(|(polls, name)| format!(" {name} ({polls} times)")).collect()
     }
 
-    /// Runs `task` side by side with the others. `name` is for people.
+    /// Runs `task` beside the other tasks. `name` is for people.
     pub fn start(&self, name: &'static str, task: Io<()>) {
         let id = {
             let mut state = self.0.state.lock();
@@ -326,7 +327,8 @@ impl Executor {
         self.0.ready.lock().push(id);
     }
 
-    /// Runs everything until `future` is done; `Err` says why it will not be. Gives up after `limit` of virtual time.
+    /// Runs all tasks until `future` is done. An `Err` holds the reason why it never will be. Gives up after `limit` of
+    /// virtual time.
     pub fn block_on<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -347,7 +349,7 @@ impl Executor {
         }
     }
 
-    /// Runs until `done`, a crash, a deadlock, or `limit` of virtual time.
+    /// Runs until `done` returns true, a crash, a deadlock, or `limit` of virtual time.
     pub fn run(&self, limit: Duration, done: impl Fn() -> bool) -> Stop {
         let end = {
             let mut state = self.0.state.lock();
@@ -376,7 +378,7 @@ impl Executor {
     fn choose(&self) -> Choice {
         let mut state = self.0.state.lock();
         let mut ready = self.0.ready.lock();
-        // Now and then an event overtakes tasks that are ready: a processor is not infinitely fast.
+        // Now and then an event overtakes ready tasks: a processor is not infinitely fast.
         let overtake = !ready.is_empty() && state.rng.chance(300);
         if !ready.is_empty() && !overtake {
             let place = state.rng.index(ready.len());
@@ -402,7 +404,7 @@ impl Executor {
             state.polls += 1;
             state.tasks.remove(&id)
         };
-        // A task that ended may have been woken since.
+        // A task may have been woken after it ended.
         let Some(mut task) = task else { return };
         let waker = Waker::from(Arc::new(TaskWaker { shared: self.0.clone(), task: id }));
         task.polls += 1;
@@ -433,7 +435,7 @@ impl Spawn for Executor {
         self.start(name, task);
     }
 
-    /// Some callers have a place for it, and some have not.
+    /// Gives the task to some of the callers, since only some can run it themselves.
     fn here(&self, task: Io<()>) -> Option<Io<()>> {
         let (place, busy) = {
             let mut state = self.0.state.lock();

@@ -1,5 +1,5 @@
-//! Everything there is in the small: all workloads of a few operations, a crash at every step, with no device lost or
-//! either, and a second crash inside the recovery. Most crash bugs need no more (CrashMonkey, OSDI'18).
+//! Exhaustive small cases: all workloads of a few operations, with a crash at every step. No device, or either one, is
+//! lost, and a second crash comes inside the recovery. Most crash bugs need no more than that (CrashMonkey, OSDI'18).
 
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ pub enum Action {
     Commit,
     /// A write beyond the end.
     Beyond,
-    /// A cut within the first block.
+    /// A truncation within the first block.
     Cut,
-    /// The end moves up.
+    /// A truncation that moves the end up.
     Grow,
-    /// Everything is destaged.
+    /// A flush, which destages everything.
     Flush,
-    /// A stable note.
+    /// A stable user record.
     UserRecord,
 }
 
@@ -51,31 +51,31 @@ pub const ACTIONS: [Action; 10] = [
     Action::UserRecord,
 ];
 
-/// Which device is gone when the machine starts again.
+/// The device that is lost when the machine starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// None.
+    /// No device.
     None,
-    /// The first or the second.
+    /// The first or the second device.
     Device(usize),
 }
 
 /// One case.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What is done.
+    /// The actions of the client.
     pub actions: Vec<Action>,
-    /// The step at which it ends; 0: after the last.
+    /// The step at which the actions end; 0: after the last one.
     pub crash: u64,
-    /// How it ends.
+    /// The kind of the crash.
     pub how: Crash,
-    /// What is lost then.
+    /// The device lost in the crash.
     pub loss: Loss,
-    /// The step of recovery at which the power goes again; 0 for never.
+    /// The step of recovery at which the power fails again; 0 for never.
     pub again: u64,
 }
 
-/// All workloads of 1 to `most` actions.
+/// Returns all workloads of 1 to `most` actions.
 pub fn workloads(most: u32) -> Vec<Vec<Action>> {
     let mut all: Vec<Vec<Action>> = vec![Vec::new()];
     let mut from = 0;
@@ -96,7 +96,7 @@ fn plan(rng: &mut Rng, loses: bool) -> Plan {
     plan.devices = vec![64 << 20; 2];
     plan.spares.clear();
     plan.victim = 0;
-    // Only so that what it implies for the checks is known; the device is taken away by the case itself.
+    // The trouble is planned only for the checks that follow from it. The case itself takes the device away.
     plan.troubles = if loses { vec![Trouble::Missing] } else { Vec::new() };
     plan.disaster = None;
     plan.mode = Mode::WriteBack;
@@ -111,20 +111,20 @@ fn plan(rng: &mut Rng, loses: bool) -> Plan {
     plan
 }
 
-/// The steps that change what a crash leaves: at any other one it leaves the same as at the next of these, and less has
-/// been acknowledged.
+/// The steps that change the state that a crash leaves. A crash at another step leaves the state of the next of these
+/// steps, and less has been acknowledged by then.
 #[derive(Clone, Debug)]
 pub struct Steps {
-    /// Of the actions.
+    /// Steps of the actions.
     pub work: Vec<u64>,
-    /// Of the recovery after them.
+    /// Steps of the recovery after them.
     pub recovery: Vec<u64>,
 }
 
 impl Case {
     /// Runs the case.
     pub fn run(&self, seed: u64) -> Result<Steps, String> {
-        // Of all crashes of a workload the same: its steps are.
+        // All crashes of a workload share the seed, since they share the steps.
         let mut rng = Rng::new(seed);
         let plan = plan(&mut rng, self.loss != Loss::None);
         let mut world = World::new(plan, rng, false);
@@ -168,7 +168,7 @@ impl Case {
     }
 }
 
-/// Records marks from `before` on.
+/// Records marked steps from `before` on.
 struct Marks {
     executor: Executor,
     before: u64,
@@ -202,7 +202,7 @@ async fn act(mut client: Client, notary: Notary, actions: Vec<Action>) {
     }
 }
 
-/// Every case of a workload, with every `stride`th of each kind of crash. Returns how many were run.
+/// Runs every case of a workload, with every `stride`th crash of each kind. Returns the number of cases.
 pub fn all_of(actions: &[Action], stride: usize) -> Result<u64, String> {
     let seed = actions.iter().fold(1, |seed, action| mix(seed ^ *action as u64));
     let mut count = 0;
@@ -212,7 +212,7 @@ pub fn all_of(actions: &[Action], stride: usize) -> Result<u64, String> {
     };
     let work = run(0, Crash::Kill, Loss::None, 0)?.work;
     let ends = std::iter::once(0).chain(work);
-    // A power cut leaves less than a kill does, mostly.
+    // A power cut usually leaves less than a kill, so only one end in three is a kill.
     let ends = ends.enumerate().flat_map(|(at, end)| {
         let kill = at.is_multiple_of(3).then_some((end, Crash::Kill));
         std::iter::once((end, Crash::PowerCut)).chain(kill)
@@ -221,7 +221,7 @@ pub fn all_of(actions: &[Action], stride: usize) -> Result<u64, String> {
     for loss in [Loss::None, Loss::Device(0), Loss::Device(1)] {
         for &(at, (crash, how)) in &ends {
             let recovery = run(crash, how, loss, 0)?.recovery;
-            // Offset by the first crash, so that a stride does not always fall on the same steps.
+            // The first crash shifts the second one, so that a stride does not always fall on equal steps.
             for again in recovery.into_iter().skip(at / stride % stride).step_by(stride) {
                 run(crash, how, loss, again)?;
             }

@@ -1,5 +1,5 @@
-//! The task that fills the log to its end: once writers wait for room it adds notes, which wait for nothing, until no segment
-//! is free. Later it lets go of them.
+//! The task that fills the log to its end. Once writers wait for room, the task adds user records, which do not wait
+//! for room, until no segment is free. Later the task releases them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::client::Shared;
 use crate::front::durable;
 use crate::rng::Rng;
 
-/// More than any log of these worlds holds.
+/// More user records than any log of these worlds holds.
 const MOST: u32 = 20_000;
 
 /// Fills the log of `engine`.

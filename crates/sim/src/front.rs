@@ -1,8 +1,9 @@
-//! WRITE, READ and COMMIT as `vfs` carries them out: the engine is asked without waiting first, as by an event loop, and
-//! then again by a worker that may wait. The bytes that the log does not take go to the backing file past the engine.
+//! WRITE, READ and COMMIT as `vfs` carries them out. As an event loop does, the client first asks the engine without
+//! waiting. Then it asks again as a worker that may wait. Bytes that the log does not take bypass the engine to the
+//! backing file.
 //!
-//! The counterpart of `vfs/src/ops/cached.rs` (`write_cached`, `write_direct`, `read_cached`), of `vfs/src/ops/data.rs`
-//! (`commit_range`) and of `vfs/src/durability/commit.rs` (`commit_in_journal`).
+//! The counterpart is in `vfs/src/ops/cached.rs` (`write_cached`, `write_direct`, `read_cached`), in
+//! `vfs/src/ops/data.rs` (`commit_range`) and in `vfs/src/durability/commit.rs` (`commit_in_journal`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::hits::{Fault, Hits};
 /// The largest READ that an event loop begins itself, in bytes.
 const SMALL_READ: usize = 64 << 10;
 
-/// A WRITE.
+/// A WRITE request.
 pub(crate) struct Writing<'a> {
     pub(crate) object: &'a Arc<Object>,
     pub(crate) offset: u64,
@@ -26,19 +27,20 @@ pub(crate) struct Writing<'a> {
     pub(crate) now: Time,
 }
 
-/// What is known of a WRITE before its reply.
+/// The state of a WRITE before its reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wrote {
-    /// The bytes in the log are durable once this frame is. `None`: the log took none.
+    /// The frame after which the bytes in the log are durable. `None` if the log took no bytes.
     pub(crate) frame: Option<Seq>,
     /// The frame that must be durable before any reply, also to an unstable WRITE.
     pub(crate) before: Option<Seq>,
-    /// Some bytes are in the page cache of the backing file, and the number of failed syncs of that file before they were
-    /// written.
+    /// Set if some bytes are in the page cache of the backing file: the number of failed syncs of that file before they
+    /// were written.
     pub(crate) unsynced: Option<u64>,
 }
 
-/// The log takes of a write what it takes. An event loop asks first, if the request came `by_event_loop`, then a worker.
+/// Puts as much of a write into the log as the log takes. If the request came `by_event_loop`, the event loop asks
+/// before the worker.
 pub(crate) async fn put_log(
     engine: &Engine,
     hits: &Hits,
@@ -73,7 +75,7 @@ pub(crate) async fn durable(engine: &Engine, frame: Seq) -> Result<(), Error> {
 }
 
 impl Client {
-    /// Writes. Nothing of it need be durable when this returns.
+    /// Writes. No byte need be durable at the return.
     pub(crate) async fn put(&mut self, write: &Writing<'_>) -> Result<Wrote, Error> {
         let Writing { offset, data, .. } = *write;
         let by_event_loop = self.rng.chance(8000);
@@ -86,7 +88,7 @@ impl Client {
         Ok(Wrote { frame, ..self.put_direct(&rest).await? })
     }
 
-    /// Writes to the backing file what the log has not taken.
+    /// Writes the bytes to the backing file that the log has not taken.
     async fn put_direct(&mut self, write: &Writing<'_>) -> Result<Wrote, Error> {
         let Writing { object, offset, data, now } = *write;
         let store = self.shared.store.clone();
@@ -97,11 +99,11 @@ impl Client {
         let written = store.write(object.key(), offset, buffer).await;
         let end = match written {
             Ok(()) => offset + data.len() as u64,
-            // A part of it may have made the file longer.
+            // A part of the failed write may have made the file longer.
             Err(_) => store.size(object.key()).await.unwrap_or(0),
         };
         if written.is_ok() {
-            // As the kernel does with every write.
+            // The kernel sets the time with every write.
             store.stamp(object.key(), now);
         }
         let done = written.is_ok().then_some((offset, data));
@@ -111,7 +113,8 @@ impl Client {
         Ok(Wrote { frame: None, before, unsynced: Some(failures) })
     }
 
-    /// Makes the bytes of an object's backing file durable that were written when so many syncs of it had failed.
+    /// Makes the bytes of an object's backing file durable that were written when `failures` syncs of the file had
+    /// failed.
     pub(crate) async fn sync(
         &self,
         object: &Arc<Object>,
@@ -121,7 +124,7 @@ impl Client {
         let store = &self.shared.store;
         let syncing = object.begin_sync(offset, len);
         let synced = store.sync(vec![object.key().clone()]).await.pop().unwrap_or(Ok(()));
-        // A failed one may have been about these bytes, and the kernel tells of it once.
+        // A failed sync in between may have been about these bytes, and the kernel reports a failure only once.
         let synced = match store.failures(object.key()) == failures {
             true => synced,
             false => synced.and(Err(BackingError::Io(5))),
@@ -132,7 +135,8 @@ impl Client {
         Ok(synced?)
     }
 
-    /// Reads into `buffer`. Returns the bytes read: fewer than it holds at the end of the object only.
+    /// Reads into `buffer`. Returns the number of bytes, which is less than the buffer holds only at the end of the
+    /// object.
     pub(crate) async fn get(
         &mut self,
         number: u8,
@@ -141,7 +145,7 @@ impl Client {
     ) -> Result<usize, Error> {
         let hits = self.shared.hits.clone();
         if self.rng.chance(8000) {
-            // An event loop, which begins no more than what it need not wait for.
+            // An event loop begins only reads that it need not wait for.
             match self.engine.try_read(object, offset, buffer) {
                 TriedRead::Read(len) if len == buffer.len() => {
                     hits.hit(Fault::ReadAtOnce);
@@ -169,7 +173,7 @@ impl Client {
         if len == buffer.len() || object.unsettled().is_some() || there <= object.size() {
             return Ok(len);
         }
-        // The file is longer than the engine knows. `vfs` looks at it when nobody is changing it, and reads again.
+        // The file is longer than the engine knows. `vfs` reads its size when nobody is changing it, and reads again.
         while self.shared.objects.lock().is_claimed(number) {
             self.shared.executor.sleep(Duration::from_millis(1)).await;
         }
@@ -178,7 +182,7 @@ impl Client {
 
     fn reads_past_the_cache(&mut self) -> bool {
         let keeps = self.engine.mode() != Mode::PassThrough;
-        // The second is a stream's.
+        // The second condition is that of a stream.
         !keeps || (!self.engine.has_room() && self.rng.chance(5000))
     }
 

@@ -1,4 +1,4 @@
-//! The task that makes things go wrong while the engine runs: good hours and bad ones take turns.
+//! The task that injects faults while the engine runs. Hours without faults and hours with faults take turns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,27 +12,27 @@ use crate::hits::Fault;
 use crate::plan::{Disaster, Plan, Trouble};
 use crate::rng::Rng;
 
-/// More than any world needs, in bytes.
+/// More free space than any world needs, in bytes.
 pub const PLENTY: u64 = 1 << 30;
 
-/// What it can reach.
+/// The state of the task.
 pub struct Gremlin {
     /// The world.
     pub shared: Arc<Shared>,
-    /// The device it may harm.
+    /// The device that the task may harm.
     pub victim: Disk,
     /// Every device.
     pub disks: Vec<Disk>,
-    /// What it may do.
+    /// The faults that the task may inject.
     pub plan: Plan,
-    /// Its choices.
+    /// The source of the task's choices.
     pub rng: Rng,
 }
 
 impl Gremlin {
-    /// Goes on for ever.
+    /// Runs for ever.
     pub async fn run(mut self) {
-        // Some troubles come with the first operation, others when much has been done.
+        // Some faults come with the first operation, other faults after much work.
         let longest = self.rng.pick(&[1, 20, 500, 5000]) * Duration::from_millis(1);
         let mut bad = self.rng.chance(5000);
         loop {
@@ -89,7 +89,7 @@ impl Gremlin {
     }
 }
 
-/// Nothing goes wrong from now on.
+/// Ends all faults from now on.
 pub fn heal(shared: &Shared, victim: &Disk) {
     victim.set_rates(disk::Rates::default());
     shared.store.set_rates(backing::Rates::default());

@@ -1,5 +1,5 @@
-//! The task that makes a device hang: operations that begin do not end, until they are let go in time, after the device was
-//! lost, or never. Whatever ends late harms nobody.
+//! The task that makes a device hang: operations that have begun do not end. The task releases them in time, after the
+//! device was lost, or never. An operation that ends late must do no harm.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ pub struct Hanger {
     pub client: Client,
     /// The device that hangs.
     pub victim: Disk,
-    /// After this time the engine gives a device up that does not answer.
+    /// The time after which the engine gives up a device that does not answer.
     pub deadline: Duration,
-    /// Its choices.
+    /// The source of the task's choices.
     pub rng: Rng,
 }
 
 impl Hanger {
-    /// Goes on until the device hangs for good.
+    /// Runs until the device hangs for good.
     pub async fn run(mut self) {
         let longest = self.rng.pick(&[1, 20, 500, 5000]) * Duration::from_millis(1);
         loop {
@@ -55,7 +55,7 @@ impl Hanger {
         self.victim.release();
     }
 
-    /// Lets go of everything some time after the device was given up, and may then add the device again.
+    /// Releases all operations some time after the device was given up, and may then add the device again.
     async fn answer_late(&mut self) {
         for _ in 0..40 {
             if self.is_lost() {
@@ -69,7 +69,7 @@ impl Hanger {
             self.client.shared.hits.hit(Fault::AnsweredLate);
         }
         self.victim.release();
-        // Operations that ended have woken their waiters.
+        // The operations that ended have woken their waiters.
         let rest = self.rng.time(Duration::ZERO, Duration::from_secs(1));
         self.rest(rest).await;
         if self.is_lost() && self.rng.chance(7000) {
@@ -94,7 +94,7 @@ fn flushes(operation: Operation) -> bool {
     operation == Operation::Flush
 }
 
-/// As when one of a device's queues is stuck.
+/// Chooses a quarter of the operations, as if one of a device's queues were stuck.
 fn one_in_four(operation: Operation) -> bool {
     match operation {
         Operation::Read(block) | Operation::Write(block) => block.is_multiple_of(4),

@@ -1,5 +1,4 @@
-//! How often each class of fault was really injected. A class that a whole run never hit proves nothing, so it fails
-//! the run.
+//! The number of injected faults of each class. A class that a whole run never hit proves nothing, so it fails the run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -141,19 +140,19 @@ faults! {
     JoinedDeviceLost "a device lost",
 }
 
-/// What is simulated.
+/// The subject of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worlds {
     /// The engine, on devices that fail.
     Engine,
-    /// Names, and what recovery makes of them.
+    /// Trees of names, and their recovery.
     Names,
-    /// Both, and a server above them.
+    /// The engine and names, and a server above them.
     Joined,
 }
 
 impl Fault {
-    /// The kind of worlds that it is one of.
+    /// Returns the kind of worlds that the fault belongs to.
     pub fn worlds(self) -> Worlds {
         match self as usize {
             joined if joined >= Fault::JoinedPowerCut as usize => Worlds::Joined,
@@ -163,7 +162,7 @@ impl Fault {
     }
 }
 
-/// Hits per class.
+/// The number of hits of each class.
 #[derive(Debug)]
 pub struct Hits([AtomicU64; FAULTS.len()]);
 
@@ -174,22 +173,22 @@ impl Default for Hits {
 }
 
 impl Hits {
-    /// Counts one.
+    /// Counts one hit.
     pub fn hit(&self, fault: Fault) {
         self.hits(fault, 1);
     }
 
-    /// Counts several.
+    /// Counts several hits.
     pub fn hits(&self, fault: Fault, times: u64) {
         self.0[fault as usize].fetch_add(times, Ordering::Relaxed);
     }
 
-    /// How often `fault` was hit.
+    /// Returns the number of hits of `fault`.
     pub fn of(&self, fault: Fault) -> u64 {
         self.0[fault as usize].load(Ordering::Relaxed)
     }
 
-    /// Adds what another run hit.
+    /// Adds the hits of another run.
     pub fn add(&self, other: &Hits) {
         for (mine, theirs) in self.0.iter().zip(&other.0) {
             mine.fetch_add(theirs.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The task that takes devices out of the pool, one after another, while another one may die: for good, which the task sees
-//! to as well.
+//! The task that removes devices from the pool, one after another. Another device may die for good meanwhile, which
+//! this task does too.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::disk::Disk;
 use crate::hits::Fault;
 use crate::rng::Rng;
 
-/// What it can reach.
+/// The state of the task.
 pub struct Leaver {
-    /// Whose engine and world it is.
+    /// A client of the engine and the world.
     pub client: Client,
     /// The device that may die.
     pub victim: Disk,
-    /// Whether it does in this session.
+    /// True if the victim dies in this session.
     pub dies: bool,
-    /// Its choices.
+    /// The source of the task's choices.
     pub rng: Rng,
 }
 
 impl Leaver {
-    /// Goes on as long as there is a device to remove.
+    /// Runs as long as there is a device to remove.
     pub async fn run(mut self) {
         let longest = self.rng.pick(&[1, 10, 100, 2000]) * Duration::from_millis(1);
         while let Some(disk) = self.next() {
@@ -74,7 +74,7 @@ impl Leaver {
                     Fault::RemovalKept
                 });
                 self.client.shared.removable.lock().push(disk);
-                // Else it would ask again at once, for ever.
+                // Without a pause the task would retry at once, for ever.
                 self.client.shared.executor.sleep(Duration::from_secs(1)).await;
             }
         }

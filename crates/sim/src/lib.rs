@@ -1,5 +1,5 @@
-//! The deterministic simulator: the cache engine, unchanged, on virtual devices, a virtual backing store and virtual
-//! time. One seed is one world.
+//! The deterministic simulator. It runs the cache engine, unchanged, on virtual devices, a virtual backing store and
+//! virtual time. One seed is one world.
 
 pub mod backing;
 pub mod client;

@@ -1,4 +1,4 @@
-//! Runs worlds of the simulator, many side by side, and says how to repeat those that fail.
+//! Runs many worlds of the simulator side by side, and prints how to repeat those that fail.
 #![allow(clippy::print_stdout, reason = "a command-line tool: results go to stdout")]
 
 use std::io::Write as _;
@@ -18,10 +18,10 @@ use forebay_sim::rng::Rng;
 use forebay_sim::world::{self, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Seeds in a run from which on every class of fault must have been hit.
+/// The number of seeds from which on a run must have hit every class of fault.
 const ENOUGH: u64 = 500;
 
-/// One in so many worlds is run twice: the same seed must give the same digest.
+/// One world in this number is run twice: equal seeds must give equal digests.
 const TWICE: u64 = 16;
 
 #[derive(Parser)]
@@ -54,8 +54,8 @@ struct Arguments {
     /// Of exhaustive crashes, only every so manyth; of names, of the longest sequences
     #[arg(long, default_value_t = 1)]
     stride: u64,
-    /// Plant deliberate bugs, one at a time, and show that each is found within the seeds; only those that are named so. With
-    /// --seed: the first of them, in that world
+    /// Plant deliberate bugs, one at a time, and show that each is found within the seeds; only those that are named
+    /// so. With --seed: the first of them, in that world
     #[cfg(feature = "plant")]
     #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "")]
     #[arg(conflicts_with_all = ["minutes", "exhaustive"])]
@@ -70,7 +70,7 @@ struct Arguments {
 
 struct Run {
     worlds: Worlds,
-    /// Text that the plan of a world has to contain.
+    /// Text that the plan of a world must contain.
     with: Option<String>,
     next: AtomicU64,
     done: AtomicU64,
@@ -80,7 +80,7 @@ struct Run {
     hits: Hits,
 }
 
-/// Runs a world; a panic is a failure like any other.
+/// Runs a world. A panic counts as a failure.
 fn guarded(worlds: Worlds, seed: u64, keep_log: bool) -> Result<Outcome, String> {
     let run = match worlds {
         Worlds::Engine => world::run,
@@ -106,7 +106,7 @@ fn checked(worlds: Worlds, seed: u64) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// The arguments that choose them.
+/// Returns the arguments that choose these worlds.
 fn arguments_of(worlds: Worlds) -> &'static str {
     match worlds {
         Worlds::Engine => "",
@@ -118,7 +118,7 @@ fn arguments_of(worlds: Worlds) -> &'static str {
 fn one(worlds: Worlds, seed: u64) -> ExitCode {
     match guarded(worlds, seed, true) {
         Ok(outcome) => {
-            // Who reads only part of it is served as well.
+            // A reader of stdout may close it early.
             let _ = outcome.log.iter().try_for_each(|line| writeln!(std::io::stdout(), "{line}"));
             println!("seed {seed}: {} steps, digest {:016x}", outcome.steps, outcome.digest);
             match outcome.failure {
@@ -136,7 +136,7 @@ fn one(worlds: Worlds, seed: u64) -> ExitCode {
     }
 }
 
-/// Returns whether the plan of a world of the engine contains `part`.
+/// Returns true if the plan of a world of the engine contains `part`.
 fn is_planned(seed: u64, part: &str) -> bool {
     part.is_empty() || format!("{:?}", Plan::of_world(&mut Rng::new(seed))).contains(part)
 }
@@ -170,8 +170,8 @@ fn worker(run: &Run, last: Option<u64>, end: Option<Instant>, failures: u64, bar
     }
 }
 
-/// Memory that a world gives back is kept for the next one: fetching megabytes from the kernel for every world takes a third
-/// of the time.
+/// Keeps the memory that a world frees for the next world. Getting megabytes from the kernel for every world would take
+/// a third of the time.
 fn keep_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: only sets limits of the allocator.
@@ -181,7 +181,7 @@ fn keep_memory() {
     }
 }
 
-/// How far a run is and how long it will take, on a terminal.
+/// Makes a bar that shows, on a terminal, the progress of a run and the remaining time.
 fn progress(of: u64, what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{pos} of {len} {msg}, {eta} left");
     let bar = ProgressBar::new(of).with_message(what);
@@ -204,7 +204,7 @@ fn main() -> ExitCode {
         );
         return one(worlds, seed);
     }
-    // The message comes with the seed; the default hook would print it without.
+    // The failure's message is printed with the seed; the default hook would print it without.
     std::panic::set_hook(Box::new(|_| {}));
     let threads =
         arguments.threads.or(std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
@@ -284,7 +284,7 @@ fn exhaustive_cases(most: u32, (first, stride): (u64, u64), threads: usize) -> E
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Every sequence of operations on a small tree, with every crash.
+/// Runs every sequence of operations on a small tree, with every crash.
 fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
     let first = small::first_requests();
     let (next, failed, counts) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(small::Counts::default()));
@@ -317,7 +317,7 @@ fn exhaustive_names(most: usize, stride: u64, threads: usize) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The bugs with `part` in their names.
+/// Returns the bugs with `part` in their names.
 #[cfg(feature = "plant")]
 fn named(worlds: Worlds, part: &str) -> Vec<&'static str> {
     let bugs = match worlds {

@@ -1,5 +1,5 @@
-//! Notes: written beside the clients' work, let go when the engine asks and at other times, and compared after every
-//! recovery with what must be there. In some sessions one in a few is needed for good.
+//! User records. Tasks write them beside the clients' work, and release them when the engine asks and at other times.
+//! After every recovery they are compared with the expected ones. In some sessions one in a few is needed for good.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use crate::front::durable;
 use crate::hits::Fault;
 use crate::rng::{Rng, mix};
 
-/// What must be found again.
+/// The user records that recovery must find.
 #[derive(Default)]
 pub struct Ledger {
-    /// The number in the next note's contents.
+    /// The number in the contents of the next user record.
     next: u64,
-    /// The numbers of all notes since the engine was opened, and of those that it found then.
+    /// The numbers of all user records since the engine was opened, and of the records that it found then.
     written: BTreeMap<UserRecordId, u64>,
-    /// Notes up to here are durable.
+    /// User records up to this one are durable.
     durable: UserRecordId,
-    /// Notes up to here may be gone.
+    /// User records up to this one may be missing.
     let_go: UserRecordId,
-    /// But not those that are needed for good.
+    /// True if user records that are needed for good must not be missing.
     keeps: bool,
-    /// Those cannot be written again now: a flush ends with an error.
+    /// True while the needed user records cannot be reappended: a flush then ends with an error.
     pub stuck: bool,
 }
 
-/// Whether a note with these contents is needed in a session that keeps some.
+/// Returns true if a user record with these contents is needed in a session that keeps some.
 fn is_needed(bytes: &[u8]) -> bool {
     number_of(bytes).is_none_or(|number| number.is_multiple_of(16))
 }
 
-/// The contents of note `number`: short ones mostly, some as long as may be.
+/// Returns the contents of user record `number`. Most are short, some have the greatest length.
 fn contents(number: u64) -> Vec<u8> {
     let most = if number.is_multiple_of(5) { USER_RECORD_MAX - 8 } else { 200 };
     let len = 8 + (mix(number) % (most as u64 + 1)) as usize;
@@ -43,7 +43,7 @@ fn contents(number: u64) -> Vec<u8> {
     number.to_le_bytes().into_iter().chain(words).take(len).collect()
 }
 
-/// The number of the note with these contents.
+/// Returns the number of the user record with these contents.
 fn number_of(bytes: &[u8]) -> Option<u64> {
     let (number, _) = bytes.split_first_chunk::<8>()?;
     let number = u64::from_le_bytes(*number);
@@ -68,14 +68,14 @@ impl Ledger {
         self.durable = self.durable.max(id);
     }
 
-    /// Every device is gone for good.
+    /// Notes that every device is lost for good.
     pub fn lose_all(&mut self) {
         self.written.clear();
         (self.durable, self.let_go) = (0, 0);
     }
 
-    /// What the engine found is compared with what was written before; from now on it has to be found again. Unless
-    /// `strict`, both copies of a note may be lost.
+    /// Compares the records that the engine found with the records that were written. The next recovery must find the
+    /// same set again. Unless `strict`, both copies of a record may be lost.
     pub fn recovered(&mut self, notes: &[UserRecord], strict: bool) -> Result<(), String> {
         let numbers: Option<Vec<_>> = notes.iter().map(|note| number_of(&note.bytes)).collect();
         let numbers = numbers.ok_or("recovery hands back a note that nobody wrote")?;
@@ -106,7 +106,7 @@ impl Ledger {
             |all: &mut dyn Iterator<Item = u64>| all.filter(|number| !kept(number)).collect::<Vec<_>>();
         let written = in_order(&mut self.written.values().copied());
         let found = in_order(&mut numbers.iter().copied());
-        // One that was carried to the log's head was written more than once.
+        // A reappended record was written more than once.
         if !(0..=written.len()).any(|first| written[first..].starts_with(&found)) {
             return Err(format!("recovery found notes {found:?} of {written:?} (P3)"));
         }
@@ -118,20 +118,20 @@ impl Ledger {
     }
 }
 
-/// One who writes notes.
+/// A task that writes user records.
 pub struct Notary {
-    /// What it shares with the clients.
+    /// The state shared with the clients.
     pub shared: Arc<Shared>,
     /// The engine of this session.
     pub engine: Arc<Engine>,
-    /// Errors it must take.
+    /// Errors that the task must accept.
     pub allowed: Allowed,
-    /// Its choices.
+    /// The source of the task's choices.
     pub rng: Rng,
 }
 
 impl Notary {
-    /// Writes `count` notes, some of which it waits for.
+    /// Writes `count` user records, and waits for some of them.
     pub async fn write(mut self, count: u32) {
         for _ in 0..count {
             let stable = self.rng.chance(7000);
@@ -149,7 +149,7 @@ impl Notary {
         }
     }
 
-    /// Writes a note, and waits until it is durable if it is to be `stable`.
+    /// Writes a user record, and waits until it is durable if `stable`.
     pub async fn write_one(&self, stable: bool) {
         let bytes = self.shared.notes.lock().begin();
         let (seq, id) = match self.engine.note(&bytes).await {
@@ -167,7 +167,7 @@ impl Notary {
         }
     }
 
-    /// Nobody asked for it.
+    /// Releases user records without a request of the engine.
     fn let_go_some(&mut self) {
         let mut ledger = self.shared.notes.lock();
         let upto = self.rng.within(ledger.let_go, ledger.durable.max(ledger.let_go));
@@ -181,8 +181,8 @@ impl Notary {
     }
 }
 
-/// Lets go of notes whenever the engine asks, after a while: a checkpoint takes its time. In some sessions some of them are
-/// needed still.
+/// Releases user records a while after the engine asks, since a checkpoint takes time. In some sessions some records
+/// are still needed.
 pub fn let_go_when_due(
     shared: Arc<Shared>,
     engine: Arc<Engine>,
@@ -192,7 +192,8 @@ pub fn let_go_when_due(
     let_go_slowly(shared, engine, keeps, move || rng.time(Duration::ZERO, Duration::from_secs(1)))
 }
 
-/// The same: each time it `takes` so long, and a session `keeps` some notes or none.
+/// Releases user records when the engine asks. Each release takes the time that `takes` returns. A session `keeps` some
+/// records or none.
 pub fn let_go_slowly(
     shared: Arc<Shared>,
     engine: Arc<Engine>,
@@ -221,7 +222,7 @@ pub fn let_go_slowly(
             shared.notes.lock().stuck = stuck;
             engine.keep_notes(stuck.then_some(BackingError::Io(5)));
             if stuck {
-                // It would ask again at once.
+                // The engine would ask again at once.
                 shared.executor.sleep(Duration::from_secs(5)).await;
             }
         }
@@ -237,7 +238,7 @@ mod tests {
         (1..).zip(numbers).map(note).collect()
     }
 
-    /// Ten notes, of which 3 were let go and 7 are durable.
+    /// Returns a ledger with ten user records, of which 3 are released and 7 durable.
     fn ledger() -> Ledger {
         let mut ledger = Ledger::default();
         for id in 1..=10 {

@@ -1,4 +1,5 @@
-//! The backing files of a world, and who may change them now: as in the server, one that cuts a file has it for itself.
+//! The backing files of a world, and the right to change them. As in the server, a client that truncates a file holds
+//! the file exclusively.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::model::Model;
 use crate::rng::Rng;
 use crate::stamp::{Place, fill};
 
-/// One object.
+/// A backing file.
 struct Entry {
     key: Key,
     object: Option<Arc<Object>>,
@@ -29,7 +30,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Makes an object with contents of its own; `None` once 200 have been made.
+    /// Makes an object with contents of its own. Returns `None` once 200 objects have been made.
     pub fn create(&mut self, rng: &mut Rng, extent: u64, store: &Store, model: &mut Model) -> Option<u8> {
         if self.made >= 200 {
             return None;
@@ -57,58 +58,58 @@ impl Objects {
         Some(number)
     }
 
-    /// Every object's number.
+    /// Returns every object's number.
     pub fn numbers(&self) -> Vec<u8> {
         self.entries.keys().copied().collect()
     }
 
-    /// The object's key.
+    /// Returns the object's key.
     pub fn key(&self, number: u8) -> Option<Key> {
         self.entries.get(&number).map(|entry| entry.key.clone())
     }
 
-    /// The engine's object.
+    /// Returns the engine's object.
     pub fn object(&self, number: u8) -> Option<Arc<Object>> {
         self.entries.get(&number)?.object.clone()
     }
 
-    /// A new engine knows the object as this.
+    /// Sets the object of a new engine.
     pub fn opened(&mut self, number: u8, object: Arc<Object>) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.object = Some(object);
         }
     }
 
-    /// The machine has crashed or the engine is closed: nothing runs any more.
+    /// Forgets all engine objects and claims, after a crash or a close: no task runs any more.
     pub fn reset(&mut self) {
         for entry in self.entries.values_mut() {
             (entry.object, entry.writers, entry.exclusive) = (None, 0, false);
         }
     }
 
-    /// Takes the object for a write, unless somebody has it for himself.
+    /// Claims the object for a write, unless another task holds it exclusively. Returns true on success.
     pub fn share(&mut self, number: u8) -> bool {
         let free = |entry: &&mut Entry| !entry.exclusive;
         self.entries.get_mut(&number).filter(free).map(|entry| entry.writers += 1).is_some()
     }
 
-    /// How many writes are under way on the object.
+    /// Returns the number of writes in progress on the object.
     pub fn writers(&self, number: u8) -> u32 {
         self.entries.get(&number).map_or(0, |entry| entry.writers)
     }
 
-    /// Takes the object for a change that tolerates nobody else's.
+    /// Claims the object exclusively. Returns true on success.
     pub fn claim(&mut self, number: u8) -> bool {
         let free = |entry: &&mut Entry| !entry.exclusive && entry.writers == 0;
         self.entries.get_mut(&number).filter(free).map(|entry| entry.exclusive = true).is_some()
     }
 
-    /// Whether somebody has the object for himself.
+    /// Returns true if a task holds the object exclusively.
     pub fn is_claimed(&self, number: u8) -> bool {
         self.entries.get(&number).is_some_and(|entry| entry.exclusive)
     }
 
-    /// Gives the object back after either.
+    /// Releases the object after [`Objects::share`] or [`Objects::claim`].
     pub fn release(&mut self, number: u8) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.exclusive = false;

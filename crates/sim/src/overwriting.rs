@@ -1,4 +1,5 @@
-//! The same blocks written again and again, over a backing store that takes nothing: the log has to live from what it holds.
+//! Repeated overwrites of a few blocks over a backing store that takes nothing: the log must make room from its own
+//! contents.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +12,9 @@ use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::world::{Crash, World};
 
-/// Bytes of the only file.
+/// The size of the only file in bytes.
 const FILE: u64 = 12 << 20;
-/// Bytes of a write.
+/// The size of a write in bytes.
 const WRITE: u64 = 32 << 10;
 
 fn world(ram: u64) -> World {
@@ -34,7 +35,7 @@ fn world(ram: u64) -> World {
     World::new(plan, rng, false)
 }
 
-/// Four clients write all over the file; `None` if they were held up.
+/// Lets four clients write all over the file. Returns `None` if they were held up.
 fn overwrite(world: &mut World, engine: &Arc<Engine>, writes: u64) -> Option<()> {
     let clients: Vec<Client> =
         (0..4).map(|_| Client::new(&world.shared, engine, Default::default(), world.rng.fork())).collect();
@@ -51,12 +52,13 @@ fn overwrite(world: &mut World, engine: &Arc<Engine>, writes: u64) -> Option<()>
     Some(())
 }
 
-/// Writes more than twice what the log can hold, of a file that its share holds three times; then the power goes.
+/// Writes more than twice as many bytes as the log can hold, to a file that fits three times into the log's share. Then
+/// the power fails.
 fn survives(ram: u64) {
     let mut world = world(ram);
     let engine = world.start_through(Vec::new()).unwrap();
     assert!(overwrite(&mut world, &engine, FILE / WRITE).is_some());
-    // Nothing can be destaged in time.
+    // The store is too slow to destage anything in time.
     world.shared.store.set_rates(backing::Rates { slow: 1_000_000, ..Default::default() });
     let written = || engine.counters().written * 4096;
     while written() < 160 << 20 {

@@ -1,4 +1,4 @@
-//! What kind of world a seed makes: how large, how it is used, and what goes wrong in it.
+//! The plan of a world: its size, its use, and its faults. The seed determines it.
 
 mod shape;
 
@@ -11,7 +11,7 @@ use crate::disk;
 use crate::rng::{Rng, mix};
 use crate::workload::{Habits, Kind, MODES};
 
-/// What may befall the one device that misbehaves, or the backing store.
+/// A fault of the one device that misbehaves, or of the backing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// Failing writes.
@@ -32,7 +32,7 @@ pub enum Trouble {
     LatentLasting,
     /// The device becomes slow.
     Slow,
-    /// The device goes in service.
+    /// The device vanishes in service.
     Vanish,
     /// The device is missing at a restart, and back at a later one.
     Missing,
@@ -52,18 +52,18 @@ pub enum Trouble {
     Quota,
     /// The clock jumps.
     ClockJump,
-    /// The device goes in service when it is read.
+    /// The device vanishes in service during a read.
     VanishOnRead,
     /// One of two volumes does not answer for a while.
     Stuck,
-    /// Headers of segments rot at a restart; once the engine says that everything is mirrored again, the other device
-    /// goes.
+    /// Headers of segments rot at a restart. After the engine reports that everything is mirrored again, the other
+    /// device vanishes.
     LoneLegs,
     /// Devices are removed in service, and one dies for good meanwhile or later.
     Leaving,
     /// The device hangs in service.
     DeviceHang,
-    /// Devices go in service, one after another, and come back; at a restart any of them may be there.
+    /// Devices vanish in service, one after another, and come back. At a restart any of them may be present.
     Turns,
 }
 
@@ -89,14 +89,15 @@ const TROUBLES: [Trouble; 19] = [
     Trouble::ClockJump,
 ];
 
-/// What may befall both copies; then nothing is promised but no wrong bytes.
+/// A fault of both copies. After it, the engine promises only that it returns no wrong bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disaster {
     /// Bits rot on every device.
     Rot,
     /// Every device forgets what it flushed.
     DropFlushes,
-    /// Every device goes in service and is back at the next start: nothing is lost, and nothing older may be seen.
+    /// Every device vanishes in service and is back at the next start. Nothing is lost, and no older contents may be
+    /// seen.
     AllGone,
 }
 
@@ -109,15 +110,15 @@ pub struct Plan {
     pub spares: Vec<u64>,
     /// The device that may misbehave.
     pub victim: usize,
-    /// What goes wrong.
+    /// The faults of the victim and of the backing store.
     pub troubles: Vec<Trouble>,
-    /// What goes wrong on all devices.
+    /// A fault of all devices.
     pub disaster: Option<Disaster>,
     /// The mode at the start.
     pub mode: Mode,
     /// Memory for cached blocks, in bytes.
     pub ram: u64,
-    /// How long dirty data rests.
+    /// The time after which dirty data is destaged.
     pub destage_after: Duration,
     /// Backing files at the start.
     pub objects: u32,
@@ -127,24 +128,24 @@ pub struct Plan {
     pub sessions: u32,
     /// Chances in 10,000 that a session ends in a crash.
     pub crashes: u32,
-    /// Whether a crash comes when a segment was opened, rather than at any step.
+    /// True if a crash comes when a segment was opened, not at any step.
     pub cuts_at_headers: bool,
     /// Clients fill the log to its end.
     pub fills: bool,
-    /// After this time a device that does not answer is lost.
+    /// The time after which a device without an answer is lost.
     pub deadline: Duration,
     /// Devices of other pools are offered, and devices change their names.
     pub foreign: bool,
-    /// How clients behave.
+    /// The habits of the clients.
     pub habits: Habits,
-    /// Whether there are notes in the log.
+    /// True if there are user records in the log.
     pub notes: bool,
 }
 
 impl Plan {
-    /// The plan that belongs to the stream.
+    /// Makes the plan that belongs to the stream.
     pub fn new(rng: &mut Rng) -> Self {
-        // From a stream of its own: worlds without notes are what they were before there were any.
+        // Drawn from a stream of its own, so that worlds without user records do not depend on this draw.
         let notes = Rng::new(mix(rng.clone().draw())).chance(5000);
         let mut habits = Habits::new(rng);
         let mib = 1 << 20;
@@ -173,7 +174,7 @@ impl Plan {
             most => (0..rng.within(1, 2 * most)).map(|_| rng.pick(&TROUBLES)).collect(),
         };
         if count == 1 {
-            // What a service without any device promises is another question.
+            // The promises of a service without any device are tested elsewhere.
             use Trouble::*;
             troubles.retain(|trouble| ![WriteError, FlushError, Vanish].contains(trouble));
         }
@@ -182,7 +183,7 @@ impl Plan {
             1 => Some(Disaster::DropFlushes),
             _ => None,
         };
-        // Drawn apart: worlds without these stay what they were before there were these.
+        // Drawn apart, so that worlds without these faults do not depend on these draws.
         let mut apart = Rng::new(mix(rng.clone().draw()));
         let mut sessions = rng.within(0, 4) as u32;
         let (mut cuts_at_headers, mut lone) = (false, None);
@@ -234,7 +235,7 @@ impl Plan {
             notes,
         };
         if let Some(destage_after) = lone {
-            // Much that is dirty, for as long as can be.
+            // Many dirty blocks, for as long as possible.
             (plan.mode, plan.destage_after) = (Mode::WriteBack, destage_after);
             plan.habits.modes.clear();
             plan.crashes = if plan.has(Trouble::Leaving) { plan.crashes.min(5000) } else { 10_000 };
@@ -242,7 +243,8 @@ impl Plan {
         plan
     }
 
-    /// The plan of the world that belongs to the stream: some are of a kind that chance alone makes too few of.
+    /// Makes the plan of the world that belongs to the stream. Some plans are of a kind that chance alone would make
+    /// too rarely.
     pub fn of_world(rng: &mut Rng) -> Self {
         let mut plan = Plan::new(rng);
         let apart = plan.has(Trouble::LoneLegs) || plan.has(Trouble::Leaving) || plan.disaster.is_some();
@@ -250,28 +252,28 @@ impl Plan {
         plan
     }
 
-    /// Whether `trouble` is part of the plan.
+    /// Returns true if `trouble` is part of the plan.
     pub fn has(&self, trouble: Trouble) -> bool {
         self.troubles.contains(&trouble)
     }
 
-    /// Whether the backing store may fail or run full.
+    /// Returns true if the backing store may fail or run full.
     pub fn backing_fails(&self) -> bool {
         use Trouble::*;
         [BackingError, SyncError, NoSpace, Quota].iter().any(|trouble| self.has(*trouble))
     }
 
-    /// Whether all data is sure to go through the log in the order of its numbers.
+    /// Returns true if all data certainly goes through the log in the order of its numbers.
     pub fn logged(&self) -> bool {
         self.mode == Mode::WriteBack
             && self.habits.modes.is_empty()
             && self.devices.len() > 1
             && !self.victim_fails()
-            // Longer ones may be streams, which may go past the log.
+            // Longer writes may be streams, which may bypass the log.
             && self.habits.longest <= 64 << 10
     }
 
-    /// Whether a device may leave the pool.
+    /// Returns true if a device may leave the pool.
     pub fn device_fails(&self) -> bool {
         use Trouble::*;
         let all = [WriteError, FlushError, Vanish, Missing, Wiped, LatentPassing, LatentLasting, LostWrite];
@@ -283,29 +285,31 @@ impl Plan {
             || self.disaster.is_some()
     }
 
-    /// Whether nothing is promised but no wrong bytes.
+    /// Returns true if the engine promises only that it returns no wrong bytes.
     pub fn is_lenient(&self) -> bool {
-        // A lone device that forgets what it flushed forgets that its copies are out of date, and nobody else knows.
+        // A lone device that forgets its flushed writes also forgets that its copies are out of date. No other device
+        // knows.
         let forgetful = self.devices.len() == 1 && self.has(Trouble::DropFlushes);
         forgetful || matches!(self.disaster, Some(Disaster::Rot | Disaster::DropFlushes))
     }
 
-    /// Whether the victim may forget what a pool needs of it.
+    /// Returns true if the victim may forget contents that a pool needs.
     pub fn victim_fails(&self) -> bool {
         self.device_fails() || self.has(Trouble::DropFlushes)
     }
 
-    /// Whether a volume may not answer for long.
+    /// Returns true if a volume may take long to answer.
     pub fn is_late(&self) -> bool {
         self.has(Trouble::Hang) || self.has(Trouble::Stuck) || self.habits.slow_store > 1
     }
 
-    /// A bad hour of a volume that does not answer is longer than what it takes to be noticed.
+    /// Returns a minimum for the longest bad hour. In such an hour a volume may not answer for longer than the engine
+    /// needs to notice.
     pub fn longest_stuck(&self) -> Duration {
         Duration::from_secs(if self.has(Trouble::Stuck) { 40 } else { 0 })
     }
 
-    /// How the victim misbehaves in a bad hour.
+    /// Returns the rates at which the victim misbehaves in a bad hour.
     pub fn disk_rates(&self, rng: &mut Rng) -> disk::Rates {
         let mut rate = |trouble, most: u64| {
             if self.has(trouble) { rng.within(1, most) as u32 } else { 0 }
@@ -326,7 +330,7 @@ impl Plan {
         }
     }
 
-    /// How the backing store misbehaves in a bad hour.
+    /// Returns the rates at which the backing store misbehaves in a bad hour.
     pub fn backing_rates(&self, rng: &mut Rng) -> backing::Rates {
         let mut rate = |trouble, most: u64| {
             if self.has(trouble) { rng.within(1, most) as u32 } else { 0 }

@@ -1,8 +1,9 @@
-//! What one thing (a block, a size, a time) may hold, given what was asked and what was answered.
+//! The possible values of a block, a size or a time, after the requests and answers so far.
 //!
-//! Operations form a partial order: one that began after another was acknowledged comes after it. Every order that
-//! respects this is possible, an operation not yet answered may or may not have happened, and after a crash the same
-//! goes for those that were not durable. But nothing is skipped: an operation implies those before it (P3).
+//! Operations form a partial order: an operation that began after another one was acknowledged comes after that one.
+//! Every order that respects this is possible. An operation without an answer may or may not have happened. After a
+//! crash, that also holds for operations that were not durable. But no operation is skipped: each one implies those
+//! before it (P3).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,13 +12,13 @@ use forebay_engine::io::Time;
 
 use crate::stamp::{Generation, Runs};
 
-/// What an operation does to a value.
+/// The effect of an operation on a value.
 pub trait Change<V>: Clone {
-    /// The value after it.
+    /// Applies the change to a value.
     fn apply(&self, value: &mut V);
 }
 
-/// Bytes of a block are overwritten.
+/// An overwrite of some bytes of a block.
 #[derive(Clone, Debug)]
 pub struct Overwrite(pub Range<usize>, pub Generation);
 
@@ -27,12 +28,12 @@ impl Change<Runs> for Overwrite {
     }
 }
 
-/// A size changes.
+/// A change of a size.
 #[derive(Clone, Debug)]
 pub enum Resize {
-    /// At least so many bytes.
+    /// The size becomes at least this number of bytes.
     Extend(u64),
-    /// Exactly so many.
+    /// The size becomes exactly this number of bytes.
     Set(u64),
 }
 
@@ -55,19 +56,19 @@ impl Change<Time> for Time {
 struct Operation<C> {
     id: u32,
     change: C,
-    /// Bits of the operations that come before it.
+    /// Bits of the operations that come before this one.
     after: u64,
-    /// Bits of the operations that began when this one had ended: it happened before them or not at all.
+    /// Bits of the operations that began after this one had ended. This one happened before them or not at all.
     before: u64,
-    /// Answered, not as failed.
+    /// The operation was answered, and not as failed.
     accepted: bool,
     running: bool,
-    /// Must be visible.
+    /// The operation must be visible.
     visible: bool,
     durable: bool,
 }
 
-/// One reachable value: which base it grew from and which operations are in it.
+/// A reachable value, with the base that it grew from and the operations in it.
 #[derive(Clone, Debug)]
 struct State<V> {
     value: V,
@@ -75,42 +76,42 @@ struct State<V> {
     mask: u64,
 }
 
-/// Values that were possible after a crash, with the operations in each, and all operations there were.
+/// Values that were possible after a crash, with the operations in each, and the numbers of all operations.
 type Survivors<V> = (Vec<(V, Vec<u32>)>, Vec<u32>);
 
-/// Whether what is seen stays so. An operation that failed may be in the backing store's page cache all the same.
+/// The permanence of a seen value. A failed operation may nevertheless be in the backing store's page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shaky {
     No,
-    /// It may go with the page cache when the power goes, not before (P5).
+    /// The value may be lost with the page cache in a power cut, not before (P5).
     UntilCut,
     /// Syncs fail, after which a page may be dropped at any time.
     Always,
 }
 
-/// What something may hold now.
+/// The possible values of a block, a size or a time.
 #[derive(Clone, Debug)]
 pub struct Register<V, C> {
     base: Vec<V>,
     operations: Vec<Operation<C>>,
-    /// From the last crash until it is known which operations survived.
+    /// Set from the last crash until it is known which operations survived.
     survivors: Option<Survivors<V>>,
     shaky: Shaky,
-    /// With [`Shaky::UntilCut`]: all that may be seen again after a power cut.
+    /// With [`Shaky::UntilCut`]: all values that may be seen again after a power cut.
     under: Vec<V>,
-    /// What is seen before it is answered need not stay: syncs of the page cache it is in fail.
+    /// True if a value seen before its answer need not stay, since syncs of its page cache fail.
     pub lossy: bool,
-    /// What is seen is in the log, durably.
+    /// True if a seen value is durable in the log.
     pub logged: bool,
     /// The last frame that a durable operation needs.
     pub newest: u64,
 }
 
-/// Operations that fit in one register at a time.
+/// The number of operations that fit in a register at a time.
 pub const OPERATIONS: usize = 16;
 
 impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
-    /// A register known to hold `value`.
+    /// Makes a register that holds `value`.
     pub fn new(value: V) -> Self {
         Register {
             base: vec![value],
@@ -124,27 +125,27 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         }
     }
 
-    /// Operations that are not settled (failed ones count twice, as they double what is possible), and how many of
-    /// them still run.
+    /// Returns the number of unsettled operations, and the number of those still running. A failed operation counts
+    /// twice, since it doubles the possible values.
     pub fn load(&self) -> (usize, usize) {
         let count =
             |which: fn(&Operation<C>) -> bool| self.operations.iter().filter(|one| which(one)).count();
         (self.operations.len() + count(|one| !one.running && !one.accepted), count(|one| one.running))
     }
 
-    /// The values known so far, if nothing is unsettled.
+    /// Returns the known values, if no operation is unsettled.
     pub fn settled(&self) -> Option<&[V]> {
         self.operations.is_empty().then_some(&self.base)
     }
 
-    /// Replaces what is known.
+    /// Replaces the known values.
     pub fn set(&mut self, values: Vec<V>) {
         self.base = values;
         self.under.clear();
         self.operations.clear();
     }
 
-    /// Another value was found than was thought possible, and with reason.
+    /// Sets a value that was found though it was not thought possible, for a good reason.
     pub fn found(&mut self, value: V) {
         if self.shaky != Shaky::Always {
             self.base.clear();
@@ -152,18 +153,18 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         self.base.push(value);
     }
 
-    /// Faults have destroyed what was known: it is `value` now.
+    /// Sets `value` after faults have destroyed the known values.
     pub fn forget(&mut self, value: V) {
         self.set(vec![value]);
         (self.survivors, self.shaky, self.newest) = (None, Shaky::No, 0);
     }
 
-    /// More may be possible than was thought.
+    /// Widens the possible values.
     pub fn widen(&mut self, values: Vec<V>) {
         self.base = values;
     }
 
-    /// Operation `id` begins.
+    /// Begins operation `id`.
     pub fn begin(&mut self, id: u32, change: C) {
         let after = self.mask(|operation| operation.accepted || operation.visible);
         let bit = 1 << self.operations.len();
@@ -183,7 +184,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         self.operations.push(new);
     }
 
-    /// Operation `id` was answered: from now on it is perhaps accepted, visible and durable.
+    /// Ends operation `id`. It counts from now on as accepted, visible and durable, as the arguments say.
     pub fn acknowledge(&mut self, id: u32, accepted: bool, visible: bool, durable: bool) {
         if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
             operation.running = false;
@@ -193,7 +194,8 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         }
     }
 
-    /// Operation `id` was accepted and is lost, though later ones may not be: the log is, and clients are told.
+    /// Marks operation `id`, which was accepted, as lost. Later operations may survive: the log is lost, and clients
+    /// learn of it.
     pub fn lose(&mut self, id: u32) {
         let Some(at) = self.operations.iter().position(|operation| operation.id == id) else { return };
         let lost = &mut self.operations[at];
@@ -211,7 +213,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
             .fold(0, |mask, (bit, _)| mask | 1 << bit)
     }
 
-    /// The operations that must be visible now.
+    /// Returns the operations that must be visible now.
     pub fn visible(&self) -> u64 {
         self.mask(|operation| operation.visible)
     }
@@ -242,7 +244,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         states
     }
 
-    /// Values possible for somebody who began to look when `visible` had to be seen already.
+    /// Returns the possible values for a reader that began when `visible` had to be seen already.
     pub fn possible(&self, visible: u64) -> Vec<V> {
         let mut values: Vec<V> = Vec::new();
         for state in self.reachable() {
@@ -253,8 +255,8 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         values
     }
 
-    /// Somebody who began to look when `visible` had to be seen found a value that `matches`. What is known now
-    /// narrows to that; false if it was not possible.
+    /// Notes that a reader found a value that `matches`. The reader began when `visible` had to be seen already. The
+    /// known values narrow to the matching ones. Returns false if none was possible.
     pub fn observe(&mut self, visible: u64, matches: impl Fn(&V) -> bool) -> bool {
         if self.operations.is_empty() {
             if !self.base.iter().any(&matches) {
@@ -282,18 +284,19 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         true
     }
 
-    /// Folds what is settled into the base. Nobody may be looking. Unless `logged`, failed operations may be in a page
-    /// cache; if that is `lossy`, they may leave it at any time.
+    /// Folds settled operations into the base. No reader may be active. Unless `logged`, failed operations may be in a
+    /// page cache. If that cache is `lossy`, they may leave it at any time.
     pub fn settle(&mut self, logged: bool, lossy: bool) {
         if self.operations.is_empty() || self.operations.iter().any(|operation| operation.running) {
             return;
         }
-        // Failed operations stay possible, until something shows whether they happened.
+        // Failed operations stay possible until a read shows whether they happened.
         if self.operations.iter().all(|operation| operation.durable || !operation.accepted) {
             let needed = self.mask(|operation| operation.durable);
             self.base = self.possible(needed);
             let failed = self.operations.iter().any(|operation| !operation.accepted);
-            // What is durable is so with everything before it: of a block all its bytes, of a file its whole page cache.
+            // A durable operation makes everything before it durable: all bytes of a block, or the whole page cache of
+            // a file.
             self.shaky = match self.shaky {
                 _ if self.base.len() < 2 => Shaky::No,
                 Shaky::Always => Shaky::Always,
@@ -306,8 +309,8 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         }
     }
 
-    /// Everything not durable may be lost, with `power` the page cache as well. Unless `logged`, it may also be in a page
-    /// cache, and be lost later.
+    /// Crashes: everything that is not durable may be lost, and with `power` the page cache too. Unless `logged`, an
+    /// operation may also be in a page cache, and be lost later.
     pub fn crash(&mut self, logged: bool, power: bool) {
         self.survivors = None;
         if power || !self.operations.is_empty() {
@@ -339,7 +342,7 @@ impl<V: Clone + PartialEq, C: Change<V>> Register<V, C> {
         self.operations.clear();
     }
 
-    /// After a crash and some looking: the operations that certainly survived and those that certainly did not.
+    /// Returns, after a crash and some reads, the operations that certainly survived and those that certainly did not.
     pub fn verdict(&mut self) -> (Vec<u32>, Vec<u32>) {
         let Some((values, ids)) = self.survivors.take() else { return (Vec::new(), Vec::new()) };
         let in_all = |id: &u32| values.iter().all(|(_, applied)| applied.contains(id));
@@ -411,7 +414,7 @@ mod tests {
         register.crash(true, true);
         assert!(register.observe(0, |size| *size == 0), "but not the power");
         assert!(!register.observe(0, |size| *size == 1), "and it does not come back");
-        // Where syncs fail, a page may be dropped at any time.
+        // If syncs fail, a page may be dropped at any time.
         failing.begin(2, Resize::Set(2));
         failing.acknowledge(2, false, false, false);
         failing.settle(false, true);

@@ -1,4 +1,4 @@
-//! One thing at a time: worlds in which exactly one thing goes wrong, at a place of our choosing.
+//! Worlds in which exactly one fault happens, at a chosen place.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,12 +34,12 @@ mod waiting;
 
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// A quiet world of `devices` devices of 64 MiB with one file, in which nothing is destaged by itself for long.
+/// Makes a quiet world of `devices` devices of 64 MiB with one file. Nothing is destaged by itself for long.
 fn world(seed: u64, devices: usize) -> World {
     world_with(seed, devices, |_| ())
 }
 
-/// The same, changed a little.
+/// Makes a quiet world whose plan `change` modifies.
 fn world_with(seed: u64, devices: usize, change: impl FnOnce(&mut Plan)) -> World {
     let mut rng = Rng::new(seed);
     let mut plan = Plan::new(&mut rng);
@@ -71,7 +71,7 @@ where
     assert_eq!(*world.shared.failure.lock(), None);
 }
 
-/// Writes `blocks` blocks from block `first` on, each by itself and stable.
+/// Writes `blocks` blocks from block `first` on, each with a stable write of its own.
 fn write(world: &World, engine: &Arc<Engine>, first: u64, blocks: u64) {
     with_client(world, engine, Allowed::default(), move |mut client| async move {
         for block in first..first + blocks {
@@ -110,7 +110,7 @@ fn what_recovery_finds_on_one_device_only_is_on_two_before_write_back_goes_on() 
         let engine = world.start_through(Vec::new()).unwrap();
         write(&world, &engine, 0, 300);
         cut(&mut world, engine);
-        // Headers of one device's segments rot: of their copies, recovery finds one only.
+        // Headers of one device's segments rot, so recovery finds only one of their copies.
         world.disks[0].rot_headers();
         let engine = world.start_through(Vec::new()).unwrap();
         let theirs = engine.clone();
@@ -140,11 +140,11 @@ fn starts_that_hardly_use_the_segments_they_open_cost_nothing_of_the_cache() {
         let executor = world.shared.executor.clone();
         let a_while = async move {
             use forebay_engine::io::Clock as _;
-            // Most stop in the middle of it.
+            // Most starts stop in the middle of the work.
             executor.sleep(Duration::from_millis(if start % 20 == 0 { 60_000 } else { 20 })).await;
         };
         assert_eq!(world.shared.executor.block_on(LIMIT, a_while), Ok(()));
-        // What is being moved is in neither place for a moment.
+        // A block that is being moved is in neither place for a moment.
         if start % 20 == 0 {
             assert_eq!(engine.usage().ssd_blocks, 900, "after {start} starts");
         }
@@ -157,7 +157,7 @@ fn a_read_under_way_shows_no_mix_of_what_was_before_a_write_and_of_a_later_cut()
     for seed in 0..20 {
         let mut world = world(seed, 2);
         let engine = world.start_through(Vec::new()).unwrap();
-        // Only the backing store has it.
+        // Only the backing store has these blocks.
         engine.set_mode(Mode::WriteAround);
         write(&world, &engine, 0, 4);
         engine.set_mode(Mode::WriteBack);
@@ -187,7 +187,7 @@ fn who_is_to_write_a_frame_may_wait_for_it_first() {
     let object = world.shared.objects.lock().object(1).unwrap();
     for number in 0..10 {
         let (engine, object) = (engine.clone(), object.clone());
-        // Whoever waits with `commit`, as recovery does, is not called back like who asks with `when_durable`.
+        // A task that waits with `commit`, as recovery does, is not called back like a caller of `when_durable`.
         let write = async move {
             let frame = engine.write(&object, number * 4096, &[1; 4096], Time::default()).await?;
             engine.commit(frame).await
@@ -252,7 +252,7 @@ fn a_lone_device_with_a_damaged_log_opens_without_what_it_cached() {
     write(&world, &engine, 0, 300);
     check(&mut world, &engine);
     cut(&mut world, engine);
-    // Every header: the log's tail is not found.
+    // After eight rounds every header is rotten: the log's tail is not found.
     for _ in 0..8 {
         world.disks[0].rot_headers();
     }
@@ -270,7 +270,7 @@ fn a_log_that_lacks_a_whole_segment_is_not_opened_as_if_nothing_were_missing() {
     let engine = world.start_through(Vec::new()).unwrap();
     write(&world, &engine, 0, 400);
     cut(&mut world, engine);
-    // The first log segment on both devices.
+    // Chooses the first log segment, on both devices.
     for disk in &world.disks {
         let header = disk.written().into_iter().find(|block| *block > 0 && block % 256 == 0).unwrap();
         disk.rot_at(header * 4096);
@@ -318,7 +318,7 @@ fn a_file_removed_while_it_is_destaged_and_written_directly_is_no_failure_of_the
         };
         let before = first_block(&shared);
         let removal = async move {
-            // One of the two has been synced, the other may be on its way.
+            // One of the two superblocks has been synced, and the other may be on its way.
             while first_block(&shared) == before {
                 forebay_engine::io::Clock::sleep(&shared.executor, Duration::from_micros(10)).await;
             }
@@ -353,7 +353,8 @@ fn clean_copies_are_loaded_behind_the_start_of_service_and_never_over_what_is_ne
         cut(&mut world, engine);
         let engine = world.start_through(Vec::new()).unwrap();
         assert!(engine.warming().is_some(), "service begins before everything is loaded");
-        // Some blocks past the log, some through it, and the end is cut off; some of that before their copies are loaded.
+        // Some writes bypass the log, some go through it, and a truncation follows. Some of that happens before the
+        // copies are loaded.
         let theirs = engine.clone();
         with_client(&world, &engine, Allowed::default(), move |mut client| async move {
             theirs.set_mode(Mode::WriteAround);

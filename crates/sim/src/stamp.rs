@@ -1,5 +1,5 @@
-//! Self-describing contents. Every 8-byte word of a block that write `generation` left says which write, object, block
-//! and word it is, so that wrong bytes are told from old ones at a glance.
+//! Self-describing contents. Write `generation` stamps every 8-byte word of a block with the numbers of the write, the
+//! object, the block and the word. So wrong bytes are distinguished from old ones at a glance.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use forebay_engine::buffer::BLOCK;
 /// The number of a write; 0 stands for zeros.
 pub type Generation = u32;
 
-/// Which block of which object, by the world's own numbers.
+/// A block of an object, by the world's own numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The object's number.
@@ -18,7 +18,7 @@ pub struct Place {
 }
 
 const WORD: usize = 8;
-/// Marks a word as one of ours; never 0, so no word is zero.
+/// Marks a stamped word. It is never 0, so no stamped word is zero.
 const MARK: u64 = 0x2b;
 
 fn word(generation: Generation, place: Place, index: usize) -> u64 {
@@ -33,7 +33,7 @@ fn word(generation: Generation, place: Place, index: usize) -> u64 {
         | MARK
 }
 
-/// What a word says it is.
+/// Returns the write, place and index that a word claims.
 fn decode(word: u64) -> Option<(Generation, Place, usize)> {
     if word == 0 {
         return Some((0, Place { object: 0, block: 0 }, 0));
@@ -42,22 +42,22 @@ fn decode(word: u64) -> Option<(Generation, Place, usize)> {
     (word & 0x7f == MARK).then_some(((word >> 40) as u32, place, (word >> 7) as usize & 0x1ff))
 }
 
-/// Fills `bytes`, which begin `start` bytes into the block, as write `generation` would.
+/// Fills `bytes`, which begin `start` bytes into the block, with the stamps of write `generation`.
 pub fn fill(bytes: &mut [u8], start: usize, generation: Generation, place: Place) {
     for (at, byte) in (start..).zip(bytes) {
         *byte = word(generation, place, at / WORD).to_le_bytes()[at % WORD];
     }
 }
 
-/// A block's contents as runs of bytes: where each starts and which write left it.
+/// A block's contents as runs of bytes: the start of each run, and the write that left it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Runs(Vec<(u16, Generation)>);
 
-/// Stands for bytes of which nothing is known, since faults destroyed every copy of them: any write may have left them.
+/// The generation of unknown bytes, whose copies faults have all destroyed. Any write may have left them.
 pub const UNKNOWN: Generation = u32::MAX;
 
 impl Runs {
-    /// Contents of which nothing is known.
+    /// Returns unknown contents.
     pub fn unknown() -> Self {
         Runs(vec![(0, UNKNOWN)])
     }
@@ -70,7 +70,7 @@ impl Default for Runs {
 }
 
 impl Runs {
-    /// The runs with their ends.
+    /// Returns the runs with their ends.
     pub fn iter(&self) -> impl Iterator<Item = (Range<usize>, Generation)> {
         self.0.iter().enumerate().map(|(index, (start, generation))| {
             let end = self.0.get(index + 1).map_or(BLOCK, |next| usize::from(next.0));
@@ -78,7 +78,7 @@ impl Runs {
         })
     }
 
-    /// Overwrites bytes `range`.
+    /// Overwrites the bytes of `range`.
     pub fn apply(&mut self, range: &Range<usize>, generation: Generation) {
         if range.is_empty() {
             return;
@@ -110,7 +110,7 @@ impl Runs {
         }
     }
 
-    /// Whether `bytes`, the block's bytes from `start` on, are these contents.
+    /// Returns true if `bytes`, the block's bytes from `start` on, are these contents.
     pub fn matches(&self, bytes: &[u8], start: usize, place: Place) -> bool {
         let end = start + bytes.len();
         self.iter().all(|(run, generation)| {
@@ -137,12 +137,14 @@ fn matches(bytes: &[u8], start: usize, generation: Generation, place: Place) -> 
     same(head, start) && rest.chunks(WORD).enumerate().all(|(index, chunk)| same(chunk, body + index * WORD))
 }
 
-/// Whether every whole word is one of `place`'s, of a write up to `newest`, or zero: an old version at worst.
+/// Returns true if every whole word is zero, or a stamp of `place` from a write up to `newest`. It may be an old
+/// version.
 pub fn plausible(bytes: &[u8], start: usize, place: Place, newest: Generation) -> bool {
     let head = (WORD - start % WORD) % WORD;
     let words = bytes.get(head..).unwrap_or_default().chunks_exact(WORD);
     let mut all = words.enumerate().map(|(index, bytes)| (index + (start + head) / WORD, bytes));
-    // Words at the ends of unaligned writes are mixed: two neighbours suffice to tell a block from a stranger's.
+    // Words at the ends of unaligned writes are mixed. Two neighbours suffice to distinguish this block from an
+    // unrelated one.
     let strange = all
         .by_ref()
         .filter(|(index, bytes)| {
@@ -157,7 +159,7 @@ pub fn plausible(bytes: &[u8], start: usize, place: Place, newest: Generation) -
     strange <= 8
 }
 
-/// What the bytes say they are, for people.
+/// Describes the stamps in the bytes, for a person.
 pub fn describe(bytes: &[u8], start: usize) -> String {
     let head = (WORD - start % WORD) % WORD;
     let mut text = String::new();

@@ -1,5 +1,5 @@
-//! The task that loses devices in turn: one goes, clients go on, it comes back and is added again, and once the engine says
-//! that everything is on two devices, another one goes.
+//! The task that loses devices in turn. A device vanishes, clients go on, and the device comes back and is added again.
+//! After the engine reports that everything is on two devices, another device vanishes.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub struct Turner {
     pub client: Client,
     /// Every device.
     pub disks: Vec<Disk>,
-    /// Its choices.
+    /// The source of the task's choices.
     pub rng: Rng,
 }
 
 impl Turner {
-    /// Goes on for ever.
+    /// Runs for ever.
     pub async fn run(mut self) {
         let longest = self.rng.pick(&[1, 20, 500, 5000]) * Duration::from_millis(1);
         let mut before = None;
@@ -36,7 +36,7 @@ impl Turner {
         }
     }
 
-    /// A device goes, if the engine can do without. `before` is the name of the one that went last.
+    /// Lets a device vanish if the engine can do without it. `before` is the name of the device that vanished last.
     fn lose_one(&mut self, before: Option<String>) -> Option<String> {
         let shared = self.client.shared.clone();
         let lost = shared.lost.lock().clone();
@@ -46,7 +46,7 @@ impl Turner {
             members.iter().any(is_this) && !lost.iter().any(is_this)
         });
         let used: Vec<Disk> = used.cloned().collect();
-        // The engine may not have noticed yet that one is gone.
+        // The engine may not have noticed yet that a device has vanished.
         if used.len() < 2 || used.iter().any(Disk::is_gone) || !self.client.engine.is_mirrored() {
             return before;
         }

@@ -1,19 +1,21 @@
-//! The write verifier, as the server has it: it changes once in service if the log is lost with the last devices, and at a start
-//! that follows no clean stop. What was answered with the verifier in force is not lost; what was answered with another one
-//! may be (P4).
+//! The write verifier, as the server has it. It changes in service once if the log is lost with the last devices. It
+//! also changes at a start that follows no clean stop.
+//!
+//! Writes acknowledged under the verifier in force are not lost. Writes acknowledged under another verifier may be lost
+//! (P4).
 
 use crate::client::Shared;
 
 impl Shared {
-    /// Whether replies have another verifier than at the start.
+    /// Returns true if replies carry another verifier than at the start.
     pub fn verifier_changed(&self) -> bool {
         *self.verifier_changed.lock()
     }
 
-    /// The engine says that the log is lost, in an event or instead of an answer.
+    /// Notes that the engine reported the loss of the log, in an event or instead of an answer.
     pub fn log_broke(&self) {
         let (members, lost) = (self.members.lock().clone(), self.lost.lock().clone());
-        // Two may be both copies of something, also where there are more.
+        // Two lost devices may have held both copies of something, even in a pool of more devices.
         if lost.len() < 2 && members.iter().any(|name| !lost.contains(name)) {
             self.fail(format!("the verifier changes, and no more than {lost:?} are lost (P4)"));
         }

@@ -1,5 +1,5 @@
-//! What clients ask for. Each world has its own habits, some of them extreme: a generator that is too polite misses
-//! bugs.
+//! The operations of clients. Each world has its own habits, some of them extreme: a generator that is too polite
+//! misses bugs.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use forebay_engine::buffer::BLOCK;
 
 use crate::rng::Rng;
 
-/// Something a client may do.
+/// A kind of operation of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Writes a few bytes anywhere.
@@ -24,7 +24,7 @@ pub enum Kind {
     ReadStream,
     /// Commits everything unstable of an object.
     Commit,
-    /// Cuts or grows an object.
+    /// Truncates or grows an object.
     Truncate,
     /// Sets a modification time.
     Mtime,
@@ -42,41 +42,41 @@ pub enum Kind {
     Sleep,
 }
 
-/// How the clients of a world behave.
+/// The behaviour of the clients of a world.
 #[derive(Clone, Debug)]
 pub struct Habits {
     weights: Vec<(Kind, u32)>,
-    /// Clients side by side.
+    /// The number of clients, which work side by side.
     pub clients: usize,
-    /// Operations of all clients together, per session.
+    /// The number of operations of all clients together, per session.
     pub operations: u32,
     /// Chances in 10,000 that a write is stable.
     pub stable: u32,
-    /// Writes under way on one block at most.
+    /// The largest number of writes in progress on one block.
     pub at_once: usize,
-    /// No operation is longer, in bytes.
+    /// The longest operation, in bytes.
     pub longest: u64,
-    /// Operations lie below this offset.
+    /// The offset below which operations lie.
     pub extent: u64,
     /// Chances in 10,000 that an operation is in the first few blocks.
     pub hot: u32,
-    /// The longest wait.
+    /// The longest wait between operations.
     pub rest: Duration,
-    /// Modes to switch between.
+    /// The modes to switch between.
     pub modes: Vec<Mode>,
     /// Factor on the time that the backing store takes.
     pub slow_store: u32,
 }
 
-/// Every mode there is.
+/// All modes.
 pub const MODES: [Mode; 4] = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough];
 
 impl Habits {
-    /// Habits for a world.
+    /// Makes the habits of a world.
     pub fn new(rng: &mut Rng) -> Self {
         use Kind::*;
         let mut weights = vec![(Sleep, 3), (Read, 30), (WriteBlocks, 20)];
-        // Each kind is common in some worlds, rare in others, and missing in the rest.
+        // Each kind is common in some worlds, rare in other worlds, and missing in the rest.
         for (kind, most) in [
             (WriteBytes, 40),
             (WriteBlocks, 60),
@@ -101,7 +101,7 @@ impl Habits {
         }
         let longest = rng.pick(&[4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20]);
         let extent = rng.pick(&[16 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20]);
-        // Long operations make long runs: fewer of them.
+        // Long operations make long runs, so there are fewer of them.
         let most = (96 << 20) / longest;
         Habits {
             weights,
@@ -118,7 +118,7 @@ impl Habits {
         }
     }
 
-    /// Writes that fill a small pool several times over.
+    /// Makes habits of writes that fill a small pool several times over.
     pub fn torrent(rng: &mut Rng) -> Self {
         use Kind::*;
         let weights =
@@ -135,12 +135,12 @@ impl Habits {
             hot: 0,
             rest: Duration::from_millis(5),
             modes: Vec::new(),
-            // Then the log fills with what was overwritten.
+            // With a slow store, the log fills with overwritten blocks.
             slow_store: rng.pick(&[1, 30]),
         }
     }
 
-    /// Dozens of clients on a few blocks.
+    /// Makes habits of dozens of clients on a few blocks.
     pub fn crowd(rng: &mut Rng) -> Self {
         use Kind::*;
         let weights = vec![
@@ -167,7 +167,7 @@ impl Habits {
         }
     }
 
-    /// Writes that fill whole frames of large segments.
+    /// Makes habits of writes that fill whole frames of large segments.
     pub fn flood(rng: &mut Rng) -> Self {
         use Kind::*;
         let weights = vec![
@@ -193,7 +193,7 @@ impl Habits {
         }
     }
 
-    /// What a client does next.
+    /// Returns the kind of a client's next operation.
     pub fn kind(&self, rng: &mut Rng) -> Kind {
         let all: u32 = self.weights.iter().map(|(_, weight)| weight).sum();
         let mut left = rng.below(u64::from(all)) as u32;
@@ -206,12 +206,12 @@ impl Habits {
         Kind::Read
     }
 
-    /// Never does `kind`.
+    /// Removes `kind` from the operations.
     pub fn without(&mut self, kind: Kind) {
         self.weights.retain(|(other, _)| *other != kind);
     }
 
-    /// A range of bytes for a read or a write in an object of about `size` bytes; not empty.
+    /// Returns a range of bytes for a read or a write in an object of about `size` bytes. The range is not empty.
     pub fn range(&self, rng: &mut Rng, kind: Kind, size: u64) -> Range<u64> {
         let block = BLOCK as u64;
         let extent = if rng.chance(self.hot) { 4 * block } else { self.extent };

@@ -1,8 +1,8 @@
-//! Worlds for whoever asks with an environment variable: `cargo x mutants` does, for every mutant.
+//! Runs worlds if an environment variable asks for them. `cargo x mutants` sets it for every mutant.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many worlds to run; 0 if the variable is not set.
+/// Returns the number of worlds to run; 0 if the variable is not set.
 fn wanted() -> u64 {
     std::env::var("FOREBAY_WORLDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
@@ -21,7 +21,7 @@ fn as_many_worlds_as_are_asked_for_end_well() {
                     }
                     let failure = forebay_sim::world::run(seed, false).failure;
                     if failure.is_some() {
-                        // The other threads need not go on.
+                        // The other threads need not continue.
                         next.store(u64::MAX / 2, Ordering::Relaxed);
                     }
                     assert_eq!(failure, None, "cargo x sim --seed {seed}");

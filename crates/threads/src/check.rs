@@ -1,4 +1,4 @@
-//! Runs a scenario under one order of threads after another, and looks at what is left.
+//! Runs a scenario under one order of threads after another, and checks the state that remains.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -18,55 +18,55 @@ use crate::reach::begin_order;
 use crate::scheduler::Orders;
 use crate::world::{Snapshot, World};
 
-/// Blocks of file 1 that are looked at.
+/// The number of blocks of file 1 that are checked.
 pub const BLOCKS: u64 = 32;
-/// An order of more choices than this hangs.
+/// An order with more choices than this counts as a hang.
 const STEPS: usize = 400_000;
 
-/// What clients do, and beside what.
+/// The actions of the clients, and the conditions under which they run.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// For people.
+    /// The name, for messages.
     pub name: &'static str,
-    /// Done once, in one order: what the devices hold before the scenario.
+    /// Runs once, in one order. It produces the devices' contents before the scenario.
     pub prepare: fn(World, Client) -> Io<()>,
-    /// What happens to the devices after that.
+    /// Damages the devices after that.
     pub damage: fn(&World),
-    /// Done in every order.
+    /// Runs in every order.
     pub act: fn(World, Client) -> Io<()>,
-    /// What is chosen of the engine meanwhile.
+    /// The engine's settings during the scenario.
     pub settings: fn() -> Settings,
-    /// When either device may be lost together with the power.
+    /// The times at which either device may be lost together with the power.
     pub mirrored: Mirrored,
-    /// Tasks of the engine that begin only when a client says so ([`World::begin`]): at the start of service they would do all there is
-    /// to do before the first client comes.
+    /// Tasks of the engine that begin only when a client calls [`World::begin`]. At the start of service they would
+    /// finish all their work before the first client comes.
     pub late: &'static [&'static str],
-    /// Steps of which each has to be reached in some orders.
+    /// Steps, each of which some orders have to reach.
     pub steps: &'static [&'static str],
 }
 
-/// When everything has two good copies.
+/// The times at which all data has two good copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mirrored {
     /// Never.
     Never,
-    /// Once the clients are done.
+    /// After the clients have finished.
     InTheEnd,
     /// At any time.
     Always,
 }
 
-/// An order in which something went wrong.
+/// An order in which the scenario failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The order's seed.
     pub seed: u64,
-    /// What went wrong.
+    /// The failure.
     pub message: String,
 }
 
 impl Scenario {
-    /// What the devices hold before the scenario.
+    /// Returns the devices' contents before the scenario.
     pub fn prepared(&'static self) -> Result<Snapshot, Failure> {
         let left = Arc::new(Mutex::new(Snapshot::default()));
         let theirs = left.clone();
@@ -84,7 +84,7 @@ impl Scenario {
     /// Runs the scenario in the orders of `seeds`, one after another, up to the first failure.
     ///
     /// # Errors
-    /// A client was told something that is not so, or waits for ever.
+    /// Fails if the engine told a client something untrue, or if a client waits for ever.
     pub fn run(&'static self, before: &Snapshot, seeds: Range<u64>) -> Result<(), Failure> {
         let before = before.clone();
         in_orders(seeds, move || self.run_here(before.clone()))
@@ -120,7 +120,8 @@ impl Scenario {
     }
 }
 
-/// Looks at what recovery makes of what a power cut left: `known` is the size and the contents that were read before it.
+/// Checks the state that recovery makes of `left`, the remains of a power cut. `known` is the size and the contents
+/// that were read before it.
 fn look(left: Snapshot, known: Option<&(u64, Vec<u8>)>) {
     let world = World::new(left, quiet());
     let client = block_on(world.start()).unwrap_or_else(|error| panic!("after the power cut: {error}"));
@@ -134,7 +135,7 @@ fn look(left: Snapshot, known: Option<&(u64, Vec<u8>)>) {
     drop(world.cut());
 }
 
-/// Nothing is destaged by itself.
+/// Returns settings under which nothing is destaged by itself.
 pub fn quiet() -> Settings {
     Settings { ram: 1 << 20, destage_after: std::time::Duration::from_secs(600), ..Settings::default() }
 }

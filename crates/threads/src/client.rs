@@ -1,4 +1,4 @@
-//! A client of the engine, which calls it as a server does.
+//! A client of the engine, which calls the engine as a server does.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::world::key;
 
 const NOW: Time = Time { sec: 1, nsec: 0 };
 
-/// Works on file 1. An operation that the power cuts short does not end.
+/// A client that works on file 1. An operation in progress at a power cut does not end.
 #[derive(Clone)]
 pub struct Client {
     /// The engine.
@@ -25,13 +25,13 @@ pub struct Client {
     history: Arc<History>,
 }
 
-/// What the calling thread is doing, for the message of a deadlock.
+/// Names the calling thread after its operation, for the message of a deadlock.
 fn doing(what: &str, blocks: &Range<u64>) {
     current::set_name_for_task(current::me(), format!("{what} {blocks:?}"));
 }
 
 impl Client {
-    /// A client whose operations are noted in `history`. The backing store has `size` bytes of the file.
+    /// Makes a client that notes its operations in `history`. The backing store has `size` bytes of the file.
     pub fn new(engine: Arc<Engine>, size: u64, history: &Arc<History>) -> Self {
         let file = engine.object(&key(1), size);
         Client { engine, file, history: history.clone() }
@@ -65,13 +65,13 @@ impl Client {
         self.history.end(begun);
     }
 
-    /// Writes so many blocks of another file, of which nothing is checked.
+    /// Writes this number of blocks of another file. That file is not checked.
     pub async fn fill(&self, blocks: u64) {
         let other = self.engine.object(&key(2), 0);
         self.put(&other, 0..blocks, 1).await;
     }
 
-    /// Cuts the file to so many blocks.
+    /// Truncates the file to this number of blocks.
     pub async fn cut(&self, blocks: u64) {
         doing("cuts", &(blocks..u64::MAX));
         let begun = self.history.begin(blocks..u64::MAX, 0);
@@ -92,14 +92,15 @@ impl Client {
         assert_eq!(self.engine.flush().await, Ok(()));
     }
 
-    /// Reads blocks, one by one, and checks what comes.
+    /// Reads blocks, one by one, and checks their contents.
     pub async fn read(&self, blocks: Range<u64>) {
         for block in blocks {
             self.read_at_once(block..block + 1).await;
         }
     }
 
-    /// Reads blocks with one call, and checks what comes. Returns all bytes; behind the end of the file they are zero.
+    /// Reads blocks with one call, and checks their contents. Returns all bytes; bytes behind the end of the file are
+    /// zero.
     pub async fn read_at_once(&self, blocks: Range<u64>) -> Vec<u8> {
         doing("reads", &blocks);
         let since = self.history.now();

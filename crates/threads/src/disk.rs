@@ -12,35 +12,36 @@ use crate::scheduler::may_stand_still;
 
 /// The smallest device that a pool takes.
 const SIZE: u64 = 64 << 20;
-/// The device of this name has room for more segments. So the copy on the other one, which is read first, is given up when its
-/// segment leaves the log.
+/// The name of the device with room for more segments. Because of it, the engine gives up the copy on the other device
+/// when a segment leaves the log. The engine reads the copy on the other device first.
 pub const LARGER: &str = "larger";
-/// Blocks of a segment of a pool of two small devices; device blocks that are multiples of it are headers.
+/// Blocks of a segment, if a pool has two small devices. A device block whose number is a multiple of it is a header.
 pub const SEGMENT: u64 = 256;
 
-/// A read brought a damaged block.
+/// A read returned a damaged block.
 pub const READ_BAD: &str = "a bad copy is read";
 /// The segment of a damaged block holds another segment now.
 pub const REUSED: &str = "the place of a bad copy is used again";
 
-/// What a device holds: blocks that were written, by number.
+/// The contents of a device: the written blocks, by number.
 pub type Image = BTreeMap<u64, Arc<[u8]>>;
 
 #[derive(Default)]
 struct State {
     image: Image,
-    /// Segments in which blocks were damaged, until they are used again.
+    /// Segments in which blocks were damaged, until their places are used again.
     rotten: BTreeSet<u64>,
-    /// Damaged blocks that nobody has written since.
+    /// Damaged blocks that have not been written since.
     bad: BTreeSet<u64>,
 }
 
-/// A device in memory. A completed write is durable: what power cuts do to the others is the simulator's part.
+/// A device in memory. A completed write is durable; the simulator covers power cuts during writes.
 #[derive(Clone)]
 pub struct Disk {
     name: String,
     state: Arc<Mutex<State>>,
-    /// Operations end before their call returns: for the start and the look at the end, which are not what is checked.
+    /// True while operations end before their call returns. This holds for the start and the check at the end, which
+    /// are not under test.
     pub quick: Arc<AtomicBool>,
 }
 
@@ -50,7 +51,7 @@ pub fn carry_out<T: Send + 'static>(quick: bool, action: impl FnOnce() -> T + Se
         return Box::pin(std::future::ready(action()));
     }
     let (promise, kept) = crate::promise::promise();
-    // Dropped: it goes on by itself.
+    // The handle is dropped: the task goes on by itself.
     drop(shuttle::future::spawn(async move {
         shuttle::future::yield_now().await;
         may_stand_still().await;
@@ -60,7 +61,7 @@ pub fn carry_out<T: Send + 'static>(quick: bool, action: impl FnOnce() -> T + Se
 }
 
 impl Disk {
-    /// A device that holds `image`.
+    /// Makes a device that holds `image`.
     pub fn new(name: &str, image: Image, quick: &Arc<AtomicBool>) -> Self {
         let state = State { image, ..State::default() };
         Disk { name: name.to_owned(), state: Arc::new(Mutex::new(state)), quick: quick.clone() }
@@ -70,12 +71,12 @@ impl Disk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it holds now.
+    /// Returns the present contents.
     pub fn image(&self) -> Image {
         self.state().image.clone()
     }
 
-    /// Damages every block that `is_chosen` by its number and its contents.
+    /// Damages every block that `is_chosen` accepts by its number and contents.
     pub fn rot(&self, is_chosen: impl Fn(u64, &[u8]) -> bool) {
         let state = &mut *self.state();
         for (number, block) in state.image.iter_mut().filter(|(number, block)| is_chosen(**number, block)) {

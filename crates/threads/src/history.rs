@@ -1,19 +1,19 @@
-//! What clients did to a file, and what may therefore be read of it.
+//! The changes that clients made to a file, and the contents that a read may therefore return.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_engine::buffer::BLOCK;
 
-/// A change of some blocks: each holds `value` after it. 0 is a block that is not there or was never written.
+/// A change of some blocks: each holds `value` after it. 0 stands for a block that is missing or was never written.
 #[derive(Clone, Debug)]
 struct Change {
     blocks: Range<u64>,
     value: u8,
     begun: u64,
-    /// Acknowledged.
+    /// The time of the acknowledgement.
     ended: Option<u64>,
-    /// Seen by a reader.
+    /// The time at which a reader first saw the change.
     seen: Option<u64>,
 }
 
@@ -33,11 +33,11 @@ impl Clone for History {
     }
 }
 
-/// A change that is under way.
+/// A change in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun(usize);
 
-/// A block's contents: each block of each change is different.
+/// Returns a block's contents: each block of each change is different.
 pub fn contents(block: u64, value: u8) -> [u8; BLOCK] {
     let mut contents = [value; BLOCK];
     if value != 0 {
@@ -47,7 +47,8 @@ pub fn contents(block: u64, value: u8) -> [u8; BLOCK] {
 }
 
 impl Change {
-    /// When it became certain for clients: whoever has seen a value does not see an older one.
+    /// Returns the time at which the change became certain for clients. A client that has seen a value does not see an
+    /// older one later.
     fn over(&self) -> Option<u64> {
         self.ended.into_iter().chain(self.seen).min()
     }
@@ -60,19 +61,20 @@ impl History {
         state
     }
 
-    /// The time now: it passes with each call.
+    /// Returns the time now: it advances with each call.
     pub fn now(&self) -> u64 {
         self.state().time
     }
 
-    /// The same after a power cut: a value that was seen and not acknowledged may be gone, if it was written past the log.
+    /// Returns the history after a power cut. A value that was seen and not acknowledged may be lost, if it was written
+    /// past the log.
     pub fn after_power_cut(&self) -> History {
         let mut state = self.state().clone();
         state.changes.iter_mut().for_each(|change| change.seen = None);
         History(Mutex::new(state))
     }
 
-    /// A change begins.
+    /// Begins a change.
     pub fn begin(&self, blocks: Range<u64>, value: u8) -> Begun {
         let mut state = self.state();
         let begun = state.time;
@@ -80,17 +82,18 @@ impl History {
         Begun(state.changes.len() - 1)
     }
 
-    /// It is acknowledged.
+    /// Marks the change as acknowledged.
     pub fn end(&self, Begun(at): Begun) {
         let mut state = self.state();
         let time = state.time;
         state.changes[at].ended.get_or_insert(time);
     }
 
-    /// A read that began at `since` brought `bytes` of a block. Whoever reads a value may rely on it from then on.
+    /// Checks `bytes` of a block, from a read that began at `since`. A client that reads a value may rely on it from
+    /// then on.
     ///
     /// # Errors
-    /// No order of the changes explains it.
+    /// Fails if no order of the changes explains the bytes.
     pub fn saw(&self, since: u64, block: u64, bytes: &[u8]) -> Result<(), String> {
         let mut state = self.state();
         let time = state.time;
@@ -106,7 +109,7 @@ impl History {
             .position(|change| here(change) && matches(change.value) && !is_replaced(change.over()));
         match found {
             Some(at) => {
-                // Zeros may have been there before a cut as well.
+                // Zeros may also have been there before a truncation.
                 if state.changes[at].value != 0 {
                     state.changes[at].seen.get_or_insert(time);
                 }

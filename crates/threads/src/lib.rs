@@ -1,9 +1,12 @@
-//! Interleavings of threads. The simulator runs one task of the engine at a time and switches only where a task waits, so
-//! two lock regions never overlap there. Here the engine, unchanged, runs on threads of the checker shuttle: at each use of
-//! a lock or an atomic a scheduler decides which thread runs next, and one seed is one order.
+//! Interleavings of threads under a checker.
 //!
-//! A scenario is small: a few clients work on a few blocks beside one background task of the engine. After it, what the
-//! engine reads, and what is recovered after a power cut from both devices or either one, has to be what clients were told.
+//! The simulator runs one task of the engine at a time and switches only where a task waits. So two regions under a
+//! lock never overlap there. Here the engine, unchanged, runs on threads of the checker shuttle. At each use of a lock
+//! or an atomic, a scheduler decides which thread runs next. One seed gives one order.
+//!
+//! A scenario is small: a few clients work on a few blocks beside one background task of the engine. Afterwards the
+//! engine must read the contents that clients were told of. So must an engine that recovers after a power cut, from
+//! both devices or from either one.
 
 pub mod check;
 pub mod client;

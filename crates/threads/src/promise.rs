@@ -9,11 +9,12 @@ struct Slot<T> {
     waker: Option<Waker>,
 }
 
-/// Gives the result. No thread is switched to while the slot is locked, so a plain mutex is never contended.
+/// The giving side of a result. The scheduler switches to no other thread while the slot is locked, so a plain mutex is
+/// never contended.
 pub struct Promise<T>(Arc<Mutex<Slot<T>>>);
 
 impl<T> Promise<T> {
-    /// Gives it.
+    /// Gives the result.
     pub fn keep(self, value: T) {
         let waker = self.0.lock().ok().and_then(|mut slot| {
             slot.value = Some(value);

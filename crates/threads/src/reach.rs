@@ -1,15 +1,15 @@
-//! Steps that an order reaches on the way to what a scenario is about. An order that does not reach them cannot find anything, so
-//! each scenario names its steps, and a step that no order reaches fails the test.
+//! Steps that an order must reach to test the subject of a scenario. An order that does not reach them cannot find a
+//! defect. So each scenario names its steps, and the test fails if no order reaches one of them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The steps of the orders that a thread of the machine has run.
+/// The steps reached by the orders that a thread of the machine has run.
 #[derive(Default)]
 struct Reached {
-    /// Steps of the order that runs.
+    /// The steps of the present order.
     now: BTreeSet<&'static str>,
-    /// In how many orders each step was reached.
+    /// For each step, the number of orders that reached it.
     orders: BTreeMap<&'static str, u64>,
 }
 
@@ -36,12 +36,12 @@ pub fn reach(step: &'static str) {
     });
 }
 
-/// Returns whether this order has reached `step`.
+/// Returns true if this order has reached `step`.
 pub fn has_reached(step: &'static str) -> bool {
     REACHED.with_borrow(|reached| reached.now.contains(step))
 }
 
-/// Returns in how many orders `step` was reached.
+/// Returns the number of orders that reached `step`.
 pub fn orders(step: &'static str) -> u64 {
     REACHED.with_borrow(|reached| reached.orders.get(step).copied().unwrap_or_default())
 }

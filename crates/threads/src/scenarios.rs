@@ -14,7 +14,7 @@ use crate::history::contents;
 use crate::reach::{has_reached, reach};
 use crate::world::World;
 
-/// All of them.
+/// All scenarios.
 pub static SCENARIOS: &[Scenario] = &[
     Scenario { name: "write against cut", act: write_against_cut, ..CALM },
     Scenario { name: "read against cut", act: read_against_cut, late: &[DESTAGE], ..CALM },
@@ -48,14 +48,15 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario { name: "write past the log", act: write_past_the_log, settings: busy, ..CALM },
 ];
 
-/// The task that destages.
+/// The name of the destage task.
 const DESTAGE: &str = "forebay-destage";
-/// The task that writes to the log again what has one copy only.
+/// The name of the task that gives data with one copy a second copy.
 const REWRITE: &str = "forebay-rewrite";
 
-/// Blocks are written to the log again between the call of a cut and its answer.
+/// Blocks are reappended to the log between the call of a truncation and its answer.
 const MOVED: &str = "blocks are moved during a cut";
-/// The place of a bad copy holds acknowledged blocks of another segment, and whoever met the bad copy has not repaired it yet.
+/// The place of a bad copy holds acknowledged blocks of another segment, and the thread that read the bad copy has not
+/// repaired it yet.
 const LATE: &str = "a repair is late";
 
 const CALM: Scenario = Scenario {
@@ -69,7 +70,7 @@ const CALM: Scenario = Scenario {
     steps: &[],
 };
 
-/// Recovery finds one copy only of what the log has: it is written to the log again.
+/// Recovery finds only one copy of the log's data, which is therefore reappended.
 const LONE: Scenario = Scenario {
     prepare: |_, client| {
         Box::pin(async move {
@@ -83,17 +84,17 @@ const LONE: Scenario = Scenario {
     ..CALM
 };
 
-/// Hardly anything stays in memory.
+/// Returns settings under which hardly any block stays in memory.
 fn small() -> Settings {
     Settings { ram: 16 << 10, ..quiet() }
 }
 
-/// The same, and everything is destaged as soon as possible.
+/// Returns settings with little memory and with destaging as soon as possible.
 fn busy() -> Settings {
     Settings { destage_after: Duration::ZERO, ..small() }
 }
 
-/// Runs what each client does on a thread of its own.
+/// Runs the actions of each client on a thread of its own.
 struct Clients(World, Client, Vec<Io<()>>);
 
 impl Clients {
@@ -126,7 +127,7 @@ fn write_against_cut(world: World, client: Client) -> Io<()> {
     Box::pin(clients.end())
 }
 
-/// Contents are on their way from a device into memory while they are cut off, and the file is made longer again.
+/// Truncates the file in front of a block that is on its way from a device into memory. Then the file grows again.
 fn read_against_cut(world: World, client: Client) -> Io<()> {
     let clients = Clients::new(world, client).run(|client| async move { client.read(5..6).await }).run(
         |client| async move {
@@ -173,20 +174,21 @@ fn cut_against_rewrite(world: World, client: Client) -> Io<()> {
             if moved() > before {
                 reach(MOVED);
             }
-            // Blocks that come back would be within the file.
+            // Blocks that wrongly came back would lie within the file.
             client.write(31..32, 2).await;
         })
         .run(|client| async move { client.read(0..8).await });
     Box::pin(clients.end())
 }
 
-/// Bad copies are read and repaired, while their segment leaves the log and its place is used again for the same blocks.
+/// Reads and repairs bad copies. Meanwhile their segment leaves the log, and its place is used again for blocks
+/// with the numbers of the old ones.
 fn write_against_repair(world: World, client: Client) -> Io<()> {
     world.disks[0].rot(|_, bytes| (0..8).any(|block| *bytes == contents(block, 1)));
     let clients = Clients::new(world.clone(), client)
         .run(|client| async move { client.read(0..8).await })
         .run(|client| async move {
-            // Not before a reader has met a bad copy: destaging repairs them as well.
+            // Wait until a reader has met a bad copy: destaging repairs bad copies too.
             for _ in 0..200 {
                 if client.engine.counters().repaired > 0 {
                     break;
@@ -194,7 +196,7 @@ fn write_against_repair(world: World, client: Client) -> Io<()> {
                 shuttle::future::yield_now().await;
             }
             world.begin(DESTAGE);
-            // The place that is given up with the first flush belongs to the segment that is begun with the second one.
+            // The first flush gives up the place of a segment. The second flush begins a segment there.
             client.flush().await;
             client.write(8..9, 2).await;
             client.flush().await;
@@ -203,7 +205,8 @@ fn write_against_repair(world: World, client: Client) -> Io<()> {
     Box::pin(clients.end())
 }
 
-/// A bad copy is read. Before it is repaired, its segment leaves the log, and its place is used again for other blocks.
+/// Reads a bad copy. Before the copy is repaired, its segment leaves the log, and its place is used again for other
+/// blocks.
 fn repair_against_reuse(world: World, client: Client) -> Io<()> {
     world.disks[0].rot(|_, bytes| (0..8).any(|block| *bytes == contents(block, 1)));
     let has_read = Arc::new(AtomicBool::new(false));
@@ -213,7 +216,7 @@ fn repair_against_reuse(world: World, client: Client) -> Io<()> {
         reads.store(true, Relaxed);
     };
     let clients = Clients::new(world.clone(), client).run(reader).run(|client| async move {
-        // Not before the reader has met a bad copy: destaging repairs them as well.
+        // Wait until the reader has met a bad copy: destaging repairs bad copies too.
         for _ in 0..200 {
             if has_reached(READ_BAD) {
                 break;
@@ -221,7 +224,7 @@ fn repair_against_reuse(world: World, client: Client) -> Io<()> {
             shuttle::future::yield_now().await;
         }
         world.begin(DESTAGE);
-        // The place that is given up with the first flush belongs to the segment that is begun with the second one.
+        // The first flush gives up the place of a segment. The second flush begins a segment there.
         client.flush().await;
         client.write(8..9, 2).await;
         client.flush().await;
@@ -253,7 +256,7 @@ fn write_against_destage(world: World, client: Client) -> Io<()> {
     Box::pin(clients.end())
 }
 
-/// Records about the file wait for the next segment of the log while writes make the file longer.
+/// Lets records about the file wait for the next segment of the log while writes make the file longer.
 fn write_against_roll(world: World, client: Client) -> Io<()> {
     let touch = |client: Client| async move {
         for _ in 0..6 {
@@ -276,7 +279,7 @@ fn write_against_roll(world: World, client: Client) -> Io<()> {
     Box::pin(clients.end())
 }
 
-/// The mode changes: some writes go past the log while others are in it.
+/// Changes the mode: some writes bypass the log while other writes are in it.
 fn write_past_the_log(world: World, client: Client) -> Io<()> {
     let engine = Arc::clone(&client.engine);
     let clients = Clients::new(world, client)

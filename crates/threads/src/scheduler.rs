@@ -1,11 +1,12 @@
-//! Which thread runs next.
+//! Decides which thread runs next.
 //!
-//! A choice with equal chances at each step hardly ever lets one thread stand still while another does something long. Here
-//! each thread has a pace: some are thousands of times slower than others, and paces change now and then. A thread goes on
-//! for a while before another one is chosen.
+//! With equal chances at each step, a thread hardly ever stands still while another finishes something long. So each
+//! thread has a rate here. Some threads are thousands of times slower than others, and rates change now and then. A
+//! thread goes on for a while before another one is chosen.
 //!
-//! In most orders threads also stop at steps drawn at random, and stand still until the others have made many steps or all
-//! wait. That is what a late thread is made of: one that has looked, and acts when everything has changed meanwhile.
+//! In most orders, threads also stop at steps drawn at random. A stopped thread stands still until the other threads
+//! have made many steps, or until all of them wait. This produces a late thread: it has read a state, and acts after
+//! that state has changed completely.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,53 +16,54 @@ use std::rc::Rc;
 use shuttle::current::me;
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 
-/// Paces differ by up to this power of two.
+/// The rates of two threads differ by at most this power of two.
 const SLOWEST: u64 = 14;
-/// A thread's pace is drawn anew at one of so many choices of it.
+/// At each choice of a thread, a new rate is drawn with a chance of one in this number.
 const CHANGE: u64 = 64;
 
-/// A thread that stops stands still for so many steps of all others.
+/// A stopped thread stands still while all other threads make this number of steps.
 const LENGTHS: [u64; 3] = [1 << 6, 1 << 10, FOR_LONG];
-/// More steps than an order has, unless threads wait for the one that stands still by looking again and again.
+/// More steps than an order has, unless threads poll for the thread that stands still.
 const FOR_LONG: u64 = 1 << 15;
-/// One of so many first clients of a scenario is late.
+/// The late client is one of this number of first clients of a scenario.
 const LATE: u64 = 2;
-/// The late client stops at one of so many first steps.
+/// The late client stops within this number of its first steps.
 const REACH: u64 = 100;
 
-/// The scheduler of some seeds, one order each.
+/// The scheduler of a range of seeds, one order for each.
 #[derive(Debug)]
 pub struct Orders {
     seeds: Range<u64>,
-    /// The seed of the order that runs, or ran last.
+    /// The seed of the present order, or of the last one.
     now: Rc<Cell<u64>>,
     random: u64,
-    /// A thread goes on with a chance of this many in 256.
+    /// A thread goes on with a chance of this number in 256.
     goes_on: u64,
     paces: BTreeMap<usize, u64>,
-    /// Paces differ by up to this power of two.
+    /// The rates of two threads differ by at most this power of two.
     slowest: u64,
     stops: Stops,
     step: u64,
 }
 
-/// Threads that stand still.
+/// The threads that stand still.
 #[derive(Debug, Default)]
 struct Stops {
-    /// This client of the scenario goes first up to so many steps, and then stops.
+    /// The client of the scenario that goes first for this number of steps, and then stops.
     late: Option<(usize, u64)>,
-    /// Any thread stops at one of so many steps; 0: none.
+    /// Each thread stops at one in this number of steps; 0: at none.
     every: u64,
-    /// One in so many operations of devices and of the backing store stands still; 0: none.
+    /// One in this number of operations of devices and of the backing store stands still; 0: none.
     operations: u64,
-    /// Where all stand still, those that stopped first go on last.
+    /// If all threads stand still, the thread that stopped first goes on last.
     first_is_last: bool,
-    /// Tasks that stand still, and until which step.
+    /// Tasks that stand still, and the step at which each goes on.
     still: Vec<(TaskId, u64)>,
 }
 
 impl Orders {
-    /// The scheduler of `seeds`: the same choices each time. `now` tells which one it is at.
+    /// Makes the scheduler of `seeds`. It makes the choices of a seed identically each time. `now` holds the seed of
+    /// the present order.
     pub fn new(seeds: Range<u64>, now: Rc<Cell<u64>>) -> Self {
         let stops = Stops::default();
         Orders { seeds, now, random: 0, goes_on: 0, paces: BTreeMap::new(), slowest: 0, stops, step: 0 }
@@ -87,7 +89,7 @@ impl Orders {
         };
     }
 
-    /// splitmix64.
+    /// Returns the next number of the generator splitmix64.
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -108,7 +110,7 @@ impl Orders {
         pace
     }
 
-    /// The thread that runs may stop here.
+    /// Lets the running thread stop here, if this order says so.
     fn may_stop(&mut self, current: TaskId) {
         let late = self.stops.late.as_mut().filter(|(client, _)| nth_client(*client) == Some(current));
         let steps = if let Some((_, left)) = late {
@@ -128,8 +130,8 @@ impl Orders {
         self.stops.still.push((current, self.step + steps));
     }
 
-    /// Returns the tasks that do not stand still. If there are none, the task that stopped first goes on, or the one that stopped
-    /// last, so that the first is very late.
+    /// Returns the tasks that do not stand still. If there are none, one of the stopped tasks goes on: the task that
+    /// stopped first, or the task that stopped last, which makes the first one very late.
     fn awake<'a>(&mut self, runnable: &[&'a Task]) -> Vec<&'a Task> {
         let step = self.step;
         let Stops { still, first_is_last, .. } = &mut self.stops;
@@ -147,11 +149,12 @@ impl Orders {
 }
 
 thread_local! {
-    /// The clients of this order, as the scenario lists them; `None` until its thread runs. All run on one thread of the machine.
+    /// The clients of this order, as the scenario lists them. An entry is `None` until the client's thread runs. All of
+    /// them run on one thread of the machine.
     static CLIENTS: RefCell<Vec<Option<TaskId>>> = const { RefCell::new(Vec::new()) };
-    /// The thread that runs carries out an operation, and may stand still before that.
+    /// True while the running thread is about to carry out an operation, and may stand still before it.
     static STANDS: Cell<bool> = const { Cell::new(false) };
-    /// The main thread waits for all others.
+    /// True while the main thread waits for all other threads.
     static SETTLES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -163,12 +166,12 @@ pub fn next_client() -> usize {
     })
 }
 
-/// The calling thread is that of client `n`.
+/// Notes that the calling thread is the thread of client `n`.
 pub fn enter_client(n: usize) {
     CLIENTS.with_borrow_mut(|clients| clients[n] = Some(me()));
 }
 
-/// Called by the thread that carries out an operation of a device or of the backing store, in front of it.
+/// Lets the calling thread stand still before it carries out an operation of a device or of the backing store.
 pub async fn may_stand_still() {
     STANDS.set(true);
     shuttle::future::yield_now().await;
@@ -179,7 +182,7 @@ fn nth_client(n: usize) -> Option<TaskId> {
     CLIENTS.with_borrow(|clients| clients.get(n).copied().flatten())
 }
 
-/// Called by the main thread: lets every other one run until it waits.
+/// Lets every thread except the main thread run until it waits. The main thread calls it.
 pub fn settle() {
     SETTLES.set(true);
     shuttle::thread::yield_now();

@@ -1,4 +1,4 @@
-//! The backing store in memory: files whose changes are durable once they were synced.
+//! The backing store in memory: files whose changes are durable after a sync.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use forebay_engine::io::{Backing, BackingResult, Disowned, Io, Key, Time};
 
 use crate::disk::carry_out;
 
-/// A file: its contents, and those that a power cut leaves for certain.
+/// A file: its contents now, and the contents that certainly survive a power cut.
 #[derive(Clone, Debug, Default)]
 pub struct File {
     /// Contents.
@@ -19,10 +19,10 @@ pub struct File {
     pub synced: Vec<u8>,
 }
 
-/// Files by key; a file that is asked for is there.
+/// Files by key. A file exists as soon as a caller asks for it.
 pub type Files = BTreeMap<Key, File>;
 
-/// The store.
+/// The backing store.
 #[derive(Clone)]
 pub struct Store {
     state: Arc<Mutex<State>>,
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Store {
-    /// A store that holds `files`.
+    /// Makes a store that holds `files`.
     pub fn new(files: Files, quick: &Arc<AtomicBool>) -> Self {
         let state = State { files, under_way: Vec::new() };
         Store { state: Arc::new(Mutex::new(state)), quick: quick.clone() }
@@ -46,7 +46,7 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All files.
+    /// Returns all files.
     pub fn files(&self) -> Files {
         self.state().files.clone()
     }
@@ -56,7 +56,7 @@ impl Store {
         carry_out(self.quick.load(Relaxed), move || action(&mut store.state()))
     }
 
-    /// The same of one file.
+    /// Runs `action` on one file.
     fn with<T: Send + 'static>(
         &self,
         object: &Key,

@@ -1,4 +1,4 @@
-//! Each scenario in many orders, and planted bugs that each has to meet.
+//! Runs each scenario in many orders, and checks that each planted bug is found.
 #![cfg(feature = "shuttle")]
 
 use crate::check::{Failure, Scenario};
@@ -10,7 +10,7 @@ fn scenario(name: &str) -> &'static Scenario {
     SCENARIOS.iter().find(|scenario| scenario.name == name).unwrap()
 }
 
-/// The first of so many orders in which something goes wrong.
+/// Returns the first failure in this number of orders.
 fn first_failure(name: &str, orders: u64) -> Option<Failure> {
     let scenario = scenario(name);
     let planted = forebay_common::planted_bugs::planted();
@@ -24,7 +24,7 @@ fn first_failure(name: &str, orders: u64) -> Option<Failure> {
     scenario.run(&before, orders).err()
 }
 
-/// Nothing goes wrong in so many orders, and each step of the scenario is reached in some of them.
+/// Checks that no order fails, and that some orders reach each step of the scenario.
 fn holds(name: &str, orders: u64) {
     reach::forget();
     let failure = first_failure(name, orders);
@@ -37,7 +37,7 @@ fn holds(name: &str, orders: u64) {
     }
 }
 
-/// `bug` is met in one of so many orders.
+/// Checks that one of this number of orders finds `bug`.
 fn finds(bug: &'static str, name: &str, orders: u64) {
     forebay_common::planted_bugs::plant(Some(bug));
     let failure = first_failure(name, orders);
@@ -103,7 +103,7 @@ fn writes_past_the_log() {
     holds("write past the log", 100);
 }
 
-/// All of so many orders in which something goes wrong.
+/// Returns all failures in this number of orders.
 fn failures(scenario: &'static Scenario, before: &Snapshot, orders: u64) -> Vec<Failure> {
     let mut failures: Vec<Failure> = Vec::new();
     while let Err(failure) = scenario.run(before, failures.last().map_or(0, |last| last.seed + 1)..orders) {
@@ -112,7 +112,7 @@ fn failures(scenario: &'static Scenario, before: &Snapshot, orders: u64) -> Vec<
     failures
 }
 
-/// For a person: in how many orders each bug shows in each scenario.
+/// Prints, for a person, the number of orders in which each scenario finds each bug.
 #[test]
 #[ignore = "a table for a person"]
 fn table() {

@@ -1,4 +1,4 @@
-//! Two devices, a backing store, a clock, and the engine on them.
+//! The simulated machine: two devices, a backing store, a clock, and the engine on them.
 
 use std::future::{Future, pending, poll_fn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -19,13 +19,13 @@ use crate::promise::promise;
 use crate::scheduler::{enter_client, next_client, settle};
 use crate::store::{Files, Store};
 
-/// A sleep up to this long ends soon; a longer one never.
+/// A sleep up to this long ends soon; a longer sleep never ends.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// What a power cut leaves, and what clients know.
+/// The state that remains after a power cut, and the knowledge of the clients.
 #[derive(Clone, Default)]
 pub struct Snapshot {
-    /// The devices; one that is lost is not among them.
+    /// The devices, without a lost one.
     pub disks: Vec<(String, disk::Image)>,
     /// The backing store's files.
     pub files: Files,
@@ -40,7 +40,7 @@ pub struct World {
     pub disks: Vec<Disk>,
     /// The backing store.
     pub store: Store,
-    /// What clients did to file 1.
+    /// The changes that clients made to file 1.
     pub history: Arc<History>,
     quick: Arc<AtomicBool>,
     machine: Machine,
@@ -68,7 +68,8 @@ impl Machine {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the tasks of this name do not begin yet. Then the task that `context` belongs to is woken once they do.
+    /// Returns true if the tasks of this name do not begin yet. The task that `context` belongs to is then woken when
+    /// they do.
     fn is_late(&self, name: &'static str, context: &Context<'_>) -> bool {
         let mut late = self.late();
         let is_late = late.names.contains(&name);
@@ -100,7 +101,7 @@ impl Spawn for Machine {
     fn spawn(&self, name: &'static str, mut task: Io<()>) {
         let machine = self.clone();
         let until_off = async move {
-            // A deadlock names the tasks.
+            // The message of a deadlock names the tasks.
             current::set_name_for_task(current::me(), name);
             poll_fn(move |context| match machine.off.load(Relaxed) {
                 true => Poll::Ready(()),
@@ -109,11 +110,11 @@ impl Spawn for Machine {
             })
             .await;
         };
-        // Dropped: nobody waits for it.
+        // The handle is dropped: nobody waits for the task.
         drop(shuttle::future::spawn(until_off));
     }
 
-    /// Some callers have a place for it, and some have not.
+    /// Takes the task in about half of the calls, since only some callers can run it themselves.
     fn here(&self, task: Io<()>) -> Option<Io<()>> {
         if shuttle::rand::thread_rng().gen_bool(0.5) {
             return Some(task);
@@ -123,13 +124,13 @@ impl Spawn for Machine {
     }
 }
 
-/// The key of a file.
+/// Returns the key of a file.
 pub fn key(file: u8) -> Key {
     Key::new(&[file]).unwrap_or_else(|| unreachable!("one byte is a key"))
 }
 
 impl World {
-    /// A machine with what a snapshot left.
+    /// Makes a machine with the state that a snapshot holds.
     pub fn new(snapshot: Snapshot, settings: Settings) -> Self {
         let quick = Arc::new(AtomicBool::new(true));
         let Snapshot { disks, files, history } = snapshot;
@@ -143,16 +144,16 @@ impl World {
         }
     }
 
-    /// Two blank devices and an empty store.
+    /// Makes a machine with two blank devices and an empty store.
     pub fn blank(settings: Settings) -> Self {
         let disks = ["small", LARGER].map(|name| (name.to_owned(), disk::Image::new())).to_vec();
         World::new(Snapshot { disks, ..Snapshot::default() }, settings)
     }
 
-    /// Opens the engine; formats devices that are blank. The first look at the devices is not interrupted.
+    /// Opens the engine, and formats blank devices. The first reads of the devices are not interrupted.
     ///
     /// # Errors
-    /// The pool or the engine does not open.
+    /// Fails if the pool or the engine does not open.
     pub async fn start(&self) -> Result<Client, String> {
         let devices: Vec<_> =
             self.disks.iter().map(|disk| Arc::new(disk.clone()) as Arc<dyn Device>).collect();
@@ -182,12 +183,12 @@ impl World {
         Ok(Client::new(engine, size, &self.history))
     }
 
-    /// Tasks of the engine of these names do not begin before [`World::begin`].
+    /// Delays the engine's tasks of these names until [`World::begin`].
     pub fn delay(&self, names: &[&'static str]) {
         self.machine.late().names.extend(names);
     }
 
-    /// Tasks of this name begin.
+    /// Lets tasks of this name begin.
     pub fn begin(&self, name: &'static str) {
         let mut late = self.machine.late();
         late.names.retain(|other| *other != name);
@@ -196,12 +197,12 @@ impl World {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// From now on operations end before their call returns.
+    /// Lets operations end before their call returns, from now on.
     pub fn hurry(&self) {
         self.quick.store(true, Relaxed);
     }
 
-    /// Cuts the power. Of what was not synced, files keep all or nothing.
+    /// Cuts the power. A file keeps all or nothing of its changes that were not synced.
     pub fn cut(&self) -> Snapshot {
         self.machine.off.store(true, Relaxed);
         let mut files = self.store.files();
@@ -218,7 +219,7 @@ impl World {
         left
     }
 
-    /// Runs the next client's `task` on a thread of its own. The result need not be waited for.
+    /// Runs the next client's `task` on a thread of its own. The caller need not wait for the result.
     pub fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Io<T> {
         let client = next_client();
         self.spawn(async move {
@@ -227,7 +228,7 @@ impl World {
         })
     }
 
-    /// Runs `task`, which is no client, on a thread of its own. The result need not be waited for.
+    /// Runs `task`, which is no client, on a thread of its own. The caller need not wait for the result.
     pub fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Io<T> {
         let (promise, kept) = promise();
         self.machine.spawn("client", Box::pin(async move { promise.keep(task.await) }));

@@ -1,12 +1,18 @@
-//! What the slots prove to have been carried out before the crash.
+//! The operations that the slots prove to have been carried out before the crash.
 //!
-//! The file system holds a prefix of what was done. So if it holds an intent, it holds all that was done before that was
-//! written: every operation with a lower number, but for RENAMEs, which have their numbers before they are carried out. A
-//! RENAME was carried out if something known to have been carried out in one of its two directories, or to set the attributes of
-//! one, has a higher number, or if an intent with a higher number is there for one of them: all come under that directory's lock.
+//! The file system holds a prefix of all changes. So if it holds an intent, it holds all changes before that intent.
+//! Those are all operations with a lower number, except RENAMEs, which get their numbers before they are carried out.
 //!
-//! So whether a RENAME that was not logged was carried out need not be known: if its intent is there, the log says nothing
-//! of its two names, and they are as they are.
+//! A RENAME was carried out in either of two cases:
+//!
+//! - A later operation of one of its two directories, or one that set the attributes of one, is known to be carried
+//!   out.
+//! - One of its two directories has an intent with a higher number.
+//!
+//! Both follow from the lock of that directory, under which all of these changes are made.
+//!
+//! So recovery need not know if a RENAME without a record was carried out. If its intent is there, the log says nothing
+//! of its two names, and they stay as they are.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +21,13 @@ use crate::intent::RenameIntent;
 use crate::operation::Operation;
 use crate::plant;
 
-/// What is known to have been carried out. What is in the tree where it changed something is that, or newer.
+/// The operations that are known to have been carried out. Where such an operation changed something, the tree holds
+/// its result or a newer one.
 pub(super) struct CarriedOut {
     /// The highest number in a slot.
     horizon: u64,
-    /// For each object a number below which all its changes have been; RENAME needs those of its directories.
+    /// For each object, a number below which all its changes were carried out. RENAME needs the numbers of its
+    /// directories.
     below: BTreeMap<Identity, u64>,
 }
 
@@ -35,7 +43,7 @@ impl CarriedOut {
         renames.sort_by_key(|rename| std::cmp::Reverse(rename.number));
         for operation in others.into_iter().chain(renames) {
             if known.has(operation) {
-                // The directories of its names are among them.
+                // The objects include the directories of the operation's names.
                 known.raise(operation.objects.iter().map(|object| object.identity), operation.number);
             }
         }
@@ -49,7 +57,7 @@ impl CarriedOut {
         }
     }
 
-    /// Whether an operation in the log was carried out.
+    /// Returns true if an operation in the log was carried out.
     pub(super) fn has(&self, operation: &Operation) -> bool {
         match &operation.entries[..] {
             [] | [_] => operation.number <= self.horizon,

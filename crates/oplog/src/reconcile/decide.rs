@@ -1,4 +1,4 @@
-//! Step 3: what of the fold holds. Nothing is written.
+//! Step 3: decides which entries of the fold hold. Nothing is written.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,19 +10,19 @@ use crate::tree::Tree;
 
 #[derive(Debug, Default)]
 pub(super) struct Decided {
-    /// Directories of the fold that are there.
+    /// Directories of the fold that exist.
     pub(super) present: BTreeSet<Identity>,
-    /// Entries that lead somewhere and hold, with what they lead to; parents first.
+    /// Entries that lead to an object and hold, with that object; parents first.
     pub(super) live: Vec<(Place, Identity)>,
-    /// What they lead to.
+    /// The objects of `live`.
     pub(super) wanted: BTreeSet<Identity>,
-    /// Of that, what is gone and has to be made.
+    /// The objects of `live` that no longer exist and have to be recreated.
     pub(super) missing: BTreeSet<Identity>,
-    /// What any entry of the fold leads to, whether it holds or not.
+    /// The objects of all entries of the fold, also of entries that do not hold.
     pub(super) bound: BTreeSet<Identity>,
 }
 
-/// Goes down from the directories that are there; rows 7 and 9 are what is not reached.
+/// Goes down from the directories that exist. Entries that are not reached fall under rows 7 and 9.
 pub(super) fn decide<T: Tree>(view: &mut View<'_, T>, fold: &Fold) -> Result<Decided, T::Error> {
     let mut decided = Decided::default();
     let mut children = BTreeMap::<Identity, Vec<(&Place, Identity)>>::new();
@@ -56,7 +56,7 @@ pub(super) fn decide<T: Tree>(view: &mut View<'_, T>, fold: &Fold) -> Result<Dec
     Ok(decided)
 }
 
-/// Whether an object that is gone was lost with the end of what was carried out, and not removed.
+/// Returns true if the crash lost a missing object, that is, no client removed it.
 fn is_new(fold: &Fold, object: Identity) -> bool {
     fold.objects.get(&object).is_some_and(|known| known.new.is_some())
         && !plant::active("5: what is gone is not made again")

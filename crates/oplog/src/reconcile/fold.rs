@@ -1,4 +1,4 @@
-//! Steps 1 and 2: what the log says, all told.
+//! Steps 1 and 2: the combined statement of all operations in the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,32 +8,32 @@ use crate::identity::Identity;
 use crate::object::{Attributes, New};
 use crate::operation::Operation;
 
-/// A name in a directory, by its outer identity.
+/// A name in a directory, by the directory's outer identity.
 pub(super) type Place = (Identity, Name);
 
-/// What the log says of a name.
+/// The statement of the log about a name.
 #[derive(Debug, Default)]
 pub(super) struct Bound {
-    /// What it leads to in the end.
+    /// The object that the name leads to in the end.
     pub(super) now: Option<Identity>,
-    /// Everything that it has led to since the checkpoint.
+    /// All objects that the name has led to since the checkpoint.
     pub(super) known: BTreeSet<Identity>,
 }
 
-/// What the log says of an object.
+/// The statement of the log about an object.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) attributes: Attributes,
-    /// An operation of the fold made it; what that took.
+    /// The properties needed to recreate the object, if an operation of the fold made it.
     pub(super) new: Option<New>,
-    /// An operation of the fold set its mode, owner or group: those of [`Known::attributes`] count.
+    /// An operation of the fold set the mode, owner or group: the values in [`Known::attributes`] count.
     pub(super) set: bool,
-    /// What it has besides its attributes, if that is known.
+    /// The properties of the object besides its attributes, if they are known.
     pub(super) given: Option<Given>,
 }
 
 impl Known {
-    /// A later operation says this of its mode, owner and group.
+    /// Applies the statement of a later operation about mode, owner and group.
     fn set(&mut self, access: &Access, attributes: Attributes) {
         let before = std::mem::replace(&mut self.attributes, attributes);
         match access {
@@ -46,7 +46,7 @@ impl Known {
             Access::Given(given) => {
                 self.set = true;
                 match &mut self.given {
-                    // Of an object that was there before: its list only.
+                    // The object existed before this operation, so only its list counts.
                     Some(known) => known.acl = given.acl.clone(),
                     None => self.given = Some(Given::clone(given)),
                 }
@@ -55,7 +55,7 @@ impl Known {
     }
 }
 
-/// A sequence of operations folded into one statement. Outer identities throughout.
+/// A sequence of operations folded into one statement. All identities are outer ones.
 #[derive(Debug, Default)]
 pub(super) struct Fold {
     pub(super) entries: BTreeMap<Place, Bound>,
@@ -63,7 +63,8 @@ pub(super) struct Fold {
 }
 
 impl Fold {
-    /// An operation that is known to be in the file system takes back what the log said before, and says nothing.
+    /// Folds the operations in order. An operation that was carried out removes the earlier statements about its names
+    /// and objects, and adds none.
     pub(super) fn of<'a>(
         operations: impl Iterator<Item = &'a Operation>,
         carried_out: impl Fn(&Operation) -> bool,

@@ -1,25 +1,25 @@
-//! After a crash: a tree is made equal to the log. docs/metadata-log.md, "Recovery", has the design and this table.
+//! Makes a tree equal to the log after a crash. docs/metadata-log.md, "Recovery", has the design and the table below.
 //!
-//! The log says that object X is under entry E, a name in directory D. "New": made by an operation that is not known to be
-//! in the tree by the checkpoint or by an intent.
+//! The log says that object X is under entry E, a name in directory D. "New": made by an operation that neither the
+//! checkpoint nor an intent proves to be in the tree.
 //!
 //! | # | D | X | under E | X is new | then |
 //! |---|---|---|---|---|---|
 //! | 1 | there | there | X | - | nothing |
 //! | 2 | there | there | nothing | - | X gets the name E |
-//! | 3 | there | there | one that the log has elsewhere, or once had here | - | that one is detached; then as 2 |
-//! | 4 | there | there | another one | - | that one is set aside; then as 2 |
-//! | 5 | there | gone | nothing | yes | X is made anew, with an alias |
-//! | 6 | there | gone | anything | yes | that is detached or set aside as in 3 and 4; then as 5 |
+//! | 3 | there | there | an object that the log has elsewhere, or once had here | - | it is detached; then as 2 |
+//! | 4 | there | there | another object | - | that object is set aside; then as 2 |
+//! | 5 | there | gone | nothing | yes | X is recreated, with an alias |
+//! | 6 | there | gone | anything | yes | that object is detached or set aside as in 3 and 4; then as 5 |
 //! | 7 | there | gone | anything | no | nothing: E is dropped |
-//! | 8 | gone | - | - | D is | D is made anew first |
+//! | 8 | gone | - | - | D is | D is recreated first |
 //! | 9 | gone | - | - | D is not | nothing: E is dropped |
 //!
 //! | # | the log says that nothing is under E; under E is | then |
 //! |---|---|---|
 //! | 10 | nothing | nothing |
-//! | 11 | one that the log once had here | it is detached, and removed unless it has a place elsewhere |
-//! | 12 | another one | nothing |
+//! | 11 | an object that the log once had here | it is detached, and removed unless it has a place elsewhere |
+//! | 12 | another object | nothing |
 
 mod carried_out;
 mod decide;
@@ -38,38 +38,42 @@ use fold::Fold;
 use names::Names;
 use view::View;
 
-/// What came of a reconciliation. All that was logged has happened: the reply of every operation in the log is its client's.
+/// The result of a reconciliation. All logged operations have happened: the server may send the reply of each one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Identities that are known outside under others: (outside, in the file system).
+    /// Objects that clients know by another identity: (known to clients, in the file system).
     pub aliases: Vec<(Identity, Identity)>,
-    /// The objects that were made or changed, by what they are called outside: their change times are those of the
+    /// The objects that were made or changed, by the identity that clients know. Their change times are those of the
     /// recovery.
     pub touched: Vec<Identity>,
-    /// What was in the way and has another name now, for events.
+    /// The objects that were in the way and have another name now, for events.
     pub set_aside: Vec<SetAside>,
 }
 
-/// Something that the log does not know, under a name that it needs.
+/// An object that was under a name that the log needs, and that the log does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetAside {
-    /// What it is.
+    /// The object.
     pub object: Identity,
-    /// The directory that it is in, as called outside.
+    /// The directory that the object is in, by the identity that clients know.
     pub dir: Identity,
-    /// The name that it has now.
+    /// The name that the object has now.
     pub name: Name,
 }
 
-/// Makes the tree of one file system equal to the log, durably. `operations`: all of this file system that the log has, in its order;
-/// `checkpoint`: those up to this number are in the tree already. To be called before anybody else looks at the tree; may
-/// be cut anywhere and called again. Then a checkpoint up to the highest number in the log *and in the slots* has to be made
-/// durable in the log before the slots are emptied, and both before clients are let in. No number up to that may be given out
-/// again before the slots are empty durably.
+/// Makes the tree of one file system equal to the log, durably. `operations` are all operations of this file system in
+/// the log, in its order. The tree already holds the operations up to `checkpoint`.
+///
+/// Call it before any client or thread reads the tree. It may be interrupted anywhere and called again. Afterwards the
+/// caller takes these steps in this order:
+///
+/// 1. Makes a checkpoint durable in the log, up to the highest number in the log *and in the slots*.
+/// 2. Empties the slots, durably. Until then no number up to the checkpoint may be given out again.
+/// 3. Admits clients.
 ///
 /// # Errors
 ///
-/// The tree's own; the tree may be anywhere between before and after.
+/// Fails with the tree's own errors. The tree may then be anywhere between its states before and after.
 pub fn reconcile<T: Tree>(
     tree: &mut T,
     operations: &[Operation],
@@ -96,7 +100,7 @@ pub fn reconcile<T: Tree>(
     Ok(Outcome { aliases, touched, set_aside })
 }
 
-/// Last: each name that changes changes the times of its directory.
+/// Sets the attributes. This comes last, since each change of a name changes the times of its directory.
 fn set_attributes<T: Tree>(view: &mut View<'_, T>, fold: &Fold) -> Result<(), T::Error> {
     if plant::active("attributes stay as they are") {
         return Ok(());
@@ -111,7 +115,7 @@ fn set_attributes<T: Tree>(view: &mut View<'_, T>, fold: &Fold) -> Result<(), T:
             wanted.mode = now.mode;
         }
         if now != wanted {
-            // The bits of the group are worth nothing without the list that they are from.
+            // The group bits of the mode are meaningless without the access control list that belongs to them.
             if let Some(given) = known.given.as_ref().filter(|_| now.mode != wanted.mode) {
                 view.restrict(*object, given)?;
             }

@@ -1,5 +1,6 @@
-//! Steps 4 and 5: what is under wrong names goes to the directory for moving, then everything gets its names, then that
-//! directory is emptied. Each step compares and acts, so that all of it may be cut and begun again.
+//! Steps 4 and 5: gives all objects their names. Objects under wrong names go to the directory for moving. Then each
+//! object gets its names, and the directory for moving is emptied. Each step compares before it acts, so recovery may
+//! be interrupted anywhere and started again.
 
 use super::decide::Decided;
 use super::fold::{Bound, Fold, Place};
@@ -10,7 +11,7 @@ use crate::object::Kind;
 use crate::plant;
 use crate::tree::Tree;
 
-/// The longest name.
+/// The longest name, in bytes.
 const NAME_MAX: usize = 255;
 
 pub(super) struct Names<'a, T: Tree> {
@@ -20,7 +21,7 @@ pub(super) struct Names<'a, T: Tree> {
     pub(super) set_aside: Vec<SetAside>,
 }
 
-/// What to do with what is under a name and should not be.
+/// The treatment of an object under a name that should not lead to it.
 enum Verdict {
     Detach,
     SetAside,
@@ -28,7 +29,7 @@ enum Verdict {
 }
 
 impl<T: Tree> Names<'_, T> {
-    /// Takes away what is under wrong names.
+    /// Takes objects away from wrong names.
     pub(super) fn detach(&mut self) -> Result<(), T::Error> {
         for (place, bound) in &self.fold.entries {
             if !self.decided.present.contains(&place.0) {
@@ -52,7 +53,7 @@ impl<T: Tree> Names<'_, T> {
             Some(object) if object == found => Verdict::Leave,
             // Rows 7 and 9.
             Some(object) if !self.decided.wanted.contains(&object) => Verdict::Leave,
-            // Row 3. What is known by its attributes only may be an administrator's doing.
+            // Row 3. An administrator may have moved an object here that the log knows only by its attributes.
             Some(_) if wanted || known && gone => {
                 match plant::active("3: what is in the way and known stays") {
                     true => Verdict::SetAside,
@@ -74,13 +75,13 @@ impl<T: Tree> Names<'_, T> {
     fn detach_from(&mut self, object: Identity, place: &Place) -> Result<(), T::Error> {
         let moving = self.view.moving(object);
         match self.view.lookup(&moving)? {
-            // Under another of its names before.
+            // An earlier call has moved the object here from another of its names.
             Some(_) => self.view.unlink(object, place),
             None => self.view.rename(object, place, &moving),
         }
     }
 
-    /// Directories that are under no name the fold knows: somebody else moved them.
+    /// Moves directories away from names that the fold does not know: someone else moved them there.
     fn detach_strays(&mut self) -> Result<(), T::Error> {
         for (place, object) in &self.decided.live {
             if self.decided.missing.contains(object) || !self.view.is_directory(*object)? {
@@ -97,7 +98,7 @@ impl<T: Tree> Names<'_, T> {
         Ok(())
     }
 
-    /// Makes what is gone, without its place.
+    /// Recreates missing objects in the directory for moving.
     pub(super) fn make(&mut self) -> Result<(), T::Error> {
         for object in &self.decided.missing {
             let known = self.fold.objects.get(object);
@@ -108,7 +109,7 @@ impl<T: Tree> Names<'_, T> {
         Ok(())
     }
 
-    /// Gives everything its names.
+    /// Gives each object its names.
     pub(super) fn attach(&mut self) -> Result<(), T::Error> {
         for (place, object) in &self.decided.live {
             if self.view.lookup(place)? == Some(*object) {
@@ -126,7 +127,8 @@ impl<T: Tree> Names<'_, T> {
         Ok(())
     }
 
-    /// Empties the directory for moving: what has its names does not need this one, and what has none was removed.
+    /// Empties the directory for moving. An object with all its names does not need this one; an object without a name
+    /// was removed.
     pub(super) fn clear(&mut self) -> Result<(), T::Error> {
         for place in self.view.in_moving()? {
             let Some(object) = Identity::from_name(&place.1) else { continue };
@@ -142,7 +144,7 @@ impl<T: Tree> Names<'_, T> {
         Ok(())
     }
 
-    /// A place that something had, in a directory that is still there.
+    /// Returns a place that the object had, in a directory that still exists.
     fn home(&mut self, homes: &[&Place], place: &Place) -> Result<Place, T::Error> {
         for home in homes.iter().rev() {
             if self.view.is_directory(home.0)? {
@@ -153,7 +155,7 @@ impl<T: Tree> Names<'_, T> {
         Ok((self.view.root()?, name.clone()))
     }
 
-    /// `false`: it is a directory with something in it that the fold does not know.
+    /// Removes the object. Returns false if it is a directory with an entry that the fold does not know.
     fn remove(&mut self, object: Identity, place: &Place) -> Result<bool, T::Error> {
         match self.view.attributes(object)?.is_some_and(|it| it.kind == Kind::Directory) {
             true => self.view.rmdir(place),
@@ -161,7 +163,7 @@ impl<T: Tree> Names<'_, T> {
         }
     }
 
-    /// Gives what is at a place a name beside `home` that tells where it comes from.
+    /// Renames an object to a name beside `home` that tells where it comes from.
     fn set_aside_as(&mut self, object: Identity, place: &Place, home: &Place) -> Result<(), T::Error> {
         for serial in 1u64.. {
             let end = format!(".forebay-{serial}");

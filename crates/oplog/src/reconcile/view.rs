@@ -1,4 +1,5 @@
-//! The tree as it is called outside: by outer identities. Remembers what was touched.
+//! The tree in terms of outer identities, which are the identities that clients know. The view records the touched
+//! objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use crate::tree::Tree;
 
 pub(super) struct View<'a, T: Tree> {
     tree: &'a mut T,
-    /// The directory for what is between two places.
+    /// The directory for objects between two places.
     moving: Identity,
     inner: BTreeMap<Identity, Identity>,
     outer: BTreeMap<Identity, Identity>,
@@ -37,7 +38,7 @@ impl<'a, T: Tree> View<'a, T> {
 
     pub(super) fn attributes(&mut self, object: Identity) -> Result<Option<Attributes>, T::Error> {
         let inner = self.inner(object);
-        // An alias took its identity from it.
+        // An alias gave this object's identity to another object.
         if self.outer.get(&inner).is_some_and(|outer| *outer != object) {
             return Ok(None);
         }
@@ -48,39 +49,39 @@ impl<'a, T: Tree> View<'a, T> {
         Ok(self.attributes(object)?.is_some_and(|it| it.kind == Kind::Directory))
     }
 
-    /// What a place leads to; the directory is there.
+    /// Returns the object that a place leads to. The directory must exist.
     pub(super) fn lookup(&mut self, (dir, name): &Place) -> Result<Option<Identity>, T::Error> {
         let dir = self.inner(*dir);
         let found = self.tree.lookup(dir, name)?;
         Ok(found.map(|inner| self.outer(inner)))
     }
 
-    /// Where in the directory for moving an object has its place.
+    /// Returns an object's place in the directory for moving.
     pub(super) fn moving(&self, object: Identity) -> Place {
         (self.moving, object.to_name().as_bytes().into())
     }
 
-    /// The names in the directory for moving.
+    /// Returns the names in the directory for moving.
     pub(super) fn in_moving(&mut self) -> Result<Vec<Place>, T::Error> {
         let mut names = self.tree.list(self.moving)?;
         names.sort();
         Ok(names.into_iter().map(|name| (self.moving, name)).collect())
     }
 
-    /// The directory that is served.
+    /// Returns the served directory.
     pub(super) fn root(&mut self) -> Result<Identity, T::Error> {
         let root = self.tree.root()?;
         Ok(self.outer(root))
     }
 
-    /// Where a directory is now.
+    /// Returns the present place of a directory.
     pub(super) fn place(&mut self, dir: Identity) -> Result<Place, T::Error> {
         let inner = self.inner(dir);
         let (parent, name) = self.tree.place(inner)?;
         Ok((self.outer(parent), name))
     }
 
-    /// Makes an object with nothing but a place in the directory for moving; it is known outside as `object`.
+    /// Makes an object whose only place is in the directory for moving. Clients know it as `object`.
     pub(super) fn make(
         &mut self,
         object: Identity,
@@ -91,12 +92,12 @@ impl<'a, T: Tree> View<'a, T> {
         let nothing = Given::default();
         let given = given.unwrap_or(&nothing);
         let (moving, name) = self.moving(object);
-        // Made before a crash, and not yet known as what it is.
+        // A recovery before a crash may have made the object without its alias.
         let inner = match self.tree.lookup(moving, &name)? {
             Some(inner) => inner,
             None => self.tree.make(moving, &name, kind, new, given)?,
         };
-        // Before it is known as what it is: else a crash could leave it without.
+        // The properties come before the alias: otherwise a crash could leave the object without them.
         self.tree.give(inner, given)?;
         if !plant::active("5: the alias comes last") {
             self.tree.alias(object, inner)?;
@@ -136,14 +137,15 @@ impl<'a, T: Tree> View<'a, T> {
         self.tree.set(inner, attributes)
     }
 
-    /// Gives an object the access control list that goes with the mode it is about to get.
+    /// Sets the access control list that goes with the mode that the object is about to get.
     pub(super) fn restrict(&mut self, object: Identity, given: &Given) -> Result<(), T::Error> {
         self.touched.insert(object);
         let inner = self.inner(object);
         self.tree.set_acl(inner, given.acl.as_deref())
     }
 
-    /// Drops the aliases of what is gone. Returns the others, and the outer identities of all that was touched.
+    /// Drops the aliases of objects that no longer exist. Returns the other aliases, and the outer identities of all
+    /// touched objects.
     #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
     pub(super) fn finish(self) -> Result<(Vec<(Identity, Identity)>, Vec<Identity>), T::Error> {
         let mut aliases = Vec::new();

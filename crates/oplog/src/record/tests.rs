@@ -14,7 +14,7 @@ fn long() -> Name {
     SmallVec::from_elem(b'n', 255)
 }
 
-/// As long as a change can be.
+/// Returns the longest possible change.
 fn largest() -> Record {
     let made = Some(Rights { mode: 0o7777, uid: u32::MAX, gid: 7 });
     let entry = |object, made| Entry { dir: identity(40), name: long(), object, made };
@@ -41,7 +41,7 @@ fn operation(entries: impl IntoIterator<Item = Binding>, objects: Vec<Object>) -
     }))
 }
 
-/// A RENAME with the longest names and identities and a reply as large as they are.
+/// Returns a RENAME with the longest names and identities, and with the largest reply.
 fn largest_rename() -> Record {
     let entry = |was, now| Binding { dir: identity(40), name: long(), was, now };
     let entries = [entry(Some(identity(40)), None), entry(Some(identity(39)), Some(identity(40)))];
@@ -127,7 +127,7 @@ fn intents_are_read_as_they_were_written() {
     }
 }
 
-/// With names and objects, as the first version wrote them.
+/// The first version of an intent, with names and objects.
 #[test]
 fn intents_of_the_first_version_are_read() {
     let head = [&[1, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0][..]];

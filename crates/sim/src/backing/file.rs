@@ -14,11 +14,11 @@ use crate::rng::Rng;
 pub(crate) struct File {
     pub(crate) durable: Content,
     pub(crate) current: Content,
-    /// Not durable, oldest first, numbered.
+    /// Changes that are not durable, oldest first, numbered.
     pub(crate) pending: Vec<(u64, Change)>,
     /// Blocks that a failed sync marked clean and lost.
     pub(crate) lost: BTreeMap<u64, ()>,
-    /// Syncs that failed.
+    /// The number of syncs that failed.
     pub(crate) failures: u64,
 }
 
@@ -76,7 +76,7 @@ impl File {
         }
     }
 
-    /// True if anything unsynced was lost.
+    /// Cuts the power. Returns true if an unsynced change was lost.
     pub(crate) fn cut(&mut self, rng: &mut Rng) -> bool {
         let sizes = self.pending.iter().filter(|(_, change)| matches!(change, Change::Size(_))).count();
         let mut keep_sizes = rng.within(0, sizes as u64);

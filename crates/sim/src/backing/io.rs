@@ -1,4 +1,4 @@
-//! The operations of the store, and what goes wrong with each.
+//! The operations of the store, and the faults of each.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Store {
             .after(time, move || store.executor.step().then(|| action(&store, &mut store.state.lock())))
     }
 
-    /// The same of one that changes what a crash leaves.
+    /// Runs `action` as the completion of an operation that changes the state that a crash leaves.
     fn change<T: Send + 'static>(
         &self,
         volume: usize,
@@ -56,7 +56,7 @@ impl Store {
         })
     }
 
-    /// The same of one that may get stuck.
+    /// Runs `action` as the completion of an operation that may get stuck.
     fn sticky<T: Send + 'static>(
         &self,
         (volume, kind): (usize, Stuck),
@@ -98,7 +98,7 @@ impl Store {
             return Err(BackingError::Gone);
         }
         let now = state.wall(&self.executor);
-        // Numbered anew: a sync that began while this was under way does not cover it.
+        // The change gets a new number, so a sync that began during the operation does not cover it.
         let number = state.number();
         let mut result = Ok(());
         let mut len = data.len();
@@ -206,7 +206,7 @@ impl Backing for Store {
             }),
             None => write(self),
         };
-        // A part of it may be there from now on.
+        // A part of the write may be there from now on.
         self.executor.mark();
         writing
     }

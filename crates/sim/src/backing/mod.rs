@@ -3,14 +3,15 @@
 //! # Fault model
 //!
 //! - Nothing is durable before a successful sync. A power cut keeps any subset of the unsynced block writes, and the
-//!   changes of size up to some point; a block written after a cut of the file that was lost is lost with it.
-//! - A failed sync marks its pages clean: some of them are durable, the others are lost although reads go on seeing
-//!   them until the page is evicted, and later syncs succeed without them (ATC'20, "Can applications recover from fsync
+//!   changes of size up to some point. A block written after a truncation that was lost is lost with the truncation.
+//! - A failed sync marks its pages clean: some of them are durable, the rest are lost. Reads still see the lost pages
+//!   until they are evicted, and later syncs succeed without them (ATC'20, "Can applications recover from fsync
 //!   failures?").
-//! - Operations fail with EIO; a failed write has happened in part, up to a block's end. ENOSPC and EDQUOT come from a limit that moves.
-//! - Operations hang for up to a minute, or for as long as somebody says. Objects are removed at any time.
+//! - Operations fail with EIO. A failed write has happened in part, up to a block's end. ENOSPC and EDQUOT come from a
+//!   limit that moves.
+//! - Operations hang for up to a minute, or for as long as a task says. Objects are removed at any time.
 //! - There are several volumes; each fails and hangs by itself. An object's key begins with its volume's number, modulo
-//!   their count.
+//!   the number of volumes.
 
 pub(crate) mod file;
 mod io;
@@ -33,7 +34,7 @@ use crate::rng::Rng;
 
 use file::{Change, File};
 
-/// How often the store misbehaves: chances in 10,000 for each operation.
+/// The rates at which the store misbehaves: chances in 10,000 for each operation.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     /// EIO of anything but a sync.
@@ -46,22 +47,22 @@ pub struct Rates {
     pub over_quota: bool,
     /// Factor on every latency; 0 and 1 are normal.
     pub slow: u32,
-    /// Writes, or syncs, do not end while this is so.
+    /// The operations that do not end as long as this is set.
     pub stuck: Option<Stuck>,
 }
 
-/// What does not end.
+/// A kind of operation that does not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
     /// Writes.
     Write,
     /// Syncs.
     Sync,
-    /// Cuts.
+    /// Truncations.
     Truncate,
 }
 
-/// The store; clones are the same one.
+/// The backing store. Clones share their state.
 #[derive(Clone)]
 pub struct Store {
     executor: Executor,
@@ -72,20 +73,20 @@ pub struct Store {
 struct State {
     rng: Rng,
     files: BTreeMap<Key, File>,
-    /// Blocks.
+    /// The capacity in blocks.
     capacity: u64,
-    /// By volume.
+    /// The rates of each volume.
     rates: Vec<Rates>,
     base: Duration,
     next: u64,
     under_way: BTreeMap<u64, Write>,
-    /// What of the pool does not count, durably.
+    /// The parts of the pool's contents that do not count, durably.
     disowned: Vec<(Key, Disowned)>,
-    /// Whoever asks for anything makes a mistake.
+    /// True while the store is closed: a request is then a bug of its sender.
     closed: bool,
-    /// How many syncs were asked for.
+    /// The number of requested syncs.
     syncs: u64,
-    /// Time for a write of an array that carries out one after another, and when the last write ends.
+    /// The time for a write of an array that carries out one write after another, and the end of the last write.
     array: Option<(Duration, Duration)>,
 }
 
@@ -96,7 +97,7 @@ struct Write {
 }
 
 impl Store {
-    /// An empty store of `capacity` bytes.
+    /// Makes an empty store of `capacity` bytes.
     pub fn new(executor: &Executor, capacity: u64, mut rng: Rng, hits: &Arc<Hits>) -> Self {
         let base = rng.time(Duration::from_micros(100), Duration::from_millis(8));
         let state = State {
@@ -115,48 +116,49 @@ impl Store {
         Store { executor: executor.clone(), hits: hits.clone(), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Makes everything take `factor` times as long, for good.
+    /// Makes every operation take `factor` times as long, for good.
     pub fn slow_down(&self, factor: u32) {
         self.state.lock().base *= factor;
     }
 
-    /// Carries out one write after another from now on: each takes `each`, and a hundredth of that for each of its blocks.
+    /// Carries out one write after another from now on. Each takes `each`, and a hundredth of that for each of its
+    /// blocks.
     pub fn set_array(&self, each: Option<Duration>) {
         self.state.lock().array = each.map(|each| (each, Duration::ZERO));
     }
 
-    /// Divides it into volumes, none of which misbehaves.
+    /// Divides the store into volumes, none of which misbehaves.
     pub fn divide(&self, volumes: usize) {
         self.state.lock().rates = vec![Rates::default(); volumes];
     }
 
-    /// How many volumes there are.
+    /// Returns the number of volumes.
     pub fn volumes(&self) -> usize {
         self.state.lock().rates.len()
     }
 
-    /// How all of it misbehaves from now on.
+    /// Sets the rates at which all volumes misbehave from now on.
     pub fn set_rates(&self, rates: Rates) {
         self.state.lock().rates.fill(rates);
     }
 
-    /// How one volume misbehaves from now on.
+    /// Sets the rates at which one volume misbehaves from now on.
     pub fn set_rates_of(&self, volume: usize, rates: Rates) {
         self.state.lock().rates[volume] = rates;
     }
 
-    /// Everything answers again.
+    /// Ends all stuck operations.
     pub fn unstick(&self) {
         self.state.lock().rates.iter_mut().for_each(|rates| rates.stuck = None);
     }
 
-    /// Changes the space to `free` bytes more than what is in use.
+    /// Sets the capacity to `free` bytes more than are in use.
     pub fn set_free(&self, free: u64) {
         let mut state = self.state.lock();
         state.capacity = state.used() + free / BLOCK as u64;
     }
 
-    /// Nobody may ask for anything until it is opened again.
+    /// Closes the store, or opens it. No task may send a request to a closed store.
     pub fn set_closed(&self, closed: bool) {
         self.state.lock().closed = closed;
     }
@@ -173,7 +175,7 @@ impl Store {
         self.hits.hit(Fault::Removed);
     }
 
-    /// Somebody sets the modification time, durably.
+    /// Sets the modification time, durably, like an administrator.
     pub fn touch(&self, object: &Key, mtime: Time) {
         if let Some(file) = self.state.lock().files.get_mut(object) {
             file.durable.mtime = mtime;
@@ -182,7 +184,7 @@ impl Store {
         }
     }
 
-    /// The kernel sets the modification time of a file that was written; not durable.
+    /// Sets the modification time of a written file, as the kernel does. The time is not durable.
     pub fn stamp(&self, object: &Key, mtime: Time) {
         let mut state = self.state.lock();
         let number = state.number();
@@ -191,32 +193,32 @@ impl Store {
         }
     }
 
-    /// How large the file is now.
+    /// Returns the present size of the file.
     pub fn size_of(&self, object: &Key) -> u64 {
         self.state.lock().files.get(object).map_or(0, |file| file.current.size)
     }
 
-    /// How many syncs were asked for so far, each of any number of files.
+    /// Returns the number of requested syncs so far, each of any number of files.
     pub fn syncs(&self) -> u64 {
         self.state.lock().syncs
     }
 
-    /// How many syncs of the file have failed so far.
+    /// Returns the number of failed syncs of the file so far.
     pub fn failures(&self, object: &Key) -> u64 {
         self.state.lock().files.get(object).map_or(0, |file| file.failures)
     }
 
-    /// What a reader of the directory sees.
+    /// Returns the contents that a reader of the directory sees.
     pub fn current(&self, object: &Key) -> Option<Content> {
         self.state.lock().files.get(object).map(|file| file.current.clone())
     }
 
-    /// What would be left if every unsynced change were lost.
+    /// Returns the contents that would be left if every unsynced change were lost.
     pub fn durable(&self, object: &Key) -> Option<Content> {
         self.state.lock().files.get(object).map(|file| file.durable.clone())
     }
 
-    /// The process is killed: writes under way end somewhere, the page cache stays.
+    /// Kills the process: writes in flight end somewhere, and the page cache stays.
     pub fn kill(&self) {
         let mut state = self.state.lock();
         let now = state.wall(&self.executor);
@@ -230,7 +232,7 @@ impl Store {
         }
     }
 
-    /// Everything in the page cache becomes durable, but for what failed syncs have lost.
+    /// Makes everything in the page cache durable, except pages that failed syncs have lost.
     pub fn settle(&self) {
         for file in self.state.lock().files.values_mut() {
             for (_, change) in std::mem::take(&mut file.pending) {
@@ -239,7 +241,7 @@ impl Store {
         }
     }
 
-    /// The power goes: see the fault model.
+    /// Cuts the power: see the fault model.
     pub fn power_cut(&self) {
         self.kill();
         let mut state = self.state.lock();
@@ -265,12 +267,12 @@ impl State {
         self.files.values().map(|file| file.current.allocated()).sum()
     }
 
-    /// The time that the file system stamps on a file by itself; the engine's times must replace it.
+    /// Returns the time that the file system sets on a file by itself. The engine's times must replace it.
     fn wall(&self, executor: &Executor) -> Time {
         Time { sec: 4_000_000_000 + executor.time().as_secs() as i64, nsec: executor.time().subsec_nanos() }
     }
 
-    /// How many bytes an interrupted write wrote: all, or up to a block's end.
+    /// Returns the number of bytes that an interrupted write wrote: all, or up to a block's end.
     fn part(&mut self, offset: u64, len: usize) -> usize {
         let end = offset + self.rng.below(len as u64 + BLOCK as u64);
         let block_end = end / BLOCK as u64 * BLOCK as u64;
@@ -282,7 +284,7 @@ impl State {
         self.next
     }
 
-    /// How many bytes of a write have room, if not all.
+    /// Returns the number of bytes of a write that have room, if not all have.
     fn room(&self, object: &Key, offset: u64, len: usize) -> Option<(usize, BackingError)> {
         let file = self.files.get(object)?;
         let over_quota = self.rates(object).over_quota;

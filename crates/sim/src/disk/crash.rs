@@ -1,4 +1,4 @@
-//! What is left of a device's writes when the process or the power goes.
+//! The effect on a device's writes when the process dies or the power fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::{Disk, Page};
 use crate::hits::Fault;
 use crate::rng::Rng;
 
-/// Bytes of a sector, the unit that real devices write whole.
+/// Bytes of a sector, the unit that real devices write as a whole.
 const SECTOR: usize = 512;
 
 impl Disk {
-    /// The process is killed: writes under way end somewhere, nothing else is lost.
+    /// Kills the process: writes in flight end somewhere, and nothing else is lost.
     pub fn kill(&self) {
         self.drop_held();
         let mut state = self.state.lock();
@@ -29,7 +29,8 @@ impl Disk {
         }
     }
 
-    /// The power goes: a subset of what is not durable survives. True if it was neither all nor nothing.
+    /// Cuts the power: a subset of the writes that are not durable survives. Returns true if it was neither all nor
+    /// none.
     pub fn power_cut(&self) -> bool {
         self.drop_held();
         let mut state = self.state.lock();
@@ -44,7 +45,7 @@ impl Disk {
         let mut outcomes = (0, 0);
         for (block, writes) in std::mem::take(&mut state.cached) {
             let mut page = state.stable.get(&block).cloned().unwrap_or_else(|| Arc::new([0; BLOCK]));
-            // Whether the newest write that was reported durable is there, or a later one in its place.
+            // True if the device holds the newest write that was reported durable, or a later one in its place.
             let mut holds = true;
             for (number, new) in writes {
                 let owed = state.promises.owes(number).then(|| new.clone());

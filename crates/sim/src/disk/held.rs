@@ -1,4 +1,4 @@
-//! Operations that do not end until somebody lets them: a device that hangs, or a place and an order of a test's choosing.
+//! Operations that do not end until a task releases them. They model a hanging device, or an order that a test chooses.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use forebay_engine::io::Io;
 use super::{Disk, State};
 use crate::executor::promise;
 
-/// An operation as it begins.
+/// An operation at its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A read from this block on.
@@ -22,12 +22,12 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it writes the header of a segment (of 1 MiB).
+    /// Returns true if the operation writes the header of a segment (of 1 MiB).
     pub fn is_header(self) -> bool {
         matches!(self, Operation::Write(block) if block > 0 && block.is_multiple_of(256))
     }
 
-    /// Whether it writes a superblock of a device of `size` bytes.
+    /// Returns true if the operation writes a superblock of a device of `size` bytes.
     pub fn is_superblock(self, size: u64) -> bool {
         self == Operation::Write(0) || self == Operation::Write(size / BLOCK as u64 - 1)
     }
@@ -35,7 +35,7 @@ impl Operation {
 
 type Chosen = Box<dyn Fn(Operation) -> bool + Send>;
 
-/// What is held back.
+/// The operations that are held back.
 #[derive(Default)]
 pub(super) struct Held {
     chosen: Option<Chosen>,
@@ -44,7 +44,7 @@ pub(super) struct Held {
 }
 
 impl State {
-    /// Whether the operation is one of those that are to fail once.
+    /// Returns true if the operation is to fail once.
     pub(super) fn fails_once(&mut self, operation: Operation) -> bool {
         let fails = self.held.fails.as_ref().is_some_and(|is_chosen| is_chosen(operation));
         if fails {
@@ -55,35 +55,35 @@ impl State {
 }
 
 impl Disk {
-    /// From now on operations that are `chosen` when they begin do not end before [`Disk::release`].
+    /// Holds back operations that are `chosen` at their beginning, until [`Disk::release`].
     pub fn hold(&self, chosen: impl Fn(Operation) -> bool + Send + 'static) {
         self.state.lock().held.chosen = Some(Box::new(chosen));
     }
 
-    /// The next write that is `chosen` when it begins fails.
+    /// Lets the next write fail that is `chosen` at its beginning.
     pub fn fail_once(&self, chosen: impl Fn(Operation) -> bool + Send + 'static) {
         self.state.lock().held.fails = Some(Box::new(chosen));
     }
 
-    /// How many operations are held back.
+    /// Returns the number of operations that are held back.
     pub fn holds(&self) -> usize {
         self.state.lock().held.ends.len()
     }
 
-    /// Nothing more is held back, and all that was ends now, in the order in which it began.
+    /// Stops holding back operations. All held operations end now, in the order in which they began.
     pub fn release(&self) {
         let held = std::mem::take(&mut self.state.lock().held);
         held.ends.into_iter().for_each(|end| end());
     }
 
-    /// Forgets what is held back: the machine is off.
+    /// Forgets the held operations: the machine is off.
     pub(super) fn drop_held(&self) {
-        // Dropped unlocked: whoever waits may do anything then.
+        // Dropped with the state unlocked, since a waiter may do anything when it is woken.
         let held = std::mem::take(&mut self.state.lock().held);
         drop(held);
     }
 
-    /// Runs `action` as the completion of an operation that takes `time`, or once it is released.
+    /// Runs `action` as the completion of an operation that takes `time`, or when the operation is released.
     pub(super) fn complete<T: Send + 'static>(
         &self,
         operation: Operation,
@@ -104,7 +104,7 @@ impl Disk {
         }
         let (promise, completion) = promise();
         state.held.ends.push(Box::new(move || {
-            // No result: the machine crashed at this very step, and nobody will ever hear of it.
+            // Without a result, the machine crashed at this very step, and no task will ever learn of the operation.
             if let Some(value) = end() {
                 promise.keep(value);
             }

@@ -1,4 +1,4 @@
-//! The operations of a device, and what goes wrong with each.
+//! The operations of a device, and the faults of each.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::state::pages;
 use super::{Disk, FRAME, FULL_FRAME, HEADER, Operation, State};
 use crate::hits::Fault;
 
-/// What becomes of one write.
+/// The fate of a write.
 enum Fate {
     Done,
     Failed,
@@ -17,17 +17,17 @@ enum Fate {
     Elsewhere(u64),
 }
 
-/// What a durable write makes durable besides itself: completed writes up to a number.
+/// The earlier writes that a durable write makes durable too: completed writes up to a number.
 #[derive(Clone, Copy, Default)]
 struct Marks {
-    /// Really durable.
+    /// The number up to which writes are really durable.
     mark: Option<u64>,
-    /// Only said to be durable.
+    /// The number up to which writes are only reported durable.
     owed: Option<u64>,
 }
 
 impl Disk {
-    /// Time that an operation takes; `None` if the device is gone or the machine has crashed.
+    /// Begins an operation and returns its time. `None` if the device has vanished or the machine has crashed.
     fn begin(&self, state: &mut State, blocks: usize, factor: u32) -> Option<Duration> {
         if !self.executor.step() {
             return None;
@@ -42,7 +42,7 @@ impl Disk {
         Some(state.rng.time(base / 2, base * 2))
     }
 
-    /// An operation begins or ends.
+    /// Counts the beginning or end of an operation.
     pub(super) fn count(&self, state: &mut State) {
         if state.goes_now() {
             self.hits.hit(Fault::Vanished);
@@ -136,7 +136,7 @@ impl Disk {
         }
         if fails {
             if state.rng.chance(5000) {
-                // What it covered is neither durable nor cached any more.
+                // The discarded writes are neither durable nor cached any more.
                 let cached = std::mem::take(&mut state.cached);
                 for (block, mut writes) in cached {
                     let before = writes.len();

@@ -3,14 +3,15 @@
 //! # Fault model
 //!
 //! - A write that is not durable yet lives in the volatile cache. Reads see it. A power cut lets any subset of the
-//!   cache survive, decided by write, by block, by 512-byte sector, or torn at a byte. Writes under way count as cached.
-//! - A process kill loses nothing that completed; writes under way may end in part.
+//!   cache survive, decided by write, by block, by 512-byte sector, or torn at a byte. Writes in flight count as
+//!   cached.
+//! - A process kill loses no completed write. Writes in flight may end in part.
 //! - A flush covers the writes that completed before it began.
 //! - A discard leaves zeros, the old contents or garbage, by block.
-//! - The rest happens only to a device that the world's plan calls a *victim* (charter section 4): writes lost or
-//!   misdirected, reads misdirected, bits rotten, sectors unreadable for a while or until rewritten, writes and flushes
-//!   that fail (a failed flush may lose what it covered), flushes that do nothing, the device slow, gone, back and stale.
-//!   One good copy is left in worlds with one victim, so there the engine must lose nothing at all.
+//! - All other faults happen only to a device that the world's plan calls a *victim*. Writes are lost or misdirected,
+//!   reads misdirected, bits rotten, sectors unreadable for a while or until rewritten. Writes and flushes fail, and a
+//!   failed flush may lose the writes that it covered. Flushes do nothing. The device is slow, vanishes, or comes back
+//!   stale. Worlds with one victim keep one good copy, so there the engine must lose nothing at all.
 
 mod crash;
 mod held;
@@ -37,26 +38,26 @@ pub use held::Operation;
 use promises::Promises;
 pub use promises::first_destroyed;
 
-/// How the header of a segment begins.
+/// The first bytes of the header of a segment.
 pub(crate) const HEADER: &[u8] = b"FBYSEGMT";
-/// How a frame of the log begins.
+/// The first bytes of a frame of the log.
 pub(crate) const FRAME: &[u8] = b"FBYFRAME";
-/// Blocks of the largest frame without its records: its head and as much data as a frame takes.
+/// Blocks of the largest frame without its records: its head, and the most data that a frame takes.
 const FULL_FRAME: usize = 513;
 
 /// The contents of one block.
 pub type Page = Arc<[u8; BLOCK]>;
 
-/// How often a victim misbehaves: chances in 10,000 for each operation.
+/// The rates at which a victim misbehaves: chances in 10,000 for each operation.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     /// A write that fails.
     pub write_error: u32,
     /// A flush that fails.
     pub flush_error: u32,
-    /// A write that is reported done and lost.
+    /// A write that is lost though reported done.
     pub lost_write: u32,
-    /// A write that goes elsewhere.
+    /// A write that goes to a wrong place.
     pub misdirected_write: u32,
     /// A read of another place.
     pub misdirected_read: u32,
@@ -66,9 +67,9 @@ pub struct Rates {
     pub latent_passing: u32,
     /// For each read: a block becomes unreadable until rewritten.
     pub latent_lasting: u32,
-    /// Going away for good, for each operation.
+    /// For each operation: the device vanishes for good.
     pub vanish: u32,
-    /// Going away for good, for each read: whoever reads is the first to notice.
+    /// For each read: the device vanishes for good, so that a reader is the first to notice.
     pub vanish_read: u32,
     /// Flushes and durable writes are only cached.
     pub drop_flushes: bool,
@@ -76,7 +77,7 @@ pub struct Rates {
     pub slow: u32,
 }
 
-/// A virtual device; clones are the same one.
+/// A virtual device. Clones share their state.
 #[derive(Clone)]
 pub struct Disk {
     executor: Executor,
@@ -88,28 +89,28 @@ pub struct Disk {
 
 struct State {
     rng: Rng,
-    /// What survives everything but faults.
+    /// The contents that survive everything but faults.
     stable: BTreeMap<u64, Page>,
     /// Completed writes that are not durable, oldest first, with the number of their completion.
     cached: BTreeMap<u64, Vec<(u64, Page)>>,
     completed: u64,
     under_way: BTreeMap<u64, (u64, Slice)>,
     next: u64,
-    /// Unreadable blocks and how many reads they stay so.
+    /// Unreadable blocks, and the number of reads for which each stays unreadable.
     latent: BTreeMap<u64, u32>,
     gone: bool,
     rates: Rates,
     base: Duration,
-    /// The machine crashes so many steps after so many segments were opened.
+    /// The number of steps after which the machine crashes, counted from the opening of a number of segments.
     crash_at_header: Option<(u32, u64)>,
-    /// It goes away after so many more beginnings and ends of operations.
+    /// The number of further beginnings and ends of operations after which the device vanishes.
     vanish_in: Option<u64>,
     held: Held,
     promises: Promises,
 }
 
 impl Disk {
-    /// A blank device of `size` bytes.
+    /// Makes a blank device of `size` bytes.
     pub fn new(executor: &Executor, name: &str, size: u64, mut rng: Rng, hits: &Arc<Hits>) -> Self {
         let base = rng.time(Duration::from_micros(5), Duration::from_micros(120));
         let state = State {
@@ -137,7 +138,7 @@ impl Disk {
         }
     }
 
-    /// How it misbehaves from now on.
+    /// Sets the rates at which the device misbehaves from now on.
     pub fn set_rates(&self, rates: Rates) {
         if rates.slow > 1 {
             self.hits.hit(Fault::SlowDevice);
@@ -145,28 +146,28 @@ impl Disk {
         self.state.lock().rates = rates;
     }
 
-    /// Goes away: every operation fails from now on. What was cached settles as in a power cut.
+    /// Lets the device vanish: every operation fails from now on. Cached writes settle as in a power cut.
     pub fn vanish(&self) {
         self.power_cut();
         self.state.lock().gone = true;
     }
 
-    /// Goes away after so many more beginnings and ends of operations on it, or not.
+    /// Lets the device vanish after this number of beginnings and ends of operations on it, or not.
     pub fn vanish_in(&self, events: Option<u64>) {
         self.state.lock().vanish_in = events;
     }
 
-    /// Is there again, with what it held when it went.
+    /// Brings the device back, with its contents at the time when it vanished.
     pub fn appear(&self) {
         self.state.lock().gone = false;
     }
 
-    /// Whether it is away.
+    /// Returns true if the device has vanished.
     pub fn is_gone(&self) -> bool {
         self.state.lock().gone
     }
 
-    /// Loses everything, as if replaced by a new one.
+    /// Erases all contents, as if a new device replaced this one.
     pub fn wipe(&self) {
         let mut state = self.state.lock();
         state.stable.clear();
@@ -180,19 +181,19 @@ impl Disk {
         Disk { name: name.into(), ..self.clone() }
     }
 
-    /// The two devices, of one size, change their names.
+    /// Swaps the names of two devices of one size.
     pub fn swap(&self, other: &Disk) {
         std::mem::swap(&mut *self.state.lock(), &mut *other.state.lock());
     }
 
-    /// The magic of an XFS file system is where it should be.
+    /// Writes the magic of an XFS file system to its place.
     pub fn make_xfs(&self) {
         let mut page = [0; BLOCK];
         page[..4].copy_from_slice(b"XFSB");
         self.state.lock().stable.insert(0, Arc::new(page));
     }
 
-    /// A hash of all that is on it.
+    /// Returns a hash of the whole contents.
     pub fn contents(&self) -> u64 {
         let state = self.state.lock();
         let blocks: BTreeSet<u64> = state.stable.keys().chain(state.cached.keys()).copied().collect();
@@ -200,7 +201,7 @@ impl Disk {
         pages.fold(0, |hash, (block, page)| mix(hash ^ block ^ content_hash(&page[..])))
     }
 
-    /// Both superblocks are zeros, and all else is as it was: somebody has cleared its ends.
+    /// Zeroes both superblocks and leaves all other contents, like an administrator who clears the ends of the device.
     pub fn forget_pool(&self) {
         let mut state = self.state.lock();
         for block in [0, self.size / BLOCK as u64 - 1] {
@@ -213,7 +214,8 @@ impl Disk {
     pub fn rot(&self, count: usize) {
         let mut state = self.state.lock();
         for _ in 0..count {
-            // Every other one hits the front of a mebibyte: superblocks, headers of segments, the first frames.
+            // About half of the hits are at the front of a mebibyte: superblocks, headers of segments, the first
+            // frames.
             let front = state.rng.chance(5000);
             let blocks = state.stable.keys().copied().filter(|block| !front || block % 256 < 2);
             let blocks: Vec<u64> = blocks.collect();
@@ -230,7 +232,7 @@ impl Disk {
         let mut state = self.state.lock();
         let headers = state.stable.keys().copied().filter(|block| *block > 0 && block % 256 == 0);
         for block in headers.collect::<Vec<_>>() {
-            // In larger segments other blocks are in such places, too.
+            // In larger segments, blocks other than headers are in such places too.
             let is_header = state.stable.get(&block).is_some_and(|page| page.starts_with(HEADER));
             if state.rng.chance(5000) && is_header {
                 state.rot(block);
@@ -257,7 +259,7 @@ impl Disk {
         }
     }
 
-    /// The newest frame's first block cannot be read until it is written again.
+    /// Makes the newest frame's first block unreadable until it is written again.
     pub fn spoil_newest_frame(&self) {
         let mut state = self.state.lock();
         if let Some(block) = state.newest(|page| page.starts_with(FRAME)) {
@@ -265,12 +267,12 @@ impl Disk {
         }
     }
 
-    /// The block at byte `offset` cannot be read until it is written again.
+    /// Makes the block at byte `offset` unreadable until it is written again.
     pub fn spoil(&self, offset: u64) {
         self.state.lock().latent.insert(offset / BLOCK as u64, u32::MAX);
     }
 
-    /// Has the machine crash `steps` steps after `headers` more segments were opened.
+    /// Lets the machine crash `steps` steps after `headers` more segments were opened.
     pub fn crash_at_header(&self, crash: Option<(u32, u64)>) {
         self.state.lock().crash_at_header = crash;
     }
@@ -280,7 +282,7 @@ impl Disk {
         self.state.lock().rot(offset / BLOCK as u64);
     }
 
-    /// Every block that was ever written, by number.
+    /// Returns the numbers of all blocks that were ever written.
     pub fn written(&self) -> Vec<u64> {
         self.state.lock().stable.keys().copied().collect()
     }

@@ -1,11 +1,11 @@
-//! What a device has promised and does not hold: faults that were injected, by block, and the log's frames by where they were
-//! reported written. So a world knows whether its faults destroyed every copy of what was acknowledged.
+//! Broken promises of a device: the injected faults, by block, and the places where frames of the log were reported
+//! written. With these, a world knows if its faults destroyed every copy of acknowledged data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Disk, Page, State};
 
-/// Where a frame of the log was reported written.
+/// The place where a frame of the log was reported written.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     /// The frame's first block on the device.
@@ -20,14 +20,14 @@ struct Frame {
     tail: u64,
 }
 
-/// Promises of a device.
+/// The promises of a device.
 #[derive(Default)]
 pub(super) struct Promises {
-    /// Blocks that do not hold what was promised.
+    /// Blocks that do not hold the promised contents.
     harmed: BTreeSet<u64>,
-    /// Completed writes up to this number were reported durable by a flush that did nothing ...
+    /// The number up to which a flush that did nothing reported completed writes as durable.
     owed: u64,
-    /// ... and so were these, by themselves.
+    /// Writes that were singly reported durable and are not.
     owed_alone: BTreeSet<u64>,
     /// By the frame's number.
     frames: BTreeMap<u64, Frame>,
@@ -38,34 +38,34 @@ fn number(page: &Page, at: usize) -> u64 {
 }
 
 impl Promises {
-    /// Fault: the block does not hold what it should.
+    /// Notes a fault: the block does not hold the promised contents.
     pub(super) fn harm(&mut self, block: u64) {
         self.harmed.insert(block);
     }
 
-    /// The block was written.
+    /// Notes that the block was written.
     pub(super) fn mend(&mut self, block: u64) {
         self.harmed.remove(&block);
     }
 
-    /// The device said that completed writes up to `mark` are durable, and `own` as well; they are not.
+    /// Notes that the device reported completed writes up to `mark` as durable, and `own` too, although they are not.
     pub(super) fn owe(&mut self, mark: u64, own: Option<u64>) {
         self.owed = self.owed.max(mark);
         self.owed_alone.extend(own);
     }
 
-    /// Whether a completed write was reported durable.
+    /// Returns true if a completed write was reported durable.
     pub(super) fn owes(&self, completed: u64) -> bool {
         completed <= self.owed || self.owed_alone.contains(&completed)
     }
 
-    /// A write of `count` blocks that begins with `page` was reported done.
+    /// Notes that a write of `count` blocks that begins with `page` was reported done.
     pub(super) fn wrote(&mut self, block: u64, count: u64, page: &Page) {
         if !page.starts_with(b"FBYFRAME") {
             return;
         }
         let frame = number(page, 56);
-        // An interrupted life used the numbers from here on as well.
+        // An interrupted session used the numbers from here on too.
         self.frames.split_off(&frame);
         self.frames.retain(|_, other| other.block + other.count <= block || block + count <= other.block);
         let start = number(page, 18) & 0xffff;
@@ -86,8 +86,8 @@ impl Disk {
     }
 }
 
-/// The first frame of the log that faults have destroyed on every device: the frames before it are whole on one of `counted` at
-/// least. `all` are the devices on which a frame may have been written.
+/// Returns the first frame of the log that faults have destroyed on every device. Each frame before it is whole on at
+/// least one of `counted`. `all` are the devices on which a frame may have been written.
 pub fn first_destroyed(all: &[Disk], counted: &[Disk]) -> Option<u64> {
     let mut frames: BTreeMap<u64, (Frame, bool)> = BTreeMap::new();
     for disk in all {
@@ -98,7 +98,7 @@ pub fn first_destroyed(all: &[Disk], counted: &[Disk]) -> Option<u64> {
     }
     let mut end = u64::MAX;
     loop {
-        // The oldest segment that still counts, as the last frame before the end says.
+        // The oldest segment that still counts, according to the last frame before the end.
         let tail = frames.range(..end).next_back().map_or(0, |(_, (frame, _))| frame.tail);
         let destroyed = |(frame, good): &(Frame, bool)| !good && frame.segment >= tail;
         let first = frames.range(..end).find(|(_, frame)| destroyed(frame)).map(|(number, _)| *number);

@@ -1,4 +1,4 @@
-//! What a device holds: durable, cached, unreadable.
+//! The contents of a device: durable, cached, unreadable.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl State {
         };
     }
 
-    /// An operation begins or ends; true if the device goes away with that.
+    /// Counts the beginning or end of an operation. Returns true if the device vanishes with it.
     pub(super) fn goes_now(&mut self) -> bool {
         let goes = self.vanish_in == Some(0);
         self.vanish_in = self.vanish_in.and_then(|events| events.checked_sub(1));
@@ -54,7 +54,8 @@ impl State {
         });
     }
 
-    /// Of the blocks that are what is looked for, the one with the highest number, which headers and frames have in the same place.
+    /// Returns the block with the highest number among the blocks that `is_one` accepts. Headers and frames have the
+    /// number in one place.
     pub(super) fn newest(&self, is_one: impl Fn(&Page) -> bool) -> Option<u64> {
         let number = |page: &Page| page[56..64].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
         let found = self.stable.iter().filter(|(_, page)| is_one(page));
@@ -89,7 +90,7 @@ impl State {
     }
 }
 
-/// The blocks of `data`.
+/// Returns the blocks of `data`.
 pub(super) fn pages(data: &Slice) -> impl Iterator<Item = Page> + use<> {
     let data = data.clone();
     (0..data.len() / BLOCK).map(move |place| {

@@ -76,7 +76,8 @@ fn rot_changes_one_bit() {
     assert_eq!(differs, 1);
 }
 
-/// Writes the head block of a frame (of one block, in slot 1 of the segment that begins with block 0), as `durable` as flushes are.
+/// Writes the head block of a frame, as `durable` as flushes are. The frame has one block, in slot 1 of the segment
+/// that begins with block 0.
 fn write_frame(executor: &Executor, disk: &Disk, frame: u64) {
     let mut bytes = [0; BLOCK];
     bytes[..8].copy_from_slice(b"FBYFRAME");

@@ -1,4 +1,4 @@
-//! What is on devices, as text.
+//! The contents of devices, as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ pub(super) const SIZE: u64 = 64 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Image(pub(super) [BTreeMap<u64, Vec<u8>>; 2]);
 
-/// Where golden files are.
+/// Returns the path of a golden file.
 pub(super) fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(name)
 }
@@ -24,14 +24,14 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Image {
-    /// The bytes of a line; the block is there from now on.
+    /// Returns the bytes of a line, and makes its block if needed.
     pub(super) fn line(&mut self, device: usize, offset: u64) -> &mut [u8] {
         let block = self.0[device].entry(offset / BLOCK as u64).or_insert_with(|| vec![0; BLOCK]);
         let at = (offset % BLOCK as u64) as usize / LINE * LINE;
         &mut block[at..at + LINE]
     }
 
-    /// Every line that is not the same in `base`: device, offset, bytes.
+    /// Returns every line that differs from `base`: device, offset, bytes.
     fn lines(&self, base: &Image) -> Vec<(usize, u64, &[u8])> {
         let zeros = vec![0; BLOCK];
         let mut lines = Vec::new();
@@ -48,7 +48,7 @@ impl Image {
         lines
     }
 
-    /// The text that [`Image::load`] reads.
+    /// Returns the text that [`Image::load`] reads.
     pub(super) fn text(&self, base: Option<(&str, &Image)>) -> String {
         let mut out = base.map(|(name, _)| format!("base {name}\n")).unwrap_or_default();
         let blank = Image::default();
@@ -68,7 +68,7 @@ impl Image {
         out
     }
 
-    /// The image in file `name`.
+    /// Reads the image in file `name`.
     pub(super) fn load(name: &str) -> Self {
         let text = std::fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         let mut image = Image::default();

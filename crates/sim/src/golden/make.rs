@@ -1,4 +1,4 @@
-//! How the pools of the images are used and broken.
+//! Makes the pools of the images, and damages them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::executor::Executor;
 use crate::rng::Rng;
 
 const LIMIT: Duration = Duration::from_secs(3600);
-/// What fills the backing files: a byte that no client wrote.
+/// The byte that fills the backing files: no client wrote it.
 pub(super) const BACKING: u8 = 0xee;
 
 /// A machine with two devices and a backing store.
@@ -28,7 +28,7 @@ pub(super) struct Rig {
     pub(super) store: Store,
 }
 
-/// Why a pool was refused.
+/// The reason for which a pool was refused.
 #[derive(Debug)]
 pub(super) enum Refused {
     Pool(PoolError),
@@ -49,7 +49,7 @@ impl Rig {
         Rig { executor, disks, store }
     }
 
-    /// A machine with the devices of an image.
+    /// Makes a machine with the devices of an image.
     pub(super) fn with(image: &Image) -> Self {
         let rig = Rig::new();
         for (disk, blocks) in rig.disks.iter().zip(&image.0) {
@@ -61,7 +61,7 @@ impl Rig {
         rig
     }
 
-    /// What is on the devices.
+    /// Returns the contents of the devices.
     pub(super) fn image(&self) -> Image {
         let mut image = Image::default();
         for (disk, blocks) in self.disks.iter().zip(&mut image.0) {
@@ -80,7 +80,7 @@ impl Rig {
         self.executor.block_on(LIMIT, future).unwrap()
     }
 
-    /// A backing file of `size` bytes of [`BACKING`].
+    /// Makes a backing file of `size` bytes of [`BACKING`].
     pub(super) fn file(&self, name: &str, size: u64) {
         let mut content = Content::default();
         content.resize(size);
@@ -90,7 +90,7 @@ impl Rig {
         self.store.create(&key(name), content);
     }
 
-    /// Opens the pool, or formats one; nothing is destaged by itself.
+    /// Opens the pool, or formats it. Nothing is destaged by itself.
     pub(super) fn open(&self, format: bool) -> Result<(Arc<Engine>, Recovered), Refused> {
         let devices: Vec<_> = self.disks.iter().map(|disk| Arc::new(disk.clone()) as _).collect();
         let mut random = Rng::new(2);
@@ -118,7 +118,7 @@ impl Rig {
     }
 }
 
-/// A pool that was used and lost its power.
+/// Returns a pool that was used until its power failed.
 pub(super) fn used() -> Image {
     let rig = Rig::new();
     let names = ["first", "second", "third", "removed"];
@@ -132,11 +132,11 @@ pub(super) fn used() -> Image {
             let frame = theirs.write(object, offset, &vec![byte; len], time(i64::from(byte))).await.unwrap();
             theirs.commit(frame).await.unwrap();
         };
-        // Clean, and out of the log.
+        // These blocks become clean, and leave the log.
         write(&first, 0, 6 * BLOCK, 0x11).await;
         write(&removed, 0, BLOCK, 0x66).await;
         theirs.flush().await.unwrap();
-        // Dirty.
+        // These blocks stay dirty.
         write(&second, 0, 4 * BLOCK, 0x22).await;
         write(&second, BLOCK as u64 + 100, 200, 0x23).await;
         write(&third, 0, 3 * BLOCK, 0x33).await;
@@ -145,7 +145,7 @@ pub(super) fn used() -> Image {
         for note in notes_kept() {
             theirs.note(&note).await.unwrap();
         }
-        // Past the log: a copy that does not count any more.
+        // A write past the log leaves a copy that does not count any more.
         theirs.set_mode(Mode::WriteAround);
         write(&first, 2 * BLOCK as u64, BLOCK, 0x44).await;
         theirs.set_mode(Mode::WriteBack);
@@ -157,14 +157,14 @@ pub(super) fn used() -> Image {
     rig.image()
 }
 
-/// One record of each kind that the server keeps in the log.
+/// Returns one record of each kind that the server keeps in the log.
 pub(super) fn notes_kept() -> Vec<Vec<u8>> {
     let checkpoint = Record::Checkpoint { filesystem: 2, upto: 1 << 40 };
     let settled = Record::Settled { upto: 7, void: vec![9, 12] };
     vec![settled.encode(), checkpoint.encode()]
 }
 
-/// The block at `offset` again with a right checksum.
+/// Gives the block at `offset` a right checksum again.
 pub(super) fn seal(image: &mut Image, device: usize, offset: u64) {
     let block = image.0[device].get_mut(&(offset / BLOCK as u64)).unwrap();
     let magic = u64::from_le_bytes(block[..8].try_into().unwrap());
@@ -183,7 +183,7 @@ pub(super) fn superblocks(image: &mut Image, change: impl Fn(&mut [u8])) {
     }
 }
 
-/// The blocks of a device that begin with `magic`, by their offsets.
+/// Returns the offsets of a device's blocks that begin with `magic`.
 pub(super) fn all_of(image: &Image, device: usize, magic: &[u8; 8]) -> Vec<u64> {
     let found = image.0[device].iter().filter(|(_, block)| block.starts_with(magic));
     found.map(|(number, _)| number * BLOCK as u64).collect()

@@ -1,12 +1,12 @@
-//! Golden images: whole pools as earlier versions left them, good and damaged, opened by this one (P19).
+//! Golden images: whole pools as earlier versions left them, good and damaged, which this version opens (P19).
 //!
-//! An image is a text file in `crates/sim/golden`: what is on each device, 16 bytes a line with their offset, `x N` for N
-//! lines alike, and nothing where there are zeros. One that begins with `base NAME` is that image with some lines
-//! changed. `contents.txt` says by hand what is in the pools; the table in `tests.rs` says which image holds it, and why
-//! the others are refused.
+//! An image is a text file in `crates/sim/golden`. It lists the contents of each device, 16 bytes a line with their
+//! offset. `x N` stands for N equal lines, and zeros are left out. An image that begins with `base NAME` is that image
+//! with some lines changed. `contents.txt` lists by hand the contents of the pools. The table in `tests.rs` names the
+//! images with those contents, and the reasons for refusing all other images.
 //!
-//! `FOREBAY_GOLDEN=write cargo test -p forebay-sim golden` writes the images of the format that is written now; those of
-//! formats before it stay as they are (see docs/on-disk-format.md, "Version changes").
+//! `FOREBAY_GOLDEN=write cargo test -p forebay-sim golden` writes the images of the present format. Images of earlier
+//! formats stay as they are (see docs/on-disk-format.md, "Version changes").
 
 mod image;
 mod make;

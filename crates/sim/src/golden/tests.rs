@@ -1,4 +1,4 @@
-//! Which image holds what, and why the others are refused.
+//! Checks the contents of each image, and the reasons for refusing an image.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use forebay_oplog::Record;
 use super::image::{Image, path};
 use super::make::{BACKING, Refused, Rig, all_of, key, notes_kept, rot, superblocks, used};
 
-/// The image of the format that is written now, and those of what it was before the log said which blocks are destaged, before
-/// superblocks named the newest segment of the log, and before there were notes.
+/// The image of the present format. Then come the images of earlier formats: before the log named destaged blocks,
+/// before superblocks named the newest segment of the log, and before there were user records.
 const NOW: &str = "version-1-destaged.image";
 const BEFORE_DESTAGED: &str = "version-1-newest.image";
 const BEFORE_NEWEST: &str = "version-1-notes.image";
@@ -20,10 +20,10 @@ const HEADER: &[u8; 8] = b"FBYSEGMT";
 
 type Damage = fn(&mut Image);
 
-/// Damaged ones: a name, and what was done to [`NOW`].
+/// Damaged images: the name, and the damage done to [`NOW`].
 const DAMAGED: [(&str, Damage); 7] = [
     ("header-rotten.image", |image| {
-        // Of a segment of the log, on one of its devices.
+        // The header is that of a segment of the log, on one of its devices.
         let header = *all_of(image, 0, HEADER).last().unwrap();
         rot(image, 0, header);
     }),
@@ -36,7 +36,7 @@ const DAMAGED: [(&str, Damage); 7] = [
         rot(image, 0, frame);
     }),
     ("hole.image", |image| {
-        // What was acknowledged is on no device any more, though later frames are.
+        // The acknowledged frame is on no device any more, though later frames are.
         for device in 0..2 {
             let newest = newest(image, device, FRAME);
             let frames = all_of(image, device, FRAME);
@@ -54,8 +54,8 @@ const DAMAGED: [(&str, Damage); 7] = [
     ("feature-17.image", |image| superblocks(image, |block| block[26] |= 2)),
 ];
 
-/// The frame or the header with the highest number, which both have in the same place. None of the headers is of a clean
-/// segment.
+/// Returns the frame or the header with the highest number, which both have in one place. None of the headers is of a
+/// clean segment.
 fn newest(image: &Image, device: usize, magic: &[u8; 8]) -> u64 {
     let number = |offset: &u64| {
         let block = &image.0[device][&(offset / 4096)];
@@ -64,7 +64,7 @@ fn newest(image: &Image, device: usize, magic: &[u8; 8]) -> u64 {
     all_of(image, device, magic).into_iter().max_by_key(number).unwrap()
 }
 
-/// With `FOREBAY_GOLDEN=write` the images are made anew.
+/// Compares damaged images with the good one. With `FOREBAY_GOLDEN=write` the images are written again.
 #[test]
 fn damaged_images_are_the_good_one_with_that_damage() {
     let write = std::env::var_os("FOREBAY_GOLDEN").is_some_and(|value| value == "write");
@@ -144,7 +144,7 @@ fn others_are_refused_with_a_sentence_and_left_as_they_are() {
 /// A file of `contents.txt`.
 struct File {
     name: String,
-    /// Bytes of the backing file.
+    /// The size of the backing file in bytes.
     backing: u64,
     bytes: Vec<u8>,
 }
@@ -167,7 +167,7 @@ fn files() -> Vec<File> {
     files
 }
 
-/// The whole file, as a client sees it.
+/// Returns the whole file, as a client sees it.
 fn read(rig: &Rig, engine: &Arc<Engine>, file: &File) -> Vec<u8> {
     let object = engine.object(&key(&file.name), file.backing);
     let (engine, mut bytes) = (engine.clone(), vec![0; 1 << 20]);

@@ -1,5 +1,5 @@
-//! Requests that must not be carried out twice: who gets no answer sends them again, also after a restart, and gets the answer
-//! that the first one got, or would have got.
+//! Requests that must not be carried out twice. A client without an answer sends its request again, also after a
+//! restart. It gets the answer that the first request got, or would have got.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,21 +15,22 @@ use crate::namespace::choice::{any_link_request, any_place, any_request};
 use crate::namespace::request::{How, Request};
 use crate::namespace::volume::Refused;
 
-/// Changes of names in a session: as many as [`crate::namespace::history::Set`] has bits for, but for those under way.
+/// Changes of names in a session. [`crate::namespace::history::Set`] has bits for that number and for the changes in
+/// progress.
 pub(super) const CHANGES: usize = 50;
 
 /// A request.
 struct Call {
     request: Request,
-    /// What it has to be answered with, if that is known.
+    /// The answer that the request must get, if that is known.
     answer: Option<Answer>,
-    /// That is in the log, since before the last start.
+    /// True if the answer has been in the log since before the last start.
     logged: bool,
-    /// Its client has the answer, and does not send it again but by mistake.
+    /// True if the client has the answer, so that it repeats the request only by mistake.
     received: bool,
 }
 
-/// Every request of a session, and those of earlier ones of which the answer did not come.
+/// Every request of a session, and the requests of earlier sessions without an answer.
 #[derive(Default)]
 pub(super) struct Calls {
     calls: BTreeMap<Xid, Call>,
@@ -39,7 +40,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// What tells a new request from others.
+    /// Returns the number of a new request.
     pub(super) fn next(&mut self) -> Xid {
         self.last += 1;
         self.last
@@ -51,7 +52,7 @@ impl Calls {
         xid
     }
 
-    /// A session begins after a change; these operations are in the log, and so are their answers.
+    /// Begins a session after a change. `operations` are in the log, with their answers.
     pub(super) fn begin_session<'a>(&mut self, before: u64, operations: impl Iterator<Item = &'a Operation>) {
         let logged: BTreeMap<Xid, Answer> = operations.filter_map(|it| Answer::read(&it.reply)).collect();
         self.before = before;
@@ -62,12 +63,12 @@ impl Calls {
         }
     }
 
-    /// Those that wait for an answer.
+    /// Returns the requests that wait for an answer.
     pub(super) fn unanswered(&self) -> Vec<Xid> {
         self.calls.iter().filter(|(_, call)| !call.received).map(|(xid, _)| *xid).collect()
     }
 
-    /// An answer comes. Returns what that was a case of, if of anything.
+    /// Handles an answer. Returns the class of fault that it belongs to, if any.
     fn answered(&mut self, xid: Xid, answer: &Answer) -> Result<Option<Fault>, String> {
         let before = self.before;
         let Some(call) = self.calls.get_mut(&xid) else { return Ok(None) };
@@ -90,7 +91,7 @@ impl Calls {
 }
 
 impl Shared {
-    /// Sends a request, for the first time or again. `None`: something is wrong.
+    /// Sends a request, for the first time or again. Returns `None` if something is wrong.
     async fn send(&self, server: &Server, xid: Xid) -> Option<Answer> {
         let request = self.calls.lock().calls.get(&xid)?.request.clone();
         let (answer, removed) = loop {
@@ -116,7 +117,7 @@ impl Shared {
 }
 
 impl Client {
-    /// Something is done to names and attributes.
+    /// Changes names or attributes.
     pub(super) async fn change(&mut self) {
         let request = {
             let volume = &self.shared.store.lock().volume;
@@ -128,7 +129,7 @@ impl Client {
         self.ask(request).await;
     }
 
-    /// Returns what was made, if anything was.
+    /// Sends a request until its answer comes. Returns the object that it made, if it made one.
     async fn ask(&mut self, request: Request) -> Option<Identity> {
         let xid = self.shared.calls.lock().begin(request);
         if self.rng.chance(self.habits.again) {
@@ -136,7 +137,7 @@ impl Client {
         }
         let answer = self.shared.send(&self.server, xid).await?;
         if self.rng.chance(self.habits.again) {
-            // It was lost on the way.
+            // The answer was lost on the way.
             self.shared.executor.sleep(self.rng.time(Duration::ZERO, Duration::from_millis(20))).await;
             self.shared.send(&self.server, xid).await?;
         }
@@ -147,7 +148,7 @@ impl Client {
         }
     }
 
-    /// The same request comes once more, sooner or later.
+    /// Sends a duplicate of the request, sooner or later.
     fn send_another(&mut self, xid: Xid) {
         let rest = self.rng.time(Duration::ZERO, Duration::from_millis(10));
         let (shared, server): (Arc<Shared>, Arc<Server>) = (self.shared.clone(), self.server.clone());
@@ -164,7 +165,7 @@ impl Client {
         }
     }
 
-    /// A request of an earlier session that got no answer.
+    /// Repeats a request of an earlier session that got no answer.
     pub(super) async fn ask_again(&self, xid: Xid) {
         let logged = self.shared.calls.lock().calls.get(&xid).is_some_and(|call| call.logged);
         if self.shared.send(&self.server, xid).await.is_some() {
@@ -175,7 +176,7 @@ impl Client {
         }
     }
 
-    /// A file is removed soon after it was made: its removal may be in the file system only, and be undone.
+    /// Removes a file soon after its creation. The removal may be only in the file system, and be undone.
     pub(super) async fn live_briefly(&mut self) {
         let place = any_place(&mut self.rng, &self.shared.store.lock().volume, false);
         let Some(file) = self.ask(Request::Create(place.clone(), How::Guarded)).await else { return };

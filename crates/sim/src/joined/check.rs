@@ -1,6 +1,9 @@
-//! What must be so after a crash. The log has what was answered, and of what was put into it a prefix; the tree is one that
-//! the operations in the log come to, as far as [`Expected`] says, so the handles of what is there work and no others; and
-//! every file has what the model says.
+//! The checks after a crash.
+//!
+//! - The log has all answered changes, and a prefix of the records that were put into it.
+//! - The tree agrees with the operations in the log, as far as [`Expected`] says. So handles of existing objects work,
+//!   and no others do.
+//! - Every file has the contents that the model allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,18 +21,19 @@ use crate::namespace::volume::{State as Names, Volume};
 pub(super) struct Crashed {
     initial: Volume,
     before: u64,
-    /// With transactions counted from there.
+    /// The steps of the session. Transactions are counted from its start.
     steps: Vec<Step>,
-    /// How many transactions there were at the start, and are left.
+    /// The number of transactions at the start, and the number that is left.
     begin: usize,
     left: usize,
     answers: BTreeMap<u64, Logged>,
     order: Vec<u64>,
-    /// The requests with an answer in the log when it began.
+    /// The requests with an answer in the log when the session began.
     known: BTreeSet<Xid>,
-    /// Those in the log, once that was read.
+    /// The operations in the log, once the log was read.
     logged: Option<BTreeSet<u64>>,
-    /// The last change that a checkpoint of that session covers. A recovery that is cut short may have logged another one.
+    /// The last change that a checkpoint of the session covers. A recovery that is cut short may have logged a later
+    /// checkpoint.
     checkpoint: Option<u64>,
 }
 
@@ -59,12 +63,12 @@ impl Crashed {
         }
     }
 
-    /// The log has a checkpoint up to this change. The first recovery after the session knows.
+    /// Notes the checkpoint in the log. The first recovery after the session knows it.
     pub(super) fn read_checkpoint(&mut self, checkpoint: u64) {
         self.checkpoint.get_or_insert(checkpoint);
     }
 
-    /// Only so many transactions are left.
+    /// Notes that only this number of transactions is left.
     pub(super) fn cut(&mut self, transactions: usize) {
         self.left = self.left.min(transactions);
     }
@@ -73,7 +77,7 @@ impl Crashed {
         self.left - self.begin
     }
 
-    /// No request was carried out twice, or once more with its answer in the log.
+    /// Checks that no request was carried out twice, or carried out again with its answer in the log.
     fn check_once(&self) -> Result<(), String> {
         let mut known = self.known.clone();
         let carried_out = self.steps.iter().filter_map(|step| Answer::read(&step.done.operation.reply));
@@ -83,7 +87,7 @@ impl Crashed {
         }
     }
 
-    /// Compares the log with what was put into it, after notes up to `let_go` may have gone.
+    /// Compares the log with the records that were put into it. User records up to `let_go` may be missing.
     fn check_log(
         &mut self,
         found: &BTreeMap<u64, Operation>,
@@ -131,14 +135,14 @@ impl Crashed {
         Expected::new(&history, crash).check(after)
     }
 
-    /// Everything that ever was in this session, by what it is called outside.
+    /// Returns all objects of the session, by the identity that clients know.
     fn identities(&self) -> Vec<Identity> {
         History::of(self.initial.clone(), self.steps.clone(), self.before).identities().collect()
     }
 }
 
 impl World {
-    /// What the log has must be what was put into it.
+    /// Checks that the log has the records that were put into it.
     pub(super) fn check_log(&mut self, notes: &[UserRecord]) -> Result<(), String> {
         let operation = |note: &UserRecord| match Record::decode(&note.bytes) {
             Some(Record::Operation(operation)) => Some((note.id, *operation)),
@@ -164,7 +168,7 @@ impl World {
         Ok(())
     }
 
-    /// The tree must be that of the log.
+    /// Checks that the tree agrees with the log.
     pub(super) fn check_names(&mut self, checkpoint: u64) -> Result<(), String> {
         let volume = self.shared.store.lock().volume.clone();
         if let Some(crashed) = &self.crashed {
@@ -183,7 +187,7 @@ impl World {
         Ok(())
     }
 
-    /// The tree must be that of all that was done since the last start.
+    /// Checks that the tree has all changes since the last start.
     pub(super) fn check_names_after_stop(&mut self) -> Result<(), String> {
         if let Some(crashed) = &mut self.crashed {
             crashed.check_once()?;
@@ -192,7 +196,7 @@ impl World {
         self.check_names(0)
     }
 
-    /// What a crash left to do.
+    /// Counts the cases that a crash has left for recovery.
     pub(super) fn count_crash(&self, intents: &[RenameIntent], checkpoint: u64) {
         let Some(crashed) = &self.crashed else { return };
         let logged = |number: &u64| crashed.logged.as_ref().is_some_and(|logged| logged.contains(number));
@@ -216,7 +220,7 @@ impl World {
         }
     }
 
-    /// What recovery did. Returns the objects that it made again.
+    /// Counts the effects of recovery. Returns the objects that it recreated.
     pub(super) fn count_outcome(&self, before: &Names, after: &Names, outcome: &Outcome) -> Vec<Identity> {
         let known = |outer: &Identity| before.aliases.contains_key(outer);
         let made = outcome.aliases.iter().map(|(outer, _)| *outer).filter(|outer| !known(outer));

@@ -1,4 +1,4 @@
-//! Clients of the simulated server: they keep handles, ask, and hold every answer against the model.
+//! Clients of the simulated server: they keep handles, send requests, and check every answer against the model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,19 +22,19 @@ use crate::model::Model;
 use crate::register::OPERATIONS;
 use crate::rng::Rng;
 
-/// Files that a world can tell apart.
+/// The number of files that a world can distinguish.
 const FILES: u8 = 200;
 
-/// How clients behave.
+/// The behaviour of clients.
 #[derive(Clone, Debug)]
 pub(super) struct Habits {
-    /// Clients side by side.
+    /// The number of clients, which work side by side.
     pub(super) clients: u32,
-    /// What each does in a session.
+    /// The number of operations of each client in a session.
     pub(super) operations: u32,
     /// Chances in 10,000 that an operation changes names or attributes.
     pub(super) names: u32,
-    /// Chances in 10,000 that such a change is about a file with several names.
+    /// Chances in 10,000 that such a change concerns a file with several names.
     pub(super) links: u32,
     /// Chances in 10,000 that a client makes a file, changes it and removes it at once.
     pub(super) brief: u32,
@@ -42,57 +42,57 @@ pub(super) struct Habits {
     pub(super) again: u32,
     /// Chances in 10,000 that a write is stable.
     pub(super) stable: u32,
-    /// No write is longer, in bytes.
+    /// The longest write, in bytes.
     pub(super) longest: u64,
-    /// Contents lie below this offset, but for the last write.
+    /// The offset below which contents lie, except for the last write.
     pub(super) extent: u64,
 }
 
-/// What everything in a world shares.
+/// The state that all tasks of a world share.
 pub(super) struct Shared {
     /// Virtual time.
     pub(super) executor: Executor,
-    /// The epochs of pools, as the state directory knows them.
+    /// The epochs of pools, as the state directory holds them.
     pub(super) epochs: Epochs,
     /// The file system.
     pub(super) store: Store,
     /// Counts of faults.
     pub(super) hits: Arc<Hits>,
-    /// What every file may hold.
+    /// The possible contents of every file.
     pub(super) model: Mutex<Model>,
-    /// The model's numbers for files, by what they are called outside.
+    /// The model's numbers of files, by the identity that clients know.
     pub(super) files: Mutex<Files>,
-    /// What was asked for.
+    /// The requests.
     pub(super) calls: Mutex<Calls>,
-    /// What went wrong first.
+    /// The first failure.
     pub(super) failure: Mutex<Option<String>>,
-    /// What happened, for people; only kept if asked for.
+    /// The events of the world, for a person; kept only on request.
     pub(super) log: Option<Mutex<Vec<String>>>,
 }
 
-/// See [`Shared::files`].
+/// The files that have numbers, see [`Shared::files`].
 #[derive(Default)]
 pub(super) struct Files {
-    /// Those that are there.
+    /// The numbers of existing files.
     pub(super) numbers: BTreeMap<Identity, u8>,
     made: u8,
 }
 
 impl Shared {
-    /// Something is wrong. The first such thing counts.
+    /// Reports a failure. The first one counts.
     pub(super) fn fail(&self, what: String) {
         self.tell(|| format!("FAILED {what}"));
         self.failure.lock().get_or_insert(what);
     }
 
-    /// Keeps a line for people.
+    /// Adds a line to the log, if there is one.
     pub(super) fn tell(&self, line: impl FnOnce() -> String) {
         if let Some(log) = &self.log {
             log.lock().push(format!("{:>12.6} {}", self.executor.time().as_secs_f64(), line()));
         }
     }
 
-    /// The number of a file; one that has none is empty.
+    /// Returns the number of a file. A file without a number gets one, and is empty.
     pub(super) fn number(&self, file: Identity) -> Option<u8> {
         let mut files = self.files.lock();
         if let Some(number) = files.numbers.get(&file) {
@@ -111,35 +111,35 @@ impl Shared {
         Some(number)
     }
 
-    /// The file is gone, for good.
+    /// Forgets a file that is removed for good.
     pub(super) fn forget(&self, file: Identity) {
         if let Some(number) = self.files.lock().numbers.remove(&file) {
             self.model.lock().remove(number);
         }
     }
 
-    /// Every file that has a number.
+    /// Returns every file that has a number.
     pub(super) fn numbered(&self) -> Vec<(Identity, u8)> {
         self.files.lock().numbers.iter().map(|(file, number)| (*file, *number)).collect()
     }
 }
 
-/// One client.
+/// A client.
 pub(super) struct Client {
-    /// What it shares with the others.
+    /// The state shared with all tasks of the world.
     pub(super) shared: Arc<Shared>,
     /// The server of this session.
     pub(super) server: Arc<Server>,
-    /// How it behaves.
+    /// The client's behaviour.
     pub(super) habits: Habits,
-    /// Its choices.
+    /// The source of the client's choices.
     pub(super) rng: Rng,
-    /// Requests of earlier sessions of which it waits for the answer.
+    /// Requests of earlier sessions whose answers the client awaits.
     pub(super) waits: Vec<Xid>,
 }
 
 impl Client {
-    /// Does what it does in a session.
+    /// Carries out the client's operations of a session.
     pub(super) async fn run(mut self) {
         for xid in std::mem::take(&mut self.waits) {
             self.ask_again(xid).await;
@@ -178,7 +178,7 @@ impl Client {
         }
     }
 
-    /// A file of which somebody has a handle.
+    /// Returns a file of which a client has a handle.
     async fn any(&mut self) -> Option<(Identity, u8)> {
         let files: Vec<Identity> = {
             let state = self.shared.store.lock();
@@ -194,7 +194,7 @@ impl Client {
         Some((file, self.shared.number(file)?))
     }
 
-    /// What may be told of a file that is there, while the journal is well.
+    /// Checks an error of an existing file. While the journal works, there must be none.
     fn check(&self, what: &str, file: Identity, error: Error) {
         if self.shared.store.is_troubled() {
             return;
@@ -211,7 +211,7 @@ impl Client {
         let len = self.rng.within(1, longest);
         let (offset, len) = match self.rng.below(3) {
             0 => (self.rng.below(extent), len),
-            // Whole blocks.
+            // The range consists of whole blocks.
             _ => (self.rng.below(extent) / 4096 * 4096, len.div_ceil(4096) * 4096),
         };
         let stable = self.rng.chance(stable);
@@ -278,7 +278,7 @@ impl Client {
         self.read(file, number, offset, len as usize).await;
     }
 
-    /// Reads and checks what comes.
+    /// Reads, and checks the returned bytes.
     pub(super) async fn read(&mut self, file: Identity, number: u8, offset: u64, len: usize) {
         let Some(object) = self.server.object(file) else { return };
         let reading = self.shared.model.lock().begin_read(number, offset, len);

@@ -1,4 +1,4 @@
-//! What goes wrong beside crashes: journals that do no good, devices that come and go.
+//! Faults besides crashes: a journal that hangs or fails, and devices that come and go.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use super::world::{Plan, World};
 use crate::hits::Fault;
 
 impl World {
-    /// After so long the journal may do no good. If that `crashes`, then soon after it does again.
+    /// Lets the journal hang or fail after `rest`, by chance. If `crashes` and the journal hangs, the machine crashes
+    /// soon after the journal answers again.
     pub(super) fn trouble(&mut self, rest: Duration, crashes: bool) {
         let Plan { hangs, fails, .. } = self.plan;
         let (hangs, fails) = (self.rng.chance(hangs), self.rng.chance(fails));
@@ -37,7 +38,7 @@ impl World {
         self.shared.executor.start("journal", Box::pin(trouble));
     }
 
-    /// What happens while the machine is off.
+    /// Applies faults while the machine is off.
     pub(super) fn between(&mut self) {
         if !self.plan.loses {
             return;

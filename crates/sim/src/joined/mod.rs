@@ -1,6 +1,6 @@
-//! Joined worlds: the engine on virtual devices, and above it a server that puts names, attributes and data into the one log,
-//! in front of a virtual file system that has all three. Power cuts of all of it at once; then the real recovery of the
-//! engine and of `forebay-oplog`.
+//! Joined worlds. The engine runs on virtual devices. A server above it puts names, attributes and data into one log,
+//! in front of a virtual file system with all three. Power cuts hit everything at once. Then the real recovery of the
+//! engine and of `forebay-oplog` runs.
 
 mod calls;
 mod check;

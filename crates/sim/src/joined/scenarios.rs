@@ -1,4 +1,4 @@
-//! Joined worlds in which one thing goes wrong at a chosen place.
+//! Joined worlds in which one fault happens at a chosen place.
 
 use std::time::Duration;
 
@@ -12,14 +12,16 @@ use crate::namespace::request::{How, Place, Request};
 use crate::namespace::volume::{Refused, Volume};
 use crate::world::Crash;
 
-/// How long no commit of the journal ends: longer than anybody waits for one.
+/// The time in which no commit of the journal ends. It is longer than any task waits for one.
 const HANG: Duration = Duration::from_secs(15);
-/// How often checkpoints are tried.
+/// The time between two attempts at a checkpoint.
 const EVERY: Duration = Duration::from_secs(4);
 
-/// A new file gets a size while the journal does not answer. The commit of the checkpoint before that is late, the commit of the
-/// change itself ends well. Once the journal answers, a client removes the file. The power goes `steps` steps later: the file
-/// system may have the removal, and the log not.
+/// Removes a file after a late checkpoint.
+///
+/// A new file gets a size while the journal does not answer. The commit of the checkpoint before that is late, and the
+/// commit of the change itself ends well. Once the journal answers, a client removes the file. The power fails `steps`
+/// steps later. The file system may have the removal, and the log not.
 fn remove_after_late_checkpoint(seed: u64, steps: u64) -> Result<(), String> {
     let mut world = World::new(seed, false);
     world.plan.mode = Mode::WriteBack;

@@ -1,5 +1,5 @@
-//! How a server starts: the engine hands back its notes, the file system is brought to where they say it is, the engine goes
-//! on, and a checkpoint says so. May be cut anywhere.
+//! The start of a server. The engine returns its user records, the file system is made equal to the log, the engine
+//! goes on, and a checkpoint is logged. A crash may come anywhere in between.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::executor::Stop;
 use crate::hits::Fault;
 use crate::world::Crash;
 
-/// Why a server could not be started.
+/// The reason for which a server could not be started.
 enum Refused {
     Stopped(Stop),
     Wrong(String),
@@ -30,7 +30,7 @@ impl From<Stop> for Refused {
 }
 
 impl World {
-    /// Starts a server, after so many crashes on the way, and checks what it finds.
+    /// Starts a server after this number of crashes on the way, and checks the state that it finds.
     pub(super) fn start(&mut self, crashes: u64) -> Result<Arc<Server>, String> {
         let mut left = crashes;
         loop {
@@ -55,7 +55,7 @@ impl World {
     }
 
     fn open(&mut self) -> Result<Arc<Server>, Refused> {
-        // What the last server left in memory would be lost with the power later, after it was seen.
+        // Data that the last server left in memory could be lost with the power later, after a client saw it.
         let settled = self.shared.executor.block_on(LIMIT, self.shared.store.settle())?;
         settled.map_err(|error| Refused::Wrong(format!("a sync failed: {error:?}")))?;
         let opening = self.begin_engine()?;
@@ -85,7 +85,7 @@ impl World {
         Ok(server)
     }
 
-    /// What comes from here on is compared with what is there now.
+    /// Notes the present state, with which later changes are compared.
     fn begin_session(&mut self, last: u64) {
         let state = self.shared.store.lock();
         self.initial = state.volume.with(&state.volume.state);
@@ -132,8 +132,8 @@ impl World {
         opening?.map_err(|error| wrong("the engine does not open")(error.to_string()))
     }
 
-    /// Makes the tree equal to the log, durably. Returns what the log has, its checkpoint, and the highest number in it and in
-    /// the slots.
+    /// Makes the tree equal to the log, durably. Returns the contents of the log, its checkpoint, and the highest
+    /// number in the log and in the slots.
     fn recover_names(&mut self, notes: &[UserRecord]) -> Result<(Found, u64, u64), Refused> {
         let found = Found::read(notes.iter().map(|note| &*note.bytes));
         let found = found.ok_or_else(|| Refused::Wrong("a note is no record".to_owned()))?;
@@ -173,7 +173,7 @@ impl World {
                 .tell(|| format!("{} transactions of recovery: {outcome:?}", state.transactions() - before));
             before
         };
-        // All of it at once, so far; it may have come to any point.
+        // Recovery has made all changes at once; a crash may leave any prefix of them.
         if self.rng.chance(1000) {
             self.shared.executor.crash_in(Some(1));
         }
@@ -189,7 +189,7 @@ impl World {
         committed.map_err(|error| Refused::Wrong(format!("a commit failed: {error:?}")))
     }
 
-    /// Puts into the log what came of it, and empties the slots, durably.
+    /// Logs the checkpoint after recovery, and empties the slots, durably.
     fn settle(&mut self, server: &Arc<Server>, last: u64) -> Result<(), Refused> {
         let (theirs, store) = (server.clone(), self.shared.store.clone());
         let settle = async move {

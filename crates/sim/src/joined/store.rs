@@ -2,14 +2,14 @@
 //!
 //! # Fault model
 //!
-//! - A power cut keeps the first so many of the transactions that changed names and attributes: all that were committed, and
-//!   any number of those behind them.
-//! - Of a file that is there then, it keeps any subset of the blocks written since its last sync, and the changes of size up
-//!   to some point (see [`crate::backing`]). Of one that is not there, nothing.
+//! - A power cut keeps a first part of the transactions that changed names and attributes: all committed ones, and any
+//!   number of those behind them.
+//! - Of a file that exists then, a power cut keeps any subset of the blocks written since the last sync, and the
+//!   changes of size up to some point (see [`crate::backing`]). Of a file that does not exist then, it keeps nothing.
 //! - A sync of a file commits the journal as well. A kill of the process loses nothing.
-//! - A commit may take long; once the journal has failed, none succeeds until the file system is mounted again, after what
-//!   is the same as a power cut to it.
-//! - An object is gone for the cache only when that is committed.
+//! - A commit may take long. Once the journal has failed, no commit succeeds until the file system is mounted again.
+//!   That has the effect of a power cut on the file system.
+//! - The cache sees an object as removed only after the removal is committed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -28,35 +28,35 @@ use crate::executor::Executor;
 use crate::namespace::volume::{State as Names, Volume};
 use crate::rng::Rng;
 
-/// The file system; clones are the same one.
+/// The file system. Clones share their state.
 #[derive(Clone)]
 pub(super) struct Store {
     executor: Executor,
     state: Arc<Mutex<State>>,
 }
 
-/// What it holds.
+/// The contents of the file system.
 pub(super) struct State {
     rng: Rng,
-    /// Names and attributes as they are now, with each transaction since the last commit.
+    /// The present names and attributes, with each transaction since the last commit.
     pub(super) volume: Volume,
-    /// As they were at the last commit, and how many transactions that was after.
+    /// Names and attributes at the last commit, and the number of transactions before it.
     committed: Names,
     commits: usize,
-    /// Contents, by what the file system calls the file.
+    /// Contents, by the file system's own identity of the file.
     files: BTreeMap<Identity, File>,
     under_way: BTreeMap<u64, Write>,
     next: u64,
     base: Duration,
-    /// Whoever asks for anything makes a mistake.
+    /// True while the store is closed: a request for contents is then a bug of its sender.
     closed: bool,
-    /// No commit ends before this time.
+    /// The time before which no commit ends.
     hangs: Duration,
-    /// No commit succeeds until the file system is mounted again.
+    /// True if no commit succeeds until the file system is mounted again.
     failed: bool,
-    /// When it failed.
+    /// The time at which the journal failed.
     failed_at: Duration,
-    /// Who is told what commits prove.
+    /// The server that learns of the proofs of commits.
     server: Weak<Server>,
 }
 
@@ -66,13 +66,13 @@ struct Write {
     data: Slice,
 }
 
-/// The key of a file, by what it is called outside.
+/// Returns the key of a file, by the identity that clients know.
 pub(super) fn key(outer: Identity) -> Key {
     Key::new(outer.to_name().as_bytes()).unwrap_or_else(|| unreachable!("identities are short here"))
 }
 
 impl Store {
-    /// One with these names, all durable, and no contents.
+    /// Makes a file system with these names, all durable, and no contents.
     pub(super) fn new(executor: &Executor, volume: Volume, mut rng: Rng) -> Self {
         let base = rng.time(Duration::from_micros(100), Duration::from_millis(8));
         let state = State {
@@ -93,12 +93,12 @@ impl Store {
         Store { executor: executor.clone(), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// What it holds now.
+    /// Locks the present contents.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// Nobody may ask for contents until it is opened again.
+    /// Closes the store, or opens it. No task may ask a closed store for contents.
     pub(super) fn set_closed(&self, closed: bool) {
         self.lock().closed = closed;
     }
@@ -121,7 +121,7 @@ impl Store {
         self.executor.after(time, move || store.executor.step().then(|| action(&store, &mut store.lock())))
     }
 
-    /// As [`Store::operation`] on the contents of one file, which the cache asks for.
+    /// Runs an operation of the cache on the contents of one file, as [`Store::operation`] does.
     fn on_file<T: Send + 'static>(
         &self,
         factor: u32,
@@ -136,7 +136,7 @@ impl Store {
         })
     }
 
-    /// As [`Store::operation`], with a commit of all that was done to names and attributes before this call.
+    /// Runs an operation as [`Store::operation`] does, with a commit of all earlier changes of names and attributes.
     fn committing<T: Send + 'static>(
         &self,
         factor: u32,
@@ -165,12 +165,12 @@ impl Store {
         })
     }
 
-    /// Everything that was done to names and attributes before this call becomes durable.
+    /// Makes all changes of names and attributes before this call durable.
     pub(super) fn commit(&self) -> Io<BackingResult<()>> {
         self.committing(30, |_, committed| committed)
     }
 
-    /// Everything becomes durable: syncfs(2).
+    /// Makes everything durable: syncfs(2).
     pub(super) fn settle(&self) -> Io<BackingResult<()>> {
         let mark = self.lock().next;
         self.committing(40, move |state, committed| {
@@ -182,40 +182,40 @@ impl Store {
         })
     }
 
-    /// The server that tells what commits prove.
+    /// Sets the server that learns of the proofs of commits.
     pub(super) fn serve(&self, server: &Arc<Server>) {
         self.lock().server = Arc::downgrade(server);
     }
 
-    /// For so long no commit ends.
+    /// Lets no commit end for this time.
     pub(super) fn hang(&self, time: Duration) {
         self.lock().hangs = self.executor.time() + time;
     }
 
-    /// The journal fails.
+    /// Lets the journal fail.
     pub(super) fn fail(&self) {
         let mut state = self.lock();
         (state.failed, state.failed_at) = (true, self.executor.time());
     }
 
-    /// Whether it has failed.
+    /// Returns true if the journal has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.lock().failed
     }
 
-    /// Whether it has failed so long ago.
+    /// Returns true if the journal failed at least this time ago.
     pub(super) fn has_failed_for(&self, time: Duration) -> bool {
         let state = self.lock();
         state.failed && self.executor.time() >= state.failed_at + time
     }
 
-    /// Whether it does not answer, or has not for a while, or has failed.
+    /// Returns true if the journal has hung or failed since the last kill of the process.
     pub(super) fn is_troubled(&self) -> bool {
         let state = self.lock();
         state.failed || state.hangs > Duration::ZERO
     }
 
-    /// The process is killed: writes under way end somewhere, the page cache stays.
+    /// Kills the process: writes in flight end somewhere, and the page cache stays.
     pub(super) fn kill(&self) {
         let mut state = self.lock();
         (state.hangs, state.failed, state.server) = (Duration::ZERO, false, Weak::new());
@@ -229,7 +229,7 @@ impl Store {
         }
     }
 
-    /// The power goes: see the fault model. Returns how many transactions are left, and whether contents were lost.
+    /// Cuts the power: see the fault model. Returns the number of transactions left, and true if contents were lost.
     pub(super) fn power_cut(&self) -> (usize, bool) {
         self.kill();
         let mut state = self.lock();
@@ -245,7 +245,7 @@ impl Store {
         (kept, lost)
     }
 
-    /// The process is killed while it was about what was done since `transactions`: it has come to some point.
+    /// Kills the process in the middle of the changes since `transactions`. A prefix of them is left.
     pub(super) fn interrupt(&self, transactions: usize) {
         let mut state = self.lock();
         let all = state.transactions();
@@ -258,7 +258,7 @@ impl Store {
 }
 
 impl State {
-    /// How many transactions there were, ever.
+    /// Returns the number of transactions so far.
     pub(super) fn transactions(&self) -> usize {
         self.commits + self.volume.history.len()
     }
@@ -279,14 +279,14 @@ impl State {
         }
     }
 
-    /// Of files that cannot be there after any crash.
+    /// Drops the contents of files that cannot exist after any crash.
     fn drop_contents(&mut self) {
         let State { volume, committed, files, .. } = self;
         let states = || [&*committed, &volume.state].into_iter().chain(&volume.history);
         files.retain(|inner, _| states().any(|state| state.inodes.contains_key(inner)));
     }
 
-    /// What the file system calls the file that the cache calls so.
+    /// Returns the file system's own identity of a file of the cache.
     fn find(&mut self, object: &Key) -> BackingResult<Identity> {
         let outer = Identity::from_name(object.as_bytes()).ok_or(BackingError::Io(22))?;
         let found = match plant::active("aliases are not applied to keys") {
@@ -315,7 +315,7 @@ impl State {
         self.next
     }
 
-    /// The contents of a file as they are now, by what it is called outside.
+    /// Returns the present contents of a file, by the identity that clients know.
     pub(super) fn content(&self, outer: Identity) -> Option<Content> {
         let inner = self.volume.resolve(outer)?;
         let is_file = self.volume.inode(inner).is_ok_and(|inode| inode.attributes.kind == Kind::File);
@@ -360,7 +360,7 @@ impl Backing for Store {
         };
         self.on_file(2, object, move |state, inner| {
             if let Some(Write { offset, data, .. }) = state.under_way.remove(&number) {
-                // Numbered anew: a sync that began while this was under way does not cover it.
+                // The write gets a new number, so a sync that began during the write does not cover it.
                 let number = state.number();
                 state.file(inner).write(number, offset, &data, Time::default());
             }

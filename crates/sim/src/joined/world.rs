@@ -1,4 +1,5 @@
-//! One seed is one world: a server is started, used, broken and started again, and what is there then is checked.
+//! Joined worlds. One seed is one world: a server is started, used, crashed and started again, and its state is
+//! checked.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,10 +24,10 @@ use crate::namespace::volume::Volume;
 use crate::rng::Rng;
 use crate::world::{Crash, Outcome};
 
-/// Longer than anything may take.
+/// A time that no operation exceeds.
 pub(super) const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// After so long somebody starts a server anew whose journal failed.
+/// The time after which an administrator restarts a server whose journal failed.
 const UNATTENDED: Duration = Duration::from_secs(20);
 
 /// A world before it begins.
@@ -38,34 +39,35 @@ pub(super) struct Plan {
     pub(super) destage_after: Duration,
     pub(super) checkpoint_every: Duration,
     sessions: u32,
-    /// One device may be lost.
+    /// True if one device may be lost.
     pub(super) loses: bool,
-    /// Chances in 10,000 that the journal does not answer for a while in a session, and that it fails.
+    /// Chances in 10,000 that the journal does not answer for a while in a session, and then that it fails.
     pub(super) hangs: u32,
     pub(super) fails: u32,
     habits: Habits,
 }
 
-/// A world under way.
+/// A world in progress.
 pub(super) struct World {
     pub(super) shared: Arc<Shared>,
     pub(super) plan: Plan,
     pub(super) rng: Rng,
     pub(super) disks: Vec<Disk>,
     pub(super) formatted: bool,
-    /// The file system at the last start, how many transactions there were then, and the last number.
+    /// The file system at the last start, the number of transactions at that time, and the last number of a change.
     pub(super) initial: Volume,
     pub(super) begin: usize,
     pub(super) before: u64,
-    /// What is known of the session that has ended.
+    /// The knowledge about the session that has ended.
     pub(super) crashed: Option<Crashed>,
-    /// The operations that the last recovery found, by their notes, and up to which note they may be gone.
+    /// The operations that the last recovery found, by their user records, and the user record up to which they may be
+    /// missing.
     pub(super) kept: Vec<(UserRecordId, Operation)>,
     pub(super) let_go: UserRecordId,
     pub(super) dropped: BTreeSet<u64>,
-    /// What that recovery made again.
+    /// The objects that the last recovery recreated.
     pub(super) made_again: Vec<Identity>,
-    /// What was removed in earlier sessions.
+    /// The objects that were removed in earlier sessions.
     pub(super) dead: Vec<Identity>,
 }
 
@@ -115,7 +117,8 @@ impl Plan {
         }
     }
 
-    /// Whether all data is sure to go through the log in the order of its numbers, and what failed is not seen.
+    /// Returns true if all data certainly goes through the log in the order of its numbers, and failed writes are not
+    /// seen.
     fn logged(&self) -> bool {
         self.mode == Mode::WriteBack && !self.loses && self.fails == 0 && self.habits.longest <= 64 << 10
     }
@@ -174,7 +177,7 @@ impl World {
         self.shared.failure.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// What a stop other than the planned crash means.
+    /// Fails if a stop is not the planned crash.
     pub(super) fn stopped(&self, stop: Stop) -> Result<(), String> {
         self.failure()?;
         match stop {
@@ -183,7 +186,7 @@ impl World {
         }
     }
 
-    /// The server starts, is used, and stops in one way or another.
+    /// Starts the server, runs clients, and stops or crashes.
     fn session(&mut self) -> Result<(), String> {
         let tries = if self.rng.chance(4000) { self.rng.within(1, 3) } else { 0 };
         let server = self.start(tries)?;
@@ -214,7 +217,7 @@ impl World {
         self.failure()
     }
 
-    /// A clean stop: nothing accepted may be lost.
+    /// Stops cleanly: nothing accepted may be lost.
     fn stop(&mut self, server: &Arc<Server>) -> Result<(), String> {
         let theirs = server.clone();
         let closed = self.shared.executor.block_on(LIMIT, async move { theirs.stop().await });
@@ -229,7 +232,7 @@ impl World {
         Ok(())
     }
 
-    /// Clients do their work.
+    /// Runs the clients.
     fn work(&mut self, server: &Arc<Server>, stops: bool) -> Result<(), Stop> {
         let executor = self.shared.executor.clone();
         let left = Arc::new(AtomicU32::new(self.plan.habits.clients));
@@ -260,7 +263,7 @@ impl World {
             executor.start("vanish", Box::pin(vanish));
         }
         let shared = self.shared.clone();
-        // With a journal that failed everybody may have to wait for the restart.
+        // After a failure of the journal, all clients may have to wait for the restart.
         let stuck = || shared.store.has_failed_for(UNATTENDED);
         let through = || left.load(Ordering::Relaxed) == 0 || shared.failure.lock().is_some();
         match executor.run(LIMIT, || through() || stuck()) {
@@ -275,7 +278,7 @@ impl World {
         Client { shared, server: server.clone(), habits, rng: self.rng.fork(), waits: Vec::new() }
     }
 
-    /// The tasks of a server that is in service.
+    /// Starts the tasks of a server in service.
     pub(super) fn serve(&mut self, server: &Arc<Server>) {
         let (theirs, every) = (server.clone(), self.plan.checkpoint_every);
         self.shared
@@ -285,9 +288,9 @@ impl World {
         self.shared.executor.start("answers", Box::pin(async move { theirs.answer_for_notes().await }));
     }
 
-    /// Everything that runs is gone, and perhaps what was not durable.
+    /// Crashes: all tasks end, and changes that were not durable may be lost.
     pub(super) fn crash(&mut self, how: Crash) {
-        // Only when it is mounted again is it known what a file system has whose journal failed.
+        // The contents of a file system with a failed journal are known only after a new mount.
         let how = if self.shared.store.has_failed() { Crash::PowerCut } else { how };
         self.shared.tell(|| format!("{how:?}"));
         self.shared.executor.reset();
@@ -314,7 +317,7 @@ impl World {
         self.shared.model.lock().crash(power);
     }
 
-    /// Reads everything, and checks what a crash left.
+    /// Reads all contents, and checks the state that a crash left.
     pub(super) fn look(&mut self, server: &Arc<Server>) -> Result<(), Stop> {
         let (mut client, shared) = (self.client(server), self.shared.clone());
         self.shared.executor.block_on(LIMIT, async move {
@@ -341,7 +344,7 @@ impl World {
         })
     }
 
-    /// Nothing goes wrong any more: once flushed and stopped, the file system alone has everything.
+    /// Runs a session without faults. After a flush and a stop, the file system alone must have everything.
     fn last_session(&mut self) -> Result<(), String> {
         let server = self.start(0)?;
         let ends = |what| move |stop: Stop| format!("{what} does not end: {stop:?}");

@@ -1,11 +1,11 @@
-//! Reads, crashes and other looks at the whole, held against the model.
+//! Checks of reads, crashes and whole states against the model.
 
 use std::collections::BTreeMap;
 
 use super::{Model, blocks};
 use crate::content::Content;
 
-/// A read under way: what it must see.
+/// A read in progress, with the state that it must see.
 pub struct Reading {
     pub(super) object: u8,
     pub(super) offset: u64,
@@ -15,7 +15,7 @@ pub struct Reading {
 }
 
 impl Model {
-    /// A read begins.
+    /// Begins a read.
     pub fn begin_read(&mut self, object: u8, offset: u64, len: usize) -> Reading {
         let mut reading = Reading { object, offset, len, size: 0, blocks: BTreeMap::new() };
         if let Some(state) = self.objects.get_mut(&object) {
@@ -27,7 +27,8 @@ impl Model {
         reading
     }
 
-    /// A read ends with `bytes`, or without any where it failed; `Err` says what it must not have seen.
+    /// Ends a read with `bytes`, or with `None` if it failed. An `Err` names the contents that the read must not have
+    /// seen.
     pub fn end_read(&mut self, reading: &Reading, bytes: Option<&[u8]>) -> Result<(), String> {
         let lenient = self.lenient;
         let newest = self.next;
@@ -44,7 +45,7 @@ impl Model {
         result
     }
 
-    /// The object turned out to have `size` bytes, with nothing under way.
+    /// Notes that the object has `size` bytes, with no operation in progress.
     pub fn observe_size(&mut self, object: u8, size: u64) -> Result<(), String> {
         let Some(state) = self.objects.get_mut(&object) else { return Ok(()) };
         let visible = state.size.visible();
@@ -59,8 +60,8 @@ impl Model {
         Ok(())
     }
 
-    /// The machine crashed: nothing runs any more, and what was not durable may be lost. Where the power did not go,
-    /// the page cache is still there, and is made durable before anybody looks, but for what failed syncs have lost.
+    /// Crashes the machine: all operations end, and changes that were not durable may be lost. Without a power cut, the
+    /// page cache still exists. It becomes durable before the next read, except pages that failed syncs have lost.
     pub fn crash(&mut self, power: bool) {
         let settles = self.logged || power || !self.lossy;
         for object in self.objects.values_mut() {
@@ -77,7 +78,8 @@ impl Model {
         }
     }
 
-    /// After a crash and a look at everything: what survived must be a prefix of what was accepted, by number (P3).
+    /// Checks, after a crash and a read of everything, that the surviving changes are a prefix of the accepted ones, by
+    /// number (P3).
     pub fn check_prefix(&mut self) -> Result<(), String> {
         let mut survived = Vec::new();
         let mut lost = Vec::new();
@@ -101,7 +103,7 @@ impl Model {
         }
     }
 
-    /// Everything was destaged: the backing file must be what the model says.
+    /// Checks, after everything was destaged, that the backing file agrees with the model.
     pub fn check_backing(
         &mut self,
         object: u8,
@@ -125,7 +127,7 @@ impl Model {
             return Ok(());
         }
         let possible = state.mtime.possible(state.mtime.visible());
-        // One that was cut short may leave the time at which the backing store was changed.
+        // A truncation that was cut short may leave the time at which the backing store was changed.
         if times && !self.lenient && possible.len() == 1 && !possible.contains(&content.mtime) {
             let found = content.mtime;
             return Err(format!(

@@ -1,4 +1,4 @@
-//! The reference model: what every block, size and time of every object may be, after each step and across crashes.
+//! The reference model: the possible values of every block, size and time of every object, after each step and crash.
 
 mod look;
 mod object;
@@ -18,40 +18,40 @@ pub use look::Reading;
 
 type Block = Register<Runs, Overwrite>;
 
-/// What is known of one object.
+/// The known state of an object.
 struct Object {
     size: Register<u64, Resize>,
     mtime: Register<Time, Time>,
-    /// Blocks not in here are zeros.
+    /// Blocks that are not in this map are zeros.
     blocks: BTreeMap<u64, Block>,
-    /// Faults have destroyed what said how large it is.
+    /// True if faults have destroyed the records of the object's size.
     unsized_since: bool,
     readers: u32,
     /// Writes that may happen in part: the object may end at the end of any of their blocks.
     torn: BTreeMap<u32, Range<u64>>,
-    /// Those of them that have happened as a whole; until the reads under way end.
+    /// Those writes of `torn` that have happened as a whole. They stay until the reads in progress end.
     whole: Vec<u32>,
-    /// Sizes it may have had, unless every write goes through the log: its backing file may still end at any of them,
-    /// as what made it longer since may be in the log only.
+    /// Sizes that the object may have had, unless every write goes through the log. Its backing file may still end at
+    /// any of them, since later growth may be only in the log.
     ends: BTreeSet<u64>,
 }
 
-/// Blocks of a write that may be more than one frame.
+/// The most blocks of a write that is certainly one frame.
 const ONE_FRAME: u64 = 64;
 
-/// An operation that changes something.
+/// An operation that changes an object.
 #[derive(Default)]
 struct Operation {
     object: u8,
     blocks: Range<u64>,
-    /// Not one frame of the log for sure: it may happen in part.
+    /// True if the operation may need more than one frame of the log, so that it may happen in part.
     tears: bool,
     seq: Option<u64>,
-    /// The last frame that it may need to be durable.
+    /// The last frame that the operation may need to be durable.
     needs: u64,
-    /// Answered, but not known to be durable.
+    /// True if the operation was answered and is not known to be durable.
     open: bool,
-    /// Bytes of it are in the page cache of the backing file: the number of failed syncs of that file before.
+    /// Set if some bytes are in the page cache of the backing file: the number of failed syncs of that file before.
     unsynced: Option<u64>,
 }
 
@@ -61,17 +61,17 @@ pub struct Model {
     objects: BTreeMap<u8, Object>,
     operations: BTreeMap<u32, Operation>,
     next: u32,
-    /// Both copies of something may be lost, after which errors are possible.
+    /// True if both copies of something may be lost, after which errors are possible.
     pub lenient: bool,
-    /// Every write goes through the log.
+    /// True if every write goes through the log.
     pub logged: bool,
-    /// Nobody looks at modification times: so many writes at once have too many possible ones.
+    /// True if modification times are not checked: many writes at once have too many possible times.
     pub untimed: bool,
-    /// Acknowledged unstable data may be lost without a crash: it is in a page cache whose syncs fail.
+    /// True if acknowledged unstable data may be lost without a crash, since it is in a page cache whose syncs fail.
     pub lossy: bool,
 }
 
-/// The part of block `block` that lies in `range`, in bytes within the block.
+/// Returns the part of block `block` that lies in `range`, in bytes within the block.
 fn within(block: u64, range: &Range<u64>) -> Range<usize> {
     let start = block * BLOCK as u64;
     let end = start + BLOCK as u64;
@@ -83,7 +83,7 @@ fn blocks(range: &Range<u64>) -> Range<u64> {
 }
 
 impl Model {
-    /// A new object whose `size` bytes write `generation` left.
+    /// Adds an object with `size` bytes from write `generation`.
     pub fn create(&mut self, object: u8, size: u64, generation: Generation, mtime: Time) {
         let all = 0..size;
         let block = |block| {
@@ -105,24 +105,24 @@ impl Model {
         self.objects.insert(object, new);
     }
 
-    /// A number that no operation and no contents had before.
+    /// Returns a number that no operation and no contents had before.
     pub fn number(&mut self) -> u32 {
         self.next += 1;
         self.next
     }
 
-    /// Nothing is known of the object any more.
+    /// Forgets the object.
     pub fn remove(&mut self, object: u8) {
         self.objects.remove(&object);
         self.operations.retain(|_, operation| operation.object != object);
     }
 
-    /// The objects there are.
+    /// Returns the numbers of all objects.
     pub fn objects(&self) -> Vec<u8> {
         self.objects.keys().copied().collect()
     }
 
-    /// The largest number of unsettled and of running operations on any block of the range.
+    /// Returns the largest numbers of unsettled and of running operations on any block of the range.
     pub fn load(&self, object: u8, range: &Range<u64>) -> (usize, usize) {
         let Some(object) = self.objects.get(&object) else { return (0, 0) };
         let touched = object.blocks.range(blocks(range)).map(|(_, block)| block.load());
@@ -130,13 +130,13 @@ impl Model {
         loads.fold((0, 0), |most, load| (most.0.max(load.0), most.1.max(load.1)))
     }
 
-    /// The largest size the object may have.
+    /// Returns the largest size that the object may have.
     pub fn size(&self, object: u8) -> u64 {
         let Some(object) = self.objects.get(&object) else { return 0 };
         object.size.possible(0).into_iter().max().unwrap_or(0)
     }
 
-    /// A write of `len` bytes begins; the bytes are those of the returned number.
+    /// Begins a write of `len` bytes. Returns its number, with which the bytes are stamped.
     pub fn begin_write(&mut self, object: u8, offset: u64, len: u64, now: Time) -> u32 {
         let id = self.number();
         let range = offset..offset + len;
@@ -164,7 +164,7 @@ impl Model {
         id
     }
 
-    /// A truncation begins.
+    /// Begins a truncation.
     pub fn begin_truncate(&mut self, object: u8, size: u64, now: Time) -> u32 {
         let id = self.number();
         let first = size / BLOCK as u64;
@@ -182,7 +182,7 @@ impl Model {
         id
     }
 
-    /// A change of the modification time begins.
+    /// Begins a change of the modification time.
     pub fn begin_mtime(&mut self, object: u8, mtime: Time) -> u32 {
         let id = self.number();
         if let Some(state) = self.objects.get_mut(&object).filter(|_| !self.untimed) {
@@ -213,7 +213,7 @@ impl Model {
         object.settle(self.logged, self.lossy);
     }
 
-    /// The operation was accepted as number `seq`: it is visible, but may be lost in a crash.
+    /// Notes that the operation was accepted as number `seq`: it is visible, but a crash may lose it.
     pub fn accepted(&mut self, id: u32, seq: u64) {
         if let Some(operation) = self.operations.get_mut(&id) {
             operation.seq = Some(seq);
@@ -221,27 +221,28 @@ impl Model {
         self.answer(id, true, false);
     }
 
-    /// The write was accepted, and some bytes of it are in the page cache of the backing file, of which `failures` syncs had
-    /// failed before. The rest is number `seq`, if there is any.
+    /// Notes that the write was accepted with some bytes in the page cache of the backing file. `failures` is the
+    /// number of syncs of that file that had failed before. The other bytes, if any, have number `seq`.
     pub fn accepted_unsynced(&mut self, id: u32, seq: Option<u64>, failures: u64) {
         if let Some(operation) = self.operations.get_mut(&id) {
             (operation.seq, operation.unsynced) = (seq, Some(failures));
         }
-        // Where syncs fail, the page cache may lose it at any time, and what comes later is written over what was before it.
+        // If syncs fail, the page cache may lose the write at any time. Later writes then lie over the contents before
+        // it.
         self.answer(id, !self.lossy, false);
         if let Some(operation) = self.operations.get_mut(&id) {
             operation.open = true;
         }
     }
 
-    /// Answered writes of the object with bytes in the page cache, each with its number of failed syncs.
+    /// Returns answered writes of the object with bytes in the page cache, each with its number of failed syncs.
     pub fn unsynced(&self, object: u8) -> Vec<(u32, u64)> {
         let mine = |operation: &Operation| operation.open && operation.object == object;
         let all = self.operations.iter().filter(|(_, operation)| mine(operation));
         all.filter_map(|(id, operation)| Some((*id, operation.unsynced?))).collect()
     }
 
-    /// A sync made durable the write's bytes that were in the page cache.
+    /// Notes that a sync made the write's bytes in the page cache durable.
     pub fn synced(&mut self, id: u32) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         operation.unsynced = None;
@@ -250,12 +251,12 @@ impl Model {
         }
     }
 
-    /// The operation was acknowledged as durable.
+    /// Notes that the operation was acknowledged as durable.
     pub fn durable(&mut self, id: u32) {
         self.answer(id, true, true);
     }
 
-    /// The same, and nothing behind frame `seq` is needed for that.
+    /// Notes that the operation was acknowledged as durable, and that no frame behind `seq` is needed for that.
     pub fn durable_by(&mut self, id: u32, seq: u64) {
         if let Some(operation) = self.operations.get_mut(&id) {
             operation.needs = seq;
@@ -263,8 +264,8 @@ impl Model {
         self.durable(id);
     }
 
-    /// Faults destroyed every copy of frame `first` of the log: nothing that needs it or a later one is known any more. Nothing is
-    /// under way.
+    /// Notes that faults destroyed every copy of frame `first` of the log. Operations that need it or a later frame are
+    /// unknown from now on. No operation may be in progress.
     pub fn destroyed(&mut self, first: u64) {
         for object in self.objects.values_mut() {
             let blocks = object.blocks.values_mut().filter(|block| block.newest >= first);
@@ -273,13 +274,13 @@ impl Model {
         }
     }
 
-    /// The operation failed: it may have happened or not.
+    /// Notes that the operation failed: it may have happened or not.
     pub fn failed(&mut self, id: u32) {
         self.answer(id, false, false);
     }
 
-    /// The log is lost with the last device, and so is perhaps what was accepted and not durable, whatever was asked for
-    /// later; the write verifier says so.
+    /// Notes that the log is lost with the last device. Accepted operations that were not durable may be lost, although
+    /// later ones survive; the write verifier tells the clients.
     pub fn log_lost(&mut self) {
         let logged = |operation: &Operation| operation.open && operation.seq.is_some();
         let all = self.operations.iter().filter(|(_, operation)| logged(operation));
@@ -287,7 +288,7 @@ impl Model {
         all.into_iter().for_each(|id| self.lost(id));
     }
 
-    /// The same for one operation.
+    /// Notes that one operation may be lost, although later ones survive.
     pub fn lost(&mut self, id: u32) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         operation.open = false;
@@ -298,7 +299,7 @@ impl Model {
         object.mtime.lose(id);
     }
 
-    /// Operations accepted up to `seq` and not known to be durable: what a commit that begins now covers.
+    /// Returns operations accepted up to `seq` and not known to be durable. A commit that begins now covers them.
     pub fn open(&self, seq: u64) -> Vec<u32> {
         let covered = |operation: &Operation| {
             let logged = operation.unsynced.is_none() && operation.seq.is_some_and(|own| own <= seq);
@@ -307,13 +308,13 @@ impl Model {
         self.operations.iter().filter(|(_, operation)| covered(operation)).map(|(id, _)| *id).collect()
     }
 
-    /// Those of one object: what a commit that syncs its file as well covers.
+    /// Returns open operations of one object. A commit that also syncs the object's file covers them.
     pub fn open_of(&self, object: u8) -> Vec<u32> {
         let mine = |operation: &Operation| operation.open && operation.object == object;
         self.operations.iter().filter(|(_, operation)| mine(operation)).map(|(id, _)| *id).collect()
     }
 
-    /// Whether anything accepted for the object is not known to be durable.
+    /// Returns true if an accepted operation on the object is not known to be durable.
     pub fn is_open(&self, object: u8) -> bool {
         self.operations.values().any(|operation| operation.open && operation.object == object)
     }

@@ -1,4 +1,4 @@
-//! What is known of one object, and what a look at it may find.
+//! The known state of an object, and the values that a read of it may find.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use forebay_engine::buffer::BLOCK;
 use super::{Block, Object, Reading, blocks, within};
 use crate::stamp::{Generation, Place, Runs, describe, plausible};
 
-/// What is not known of a block for sure may be cut off from the start of `tail` on.
+/// Lets uncertain contents of a block be cut off from the start of `tail` on.
 fn may_end(register: &mut Block, tail: &Range<usize>) {
     let mut values = register.settled().unwrap_or_default().to_vec();
     if values.len() > 1 {
@@ -33,12 +33,13 @@ impl Object {
         }
     }
 
-    /// Returns whether a write up to `end` cannot make the object longer, whichever operations under way have happened.
+    /// Returns true if a write up to `end` cannot make the object longer, whichever operations in progress have
+    /// happened.
     pub(super) fn reaches(&self, end: u64) -> bool {
         self.size.settled().is_some_and(|sizes| sizes.iter().all(|size| *size >= end))
     }
 
-    /// The size is about to change.
+    /// Notes the present size before a change.
     pub(super) fn note_end(&mut self, logged: bool) {
         if !logged {
             let partial = self.size.possible(0).into_iter().filter(|size| !size.is_multiple_of(BLOCK as u64));
@@ -46,7 +47,7 @@ impl Object {
         }
     }
 
-    /// New contents of the last block may be there without the new size: that of the object or of its backing file.
+    /// Allows for new contents of the last block without the new size, of the object or of its backing file.
     pub(super) fn cut_short(&mut self) {
         for size in self.size.settled().unwrap_or_default().to_vec() {
             for (block, register) in self.blocks.range_mut(size / BLOCK as u64..) {
@@ -77,7 +78,7 @@ impl Object {
         }
     }
 
-    /// With one size possible, nothing can be beyond it.
+    /// Cuts off the contents beyond the size, if only one size is possible.
     pub(super) fn clip(&mut self) {
         let Some([size]) = self.size.settled() else { return };
         let size = *size;

@@ -116,7 +116,7 @@ fn what_is_older_than_acknowledged_is_wrong_unless_faults_destroyed_the_frames_i
     model.destroyed(7);
     read(&mut model, older, 0..8192).unwrap();
     assert!(read(&mut model, 99, 0..8192).is_err(), "nobody ever wrote that");
-    // What is written from then on is known again, byte by byte.
+    // Bytes that are written from then on are known again, one by one.
     let part = model.begin_write(1, 100, 4096, NOW);
     model.durable_by(part, 9);
     read(&mut model, older, 0..100).unwrap();

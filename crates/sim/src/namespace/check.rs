@@ -1,9 +1,11 @@
-//! Whether a tree after recovery is what it has to be.
+//! Checks of a tree after recovery.
 //!
-//! There has to be a set of operations, all of the logged ones and any of those that were carried out and not logged, that
-//! alone would have come to this very tree: the same names for the same objects (by what they are called outside) with the
-//! same attributes. Beside it there may be what was set aside: nothing that lives, but for names that were given by LINKs that
-//! were not logged.
+//! There must be a set of operations that alone would have led to this very tree. The set has all logged operations,
+//! and any of those that were carried out and not logged. The trees must agree in names, in objects (by the identity
+//! that clients know), and in attributes.
+//!
+//! Beside that tree there may be objects that were set aside. A live object must not be among them, except under names
+//! from LINKs that were not logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,38 +15,38 @@ use super::history::{History, Set};
 use super::request::{Place, Request};
 use super::volume::{Refused, Volume};
 
-/// A crash: what is left of the log, and of the file system.
+/// A crash: the remains of the log and of the file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Crash {
     /// The operations in the log.
     pub logged: Set,
-    /// In another order than they were carried out.
+    /// True if the log has the operations in another order than they were carried out.
     pub reverse: bool,
-    /// All operations up to this number are in the file system, the log says.
+    /// The number up to which all operations are in the file system, according to the log.
     pub checkpoint: u64,
     /// The transactions in the file system.
     pub transactions: usize,
 }
 
-/// What is known to be so after a crash.
+/// The conditions that hold after a crash.
 pub struct Expected<'a> {
     history: &'a History,
     crash: Crash,
-    /// Carried out at least in part, and not logged.
+    /// Operations that were carried out at least in part, and not logged.
     unlogged: Set,
-    /// Of these objects an operation that was not logged was carried out in part.
+    /// Objects of operations that were carried out in part and not logged.
     partly: BTreeSet<Identity>,
-    /// Objects that were given names by operations that were not logged: such a name may have been in the way.
+    /// Objects that got names from operations that were not logged. Such a name may have been in the way.
     linked: BTreeSet<Identity>,
-    /// Modification times of directories that the log tells.
+    /// Modification times of directories, according to the log.
     times: BTreeMap<Identity, Time>,
 }
 
-/// Names as seen from outside.
+/// Names with the identities that clients know.
 type Names = BTreeMap<Place, Identity>;
 
 impl<'a> Expected<'a> {
-    /// After a crash.
+    /// Makes the conditions after a crash.
     pub fn new(history: &'a History, crash: Crash) -> Self {
         let Crash { logged, checkpoint, transactions, .. } = crash;
         let (partly, linked, times) = Default::default();
@@ -65,7 +67,7 @@ impl<'a> Expected<'a> {
         expected
     }
 
-    /// Compares a tree with what it may be.
+    /// Compares a tree with the possible ones.
     pub fn check(&self, after: &Volume) -> Result<(), String> {
         sound(after)?;
         let mut nearest: Option<String> = None;
@@ -73,7 +75,7 @@ impl<'a> Expected<'a> {
         loop {
             let set = self.crash.logged | subset;
             let replay = self.history.replay(set);
-            // Else one of the logged operations would come out differently.
+            // Otherwise one of the logged operations would have another result.
             if replay.same & self.crash.logged == self.crash.logged {
                 let Err(error) = self.compare(after, &replay.volume) else { return Ok(()) };
                 let error = format!("compared with {set:b}: {error}");
@@ -95,7 +97,7 @@ impl<'a> Expected<'a> {
             beside.extend(found.remove(&place));
         }
         let mut kept = names(after, Some(&expected));
-        // Other names of what was set aside, given by LINKs that were not logged either.
+        // Objects that were set aside may have other names, from LINKs that were not logged either.
         kept.retain(|place, object| {
             expected.contains_key(place) || !(beside.contains(object) && self.linked.contains(object))
         });
@@ -134,7 +136,7 @@ impl<'a> Expected<'a> {
         let modelled = model.resolve(object).ok_or(Refused::Stale).map_err(missing)?;
         let (is, was) = (after.inode(inner).map_err(missing)?, model.inode(modelled).map_err(missing)?);
         let mut wanted = was.attributes;
-        // What was not logged and happened may have left a directory's time as the log tells it.
+        // An operation that was carried out and not logged may have left a directory's time as the log has it.
         if wanted.kind == Kind::Directory && self.times.get(&object) == Some(&is.attributes.mtime) {
             wanted.mtime = is.attributes.mtime;
         }
@@ -149,7 +151,7 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// All names below the root; of those set aside only what `but` has.
+/// Returns all names below the root. Of the names that recovery gave, only those in `but` are returned.
 fn names(volume: &Volume, but: Option<&Names>) -> Names {
     let (mut names, mut dirs) = (Names::new(), vec![Volume::root()]);
     while let Some(dir) = dirs.pop() {
@@ -165,12 +167,12 @@ fn names(volume: &Volume, but: Option<&Names>) -> Names {
     names
 }
 
-/// Whether a name is one that recovery gave.
+/// Returns true if recovery gave the name.
 fn is_aside(place: &Place, expected: &Names) -> bool {
     !expected.contains_key(place) && place.1.windows(9).any(|part| part == b".forebay-")
 }
 
-/// Whether a file system is sound: every object has the names that it counts, and nothing is between two places.
+/// Checks that a file system is sound: every object has the names that it counts, and none is between two places.
 fn sound(volume: &Volume) -> Result<(), String> {
     let mut links = BTreeMap::<Identity, u32>::new();
     let inodes = &volume.state.inodes;
@@ -190,16 +192,16 @@ fn sound(volume: &Volume) -> Result<(), String> {
     }
 }
 
-/// What a recovery took.
+/// The result of a recovery.
 #[derive(Clone, Debug)]
 pub struct Recovered {
-    /// The file system after it, with each transaction of it.
+    /// The file system after recovery, with each transaction of recovery.
     pub volume: Volume,
-    /// What it says.
+    /// The outcome that recovery reports.
     pub outcome: Outcome,
 }
 
-/// Recovers a file system from a crash, and once more, which has to change nothing.
+/// Recovers a file system from a crash, and then again, which must change nothing.
 pub fn recover(history: &History, crash: Crash, mut volume: Volume) -> Result<Recovered, String> {
     let records = history.records(crash.logged, crash.reverse);
     volume.history.clear();

@@ -1,4 +1,4 @@
-//! What clients ask for, by chance.
+//! Random requests of clients.
 
 use forebay_oplog::{Kind, Name};
 
@@ -6,10 +6,10 @@ use super::request::{How, Place, Request};
 use super::volume::Volume;
 use crate::rng::Rng;
 
-/// Objects in a tree: enough for some depth, few enough to meet again.
+/// Objects in a tree: enough for some depth, few enough that requests meet.
 const OBJECTS: usize = 24;
 
-/// A name in a directory: one that is taken, if it is to be.
+/// Returns a name in a directory. The name leads to an object if `taken`.
 pub fn any_place(rng: &mut Rng, volume: &Volume, taken: bool) -> Place {
     let dirs = volume.state.inodes.iter().filter(|(inner, inode)| {
         **inner != Volume::moving_dir()
@@ -29,7 +29,7 @@ pub fn any_place(rng: &mut Rng, volume: &Volume, taken: bool) -> Place {
     (volume.outer(*dir), name)
 }
 
-/// A request that may be carried out or refused.
+/// Returns a request, which may be carried out or refused.
 pub fn any_request(rng: &mut Rng, volume: &Volume) -> Request {
     let objects: Vec<_> = volume.state.inodes.keys().filter(|it| **it != Volume::moving_dir()).collect();
     let object = volume.outer(*rng.pick(&objects));
@@ -51,7 +51,7 @@ pub fn any_request(rng: &mut Rng, volume: &Volume) -> Request {
     }
 }
 
-/// A request that gives a file a second name, or takes away one of several.
+/// Returns a request that gives a file a second name, or removes one of several names.
 pub fn any_link_request(rng: &mut Rng, volume: &Volume) -> Request {
     let files = volume.state.inodes.iter().filter(|(_, inode)| inode.attributes.kind == Kind::File);
     let files: Vec<_> = files.map(|(file, inode)| (*file, inode.links)).collect();

@@ -1,4 +1,4 @@
-//! All sequences of a few operations on a small tree, cut everywhere, and cut again everywhere in the recovery.
+//! All sequences of a few operations on a small tree, with every crash, and with every second crash in the recovery.
 
 use forebay_oplog::{Identity, Kind, Name, New};
 
@@ -7,21 +7,21 @@ use super::history::History;
 use super::request::{How, Place, Request};
 use super::volume::Volume;
 
-/// What was explored.
+/// The extent of an exploration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Sequences of operations.
+    /// The number of sequences of operations.
     pub sequences: u64,
-    /// Crashes: what may be left of the log and of the file system.
+    /// The number of crashes, each with its remains of the log and of the file system.
     pub crashes: u64,
-    /// Crashes inside the recovery.
+    /// The number of crashes inside the recovery.
     pub again: u64,
-    /// Crashes after which somebody put a file somewhere before the recovery.
+    /// The number of crashes after which an administrator put a file into the tree before the recovery.
     pub meddled: u64,
 }
 
 impl Counts {
-    /// Adds others.
+    /// Adds the counts of another exploration.
     pub fn add(&mut self, other: Counts) {
         self.sequences += other.sequences;
         self.crashes += other.crashes;
@@ -32,7 +32,8 @@ impl Counts {
 
 const NAMES: [&[u8]; 2] = [b"a", b"b"];
 
-/// The root with a file `a` and a directory `b`; in that the same file as `a`, and an empty directory `b`.
+/// Returns the small tree: the root with a file `a` and a directory `b`. In `b` are another name of that file, and an
+/// empty directory `b`.
 pub fn small_tree() -> Volume {
     let mut volume = Volume::new();
     let root = Volume::root();
@@ -47,7 +48,7 @@ pub fn small_tree() -> Volume {
     volume
 }
 
-/// Every request that makes sense on a tree; some are refused.
+/// Returns every request that makes sense on a tree. Some are refused.
 pub fn requests(volume: &Volume) -> Vec<Request> {
     let objects = || {
         let own = |(inner, _): &(&Identity, _)| **inner != Volume::moving_dir();
@@ -71,7 +72,7 @@ pub fn requests(volume: &Volume) -> Vec<Request> {
     all
 }
 
-/// The requests of sequences that begin with each.
+/// Returns the first requests of all sequences.
 pub fn first_requests() -> Vec<Request> {
     let allowed = |request: &Request| start().carry_out(request, 0).is_ok();
     requests(&small_tree()).into_iter().filter(allowed).collect()
@@ -81,8 +82,8 @@ fn start() -> History {
     History::new(small_tree(), 0)
 }
 
-/// All sequences of up to `most` operations of which the first is this one. Of those of `most` operations only one in
-/// `stride`.
+/// Explores all sequences of up to `most` operations with this first request. Of the longest sequences, only one in
+/// `stride` is explored.
 pub fn all_from(first: &Request, most: usize, stride: u64) -> Result<Counts, String> {
     let mut history = start();
     history.carry_out(first, 0).map_err(|refused| format!("{first:?}: {refused}"))?;
@@ -117,7 +118,7 @@ fn explore(
     Ok(())
 }
 
-/// Every crash that leaves something of the last operation: the others are those of shorter sequences.
+/// Runs every crash that leaves a part of the last operation. Shorter sequences cover all other crashes.
 pub fn every_crash(history: &History, counts: &mut Counts) -> Result<(), String> {
     let count = history.steps.len();
     let all = history.steps[count - 1].end;
@@ -158,7 +159,7 @@ fn one_crash(history: &History, crash: Crash, counts: &mut Counts) -> Result<(),
     meddle(history, crash, counts).map_err(|error| told("", error))
 }
 
-/// Somebody puts a file under each free name before the recovery, which must not remove it.
+/// Puts a file under each free name before the recovery, like an administrator. Recovery must not remove it.
 fn meddle(history: &History, crash: Crash, counts: &mut Counts) -> Result<(), String> {
     let crashed = history.crashed(crash.transactions);
     let dirs = crashed.state.inodes.iter().filter(|(_, inode)| inode.attributes.kind == Kind::Directory);

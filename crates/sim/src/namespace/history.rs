@@ -1,4 +1,4 @@
-//! What was carried out since a known state, and what it would have come to had only some of it happened.
+//! The operations since a known state, and the state that a part of them leads to.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,36 +9,36 @@ use forebay_oplog::{Identity, Operation};
 use super::request::{Done, Request, carry_out};
 use super::volume::{Refused, State, Volume};
 
-/// Operations, one bit each in the order in which they were carried out.
+/// A set of operations, one bit each in the order in which they were carried out.
 pub type Set = u64;
 
 /// An operation that was carried out.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// It.
+    /// The operation.
     pub done: Done,
-    /// How many transactions there were before it, and with it.
+    /// The number of transactions before the operation, and then the number after it.
     pub begin: usize,
     /// See `begin`.
     pub end: usize,
 }
 
-/// What it came to with only some of the operations, and which of them did then what they did in truth.
+/// The result of only some of the operations, and the operations with the effect that they had in truth.
 pub struct Replay {
-    /// The file system then.
+    /// The resulting file system.
     pub volume: Volume,
-    /// Operations with the same outcome.
+    /// Operations with an unchanged effect.
     pub same: Set,
 }
 
-/// A history.
+/// The operations since a known state.
 #[derive(Clone)]
 pub struct History {
-    /// Before it.
+    /// The file system before the operations.
     pub initial: Volume,
-    /// After it.
+    /// The file system after the operations.
     pub volume: Volume,
-    /// What was carried out.
+    /// The operations.
     pub steps: Vec<Step>,
     /// The number before that of the first operation.
     pub before: u64,
@@ -46,19 +46,19 @@ pub struct History {
 }
 
 impl History {
-    /// An empty one, from a state in which nothing is open.
+    /// Makes an empty history, from a state in which no operation is open.
     pub fn new(mut initial: Volume, before: u64) -> Self {
         initial.history.clear();
         let volume = initial.clone();
         History { initial, volume, steps: Vec::new(), before, replays: RefCell::default() }
     }
 
-    /// What `steps` made of `initial`, with transactions counted from there.
+    /// Makes the history of `steps` from `initial`, with transactions counted from there.
     pub fn of(initial: Volume, steps: Vec<Step>, before: u64) -> Self {
         History { steps, ..History::new(initial, before) }
     }
 
-    /// Carries out one more.
+    /// Carries out one more request.
     pub fn carry_out(&mut self, request: &Request, slot: usize) -> Result<&Done, Refused> {
         let (begin, number) = (self.volume.history.len(), self.before + self.steps.len() as u64 + 1);
         let done = carry_out(&mut self.volume, request, number, Some(slot), None)?;
@@ -68,7 +68,7 @@ impl History {
         Ok(&self.steps[index].done)
     }
 
-    /// The file system after so many transactions.
+    /// Returns the file system after this number of transactions.
     pub fn crashed(&self, transactions: usize) -> Volume {
         self.volume.with(self.state(transactions))
     }
@@ -80,7 +80,7 @@ impl History {
         }
     }
 
-    /// Whether a log may have these operations and no others: what conflicts came into it in order.
+    /// Returns true if a log may have exactly these operations, since conflicting operations enter the log in order.
     pub fn may_be_logged(&self, logged: Set) -> bool {
         (0..self.steps.len()).filter(|later| logged >> later & 1 == 1).all(|later| {
             (0..later).all(|earlier| {
@@ -90,8 +90,8 @@ impl History {
         })
     }
 
-    /// The records of these operations, in two orders that they may have in a log: that in which they were carried out,
-    /// and one that is as far from it as may be.
+    /// Returns the records of these operations in one of two orders that a log may have. The first is the order in
+    /// which the operations were carried out. With `reverse`, the order is as far from that one as possible.
     pub fn records(&self, logged: Set, reverse: bool) -> Vec<Operation> {
         let mut left: Vec<&Done> = self.steps.iter().map(|step| &step.done).collect();
         let mut index = 0;
@@ -108,7 +108,7 @@ impl History {
         records
     }
 
-    /// What these operations alone come to.
+    /// Returns the result of these operations alone.
     pub fn replay(&self, set: Set) -> Rc<Replay> {
         if let Some(replay) = self.replays.borrow().get(&set) {
             return replay.clone();
@@ -128,7 +128,7 @@ impl History {
         replay
     }
 
-    /// Everything that ever was, by what it is called outside.
+    /// Returns all objects that ever existed, by the identity that clients know.
     pub fn identities(&self) -> impl Iterator<Item = Identity> {
         let before = self.initial.state.inodes.keys().map(|inner| self.initial.outer(*inner));
         before.chain(self.steps.iter().filter_map(|step| step.done.made()))

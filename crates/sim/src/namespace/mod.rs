@@ -1,5 +1,5 @@
-//! Names in a virtual file system: requests change it and are logged, the power goes, and what is left of it is made equal
-//! to what is left of the log. No file has contents here: those are the engine's business, in the other worlds.
+//! Names in a virtual file system. Requests change it and are logged. After a power cut, the remains of the file system
+//! are made equal to the remains of the log. Files have no contents here: the worlds of the engine test those.
 
 pub mod check;
 pub mod choice;

@@ -1,4 +1,4 @@
-//! What clients ask for, carried out as the server does: system calls first, then the record for the log.
+//! Requests of clients, carried out as the server does: first the system calls, then the record for the log.
 
 use std::collections::BTreeSet;
 
@@ -6,30 +6,30 @@ use forebay_oplog::{Access, Binding, Identity, Kind, Name, New, Object, Operatio
 
 use super::volume::{Refused, Volume, time};
 
-/// The only log there is.
+/// The number of the only log.
 pub const LOG: u64 = 7;
 
-/// Between the times of two operations.
+/// The ticks between the times of two operations.
 const TICKS: i64 = 100;
 
-/// A directory, as called outside, and a name in it.
+/// A directory, by the identity that clients know, and a name in it.
 pub type Place = (Identity, Name);
 
-/// How CREATE treats what is there, and how many calls it takes.
+/// The way in which CREATE treats an existing file, and so the number of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// By root for somebody: two transactions.
+    /// Root creates the file for a client: two transactions.
     Unchecked,
-    /// One.
+    /// One transaction.
     Guarded,
-    /// The verifier goes to the times: two.
+    /// The verifier goes to the times: two transactions.
     Exclusive,
 }
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// CREATE of a file that is not there.
+    /// CREATE of a file that does not exist.
     Create(Place, How),
     /// MKDIR
     Mkdir(Place),
@@ -47,32 +47,32 @@ pub enum Request {
     Rename(Place, Place),
     /// SETATTR of the mode: one transaction.
     Chmod(Identity),
-    /// SETATTR of owner, mode and times: three.
+    /// SETATTR of owner, mode and times: three transactions.
     Setattr(Identity),
 }
 
 /// A request that was carried out.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// What was asked for.
+    /// The request.
     pub request: Request,
-    /// What goes to the log.
+    /// The operation for the log.
     pub operation: Operation,
-    /// What is locked while it is carried out and until its record has its place in the log.
+    /// The objects that are locked until the record has its place in the log.
     locks: BTreeSet<Identity>,
-    /// Directories change their parents one at a time.
+    /// True if the request moves a directory to another parent. Only one request at a time may do that.
     moves_directory: bool,
-    /// The object that it makes or sets attributes of in several transactions.
+    /// The object that the request makes, or whose attributes it sets, in several transactions.
     pub in_steps: Option<Identity>,
 }
 
 impl Done {
-    /// Whether one of them has to be in the log before the other, as they were carried out.
+    /// Returns true if the log must have both operations in the order in which they were carried out.
     pub fn conflicts_with(&self, other: &Done) -> bool {
         !self.locks.is_disjoint(&other.locks) || self.moves_directory && other.moves_directory
     }
 
-    /// What it made.
+    /// Returns the object that the request made.
     pub fn made(&self) -> Option<Identity> {
         self.operation.objects.iter().find(|object| object.new.is_some()).map(|object| object.identity)
     }
@@ -83,15 +83,15 @@ struct Worker<'a> {
     volume: &'a mut Volume,
     number: u64,
     entries: Vec<Binding>,
-    /// With what it takes to make them again.
+    /// The touched objects, with the properties needed to recreate them.
     objects: Vec<(Identity, Option<New>)>,
     locks: BTreeSet<Identity>,
     moves_directory: bool,
     in_steps: Option<Identity>,
 }
 
-/// Carries out a request. `slot`: where a RENAME tells of itself. `given`: the identity of what is made, when it is known. A
-/// RENAME of one of an object's names to another one changes nothing and is refused here.
+/// Carries out a request. `slot` is the slot for the intent of a RENAME. `given` is the identity of the made object, if
+/// it is known. A RENAME between two names of one object changes nothing and is refused here.
 pub fn carry_out(
     volume: &mut Volume,
     request: &Request,
@@ -144,7 +144,7 @@ impl Worker<'_> {
         self.locks.insert(object);
     }
 
-    /// The directory of a name that changes.
+    /// Touches the directory of a name that changes.
     fn touch(&mut self, dir: Identity) {
         self.lock(dir);
         if !self.objects.iter().any(|(object, _)| *object == dir) {
@@ -229,7 +229,7 @@ impl Worker<'_> {
         let dir = self.inner(place.0)?;
         self.volume.remove(dir, &place.1, directory)?;
         if directory {
-            // Or what was done in it before could come into the log after it, or never.
+            // Without this lock, earlier changes in the directory could come into the log after the removal, or never.
             self.locks.extend(victim);
         }
         self.bind(place, victim, None);

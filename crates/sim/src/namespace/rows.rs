@@ -12,10 +12,10 @@ use super::volume::Volume;
 
 const ALL: Set = u64::MAX;
 
-/// The small tree, and what is done to it: a crash.
+/// A crash of the small tree after some operations.
 struct Case {
     history: History,
-    /// Of somebody else, there before the recovery.
+    /// A file of an administrator, which exists before the recovery.
     theirs: Option<(Identity, &'static [u8])>,
 }
 
@@ -27,7 +27,7 @@ fn root() -> Identity {
     Volume::root()
 }
 
-/// What a path leads to, as called outside.
+/// Returns the object that a path leads to, by the identity that clients know.
 fn find(volume: &Volume, path: &str) -> Identity {
     paths(volume)[path]
 }
@@ -44,7 +44,7 @@ fn paths(volume: &Volume) -> BTreeMap<String, Identity> {
     paths
 }
 
-/// The directories and the file of the small tree: `b`, `b/b` and `a`.
+/// Returns the directories and the file of the small tree: `b`, `b/b` and `a`.
 fn parts() -> (Identity, Identity, Identity) {
     let tree = small_tree();
     (find(&tree, "b"), find(&tree, "b/b"), find(&tree, "a"))
@@ -59,8 +59,8 @@ fn case(requests: &[Request]) -> Case {
 }
 
 impl Case {
-    /// What comes of it when the log has `logged` and the file system so many transactions; how many more the recovery
-    /// took; what it set aside.
+    /// Recovers from a crash. The log has `logged`, and the file system this number of transactions. Returns the tree,
+    /// the number of transactions of the recovery, and the names that were set aside.
     fn crash(&self, logged: Set, transactions: usize) -> (Volume, usize, Vec<String>) {
         let logged = logged & ((1 << self.history.steps.len()) - 1);
         let crash = Crash { logged, reverse: false, checkpoint: 0, transactions };
@@ -277,7 +277,7 @@ fn what_set_the_attributes_of_a_directory_tells_that_a_rename_before_it_was_carr
         Request::Rename(at(dir, "c"), at(empty, "c")),
         Request::Setattr(empty),
         Request::Remove(at(empty, "c")),
-        // Its slot is that of the first RENAME, whose record was durable.
+        // The slot is that of the first RENAME, whose record was durable.
         Request::Rename(at(root(), "a"), at(root(), "c")),
     ];
     let mut history = History::new(small_tree(), 0);
@@ -286,7 +286,7 @@ fn what_set_the_attributes_of_a_directory_tells_that_a_rename_before_it_was_carr
     }
     let renamed = Case { history, theirs: None };
     let (volume, steps, _) = renamed.crash(0b111, renamed.all());
-    // Nor does the directory get the time of a recovery.
+    // The directory does not get the time of the recovery either.
     assert_eq!((names(&volume).contains(&"b/b/c".into()), steps), (false, 0));
 }
 

@@ -1,4 +1,4 @@
-//! The virtual file system as reconciliation sees it.
+//! The virtual file system, as reconciliation sees it.
 
 use forebay_oplog::{Attributes, Given, Identity, Kind, Name, New, RenameIntent, Tree};
 

@@ -1,26 +1,27 @@
-//! A virtual file system with a journal: after a power cut it is as it was after some transaction, and all before it.
+//! A virtual file system with a journal. A power cut leaves the state after some transaction and all transactions
+//! before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_oplog::{Attributes, IDENTITY_MAX, Identity, Kind, Name, New, RenameIntent, Time};
 
-/// Why an operation is refused.
+/// The reason for which an operation is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No such name.
+    /// There is no such name.
     NoEntry,
     /// The name is taken.
     Exists,
     /// A directory is not empty.
     NotEmpty,
-    /// A directory where none may be, or none where one must be.
+    /// There is a directory where none may be, or none where one must be.
     WrongKind,
-    /// A directory below itself.
+    /// A directory would get below itself.
     BelowItself,
     /// The identity leads nowhere.
     Stale,
-    /// The journal does not answer; to be asked again.
+    /// The journal does not answer; the client must repeat the request.
     Busy,
     /// The journal has failed.
     Io,
@@ -37,39 +38,39 @@ impl std::error::Error for Refused {}
 /// An object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
-    /// What it looks like.
+    /// The object's attributes.
     pub attributes: Attributes,
-    /// A link's text, a node's device.
+    /// A link's text, or a node's device.
     pub new: New,
     /// A directory's names.
     pub entries: BTreeMap<Name, Identity>,
-    /// How many names it has.
+    /// The number of the object's names.
     pub links: u32,
 }
 
-/// All that is on the disk.
+/// The contents of the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Every object.
     pub inodes: BTreeMap<Identity, Arc<Inode>>,
-    /// What the slots of RENAMEs say.
+    /// The intents in the slots.
     pub slots: BTreeMap<usize, RenameIntent>,
-    /// Identities by which others are known outside.
+    /// Inner identities by the outer identities that clients know.
     pub aliases: BTreeMap<Identity, Identity>,
 }
 
 /// The file system.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// As it is now.
+    /// The present state.
     pub state: State,
-    /// As it was after each transaction, while somebody cares.
+    /// The state after each transaction, while `remembers` is true.
     pub history: Vec<State>,
-    /// Somebody does.
+    /// True while the states after transactions are kept.
     pub remembers: bool,
-    /// The last time given to anything.
+    /// The last time given to an object.
     pub clock: i64,
-    /// The last generation given to an inode: no two are ever the same, on the disk or lost.
+    /// The last generation given to an inode. No two are ever equal, on the disk or lost.
     generation: u64,
 }
 
@@ -84,7 +85,7 @@ fn inode_number(identity: &Identity) -> u32 {
     u32::from_le_bytes([identity.bytes[0], identity.bytes[1], identity.bytes[2], identity.bytes[3]])
 }
 
-/// Time by a count.
+/// Returns the time with this count.
 pub fn time(count: i64) -> Time {
     Time { sec: count, nsec: 0 }
 }
@@ -92,7 +93,7 @@ pub fn time(count: i64) -> Time {
 type Result<T> = std::result::Result<T, Refused>;
 
 impl Volume {
-    /// An empty one.
+    /// Makes an empty file system.
     pub fn new() -> Self {
         let mut volume =
             Volume { state: State::default(), history: Vec::new(), remembers: true, clock: 0, generation: 0 };
@@ -102,17 +103,17 @@ impl Volume {
         volume
     }
 
-    /// The same one as it was in another state, remembering nothing yet.
+    /// Returns this file system in another state, with no states kept yet.
     pub fn with(&self, state: &State) -> Self {
         Volume { state: state.clone(), history: Vec::new(), remembers: true, ..*self }
     }
 
-    /// The directory that is served.
+    /// Returns the served directory.
     pub fn root() -> Identity {
         identity(2, 0)
     }
 
-    /// The directory for moving, which has no name here.
+    /// Returns the directory for moving, which has no name here.
     pub fn moving_dir() -> Identity {
         identity(3, 0)
     }
@@ -123,7 +124,8 @@ impl Volume {
         Inode { attributes, new: new.clone(), entries: BTreeMap::new(), links: 1 }
     }
 
-    /// The lowest free inode number, as real file systems give, and a generation that never was.
+    /// Returns an identity with the lowest free inode number, as real file systems do, and with a generation never used
+    /// before.
     fn fresh(&mut self) -> Identity {
         let used = |number| self.state.inodes.keys().any(|used| inode_number(used) == number);
         let number = (4..).find(|number| !used(*number)).unwrap_or(u32::MAX);
@@ -137,7 +139,7 @@ impl Volume {
         }
     }
 
-    /// An object.
+    /// Returns an object.
     pub fn inode(&self, object: Identity) -> Result<&Inode> {
         self.state.inodes.get(&object).map(|inode| &**inode).ok_or(Refused::Stale)
     }
@@ -146,7 +148,7 @@ impl Volume {
         self.state.inodes.get_mut(&object).map(Arc::make_mut).ok_or(Refused::Stale)
     }
 
-    /// Whether it is a directory.
+    /// Returns true if the object is a directory.
     pub fn is_directory(&self, object: Identity) -> bool {
         self.directory(object).is_ok()
     }
@@ -156,7 +158,7 @@ impl Volume {
         if inode.attributes.kind == Kind::Directory { Ok(inode) } else { Err(Refused::WrongKind) }
     }
 
-    /// What a name leads to.
+    /// Returns the object that a name leads to.
     pub fn child(&self, dir: Identity, name: &[u8]) -> Result<Option<Identity>> {
         Ok(self.directory(dir)?.entries.get(name).copied())
     }
@@ -182,7 +184,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes an object, of an identity given or a new one.
+    /// Makes an object, with a given identity or a new one.
     pub fn make_as(
         &mut self,
         given: Option<Identity>,
@@ -201,7 +203,7 @@ impl Volume {
         Ok(object)
     }
 
-    /// link(2)
+    /// Adds a name: link(2).
     pub fn add_link(&mut self, object: Identity, dir: Identity, name: &[u8]) -> Result<()> {
         if self.child(dir, name)?.is_some() {
             return Err(Refused::Exists);
@@ -215,7 +217,7 @@ impl Volume {
         Ok(())
     }
 
-    /// unlink(2), or rmdir(2) of a `directory`.
+    /// Removes a name: unlink(2), or rmdir(2) of a `directory`.
     pub fn remove(&mut self, dir: Identity, name: &[u8], directory: bool) -> Result<()> {
         let object = self.child(dir, name)?.ok_or(Refused::NoEntry)?;
         let inode = self.inode(object)?;
@@ -231,7 +233,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether `dir` is `above` or somewhere below it.
+    /// Returns true if `dir` is `above` or somewhere below it.
     pub fn is_below(&self, dir: Identity, above: Identity) -> bool {
         dir == above
             || self.state.inodes.get(&above).is_some_and(|inode| {
@@ -239,7 +241,7 @@ impl Volume {
             })
     }
 
-    /// What rename(2) would replace, or why it would refuse.
+    /// Returns the object that rename(2) would replace. Fails with the reason for which rename(2) would refuse.
     pub fn may_move(&self, from: (Identity, &[u8]), to: (Identity, &[u8])) -> Result<Option<Identity>> {
         let moved = self.child(from.0, from.1)?.ok_or(Refused::NoEntry)?;
         let target = self.child(to.0, to.1)?;
@@ -259,7 +261,7 @@ impl Volume {
         Ok(target)
     }
 
-    /// rename(2)
+    /// Moves a name: rename(2).
     pub fn move_name(&mut self, from: (Identity, &[u8]), to: (Identity, &[u8])) -> Result<()> {
         let replaced = self.may_move(from, to)?;
         let moved = self.child(from.0, from.1)?.ok_or(Refused::NoEntry)?;
@@ -276,7 +278,7 @@ impl Volume {
         Ok(())
     }
 
-    /// chmod(2); a symbolic link has no mode.
+    /// Sets the mode: chmod(2). A symbolic link has no mode.
     pub fn change_mode(&mut self, object: Identity, mode: u32) -> Result<()> {
         match self.inode(object)?.attributes.kind {
             Kind::Symlink => Err(Refused::WrongKind),
@@ -284,7 +286,7 @@ impl Volume {
         }
     }
 
-    /// chown(2) or utimensat(2).
+    /// Changes other attributes: chown(2) or utimensat(2).
     pub fn change(&mut self, object: Identity, change: impl FnOnce(&mut Attributes)) -> Result<()> {
         change(&mut self.edit(object)?.attributes);
         self.committed();
@@ -315,14 +317,14 @@ impl Volume {
         self.committed();
     }
 
-    /// What is known outside as `outer`, if it is there.
+    /// Returns the object that clients know as `outer`, if it exists.
     pub fn resolve(&self, outer: Identity) -> Option<Identity> {
         let inner = self.state.aliases.get(&outer).copied().unwrap_or(outer);
         let other = self.state.aliases.iter().any(|(known, of)| *of == inner && *known != outer);
         (!other && self.state.inodes.contains_key(&inner)).then_some(inner)
     }
 
-    /// What an object is known as outside.
+    /// Returns the identity by which clients know an object.
     pub fn outer(&self, inner: Identity) -> Identity {
         self.state.aliases.iter().find(|(_, of)| **of == inner).map_or(inner, |(outer, _)| *outer)
     }

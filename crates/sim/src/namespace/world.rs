@@ -1,4 +1,4 @@
-//! Longer lives by chance: one seed is one tree that lives through several crashes.
+//! Random long lives of trees: one seed is one tree that lives through several crashes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::hits::{Fault, Hits};
 use crate::rng::{Rng, mix};
 use crate::world::Outcome;
 
-/// As many operations may lack a record at a crash, among as many of the last ones.
+/// The number of operations that may lack a record at a crash, and the number of last operations that they are among.
 const OPEN: u32 = 6;
 const WINDOW: usize = 12;
 
-/// More than the last operations need.
+/// More slots than the last operations need.
 const SLOTS: u64 = 16;
 
 struct World {
@@ -27,7 +27,7 @@ struct World {
     steps: u64,
     digest: u64,
     log: Option<Vec<String>>,
-    /// What was removed in an earlier life.
+    /// The objects that were removed in an earlier life.
     dead: BTreeSet<Identity>,
 }
 
@@ -76,7 +76,7 @@ impl World {
         Ok(())
     }
 
-    /// One operation that is not refused.
+    /// Carries out one operation that is not refused.
     fn step(&mut self, history: &mut History) {
         let slot = (history.before + history.steps.len() as u64 + 1) % SLOTS;
         loop {
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// The power goes, perhaps in the recovery again; returns what the last recovery leaves.
+    /// Cuts the power, perhaps again in the recovery. Returns the state that the last recovery leaves.
     fn crash(&mut self, history: &History) -> Result<Volume, String> {
         let crash = self.choose(history);
         self.tell(|| format!("{crash:?}"));
@@ -116,7 +116,7 @@ impl World {
         hits.iter().filter(|(hit, _)| *hit).for_each(|(_, fault)| self.hits.hit(*fault));
     }
 
-    /// What is left of the log and the file system.
+    /// Chooses the remains of the log and the file system.
     fn choose(&mut self, history: &History) -> Crash {
         let count = history.steps.len();
         let mut logged: Set = (1 << count) - 1;
@@ -153,7 +153,7 @@ impl World {
         Crash { logged, reverse, checkpoint: history.before + checkpoint, transactions }
     }
 
-    /// Somebody puts a file somewhere before the recovery, which must not remove it.
+    /// Puts a file somewhere before the recovery, like an administrator. Recovery must not remove it.
     fn meddle(&mut self, history: &History, crash: Crash, crashed: &Volume) -> Result<(), String> {
         let mut meddled = crashed.clone();
         let (dir, name) = any_place(&mut self.rng, crashed, false);
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// What was removed stays so in all lives.
+    /// Checks that removed objects stay removed in all lives.
     fn bury(&mut self, history: &History, volume: &Volume) -> Result<(), String> {
         if let Some(risen) = self.dead.iter().find(|dead| volume.resolve(**dead).is_some()) {
             return Err(format!("{risen:?} was removed in an earlier life and its handle works"));

@@ -1,5 +1,5 @@
-//! Worlds that are of one kind on purpose, as chance alone makes too few of that kind. They are drawn apart: the others are
-//! as they would be without them.
+//! Worlds of kinds that chance alone would make too rarely. They are drawn apart, so that all other worlds do not
+//! depend on them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Plan, Trouble};
 use crate::rng::Rng;
 use crate::workload::{Habits, Kind};
 
-/// Makes of some plans one of a certain kind; of those that already are one only what they can be as well.
+/// Turns some plans into a certain kind. A plan that is not free, since it already has a kind, may only be enlarged.
 pub(super) fn choose(plan: &mut Plan, is_free: bool, rng: &mut Rng) {
     match rng.below(24) {
         0 => enlarge(plan, is_free, rng),
@@ -22,7 +22,7 @@ pub(super) fn choose(plan: &mut Plan, is_free: bool, rng: &mut Rng) {
     }
 }
 
-/// Segments of 2 MiB and more, and perhaps writes that fill the largest frames.
+/// Enlarges devices so that segments have 2 MiB and more. Clients may then write the largest frames.
 fn enlarge(plan: &mut Plan, is_free: bool, rng: &mut Rng) {
     let factor = rng.pick(&[2, 8, 8, 16]);
     plan.devices.iter_mut().chain(&mut plan.spares).for_each(|size| *size *= factor);
@@ -32,29 +32,29 @@ fn enlarge(plan: &mut Plan, is_free: bool, rng: &mut Rng) {
     }
 }
 
-/// Many writes at once on one object or two.
+/// Makes many writes at once on one object or two.
 fn crowd(plan: &mut Plan, rng: &mut Rng) {
     plan.objects = rng.within(1, 2) as u32;
     plan.habits = Habits::crowd(rng);
 }
 
-/// Writers fill a small log while nothing is destaged.
+/// Lets writers fill a small log while nothing is destaged.
 fn fill(plan: &mut Plan, rng: &mut Rng) {
     plan.devices.iter_mut().chain(&mut plan.spares).for_each(|size| *size = 64 << 20);
     plan.habits = Habits::torrent(rng);
     plan.habits.slow_store = 1;
-    // Overwriting what is dirty takes no room for dirty blocks, but space in the log.
+    // Overwriting dirty blocks takes no room for dirty blocks, but it takes space in the log.
     plan.habits.extent = rng.pick(&[4 << 20, 64 << 20]);
     plan.mode = Mode::WriteBack;
     plan.destage_after = Duration::from_secs(30);
     plan.volumes = 1;
     plan.troubles = vec![Trouble::Stuck];
-    // The notes are those that fill it.
+    // The user records that fill the log come from the filler, not from the notaries.
     (plan.fills, plan.notes) = (true, false);
     plan.sessions = rng.within(1, 2) as u32;
 }
 
-/// A device hangs, is lost, and is added again.
+/// Lets a device hang, be lost, and be added again.
 fn hang(plan: &mut Plan, rng: &mut Rng) {
     shorten(plan);
     plan.troubles = vec![Trouble::DeviceHang];
@@ -63,13 +63,13 @@ fn hang(plan: &mut Plan, rng: &mut Rng) {
     plan.mode = Mode::WriteBack;
 }
 
-/// Many sessions are to be short ones.
+/// Makes sessions short, since there are to be many of them.
 fn shorten(plan: &mut Plan) {
     plan.habits.extent = plan.habits.extent.min(4 << 20);
     plan.habits.operations = plan.habits.operations.min(300);
 }
 
-/// Devices go in turn, and restarts find any of them.
+/// Lets devices vanish in turn. Restarts find any of them.
 fn turn(plan: &mut Plan, rng: &mut Rng) {
     shorten(plan);
     plan.devices = vec![rng.pick(&[64 << 20, 96 << 20]); rng.pick(&[2, 2, 2, 3])];

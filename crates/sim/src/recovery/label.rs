@@ -1,4 +1,4 @@
-//! Every row of the table has a label, a test, and a place in the code.
+//! Checks that every row of the table has a label, a test, and a place in the code.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ const CODE: [&str; 4] = [
     include_str!("../../../engine/src/recover/apply.rs"),
 ];
 
-/// The numbers that follow `before` and are followed by one of `behind`.
+/// Returns the numbers that follow `before` and precede one of `behind`.
 fn labels(text: &str, before: &str, behind: &[char]) -> BTreeSet<u32> {
     let parts = text.split(before).skip(1);
     let numbers = parts.filter_map(|part| {

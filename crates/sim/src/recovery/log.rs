@@ -1,8 +1,8 @@
-//! Rows about frames.
+//! Tests of the rows about frames.
 
 use super::*;
 
-/// A log of one segment with frames 1 and 2 on both devices; 2 has blocks 4 and 5 of the file.
+/// Makes a log of one segment with frames 1 and 2 on both devices. Frame 2 has blocks 4 and 5 of the file.
 fn two_frames() -> Rig {
     let rig = Rig::new(2);
     rig.header(segment(1, 1), &[0, 1]);
@@ -66,7 +66,7 @@ fn r8_a_frame_of_which_a_block_can_be_read_on_no_leg_is_a_hole() {
         rig.disks.iter().for_each(|disk| disk.spoil(Rig::place(1, slot)));
         assert_eq!(rig.hole(), 2, "slot {slot}");
     }
-    // Its records take two blocks more.
+    // The records of this frame take two more blocks.
     let long = Record::UserRecord { bytes: [7; 4000].into() };
     for slot in [6, 8] {
         let rig = two_frames();
@@ -120,7 +120,7 @@ pub(crate) fn r12_a_frame_of_another_epoch_does_not_count() {
 #[test]
 pub(crate) fn r13_a_frame_that_the_next_segment_has_again_does_not_count() {
     let rig = two_frames();
-    // Frame 3 was torn when the segment was given up; both legs of it are good by chance.
+    // Frame 3 was torn when the segment was given up; both its legs are good by chance.
     rig.frame(1, &frame_at(3, 6).with(8, &[8]), &[0, 1]);
     rig.header(segment(2, 3), &[0, 1]);
     rig.frame(2, &frame_at(3, 1), &[0, 1]);

@@ -1,5 +1,5 @@
-//! A test for each row of recovery's table of cases (docs/on-disk-format.md), on devices whose contents are put together block
-//! by block. A test is called as the label of its row.
+//! A test for each row of recovery's table of cases (docs/on-disk-format.md), on devices whose contents are put
+//! together block by block. The name of a test is the label of its row.
 
 mod label;
 pub(crate) mod log;
@@ -27,13 +27,13 @@ use crate::rng::Rng;
 
 const LIMIT: Duration = Duration::from_secs(600);
 const SIZE: u64 = 64 << 20;
-/// Bytes and blocks of a segment of such devices.
+/// Bytes of a segment of such devices, and then its blocks.
 const SEGMENT: u32 = 1 << 20;
 const SLOTS: u16 = 256;
-/// The pool's epoch, and that in which its devices became members.
+/// The pool's epoch, and the epoch in which its devices became members.
 const EPOCH: u64 = 5;
 const SINCE: u64 = 3;
-/// What fills the backing file.
+/// The byte that fills the backing file.
 const BACKING: u8 = 0xee;
 
 /// A pool that was never in service.
@@ -45,7 +45,7 @@ struct Rig {
     pool: u128,
 }
 
-/// A segment of the log, at the same place on every device that it is written to.
+/// A segment of the log, at one place on every device that it is written to.
 #[derive(Clone, Copy)]
 struct Segment {
     seq: u64,
@@ -54,12 +54,12 @@ struct Segment {
     epoch: u64,
 }
 
-/// Segment `seq` of a log without gaps.
+/// Makes segment `seq` of a log without gaps.
 fn segment(seq: u64, first_frame: u64) -> Segment {
     Segment { seq, previous: seq - 1, first_frame, epoch: EPOCH }
 }
 
-/// A frame. Its note is its number.
+/// A frame. Its user record is its number.
 #[derive(Clone)]
 struct Frame {
     seq: u64,
@@ -71,19 +71,19 @@ struct Frame {
     /// Blocks of the file from `block` on, each filled with a byte.
     data: Vec<u8>,
     block: u64,
-    /// More records, of the object with index 0.
+    /// Further records, of the object with index 0.
     records: Vec<Record>,
     size: u64,
 }
 
-/// Frame `seq` at slot `start`, with no data: one block.
+/// Makes frame `seq` at slot `start`, with no data: one block.
 fn frame_at(seq: u64, start: u16) -> Frame {
     let (data, records) = (Vec::new(), Vec::new());
     Frame { seq, start, epoch: EPOCH, tail: 1, oldest: 0, data, block: 0, records, size: 16 * BLOCK as u64 }
 }
 
 impl Frame {
-    /// With blocks of the file from `block` on.
+    /// Adds blocks of the file from `block` on.
     fn with(self, block: u64, data: &[u8]) -> Self {
         Frame { block, data: data.to_vec(), ..self }
     }
@@ -93,7 +93,7 @@ impl Frame {
     }
 }
 
-/// What came of an opening.
+/// The result of opening a pool.
 struct Opened {
     engine: Arc<Engine>,
     recovered: Recovered,
@@ -151,7 +151,7 @@ impl Rig {
         self.run(disk.write(offset, Slice::from(data), Durability::Now)).unwrap();
     }
 
-    /// Where a slot of segment `seq` is on every device that has it.
+    /// Returns the place of a slot of segment `seq`, on every device that has the segment.
     fn place(seq: u64, slot: u16) -> u64 {
         segment_offset(seq as u32, SEGMENT) + u64::from(slot) * BLOCK as u64
     }
@@ -192,7 +192,7 @@ impl Rig {
         self.frame_of(seq, number, frame, &self.body(seq, frame), legs);
     }
 
-    /// Writes a frame that has these records.
+    /// Writes a frame with these records.
     fn frame_of(&self, seq: u64, number: u64, frame: &Frame, body: &Body, legs: &[usize]) {
         let Frame { start, epoch, tail, oldest, .. } = *frame;
         let spill = frame::spill_blocks(body_len(body));
@@ -217,7 +217,7 @@ impl Rig {
         legs.iter().for_each(|leg| self.put(&self.disks[*leg], offset, Buffer::from_bytes(&bytes)));
     }
 
-    /// The records of a frame in segment `seq`.
+    /// Returns the records of a frame in segment `seq`.
     fn body(&self, seq: u64, frame: &Frame) -> Body {
         let mut records = frame.records.clone();
         let checksum = |(at, byte): (u16, &u8)| {
@@ -245,7 +245,7 @@ impl Rig {
         });
     }
 
-    /// The block at a slot of segment `seq` of a device.
+    /// Returns the block at a slot of segment `seq` of a device.
     fn block(&self, device: usize, seq: u64, slot: u16) -> Vec<u8> {
         let (block, result) = self.run(self.disks[device].read(Rig::place(seq, slot), Buffer::zeroed(1)));
         result.unwrap();
@@ -261,7 +261,7 @@ impl Rig {
         self.open_within(LIMIT).unwrap()
     }
 
-    /// As [`Rig::open`], if that does not take longer.
+    /// Recovers the pool and puts it into service, if that takes no longer than `limit`.
     fn open_within(&self, limit: Duration) -> Result<Result<Opened, OpenError>, Stop> {
         let present = self.disks.iter().filter(|disk| !disk.is_gone());
         let devices = present.map(|disk| Arc::new(disk.clone()) as _).collect();
@@ -288,7 +288,7 @@ impl Rig {
         self.executor.block_on(limit, open)
     }
 
-    /// The frame that the pool is not opened for want of.
+    /// Returns the missing frame for which the pool is not opened.
     fn hole(&self) -> u64 {
         match self.open() {
             Err(OpenError::Hole { frame }) => frame,
@@ -305,13 +305,13 @@ impl Drop for Rig {
 }
 
 impl Opened {
-    /// The numbers of the frames that count, which are those with a note.
+    /// Returns the numbers of the frames that count, which are the frames with a user record.
     fn notes(&self) -> Vec<u64> {
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
         self.recovered.notes.iter().map(|note| number(&note.bytes)).collect()
     }
 
-    /// What byte a block of the file is full of.
+    /// Returns the byte that fills a block of the file.
     fn read(&self, rig: &Rig, block: u64) -> Result<u8, forebay_engine::Error> {
         let (engine, object) = (self.engine.clone(), self.engine.object(&file(), 16 * BLOCK as u64));
         let read = async move {

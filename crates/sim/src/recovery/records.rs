@@ -1,11 +1,12 @@
-//! Rows about what the records of the log come to.
+//! Tests of the rows about the effects of the log's records.
 
 use forebay_engine::io::Backing as _;
 
 use super::*;
 use crate::backing::{Rates, Stuck};
 
-/// A log of two segments: the first has blocks 0 and 1 of the file, the second has what `change` makes of its frame.
+/// Makes a log of two segments. The first has blocks 0 and 1 of the file; the second has a frame that `change`
+/// modifies.
 fn behind(change: impl FnOnce(Frame) -> Frame) -> Rig {
     let rig = Rig::new(2);
     rig.header(segment(1, 1), &[0, 1]);
@@ -15,7 +16,7 @@ fn behind(change: impl FnOnce(Frame) -> Frame) -> Rig {
     rig
 }
 
-/// What the first blocks of the file are full of.
+/// Returns the bytes that fill the first blocks of the file.
 fn blocks(rig: &Rig, opened: &Opened) -> [u8; 2] {
     [0, 1].map(|block| opened.read(rig, block).unwrap())
 }
@@ -34,7 +35,7 @@ pub(crate) fn r24_a_cut_is_carried_out_before_service_and_keeps_its_segment_unti
     let rig = behind(cut);
     let opened = rig.open().unwrap();
     assert_eq!((opened.read(&rig, 0), rig.store.size_of(&file())), (Ok(1), 4096));
-    // Nothing but the cut is left in the log, and the backing store does not carry it out before the next crash.
+    // Only the truncation is left in the log, and the backing store does not carry it out before the next crash.
     let rig = behind(|frame| Frame { size: 0, ..frame.recording(Record::Truncate { object: 0, size: 0 }) });
     rig.store.set_rates(Rates { stuck: Some(Stuck::Truncate), ..Rates::default() });
     assert!(rig.open_within(Duration::from_secs(5)).is_err(), "service begins without the cut");
@@ -91,7 +92,8 @@ fn r29_a_segment_without_a_footer_gets_one() {
     assert_eq!(rig.open().unwrap().notes(), [1, 2], "by its footer");
 }
 
-/// Returns the bytes of the first blocks of the backing file after all blocks that recovery takes for dirty are destaged.
+/// Returns the bytes of the first blocks of the backing file, after all blocks are destaged that recovery takes for
+/// dirty.
 fn destaged_to(rig: &Rig) -> [u8; 2] {
     let engine = rig.open().unwrap().engine;
     let object = engine.object(&file(), 16 * BLOCK as u64);
@@ -110,17 +112,18 @@ fn r30_blocks_that_are_destaged_are_not_destaged_again() {
     assert_eq!(destaged_to(&rig), [BACKING, 2]);
     let rig = behind(|frame| frame.recording(destaged(1, u64::MAX)));
     assert_eq!(destaged_to(&rig), [1, BACKING]);
-    // In front of newer contents of its block, in the frame itself.
+    // The record stands before newer contents of its block, in one frame.
     let rig = behind(|frame| frame.recording(destaged(0, 1)).with(0, &[9]));
     assert_eq!(destaged_to(&rig), [9, 2]);
 }
 
-/// The key of a file of many.
+/// Returns the key of one of many files.
 fn key(number: u8) -> Key {
     Key::new(&[b'f', number]).unwrap()
 }
 
-/// A log of one frame with the first block of each of `count` files, which were once longer than the backing store has them.
+/// Makes a log of one frame with the first block of each of `count` files. The files were once longer than the backing
+/// store has them.
 fn shorter_than_logged(count: u8) -> Rig {
     let rig = Rig::new(2);
     let mut body = Body::default();
@@ -139,7 +142,7 @@ fn shorter_than_logged(count: u8) -> Rig {
     rig
 }
 
-/// Service waited for a sync of each.
+/// Service must not wait for a sync of each file.
 #[test]
 fn files_that_become_longer_before_service_are_synced_together() {
     let rig = shorter_than_logged(50);
@@ -150,8 +153,8 @@ fn files_that_become_longer_before_service_are_synced_together() {
     assert!(rig.store.syncs() <= 2, "{} syncs", rig.store.syncs());
 }
 
-/// A log of one frame with a cut of each of `count` files to one block. The backing store has two blocks of each, but it has not
-/// the last file.
+/// Makes a log of one frame with a truncation of each of `count` files to one block. The backing store has two blocks
+/// of each, except the last file, which is missing.
 fn cut_in_log(count: u8) -> Rig {
     let rig = Rig::new(2);
     let mut body = Body::default();
@@ -169,23 +172,24 @@ fn cut_in_log(count: u8) -> Rig {
     rig
 }
 
-/// Opens the pool of 50 cuts, which are carried out then. Returns how many syncs that took.
+/// Opens the pool of 50 truncations, which are then carried out. Returns the number of syncs that this took.
 fn carry_out_50_cuts(rig: &Rig) -> u64 {
     let frames = rig.open().unwrap().engine.counters().frames;
     for number in 0..49 {
         assert_eq!(rig.store.size_of(&key(number)), BLOCK as u64, "file {number}");
     }
-    // One that the writer task took at once, one with all others, one for each round of cuts that failed before.
+    // The writer task writes one frame at once and one with the rest. Each round of truncations that failed before adds
+    // one.
     assert!(frames < 20, "{frames} frames say that 50 cuts are carried out");
     rig.store.syncs()
 }
 
-/// Service waited for a sync of each.
+/// Service must not wait for a sync of each file.
 #[test]
 fn files_that_are_cut_before_service_are_synced_together() {
     let rig = cut_in_log(50);
     assert_eq!(carry_out_50_cuts(&rig), 1);
-    // Each cut is known to be carried out: none is a second time.
+    // Each truncation is known to be carried out, so none is carried out twice.
     rig.executor.reset();
     assert_eq!(carry_out_50_cuts(&rig), 1);
 }
@@ -193,7 +197,7 @@ fn files_that_are_cut_before_service_are_synced_together() {
 #[test]
 fn cuts_of_which_the_sync_fails_are_carried_out_again_together() {
     let rig = cut_in_log(50);
-    // Half of the files, each time.
+    // Half of the files fail, each time.
     rig.store.set_rates(Rates { sync_error: 5000, ..Rates::default() });
     let syncs = carry_out_50_cuts(&rig);
     assert!((2..20).contains(&syncs), "{syncs} syncs");

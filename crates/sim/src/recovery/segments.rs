@@ -1,4 +1,4 @@
-//! Rows about headers of segments, and about segments that are not there.
+//! Tests of the rows about headers of segments, and about missing segments.
 
 use super::*;
 
@@ -8,7 +8,7 @@ pub(crate) fn r1_a_header_from_before_the_device_was_a_member_does_not_count() {
     let log = segment(1, 1);
     rig.header(log, &[0]);
     rig.frame(1, &frame_at(1, 1), &[0]);
-    // As the last leg of the log that was, with a frame more.
+    // The header is that of the last leg of an earlier log, which has one frame more.
     rig.header(Segment { epoch: SINCE - 1, ..segment(2, 2) }, &[1]);
     rig.frame(2, &Frame { epoch: SINCE - 1, ..frame_at(2, 1) }, &[1]);
     assert_eq!(rig.open().unwrap().notes(), [1]);
@@ -16,7 +16,7 @@ pub(crate) fn r1_a_header_from_before_the_device_was_a_member_does_not_count() {
 
 #[test]
 pub(crate) fn r2_of_two_lives_of_a_number_the_later_one_counts() {
-    // Either one is met first.
+    // Either leg is met first.
     for (old, new) in [(1, 2), (2, 1)] {
         let rig = Rig::new(1);
         let log = segment(1, 1);
@@ -33,7 +33,7 @@ pub(crate) fn r2_of_two_lives_of_a_number_the_later_one_counts() {
 fn r3_headers_with_one_number_and_one_epoch_are_legs_of_one_segment() {
     let rig = Rig::new(2);
     rig.header(segment(1, 1), &[0, 1]);
-    // Each leg has a frame that the other one lacks.
+    // Each leg has a frame that the other leg lacks.
     rig.frame(1, &frame_at(1, 1), &[0, 1]);
     rig.frame(1, &frame_at(2, 2), &[0]);
     assert_eq!(rig.open().unwrap().notes(), [1, 2]);
@@ -92,7 +92,7 @@ fn what_a_missing_segment_may_have_said_is_out_of_date_does_not_count() {
 fn r4_where_a_header_cannot_be_read_no_segment_out_of_the_log_counts() {
     for unreadable in [false, true] {
         let rig = Rig::new(1);
-        // Out of the log, but in use.
+        // The segment is out of the log, but in use.
         rig.header(segment(1, 1), &[0]);
         let frame = frame_at(1, 1).with(3, &[7]);
         rig.frame(1, &frame, &[0]);
@@ -160,7 +160,7 @@ fn r21_a_device_that_goes_during_recovery_is_named_and_nothing_is_given_up() {
     rig.header(segment(1, 1), &[0]);
     rig.frame(1, &frame_at(1, 1), &[0]);
     rig.superblocks(|superblock| superblock.newest = 1);
-    // While headers are read.
+    // The device vanishes while headers are read.
     rig.disks[0].vanish_in(Some(30));
     let Err(OpenError::Pool(PoolError::Unreadable { device, .. })) = rig.open() else { panic!("it opens") };
     assert_eq!(device, "a");

@@ -1,4 +1,4 @@
-//! Blocks of which no copy can be read.
+//! Tests of blocks without a readable copy.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::client::Allowed;
 use crate::disk::Disk;
 use crate::world::World;
 
-/// Every copy of a block of file 1 rots.
+/// Lets every copy of a block of file 1 rot.
 pub(super) fn lose_block(world: &World, engine: &Arc<Engine>, block: u64) {
     let mut contents = vec![0; 4096];
     let object = world.shared.objects.lock().object(1).unwrap();
@@ -35,7 +35,7 @@ fn a_block_of_which_no_copy_can_be_read_is_mended_by_overwriting_it_whole() {
     let engine = world.start_through(Vec::new()).unwrap();
     write(&world, &engine, 0, 300);
     lose_block(&world, &engine, 5);
-    // Out of memory.
+    // These writes push the block out of memory.
     write(&world, &engine, 100, 50);
     engine.set_mode(Mode::WriteThrough);
     let object = world.shared.objects.lock().object(1).unwrap();
@@ -64,7 +64,7 @@ fn what_no_copy_can_be_read_of_never_becomes_what_the_backing_store_had_before()
         let engine = world.start_through(Vec::new()).unwrap();
         write(&world, &engine, 0, 20);
         lose_block(&world, &engine, 5);
-        // Out of memory.
+        // These writes push the block out of memory.
         write(&world, &engine, 10, 10);
         engine.set_mode(Mode::WriteThrough);
         let object = world.shared.objects.lock().object(1).unwrap();
@@ -111,7 +111,7 @@ fn a_lone_device_without_the_newest_segment_of_its_log_does_not_go_back_to_an_ol
         let engine = world.start_through(Vec::new()).unwrap();
         check(&mut world, &engine);
         assert!(world.shared.told.lock().contains(&Event::LogDropped), "{cuts} cuts");
-        // And that is the end of it.
+        // After that, the damage is not reported again.
         world.shared.told.lock().clear();
         write(&world, &engine, 0, 1);
         cut(&mut world, engine);
@@ -156,7 +156,7 @@ fn a_device_that_dies_during_recovery_is_no_damaged_log() {
         write(&world, &engine, 0, 8);
         assert_eq!(world.close(&engine), Ok(()));
         cut(&mut world, engine);
-        // Of two, the other one is missing.
+        // Of two devices, the other one is missing.
         world.disks[1..].iter().for_each(Disk::vanish);
         world.disks[0].vanish_in(Some(step));
         if let Err(error) = world.start_through(Vec::new()) {

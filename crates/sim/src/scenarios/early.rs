@@ -1,17 +1,18 @@
-//! Nothing is answered or carried out before it is durable: the write that would make it so is held back.
+//! Checks that nothing is answered or carried out before it is durable. The write that makes it durable is held back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::disk::Operation;
 
-/// Frames and headers, not superblocks.
+/// Returns true for frames and headers, not for superblocks.
 fn is_log(operation: Operation) -> bool {
     let last = (64 << 20) / 4096 - 1;
     matches!(operation, Operation::Write(block) if block > 0 && block < last)
 }
 
-/// Runs `act` beside everything else for a second: a device is late only after ten. The flag is set once `act` has ended.
+/// Runs `act` beside all other tasks for a second; a device counts as late only after ten. The flag is set once `act`
+/// has ended.
 fn ends_at_once<F>(world: &mut World, engine: &Arc<Engine>, act: impl FnOnce(Client) -> F) -> Arc<AtomicBool>
 where
     F: Future<Output = ()> + Send + 'static,
@@ -30,7 +31,7 @@ where
     ended
 }
 
-/// Lets go of what was held back; then it ends, and everything is as it should be, also after a power cut.
+/// Releases the held operations. Then the action must end, and everything must be right, also after a power cut.
 fn ends_once_released(mut world: World, engine: Arc<Engine>, ended: &Arc<AtomicBool>) {
     assert!(!ended.load(Ordering::Relaxed), "it did not wait");
     world.disks.iter().for_each(|disk| disk.release());

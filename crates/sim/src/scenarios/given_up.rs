@@ -1,9 +1,9 @@
-//! Changes of the pool that fail: whoever is left carries no epoch that is in use, and is not used either.
+//! Tests of failing changes of the pool. A device that is left then carries no epoch that is in use, and is not used.
 
 use super::*;
 
-/// One device dies, and the other one cannot be told; clients go on writing. Then the power goes, and the machine starts
-/// with the second device alone.
+/// Kills the second device and lets a superblock write on the first one fail, while clients go on writing. Then the
+/// power fails, and the machine starts again.
 fn lose_both(seed: u64, spare: bool) -> Result<(), String> {
     let mut world = world(seed, 2);
     let engine = world.start_through(Vec::new()).unwrap();
@@ -12,7 +12,7 @@ fn lose_both(seed: u64, spare: bool) -> Result<(), String> {
     let survivor = world.disks[0].clone();
     survivor.fail_once(move |operation| operation.is_superblock(size));
     if spare {
-        // The newcomer's own superblocks are written; the failure is that of the device which is there alone.
+        // The new device's own superblocks are written. The failing write is on the device that was left alone.
         world.disks[1].vanish();
         let spare = world.shared.spares.lock()[0].clone();
         world.shared.joined.lock().push(spare.clone());

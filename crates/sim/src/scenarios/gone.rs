@@ -1,4 +1,4 @@
-//! No device is left.
+//! Tests of a pool without any device left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use crate::client::{Allowed, Client};
 use crate::executor::Stop;
 use crate::world::World;
 
-/// What clients may be told without any device.
+/// The errors that clients may get without any device.
 const LOST: Allowed = Allowed { backing: false, damage: true, no_device: true, late: false };
 
-/// Every device goes; the engine notices by a write to file 1.
+/// Lets every device vanish. The engine notices at a write to file 1.
 fn lose_all(world: &World, engine: &Arc<Engine>) {
     world.disks.iter().for_each(|disk| disk.vanish());
     with_client(world, engine, LOST, |mut client| async move {
@@ -26,7 +26,7 @@ fn lose_all(world: &World, engine: &Arc<Engine>) {
     assert_eq!(engine.active(), 0);
 }
 
-/// The machine starts again, and the devices are back.
+/// Starts the machine again, with the devices back.
 fn come_back(world: &mut World, engine: Arc<Engine>) -> Arc<Engine> {
     cut(world, engine);
     world.disks.iter().for_each(|disk| disk.appear());
@@ -52,7 +52,7 @@ fn with_no_device_left_dirty_blocks_are_errors_and_clean_ones_come_from_the_back
     let results = world.shared.executor.block_on(LIMIT, read).unwrap();
     assert!(results[..50].iter().all(|read| !read), "only the cache has them: {results:?}");
     assert!(results[100..].iter().all(|read| *read), "{results:?}");
-    // Nobody takes the place of devices that hold what no other place does.
+    // A new device must not replace devices that hold data with no other copy.
     let spare = world.shared.spares.lock().pop().unwrap();
     let theirs = engine.clone();
     let refused = async move {
@@ -85,7 +85,7 @@ fn without_any_device_clients_go_on_and_what_comes_back_with_the_devices_is_not_
         });
         check(&mut world, &engine);
         let mut engine = come_back(&mut world, engine);
-        // What was noted is in the log now; then in the index only.
+        // The noted changes are in the log in the first round, and only in the index in the second.
         for _ in 0..2 {
             check(&mut world, &engine);
             write(&world, &engine, 120, 10);
@@ -105,7 +105,7 @@ fn what_only_devices_had_that_are_gone_is_an_error_until_overwritten_and_back_wi
         write(&world, &engine, 0, 300);
         lose_all(&world, &engine);
         with_client(&world, &engine, Allowed::default(), |mut client| async move {
-            // Beside what is lost, over it, and over some that is still in memory.
+            // These writes lie beside lost blocks, over them, and over blocks that are still in memory.
             client.write(1, 400 * 4096 + 5, 8192, true).await;
             client.write(1, 10 * 4096, 3 * 4096, true).await;
             client.write(1, 299 * 4096, 4096, true).await;
@@ -145,7 +145,7 @@ fn a_file_with_lost_blocks_can_be_cut_to_nothing_and_written_anew() {
     check(&mut world, &engine);
 }
 
-/// Cuts file 1 and writes to it beyond that; false if a crash came first.
+/// Truncates file 1 and writes to it beyond that. Returns false if a crash came first.
 fn cut_and_write(world: &World, engine: &Arc<Engine>, size: u64, crash_in: Option<u64>) -> bool {
     world.shared.executor.crash_in(crash_in);
     let mut client = Client::new(&world.shared, engine, LOST, world.rng.clone());
@@ -169,7 +169,8 @@ fn a_cut_that_no_device_knows_of_is_carried_out_whole_or_not_at_all() {
     }
 }
 
-/// Cuts file 1, some of it dirty, without devices and with a crash after so many steps; true if that is too late.
+/// Truncates file 1, partly dirty, without devices and with a crash after this number of steps. Returns true if that is
+/// too late.
 fn cut_through_a_crash(noticed: bool, size: u64, step: u64) -> bool {
     let mut world = world(3, 2);
     world.shared.model.lock().logged = false;
@@ -177,7 +178,7 @@ fn cut_through_a_crash(noticed: bool, size: u64, step: u64) -> bool {
     write(&world, &engine, 0, 100);
     with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
     write(&world, &engine, 55, 30);
-    // In memory.
+    // This block is in memory.
     write(&world, &engine, 60, 1);
     if noticed {
         lose_all(&world, &engine);
@@ -187,7 +188,7 @@ fn cut_through_a_crash(noticed: bool, size: u64, step: u64) -> bool {
     let done = cut_and_write(&world, &engine, size, Some(step));
     cut(&mut world, engine);
     world.disks.iter().for_each(|disk| disk.appear());
-    // Recovery is cut short as well, twice.
+    // Recovery is cut short too, twice.
     engine = world.start_through(vec![step % 97 + 1, step % 41 + 1]).unwrap();
     check(&mut world, &engine);
     engine = come_back(&mut world, engine);
@@ -213,7 +214,7 @@ fn a_cut_is_carried_out_whole_or_not_at_all_whenever_the_devices_go() {
             );
             write(&world, &engine, 30, 50);
         }
-        // The block that the cut goes through is in memory.
+        // The block in which the truncation ends is in memory.
         write(&world, &engine, 50, 1);
         let (executor, disks) = (world.shared.executor.clone(), world.disks.clone());
         let going = async move {
@@ -233,22 +234,22 @@ fn a_cut_is_carried_out_whole_or_not_at_all_whenever_the_devices_go() {
     }
 }
 
-/// What replaces a clean block is accepted, not durable, when all devices go; then it is overwritten without them. A copy that
-/// is back with them hides nothing that the backing store has.
+/// A write over a clean block is accepted, not durable, when all devices vanish. Then the block is overwritten without
+/// them. A copy that comes back with the devices must not hide contents of the backing store.
 #[test]
 fn clean_copies_that_come_back_do_not_hide_what_an_interrupted_write_left() {
     let done = (1..1000).find(|step| overwrite_through_a_crash(*step));
     assert!(done.is_some_and(|step| step > 10), "there was nothing to interrupt: {done:?}");
 }
 
-/// True if the crash after so many steps is too late.
+/// Returns true if the crash after this number of steps is too late.
 fn overwrite_through_a_crash(step: u64) -> bool {
     let mut world = world(3, 2);
     world.shared.model.lock().logged = false;
     let engine = world.start_through(Vec::new()).unwrap();
     write(&world, &engine, 0, 100);
     with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
-    // Dirty: the devices must not lose it for the sake of the others.
+    // These blocks are dirty, and the devices must not lose them while they drop clean ones.
     write(&world, &engine, 15, 2);
     world.disks.iter().for_each(|disk| disk.vanish());
     with_client(&world, &engine, LOST, |mut client| async move {
@@ -266,7 +267,7 @@ fn overwrite_through_a_crash(step: u64) -> bool {
     let theirs = engine.clone();
     assert_eq!(until(&world, move || theirs.warming().is_none()), Stop::Done);
     check(&mut world, &engine);
-    // From here on only the backing store is asked for what is clean.
+    // From here on, only the backing store answers reads of clean blocks.
     lose_all(&world, &engine);
     check_what_is_left(&world, &engine);
     world.crash(crate::world::Crash::Kill);
@@ -290,7 +291,7 @@ fn who_waits_for_anything_is_told_when_a_read_finds_the_last_device_gone() {
     write(&world, &engine, 0, 100);
     with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
     let theirs = engine.clone();
-    // Nobody lets go of it.
+    // No task releases the user record.
     let noted = async move { theirs.note(b"kept").await.map(|_| ()) };
     assert_eq!(world.shared.executor.block_on(LIMIT, noted), Ok(Ok(())));
     let (theirs, ended) = (engine.clone(), Arc::new(AtomicBool::new(false)));

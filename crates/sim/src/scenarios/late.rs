@@ -1,4 +1,4 @@
-//! Devices that do not answer.
+//! Tests of devices that do not answer.
 
 use forebay_engine::Event;
 use forebay_engine::io::Clock as _;
@@ -23,7 +23,8 @@ fn a_device_that_does_not_answer_is_lost_and_what_it_does_later_harms_nobody() {
         world.shared.executor.start("client", Box::pin(writing));
         let theirs = engine.clone();
         assert_eq!(until(&world, move || theirs.active() == 1), Stop::Done);
-        // The deadline, and at most two of its quarters: one until time is counted, one until it is looked at.
+        // The engine may take the deadline and at most two of its quarters: one until time is counted, one until it is
+        // checked.
         let took = world.shared.executor.time() - begun;
         assert!((Duration::from_secs(10)..Duration::from_secs(16)).contains(&took), "{took:?}");
         write(&world, &engine, 41, 20);
@@ -54,7 +55,7 @@ fn a_read_goes_to_the_other_device_when_one_does_not_answer() {
     world.shared.executor.start("reader", Box::pin(first));
     let disk = world.disks[0].clone();
     assert_eq!(until(&world, move || disk.holds() == 1), Stop::Done);
-    // That one waits; nobody else does.
+    // Only this write waits.
     with_client(&world, &engine, Allowed::default(), |mut client| async move {
         for block in 100..200 {
             client.read(1, block * 4096, 4096).await;

@@ -1,4 +1,4 @@
-//! What the engine keeps in memory has a bound, whatever clients do.
+//! Checks that the engine's memory has a bound, whatever clients do.
 
 use forebay_engine::io::{Key, Time};
 
@@ -22,7 +22,7 @@ fn files_that_come_and_go_leave_nothing_behind_in_memory() {
             theirs.write(&object, 0, &[1; 100], Time::default()).await.unwrap();
             store.remove(&key);
             theirs.forget(&object).await;
-            // Another one is written and cut again and again.
+            // Another file is written and truncated repeatedly.
             if number % 10 == 0 {
                 theirs.write(&kept, 0, &[1; 64 << 10], Time::default()).await.unwrap();
                 theirs.truncate(&kept, 0, Time::default()).await.unwrap();

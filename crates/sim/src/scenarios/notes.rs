@@ -1,4 +1,4 @@
-//! Notes that fill the log while they cannot be let go.
+//! User records that fill the log while they cannot be released.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,21 +10,21 @@ use crate::notes::let_go_slowly;
 
 /// Clients that change names at the same time.
 const WRITERS: u64 = 32;
-/// Bytes that are more than two devices of 64 MiB hold, if they are written to both and read from one.
+/// More bytes than two devices of 64 MiB hold, if each byte is on both.
 const MUCH: u64 = 80 << 20;
 
-/// Starts a session in which letting go of notes takes a `checkpoint`, and some are kept or none.
+/// Starts a session in which the release of user records takes a `checkpoint`, and some records are kept or none.
 fn start(world: &mut World, checkpoint: Duration, keeps: bool) -> Arc<Engine> {
     world.plan.notes = false;
     let engine = world.start_through(Vec::new()).unwrap();
-    // From now on recovery's notes are compared.
+    // From now on, the user records that recovery finds are compared.
     world.plan.notes = true;
     let letting_go = let_go_slowly(world.shared.clone(), engine.clone(), keeps, move || checkpoint);
     world.shared.executor.start("notes", Box::pin(letting_go));
     engine
 }
 
-/// Runs `write` so often in each of [`WRITERS`], one after another. Returns how long the longest took.
+/// Runs `write` `count` times in each of [`WRITERS`], one after another. Returns the time of the slowest run.
 fn in_parallel<F>(world: &mut World, count: u32, write: impl Fn(&mut World) -> F) -> Result<Duration, Stop>
 where
     F: FnMut() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + 'static,
@@ -63,7 +63,7 @@ fn while_notes_are_let_go_slowly_their_writers_slow_down_and_none_waits_for_the_
             })
         }
     });
-    // That is several times as much as the log takes until notes have to be let go.
+    // The writers wrote several times the bytes that the log takes until user records have to be released.
     assert!(world.shared.executor.now() > Duration::from_secs(20), "they were faster than the log lets go");
     let longest = longest.unwrap();
     assert!(longest < Duration::from_secs(3), "one waited for {longest:?}");
@@ -73,7 +73,7 @@ fn while_notes_are_let_go_slowly_their_writers_slow_down_and_none_waits_for_the_
 fn notes_that_are_needed_for_good_do_not_fill_the_log() {
     let mut world = world(3, 2);
     let engine = start(&mut world, Duration::from_millis(50), true);
-    // More than the devices hold.
+    // This is more than the devices hold.
     let written = in_parallel(&mut world, 2000, |world| {
         let notary = Arc::new(world.notary(&engine));
         move || {
@@ -94,7 +94,7 @@ fn a_note_that_is_needed_for_good_is_carried_through_devices_that_are_full() {
         plan.habits.extent = MUCH;
         plan.destage_after = Duration::from_millis(100);
     });
-    // Whoever is to let go of notes is late each time: nobody else can go on then.
+    // The task that releases user records is late each time: no writer can go on then.
     let engine = start(&mut world, Duration::from_secs(100), true);
     let notary = world.notary(&engine);
     let noting = async move {
@@ -123,7 +123,7 @@ fn who_waits_for_notes_to_be_let_go_is_told_when_no_device_is_left() {
     let ended = Arc::new(AtomicU64::new(0));
     let (theirs, done) = (engine.clone(), ended.clone());
     let noting = async move {
-        // Nobody lets go of any.
+        // No task releases any user record.
         while let Ok((frame, _)) = theirs.note(&[7; 2000]).await {
             let _ = theirs.commit(frame).await;
         }

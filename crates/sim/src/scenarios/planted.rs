@@ -1,4 +1,4 @@
-//! Planted bugs that random worlds hardly reach: each has a scenario that fails with it.
+//! Planted bugs that random worlds hardly reach. Each has a scenario that fails with it.
 
 use std::panic::catch_unwind;
 

@@ -1,5 +1,5 @@
-//! Clients overwrite a file at random over a slow array, and the file is larger than the log can hold dirty, or nearly so.
-//! Time is virtual, so rates and latencies are exact and the same in every run.
+//! Random overwrites of a file over a slow array. The file is larger than the log's share of dirty blocks, or nearly as
+//! large. Time is virtual, so rates and latencies are exact and equal in every run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::disk;
 use crate::executor::Executor;
 use crate::rng::Rng;
 
-/// Writers, each with one write in flight.
+/// The number of writers, each with one write in flight.
 const WRITERS: usize = 64;
-/// Blocks that two devices of 64 MiB hold, each twice.
+/// The number of blocks that two devices of 64 MiB hold, each twice.
 const POOL: u64 = 62 * 256;
-/// Runs of blocks that the array writes in a second.
+/// The number of runs of blocks that the array writes per second.
 const ARRAY: u32 = 250;
-/// Virtual seconds before anything counts, and after that.
+/// Virtual seconds before the measurement, and then of the measurement.
 const SECONDS: (u64, u64) = (6, 4);
 
-/// Writes of the seconds that count.
+/// The writes during the measurement.
 #[derive(Debug, Default)]
 struct Outcome {
     /// Writes in each tenth of a second.
@@ -32,18 +32,18 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Writes a second.
+    /// Returns the number of writes per second.
     fn rate(&self) -> u64 {
         self.tenths.iter().sum::<u64>() / SECONDS.1
     }
 
-    /// The latency that one write in a thousand exceeds.
+    /// Returns the latency that one write in a thousand exceeds.
     fn p999(&mut self) -> Duration {
         self.latencies.sort_unstable();
         self.latencies[self.latencies.len() * 999 / 1000]
     }
 
-    /// The longest time without any write, in tenths of a second.
+    /// Returns the longest time without any write, in tenths of a second.
     fn longest_stop(&self) -> usize {
         self.tenths.split(|writes| *writes > 0).map(<[u64]>::len).max().unwrap_or(0)
     }
@@ -78,7 +78,7 @@ async fn writer(
     }
 }
 
-/// Overwrites a file at random that takes `percent` of what the pool holds twice.
+/// Overwrites a file at random. The file takes `percent` of the data that the pool holds twice.
 fn overwrite(percent: u64) -> Outcome {
     let mut world = world_with(3, 2, |plan| {
         plan.ram = 4 << 20;
@@ -115,7 +115,7 @@ fn random_overwrites_slow_down_without_a_stop() {
     assert!(half.p999() < spacious.p999() * 2, "{:?} and {:?}", half.p999(), spacious.p999());
     for (percent, outcome) in [(50, half), (120, overwrite(120)), (200, overwrite(200))] {
         assert!(outcome.longest_stop() <= 2, "{percent} %: {:?}", outcome.tenths);
-        // A write of a block that is dirty already costs the array nothing.
+        // A write to a block that is already dirty costs the array nothing.
         assert!(outcome.rate() > u64::from(ARRAY), "{percent} %: {} writes a second", outcome.rate());
     }
 }

@@ -1,4 +1,4 @@
-//! A device is removed, and this or another one dies meanwhile.
+//! Removes a device, while this or another device dies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::client::{Allowed, Client};
 use crate::executor::Stop;
 use crate::world::{Crash, World};
 
-/// What became of a removal, once it has ended.
+/// The result of a removal, once it has ended.
 type Ended = Arc<Mutex<Option<Result<(), ChangeError>>>>;
 
 /// Begins to remove a device.
@@ -37,7 +37,7 @@ fn end(world: &World, ended: &Ended) -> Result<(), ChangeError> {
     ended.lock().take().unwrap()
 }
 
-/// Devices with much that is dirty; what is removed goes past the log in part.
+/// Makes devices with many dirty blocks. Writes during the removal partly bypass the log.
 fn dirty_world(seed: u64, devices: usize) -> (World, Arc<Engine>) {
     let mut world = world_with(seed, devices, |plan| plan.habits.extent = 512 << 10);
     world.shared.model.lock().logged = false;
@@ -46,10 +46,10 @@ fn dirty_world(seed: u64, devices: usize) -> (World, Arc<Engine>) {
     (world, engine)
 }
 
-/// What clients may be told once no device is left.
+/// The errors that clients may get once no device is left.
 const LAST: Allowed = Allowed { backing: false, damage: false, no_device: true, late: false };
 
-/// Waits until `is_true`, with a look every few microseconds.
+/// Waits until `is_true`, which is checked every few microseconds.
 fn until(world: &World, is_true: impl Fn() -> bool + Send + 'static) -> Stop {
     let executor = world.shared.executor.clone();
     let waiting = async move {
@@ -64,7 +64,7 @@ fn until(world: &World, is_true: impl Fn() -> bool + Send + 'static) -> Stop {
         .map_or_else(|stop| stop, |()| Stop::Done)
 }
 
-/// Clients write, each block stable, until somebody sets the result; it counts the writes.
+/// Starts clients that write, each block stable, until the flag is set. The counter counts the writes.
 fn writers(world: &mut World, engine: &Arc<Engine>) -> (Arc<AtomicBool>, Arc<AtomicU64>) {
     let (over, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     for writer in 0..2 {
@@ -89,7 +89,8 @@ fn is_last(error: &ChangeError, name: &str) -> bool {
     error.to_string() == format!("{name} is the last cache device; add another before removing it")
 }
 
-/// Removes a device of two while nobody writes, and another one goes after so many events; true if it went too late.
+/// Removes a device of two while no client writes. Another device vanishes after this number of events. Returns true if
+/// that was too late.
 fn remove_and_lose(removed: usize, lost: usize, events: u64) -> bool {
     let (mut world, engine) = dirty_world(events, 2);
     world.disks[lost].vanish_in(Some(events));
@@ -105,7 +106,7 @@ fn remove_and_lose(removed: usize, lost: usize, events: u64) -> bool {
         let lost = Event::DeviceLost { device: world.disks[lost].name().to_owned(), left: 1 };
         assert!(told.contains(&lost) && told.contains(&Event::DeviceKept { device: name }), "{told:?}");
     }
-    // All that was acknowledged is read, with whatever is left, and the engine goes on.
+    // All acknowledged data is read, with the devices that are left, and the engine goes on.
     check(&mut world, &engine);
     if engine.active() > 0 {
         write(&world, &engine, 30, 60);
@@ -132,8 +133,8 @@ fn a_device_that_dies_while_it_is_being_removed_is_not_missed() {
     assert!(enough.is_some_and(|events| events > 10), "there was nothing to interrupt: {enough:?}");
 }
 
-/// Removes device 0 over a file system that does not answer, and has `lost` die meanwhile. What came of it has to be known
-/// long before the file system would be given up.
+/// Removes device 0 over a file system that does not answer, while `lost` dies. The result must be known long before
+/// the file system would be given up.
 fn remove_over_a_stuck_volume(lost: usize) -> Result<(), ChangeError> {
     let (mut world, engine) = dirty_world(lost as u64, 2);
     world.shared.store.set_rates(Rates { stuck: Some(Stuck::Sync), ..Rates::default() });
@@ -145,7 +146,7 @@ fn remove_over_a_stuck_volume(lost: usize) -> Result<(), ChangeError> {
     assert_eq!(executor.block_on(LIMIT, a_while), Ok(()));
     assert_eq!(*ended.lock(), None, "what is dirty is not in the backing store");
     world.disks[lost].vanish();
-    // Somebody has to notice.
+    // A write lets the engine notice the loss.
     let notary = world.notary(&engine);
     assert_eq!(executor.block_on(LIMIT, async move { notary.write_one(true).await }), Ok(()));
     let result = end(&world, &ended);
@@ -170,15 +171,15 @@ fn the_death_of_a_device_is_noticed_while_its_removal_waits_for_a_file_system() 
     assert_eq!(remove_over_a_stuck_volume(0), Ok(()));
 }
 
-/// Whether a device says that it is a member of a pool.
+/// Returns true if a device carries the superblock of a member.
 fn is_member(world: &World, device: usize) -> bool {
     let disk = world.disks[device].clone();
     let contents = world.shared.executor.block_on(LIMIT, async move { identify(&disk).await });
     matches!(contents, Ok(Ok(Contents::Pool(_))))
 }
 
-/// Clients write while device 0 is removed and another one goes after so many events; and perhaps the power so many steps
-/// later. True if it went too late.
+/// Removes device 0 while clients write. Another device vanishes after `events` events, and the power may fail `power`
+/// steps later. Returns true if the device vanished too late.
 fn remove_under_load(devices: usize, lost: usize, events: u64, power: Option<u64>) -> bool {
     let (mut world, engine) = dirty_world(events, devices);
     let (over, written) = writers(&mut world, &engine);
@@ -206,7 +207,7 @@ fn remove_under_load(devices: usize, lost: usize, events: u64, power: Option<u64
         check(&mut world, &engine);
     }
     cut(&mut world, engine);
-    // The only one that was left, if it is one that went.
+    // The only device that was left comes back, if it vanished.
     if !(0..devices).any(|device| is_member(&world, device)) {
         world.disks[1].appear();
     }
@@ -216,7 +217,7 @@ fn remove_under_load(devices: usize, lost: usize, events: u64, power: Option<u64
     too_late
 }
 
-/// The same for every number of events, until the removal has ended before.
+/// Runs [`remove_under_load`] for every number of events, until the removal ends first.
 fn remove_under_load_at_every_event(devices: usize, lost: usize) {
     for (first, power) in [(0, None), (1, Some(1)), (0, Some(3)), (1, Some(40))] {
         let mut events = (first..1000).step_by(2);

@@ -1,11 +1,11 @@
-//! Repairs that come late: the segment was destaged and let go since, and its place belongs to another one.
+//! Repairs that come late: the segment was destaged and freed meanwhile, and its place belongs to another segment.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::disk::Operation;
 
-/// A scrub's look at the second leg of a copy ends only when the place of that leg belongs to another segment.
+/// Delays a scrub's read of the second leg until the place of that leg belongs to another segment.
 fn repair_late(seed: u64) -> Result<(), String> {
     let mut world = world(seed, 2);
     let engine = world.start_through(Vec::new()).unwrap();
@@ -19,7 +19,7 @@ fn repair_late(seed: u64) -> Result<(), String> {
     let theirs = disk.clone();
     assert_eq!(until(&world, move || theirs.holds() == 1), Stop::Done);
     with_client(&world, &engine, Allowed::default(), |mut client| async move { client.flush().await });
-    // The place that was given up last is the next to be used.
+    // The place that was freed last is the next to be used.
     write(&world, &engine, 300, 300);
     disk.release();
     let executor = world.shared.executor.clone();

@@ -1,15 +1,15 @@
-//! A device that dropped out is there alone at a later start.
+//! Tests of a device that dropped out and is alone at a later start.
 
 use forebay_engine::Mode;
 
 use super::{LIMIT, check, cut, read, with_client, world, write};
 use crate::client::{Allowed, Client};
 
-/// What clients may be told once the log takes nothing more.
+/// The errors that clients may get once the log takes nothing more.
 const STOPPED: Allowed = Allowed { backing: false, damage: true, no_device: true, late: false };
 
-/// The first device drops out, the other one goes on and dies, and the host starts with the first one alone. Its dirty blocks
-/// are older than what the backing store has.
+/// The first device drops out. The other device goes on and dies, and the host starts with the first one alone. Its
+/// dirty blocks are older than the contents of the backing store.
 #[test]
 fn a_device_that_missed_something_is_refused_when_it_is_alone() {
     for seed in 0..8 {
@@ -25,7 +25,7 @@ fn a_device_that_missed_something_is_refused_when_it_is_alone() {
         world.disks[1].vanish();
         let Err(refused) = world.start_through(Vec::new()) else { panic!("stale blocks are served") };
         assert!(refused.contains("out of date"), "{refused}");
-        // The sentence says to connect the other one.
+        // The message says to connect the other device.
         world.disks[1].appear();
         let engine = world.start_through(Vec::new()).unwrap();
         read(&world, &engine, 1, 100 * 4096);
@@ -33,7 +33,7 @@ fn a_device_that_missed_something_is_refused_when_it_is_alone() {
     }
 }
 
-/// A device that is alone because the other one was lost first is not out of date, whenever the machine stops meanwhile.
+/// A device that is alone because the other device was lost first is not out of date, whenever the machine stops.
 #[test]
 fn the_last_device_in_use_opens_alone_however_the_loss_of_the_other_one_was_cut_short() {
     let mut finished = false;
@@ -54,8 +54,8 @@ fn the_last_device_in_use_opens_alone_however_the_loss_of_the_other_one_was_cut_
     assert!(finished, "every write was interrupted");
 }
 
-/// The loss of a device that cannot be noted stops the log: what it acknowledged then would be contradicted by a device that
-/// missed it.
+/// A loss that cannot be noted stops the log. Otherwise a device that missed acknowledged writes would later contradict
+/// them.
 #[test]
 fn a_loss_that_cannot_be_noted_stops_the_log() {
     let mut world = world(3, 2);
@@ -76,8 +76,9 @@ fn a_loss_that_cannot_be_noted_stops_the_log() {
     check(&mut world, &engine);
 }
 
-/// Each of two devices is there alone at a start, and the power cuts the first of these starts short, after the device carries the new
-/// epoch and before that is noted. What the second start acknowledges is not taken back by the first device.
+/// Each of two devices is alone at a start. The power cuts the first of these starts short, after the device carries
+/// the new epoch and before that epoch is noted. The first device must not take back data that the second start
+/// acknowledges.
 #[test]
 pub(super) fn two_devices_that_are_each_there_alone_do_not_go_on_in_one_epoch() {
     for seed in 0..8 {

@@ -1,4 +1,4 @@
-//! Clean stops while somebody is still at work, or cannot get on.
+//! Clean stops while a task is still at work, or cannot continue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,7 +37,7 @@ fn a_stop_ends_though_the_log_is_full_of_what_is_not_let_go() {
         let engine = world.start_through(Vec::new()).unwrap();
         let (theirs, executor) = (engine.clone(), world.shared.executor.clone());
         let noting = async move {
-            // Nobody lets go of any.
+            // No task releases any user record.
             while theirs.counters().log_waits == 0 {
                 match theirs.try_note(&[7; 4000]) {
                     Ok(Some((frame, _))) => theirs.commit(frame).await.unwrap(),
@@ -50,7 +50,7 @@ fn a_stop_ends_though_the_log_is_full_of_what_is_not_let_go() {
     }
 }
 
-/// A world in which dirty blocks lie in one segment of the log with others that are destaged, and how many are dirty.
+/// Makes a world with a log segment that holds both dirty and destaged blocks. Returns the number of dirty blocks too.
 fn partly_destaged(seed: u64) -> (World, Arc<Engine>, u64) {
     let mut world = world_with(seed, 2, |plan| (plan.notes, plan.objects) = (false, 2));
     let engine = world.start_through(Vec::new()).unwrap();
@@ -68,14 +68,14 @@ fn partly_destaged(seed: u64) -> (World, Arc<Engine>, u64) {
     (world, engine, dirty)
 }
 
-/// A segment stays in the log for one dirty block. Recovery took all of its blocks for dirty, and destaged them again.
+/// A segment stays in the log for one dirty block. Recovery must not take its destaged blocks for dirty.
 #[test]
 fn after_a_clean_stop_no_more_is_dirty_than_before_it() {
     for seed in 0..8 {
         let (mut world, mut engine, dirty) = partly_destaged(seed);
         for stop in 0..3 {
             assert_eq!(world.close(&engine), Ok(()));
-            // Later starts may have destaged some.
+            // Later starts may have destaged some blocks.
             let left = engine.usage().dirty_blocks;
             assert!(left == dirty || stop > 0, "seed {seed}: {left} blocks are left");
             cut(&mut world, engine);
@@ -92,7 +92,7 @@ fn after_a_clean_stop_no_more_is_dirty_than_before_it() {
     }
 }
 
-/// A crash leaves no time to say what is destaged.
+/// A crash leaves no time to log the destaged blocks.
 #[test]
 fn after_a_crash_what_is_in_the_log_is_dirty() {
     let (mut world, engine, dirty) = partly_destaged(1);

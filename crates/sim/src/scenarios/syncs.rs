@@ -1,5 +1,5 @@
-//! Two syncs of one file at a time, and failures before the end of a direct write. A block of which no copy can be read is
-//! overwritten past the log: the end of that write syncs the file, while destaging does so as well.
+//! Two syncs of one file at a time, and failures before the end of a write past the log. Such a write overwrites a
+//! block without a readable copy. Its end syncs the file, while destaging does so as well.
 
 use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::{Backing as _, BackingError, Clock as _, Time};
@@ -11,17 +11,17 @@ use crate::backing::{Rates, Stuck};
 
 /// The damaged block.
 const DAMAGED: u64 = 5;
-/// A failed sync of the backing store, as the engine tells it.
+/// A failed sync of the backing store, in the form in which the engine reports it.
 const FAILED: Error = Error::Backing(BackingError::Io(5));
 
-/// A world in which dirty data rests for a second, with a block of file 1 of which destaging has found no good copy.
+/// Makes a world in which dirty data rests for a second. Destaging has found no good copy of one block of file 1.
 fn damaged_world(seed: u64) -> (World, Arc<Engine>) {
     let mut world = world_with(seed, 2, |plan| plan.destage_after = Duration::from_secs(1));
     world.shared.model.lock().logged = false;
     let engine = world.start_through(Vec::new()).unwrap();
     write(&world, &engine, 0, 8);
     lose_block(&world, &engine, DAMAGED);
-    // Out of memory.
+    // These writes push the block out of memory.
     write(&world, &engine, 100, 8);
     let (shared, theirs) = (world.shared.clone(), engine.clone());
     let found = move || {
@@ -32,7 +32,7 @@ fn damaged_world(seed: u64) -> (World, Arc<Engine>) {
     (world, engine)
 }
 
-/// Writes the damaged block past the log as the server does. `meanwhile` runs before the end of that.
+/// Writes the damaged block past the log as the server does. `meanwhile` runs before the end of that write.
 async fn mend(
     shared: &Shared,
     engine: &Arc<Engine>,
@@ -48,12 +48,13 @@ async fn mend(
     engine.end_direct(&object, direct, done, end, Time::default()).await.map(drop)
 }
 
-/// The sync at the end of a direct write fails, and the kernel tells only that one, which loses what destaging has written.
+/// The sync at the end of a write past the log fails. The kernel reports the failure only to that sync, and the
+/// destaged data is lost with it.
 #[test]
 pub(super) fn a_failed_sync_counts_for_every_sync_of_the_file_that_was_under_way() {
     for seed in 0..10 {
         let (mut world, engine) = damaged_world(seed);
-        // Apart from each other: a write each.
+        // The blocks are apart from each other, so each takes a write of its own.
         let blocks: Vec<u64> = (10..70).step_by(2).collect();
         let (theirs, shared) = (engine.clone(), world.shared.clone());
         let mut client = Client::new(&world.shared, &engine, Allowed::default(), world.rng.fork());
@@ -81,7 +82,7 @@ pub(super) fn a_failed_sync_counts_for_every_sync_of_the_file_that_was_under_way
         assert_eq!(world.shared.executor.block_on(LIMIT, work), Ok(Err(FAILED)), "seed {seed}");
         let theirs = engine.clone();
         assert_eq!(until(&world, move || theirs.usage().dirty_blocks == 1), Stop::Done);
-        // So that everything can be destaged and looked at.
+        // Now everything can be destaged and checked.
         engine.set_mode(Mode::WriteThrough);
         with_client(&world, &engine, Allowed::default(), |mut client| async move {
             client.write(1, DAMAGED * 4096, 4096, true).await;
@@ -92,7 +93,8 @@ pub(super) fn a_failed_sync_counts_for_every_sync_of_the_file_that_was_under_way
     }
 }
 
-/// A sync fails between a direct write and its end, which syncs the file again. That sync says nothing of the write.
+/// A sync fails between a write past the log and the end of that write, which syncs the file again. The second sync
+/// proves nothing about the write.
 #[test]
 fn a_sync_that_failed_before_the_end_of_a_direct_write_mends_no_block() {
     for seed in 0..10 {

@@ -1,11 +1,11 @@
-//! Writes past the log that nobody has asked to be stable: after a power cut they are there, or not, for good.
+//! Unstable writes past the log. A power cut keeps or loses each of them for good.
 
 use forebay_engine::buffer::{Buffer, Slice};
 use forebay_engine::io::Backing as _;
 
 use super::*;
 
-/// Writes as the server does past the log, UNSTABLE.
+/// Writes past the log as the server does, UNSTABLE.
 async fn write_past(client: &Client, offset: u64, len: u64) {
     let (shared, engine) = (&client.shared, &client.engine);
     let object = shared.objects.lock().object(1).unwrap();
@@ -22,15 +22,15 @@ async fn write_past(client: &Client, offset: u64, len: u64) {
     shared.model.lock().accepted(id, frame);
 }
 
-/// Whether the backing file has what clients were shown.
+/// Checks that the backing file has the contents that clients have read.
 fn check_backing(world: &World) -> Result<(), String> {
     let key = world.shared.objects.lock().key(1).unwrap();
     let content = world.shared.store.current(&key);
     world.shared.model.lock().check_backing(1, content.as_ref(), false)
 }
 
-/// What is written past the log is read until it is on the cache devices, if it may be, and lost in a power cut. `told`: the
-/// engine was told of a sync that never was.
+/// Reads data written past the log until it is on the cache devices, if it may be, and loses it in a power cut. If
+/// `told`, the engine was told of a sync that never happened.
 fn lose_after_reading(seed: u64, told: bool) -> Result<(), String> {
     let blocks = 600;
     let mut world = world(seed, 2);
@@ -44,7 +44,7 @@ fn lose_after_reading(seed: u64, told: bool) -> Result<(), String> {
             let object = client.shared.objects.lock().object(1).unwrap();
             object.begin_sync(0, 0).unwrap().end(true);
         }
-        // What the log said of older copies is in a segment that is full: newer ones count.
+        // The log's records of older copies are in a full segment, so newer ones count.
         for write in 0..9 {
             client.write(1, (blocks + write * 31) * 4096, 31 * 4096, true).await;
         }

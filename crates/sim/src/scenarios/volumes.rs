@@ -1,4 +1,4 @@
-//! Two volumes, of which one fails or does not answer.
+//! Tests of two volumes, one of which fails or does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::world::World;
 
 /// The file on the volume that gets into trouble, and that volume.
 const BAD: (u8, usize) = (1, 1);
-/// The file on the other one.
+/// The file on the good volume.
 const GOOD: u8 = 2;
 /// Bytes of each write.
 const WRITE: u64 = 64 << 10;
-/// More than the log's share of two devices of 64 MiB.
+/// More bytes than the log's share of two devices of 64 MiB.
 const MUCH: u64 = 48 << 20;
 
 fn world(seed: u64) -> World {
@@ -28,13 +28,13 @@ fn world(seed: u64) -> World {
     });
     {
         let mut model = world.shared.model.lock();
-        // What is refused by the log may go past it, and be lost with a failed sync.
+        // Writes that the log refuses may bypass it, and be lost with a failed sync.
         (model.logged, model.lossy) = (false, true);
     }
     world
 }
 
-/// Writes `range` of a file, in order; what may be refused as `allowed` says is.
+/// Writes `range` of a file, in order. Writes may be refused with the errors of `allowed`.
 fn fill(world: &World, engine: &Arc<Engine>, file: u8, range: std::ops::Range<u64>, allowed: Allowed) {
     with_client(world, engine, allowed, move |mut client| async move {
         for offset in range.step_by(WRITE as usize) {
@@ -47,16 +47,16 @@ fn volume(engine: &Engine) -> VolumeStatus {
     engine.volumes().into_iter().find(|volume| volume.name == "volume 1").unwrap()
 }
 
-/// Blocks that the log should hold.
+/// The number of blocks that the log should hold.
 const SHARE: u64 = 43 * 256;
 
-/// What a volume may answer that does not answer, or fails.
+/// Returns the errors that a volume may give when it fails or does not answer.
 fn refuses() -> Allowed {
     Allowed { backing: true, late: true, ..Allowed::default() }
 }
 
-/// One volume has `dirty` bytes to be destaged and gets into trouble as `rates` say: clients of the other write more than
-/// twice what the log holds; then it heals, perhaps after a power cut.
+/// One volume has `dirty` bytes to destage and gets into trouble with these `rates`. Clients of the other volume write
+/// more than twice the size of the log. Then the first volume heals, perhaps after a power cut.
 fn one_in_trouble(seed: u64, rates: &Rates, dirty: u64) {
     let mut world = world(seed);
     let mut engine = world.start_through(Vec::new()).unwrap();
@@ -64,11 +64,11 @@ fn one_in_trouble(seed: u64, rates: &Rates, dirty: u64) {
     fill(&world, &engine, BAD.0, 0..dirty, refuses());
     let theirs = engine.clone();
     assert_eq!(until(&world, move || volume(&theirs).trouble.is_some()), Stop::Done);
-    // It is told of, and takes no more than its part.
+    // The engine reports the volume, which takes no more than its share.
     fill(&world, &engine, BAD.0, dirty..dirty + MUCH / 2, refuses());
     let held = volume(&engine).dirty_blocks;
     assert!(held <= (dirty / 4096).max(SHARE / 4), "it holds {held} blocks");
-    // What is dirty already may be overwritten.
+    // Dirty blocks may be overwritten.
     fill(&world, &engine, BAD.0, 0..dirty.min(1 << 20), Allowed::default());
     for _ in 0..2 {
         fill(&world, &engine, GOOD, 0..MUCH, Allowed::default());
@@ -78,7 +78,7 @@ fn one_in_trouble(seed: u64, rates: &Rates, dirty: u64) {
     if seed.is_multiple_of(2) {
         cut(&mut world, engine);
         if rates.error > 0 {
-            // What cannot even be looked at keeps the engine from starting.
+            // A file whose size cannot be read keeps the engine from starting.
             world.shared.store.set_rates(Rates::default());
         }
         engine = world.start_through(Vec::new()).unwrap();

@@ -1,4 +1,4 @@
-//! Records that wait for room in the log while other changes of the object get in before them.
+//! Records that wait for room in the log while other changes of the object overtake them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,18 +7,18 @@ use forebay_engine::io::{Backing as _, Clock as _, Time};
 
 use super::*;
 
-/// What waits for room.
+/// A change that waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
     /// The end of a write past the log.
     EndOfDirect,
-    /// The record of a write past the log that older copies do not count.
+    /// The record of a write past the log that makes older copies invalid.
     BeginOfDirect,
     /// A new modification time.
     Mtime,
 }
 
-/// Writes a block past the log, as the server does; the first or the second record of that waits for `step` 2.
+/// Writes a block past the log, as the server does. The first or the second record of that waits for `step` 2.
 async fn write_past(client: &mut Client, waits: Waits, step: &AtomicU64) {
     let (shared, engine) = (client.shared.clone(), client.engine.clone());
     let object = shared.objects.lock().object(1).unwrap();
@@ -72,7 +72,8 @@ fn fill_segment(world: &mut World, engine: &Arc<Engine>) {
     assert_eq!(until(world, move || disk.holds() > 0), Stop::Done);
 }
 
-/// The held header goes on after a second. Once both changes have ended, the power goes; the engine starts again.
+/// Lets the held header go on after a second. After both changes have ended, the power fails, and the engine starts
+/// again.
 fn go_on_and_cut(world: &mut World, engine: Arc<Engine>, ended: Arc<AtomicU64>) -> Arc<Engine> {
     let executor = world.shared.executor.clone();
     let a_while = async move { executor.sleep(Duration::from_secs(1)).await };
@@ -83,7 +84,7 @@ fn go_on_and_cut(world: &mut World, engine: Arc<Engine>, ended: Arc<AtomicU64>) 
     world.start_through(Vec::new()).unwrap()
 }
 
-/// A write makes the file longer while another record of it waits for the next segment of the log; then the power goes.
+/// A write makes the file longer while another record of it waits for the next log segment. Then the power fails.
 fn lengthen_while(waits: Waits, seed: u64) -> Result<(), String> {
     let mut world = world_with(seed, 2, |plan| plan.objects = 2);
     world.shared.model.lock().logged = false;
@@ -138,7 +139,7 @@ fn a_write_that_gets_in_before_a_record_about_older_copies_counts_after_a_power_
         let (theirs, object) = (engine.clone(), world.shared.objects.lock().object(1).unwrap());
         let ended = Arc::new(AtomicU64::new(0));
         let done = ended.clone();
-        // Somebody on the host has touched the file.
+        // An administrator on the host has touched the file.
         let looking = async move {
             let size = object.size();
             theirs.changed_outside(&object, size, 7).await.unwrap();

@@ -1,4 +1,4 @@
-//! Looks at everything, and what must be found.
+//! Checks all contents of a world.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use crate::client::{Client, Shared};
 use crate::executor::Stop;
 
 impl World {
-    /// Sizes are checked, and often contents.
+    /// Checks all sizes, and often the contents.
     pub(super) fn look(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
         if self.rng.chance(6000) { self.look_at_all(engine) } else { Ok(()) }
     }
 
-    /// Reads everything, and checks what a crash left.
+    /// Reads all contents, and checks the state that a crash left.
     pub(crate) fn look_at_all(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
         let mut client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
         let chunk = self.rng.pick(&[4096, 64 << 10, 1 << 20]);
-        // Else a slow store is read for hours, and the model of a large file is looked through too often.
+        // Larger pieces keep the reads of a slow store, and of the model of a large file, from taking hours.
         let large = self.plan.habits.extent > 4 << 20;
         let chunk = if self.plan.habits.slow_store > 1 || large { 1 << 20 } else { chunk };
         let shared = self.shared.clone();
@@ -44,13 +44,13 @@ impl World {
         Ok(())
     }
 
-    /// Everything is destaged.
+    /// Destages everything.
     pub(crate) fn drain(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
         let mut client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
         self.shared.executor.block_on(LIMIT, async move {
-            // The first flush may still hear of a failure from before.
+            // The first flush may report an earlier failure.
             let mut first = client.engine.flush().await;
-            // What was asked before may take a minute.
+            // An earlier request may take a minute.
             while first == Err(Error::Late) {
                 client.shared.executor.sleep(Duration::from_secs(1)).await;
                 first = client.engine.flush().await;

@@ -1,4 +1,4 @@
-//! Devices that are none of the pool's, in a member's place or beside it, and members under each other's names.
+//! Foreign devices in a member's place or beside it, and members under each other's names.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::disk::Disk;
 use crate::hits::Fault;
 
 impl World {
-    /// A device of another pool, and one with a file system.
+    /// Makes a device of another pool, and a device with a file system.
     fn make_foreign(&mut self) -> Result<(), Refused> {
         let disk = |world: &mut World, name| {
             Disk::new(&world.shared.executor, name, 64 << 20, world.rng.fork(), &world.shared.hits)
@@ -30,11 +30,11 @@ impl World {
         Ok(())
     }
 
-    /// An administrator names devices that do not belong together: that is refused, and nothing is written.
+    /// Offers devices that do not belong together, like an administrator. The pool must refuse them and write nothing.
     pub(super) fn offer_wrong_ones(&mut self) -> Result<(), Refused> {
         let victim = self.victim().name().to_owned();
         let here: Vec<Disk> = self.disks.iter().filter(|disk| !disk.is_gone()).cloned().collect();
-        // Of the others one has a superblock for sure.
+        // Among the other devices, one certainly has a superblock.
         let sound = here.iter().find(|disk| disk.name() != victim);
         let Some(sound) = sound.filter(|_| self.rng.clone().chance(6000)).cloned() else { return Ok(()) };
         if self.shared.foreign.lock().is_empty() {
@@ -58,7 +58,7 @@ impl World {
         if self.rng.chance(5000) {
             given.reverse();
         }
-        // The victim may rot when it is read.
+        // The victim may rot during a read.
         let contents = |disks: &[Disk]| -> Vec<u64> {
             disks.iter().filter(|disk| disk.name() != victim).map(Disk::contents).collect()
         };
@@ -75,7 +75,7 @@ impl World {
         Ok(())
     }
 
-    /// Two devices change their names, as when cables are swapped. Each is what it was.
+    /// Swaps the names of two devices, like swapped cables. Each device must be recognised.
     pub(super) fn swap_names(&mut self) {
         let (one, other) = (self.rng.index(self.disks.len()), self.rng.index(self.disks.len()));
         let (first, second) = (self.disks[one].clone(), self.disks[other].clone());

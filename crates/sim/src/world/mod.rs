@@ -1,4 +1,4 @@
-//! One seed is one world: made, used, broken, restarted and checked.
+//! Worlds. One seed is one world, which is made, used, damaged, restarted and checked.
 
 mod check;
 mod foreign;
@@ -27,16 +27,16 @@ use crate::objects::Objects;
 use crate::plan::{Plan, Trouble};
 use crate::rng::Rng;
 
-/// Longer than anything may take, faults included.
+/// A time that no operation exceeds, faults included.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// A disaster that was found out: this world can only end.
+/// The message of a detected disaster, after which a world can only end.
 const DETECTED: &str = "the loss was found out";
 
-/// How a world ended.
+/// The end of a world.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What went wrong, if anything.
+    /// The failure, if there is one.
     pub failure: Option<String>,
     /// A hash of everything that happened (P21).
     pub digest: u64,
@@ -44,34 +44,34 @@ pub struct Outcome {
     pub steps: u64,
     /// Faults injected.
     pub hits: Arc<Hits>,
-    /// What happened, if it was to be kept.
+    /// The events of the world, if a log was requested.
     pub log: Vec<String>,
 }
 
-/// How a session ends that does not end by itself.
+/// The kind of crash that ends a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// The process is killed.
     Kill,
-    /// The power goes.
+    /// The power fails.
     PowerCut,
 }
 
-/// A world under way.
+/// A world in progress.
 pub struct World {
     pub(crate) shared: Arc<Shared>,
     pub(crate) plan: Plan,
     pub(crate) rng: Rng,
     pub(crate) disks: Vec<Disk>,
     formatted: bool,
-    /// At the end of the last session everything was on two devices, as far as the engine knew.
+    /// True if everything was on two devices at the end of the last session, as far as the engine knew.
     mirrored: bool,
-    /// The last session ended by a clean stop.
+    /// True if the last session ended by a clean stop.
     stopped: bool,
-    /// The end of a lone device's log was lost while the machine was off: the engine has to notice. How often it had dropped
-    /// a log before.
+    /// Set if the end of a lone device's log was lost while the machine was off, which the engine has to notice. The
+    /// value is the number of logs that the engine had dropped before.
     headless: Option<usize>,
-    /// Of dirty blocks no copy can be read, so the backing store has something older.
+    /// True if some dirty blocks have no readable copy, so the backing store has older contents.
     damaged: bool,
 }
 
@@ -86,7 +86,7 @@ pub fn run(seed: u64, keep_log: bool) -> Outcome {
 }
 
 impl World {
-    /// A world with blank devices and a few files.
+    /// Makes a world with blank devices and a few files.
     pub fn new(plan: Plan, mut rng: Rng, keep_log: bool) -> Self {
         let hits = Arc::new(Hits::default());
         let executor = Executor::new(rng.fork());
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// What became of it.
+    /// Returns the outcome of the world.
     pub fn outcome(self, failure: Option<String>) -> Outcome {
         self.shared.executor.reset();
         Outcome {
@@ -185,13 +185,13 @@ impl World {
         Allowed { backing: self.plan.backing_fails() || damage, damage, no_device, late }
     }
 
-    /// One who writes notes in this session.
+    /// Makes the task that writes user records in this session.
     pub(crate) fn notary(&mut self, engine: &Arc<Engine>) -> Notary {
         let (shared, engine) = (self.shared.clone(), engine.clone());
         Notary { shared, engine, allowed: self.allowed(), rng: self.rng.fork() }
     }
 
-    /// What a stop other than a crash means.
+    /// Returns the failure behind a stop that is no crash.
     pub(crate) fn stopped(&self, stop: Stop) -> Option<String> {
         let failure = self.shared.failure.lock().clone();
         match stop {

@@ -1,4 +1,4 @@
-//! What happens from a start to the next: clients work, and the session ends in one way or another.
+//! A session, from a start to the next: clients work, and the session ends by a stop or a crash.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use crate::plan::{Disaster, Trouble};
 use crate::turner::Turner;
 
 impl World {
-    /// The engine starts, is used, and stops in one way or another.
+    /// Starts the engine, runs clients, and stops or crashes.
     pub(super) fn session(&mut self) -> Result<(), String> {
         let crash = self.rng.chance(self.plan.crashes);
         self.stopped = false;
@@ -63,7 +63,7 @@ impl World {
         waits.into_iter().for_each(|(fault, times)| self.shared.hits.hits(fault, times));
     }
 
-    /// Nothing goes wrong any more: everything must come out right.
+    /// Runs a session without faults, after which everything must be right.
     pub(super) fn last_session(&mut self) -> Result<(), String> {
         heal(&self.shared, self.victim());
         self.victim().vanish_in(None);
@@ -81,13 +81,13 @@ impl World {
         self.close(&engine).map_err(|stop| format!("a clean stop does not end: {stop:?}"))?;
         drop(engine);
         if self.rng.chance(5000) {
-            // Once flushed, the directory needs neither the cache nor the page cache.
+            // After a flush, the directory needs neither the cache nor the page cache.
             self.crash(Crash::PowerCut);
         }
         self.check_backing()
     }
 
-    /// Clients do their work.
+    /// Runs the clients.
     fn work(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
         let habits = self.plan.habits.clone();
         let left = Arc::new(AtomicUsize::new(habits.clients));
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// Devices are removed; two of those who do that may get in each other's way.
+    /// Starts the tasks that remove devices. Two of these tasks may hinder each other.
     fn start_leavers(&mut self, engine: &Arc<Engine>) {
         let dies = self.rng.chance(8000);
         for _ in 0..self.rng.pick(&[1, 1, 1, 2]) {
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// A device hangs, devices go in turn, or the log is filled.
+    /// Starts the task that hangs a device, loses devices in turn, or fills the log.
     fn start_losing(&mut self, engine: &Arc<Engine>) {
         let client = Client::new(&self.shared, engine, self.allowed(), self.rng.clone());
         if self.plan.has(Trouble::DeviceHang) {
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// A clean stop: nothing accepted may be lost.
+    /// Stops cleanly: nothing accepted may be lost.
     pub(crate) fn close(&mut self, engine: &Arc<Engine>) -> Result<(), Stop> {
         let client = Client::new(&self.shared, engine, self.allowed(), self.rng.fork());
         let closed = self.shared.executor.block_on(LIMIT, async move {
@@ -190,7 +190,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything that runs is gone, and perhaps what was not durable.
+    /// Crashes: all tasks end, and changes that were not durable may be lost.
     pub(crate) fn crash(&mut self, how: Crash) {
         self.shared.tell(|| format!("{how:?}"));
         self.shared.executor.reset();
@@ -216,7 +216,7 @@ impl World {
         self.disks.append(&mut self.shared.joined.lock());
     }
 
-    /// What happens while the machine is off.
+    /// Applies the planned faults while the machine is off.
     pub(super) fn between(&mut self) {
         let victim = self.victim().clone();
         if self.plan.disaster == Some(Disaster::Rot) {
@@ -224,7 +224,7 @@ impl World {
             self.shared.hits.hit(Fault::BothRotten);
         }
         if self.plan.disaster == Some(Disaster::AllGone) {
-            // But not one that was taken out of the pool.
+            // A device that was removed from the pool does not come back.
             let joined = |disk: &&Disk| !self.shared.left.lock().contains(&disk.name().to_owned());
             self.disks.iter().filter(joined).for_each(Disk::appear);
         }
@@ -232,7 +232,7 @@ impl World {
             self.swap_names();
         }
         if self.disks.len() < 2 {
-            // What it has is in the backing store as well.
+            // The contents of the victim are in the backing store as well.
             if self.plan.has(Trouble::Rot) && self.rng.chance(7000) {
                 match self.rng.chance(5000) {
                     true => victim.rot_newest_header(),
@@ -242,7 +242,7 @@ impl World {
             }
             return;
         }
-        // A victim that leaves is gone for good.
+        // A removed victim is gone for good.
         if self.plan.has(Trouble::Leaving) {
             return;
         }
@@ -264,7 +264,7 @@ impl World {
             victim.vanish();
             self.shared.hits.hit(Fault::LostAtRestart);
         } else if self.plan.has(Trouble::Wiped) && self.rng.chance(3000) && self.disks.len() > 1 {
-            // Left out, and offered as a new device.
+            // The device is left out, and offered as a new one.
             victim.vanish();
             let size = victim.size();
             let fresh = Disk::new(&self.shared.executor, "fresh", size, self.rng.fork(), &self.shared.hits);
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// Copies of the victim are lost; or another device, if the engine says that there are two copies of everything.
+    /// Loses copies of the victim. If the engine reports two copies of everything, another device is lost instead.
     fn between_lone_legs(&mut self) {
         let others = self.disks.iter().filter(|disk| disk.name() != self.victim().name());
         let others: Vec<Disk> = others.cloned().collect();

@@ -1,4 +1,5 @@
-//! How a session begins: the pool and the engine are opened, through crashes and with what an administrator would do.
+//! The start of a session: the pool and the engine are opened, through crashes and with the actions of an
+//! administrator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +17,17 @@ use crate::hits::Fault;
 use crate::notes::let_go_when_due;
 use crate::plan::{Disaster, Trouble};
 
-/// Why an engine could not be opened.
+/// The reason for which an engine could not be opened.
 pub(super) enum Refused {
     Stopped(Stop),
     Pool(PoolError),
     Engine(String),
-    /// Something acknowledged is lost, and the engine says so.
+    /// Acknowledged data is lost, and the engine reports it.
     Lost,
 }
 
 impl World {
-    /// Opens the engine, with crashes on the way if asked for.
+    /// Opens the engine, with crashes on the way if `crashes`.
     pub(super) fn start(&mut self, crashes: bool) -> Result<Arc<Engine>, String> {
         // Recovery waits for a volume that does not answer.
         self.shared.store.unstick();
@@ -76,7 +77,7 @@ impl World {
                 Err(Refused::Engine(error)) if self.plan.has(Trouble::Turns) => {
                     self.refused_in_turn(&error, false)?;
                 }
-                // A removal was cut short when it had only this to do, or the last one dies.
+                // A removal was cut short with only its last step left, or the last device died.
                 Err(Refused::Pool(error))
                     if self.plan.has(Trouble::Leaving)
                         && (error == PoolError::NoPool || self.disks.iter().all(Disk::is_gone)) =>
@@ -90,7 +91,7 @@ impl World {
                         && !self.plan.has(Trouble::Leaving)
                         && !self.is_victim_the_last() =>
                 {
-                    // An administrator would try again, with the bad device in a better mood or left out.
+                    // An administrator would try again, with the bad device left out or after its fault has passed.
                     self.shared.tell(|| format!("the pool does not open: {error}"));
                     self.crash(Crash::Kill);
                     heal(&self.shared, self.victim());
@@ -105,7 +106,7 @@ impl World {
         }
     }
 
-    /// A device whose adding or removing was cut short is left out, as the message says.
+    /// Leaves out a device whose adding or removing was cut short, as the message says.
     fn leave_out(&mut self, name: &str) -> bool {
         let again = [Trouble::Leaving, Trouble::DeviceHang, Trouble::Turns];
         let changed = again.into_iter().any(|trouble| self.plan.has(trouble))
@@ -115,7 +116,7 @@ impl World {
         found.inspect(|disk| disk.vanish()).is_some()
     }
 
-    /// Whether all other devices are gone: nobody would leave out the last one.
+    /// Returns true if all other devices are gone: no administrator would leave out the last one.
     fn is_victim_the_last(&self) -> bool {
         let others = self.disks.iter().enumerate().filter(|(at, _)| *at != self.plan.victim);
         self.disks.len() > 1 && others.map(|(_, disk)| disk).all(Disk::is_gone)
@@ -125,13 +126,14 @@ impl World {
         if self.disks.len() > 1 {
             self.victim().vanish();
         } else {
-            // It held clean blocks only: nothing is lost with it.
+            // The device held only clean blocks, so nothing is lost with it.
             self.victim().wipe();
             (self.formatted, self.headless) = (false, None);
         }
     }
 
-    /// No device is left: somebody begins with new ones. What was acknowledged is in the backing store.
+    /// Replaces all devices, like an administrator after the loss of the last one. All acknowledged data is in the
+    /// backing store.
     fn replace_all(&mut self) {
         self.shared.hits.hit(Fault::NoneLeft);
         for number in 0..2 {
@@ -142,7 +144,7 @@ impl World {
         self.formatted = false;
     }
 
-    /// Devices that the pool does without have left it: who hears of it takes them away.
+    /// Takes away devices that have left the pool, like an administrator who reads of it.
     fn put_away(&self, pool: &Pool) {
         let is_member = |disk: &Disk| pool.present().any(|(_, device)| device.name() == disk.name());
         self.disks.iter().filter(|disk| !disk.is_gone() && !is_member(disk)).for_each(Disk::vanish);
@@ -152,7 +154,7 @@ impl World {
         if let [only] = &self.disks[..]
             && only.is_gone()
         {
-            // Somebody replaced it.
+            // An administrator replaced the device.
             only.appear();
             only.wipe();
             (self.formatted, self.headless) = (false, None);
@@ -228,7 +230,7 @@ impl World {
             device_deadline: self.plan.deadline,
             scrub_every: self.plan.destage_after * 3 + Duration::from_millis(50),
         };
-        // The engine's owner sees to that before service, after a crash.
+        // The engine's owner does this before service, after a crash.
         self.shared.store.settle();
         let store = self.shared.store.clone();
         let opening = async move {
@@ -241,18 +243,19 @@ impl World {
         let opened = opened.map_err(Refused::Stopped)?;
         let (engine, recovered) = opened.map_err(|error| match error {
             OpenError::Hole { .. } if self.plan.is_lenient() => Refused::Lost,
-            // The last device says that the others are out of date, two of which may have had both copies of something.
+            // The last device reports that the other devices are out of date. Two of those may have had both copies of
+            // something.
             OpenError::Hole { .. }
                 if self.plan.disaster == Some(Disaster::AllGone) && self.disks.len() > 2 =>
             {
                 Refused::Lost
             }
-            // The log of a single device says only what does not count.
+            // The log of a failing single device holds nothing that counts.
             OpenError::Hole { .. } if self.plan.devices.len() == 1 && self.plan.victim_fails() => {
                 Refused::Lost
             }
             OpenError::Pool(error) => Refused::Pool(error),
-            // The one device that did not forget that it is a member fails as soon as it is written.
+            // Only one device remembers that it is a member, and it fails at the first write.
             OpenError::Engine(Error::NoDevice) if self.plan.is_lenient() => {
                 Refused::Pool(PoolError::NoMemberLeft)
             }
@@ -280,12 +283,12 @@ impl World {
         Ok(engine)
     }
 
-    /// The model learns what of the log the faults of this world have destroyed on every device (P3).
+    /// Tells the model which part of the log the faults of this world have destroyed on every device (P3).
     fn look_for_destroyed(&self, pool: &Pool) {
         if !self.plan.is_lenient() {
             return;
         }
-        // Of a device with other troubles nothing is known.
+        // The contents of a device with other troubles are unknown.
         let doubtful = self.disks.len() > 1 && !self.plan.troubles.is_empty();
         let is_member = |disk: &Disk| pool.present().any(|(_, device)| device.name() == disk.name());
         let counted = self.disks.iter().filter(|disk| is_member(disk));
@@ -298,7 +301,7 @@ impl World {
         }
     }
 
-    /// What comes before the log's end is not taken for it.
+    /// Checks that the engine noticed the missing end of the log.
     fn check_headless(&mut self) {
         if self.headless.take().is_some_and(|before| self.logs_dropped() == before) {
             self.shared.fail("the end of the log is lost, and nobody noticed".to_owned());
@@ -309,13 +312,13 @@ impl World {
         self.shared.told.lock().iter().filter(|told| **told == Event::LogDropped).count()
     }
 
-    /// The loss of a leg is durable before the next acknowledgement (P11).
+    /// Checks that the loss of a leg was durable before the next acknowledgement (P11).
     fn check_outdated(&self, members: &[String]) {
-        // Where every device forgets what it flushed, the record of a loss goes the same way.
+        // If every device forgets its flushed writes, the record of a loss is forgotten too.
         if self.plan.is_lenient() {
             return;
         }
-        // A crash may have come between the adding of a device and the news of it.
+        // A crash may have come after the adding of a device and before its report.
         let adding = std::mem::take(&mut *self.shared.adding.lock());
         let mut outdated = self.shared.outdated.lock();
         outdated.retain(|name| !(adding.contains(name) && members.contains(name)));

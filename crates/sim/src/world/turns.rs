@@ -1,4 +1,4 @@
-//! Restarts with some of the devices only, after they went in turn: which of them may be used, and which must be.
+//! Restarts with only some of the devices, after devices vanished in turn. Some of them may be used, and some must be.
 
 use forebay_engine::io::Device as _;
 
@@ -7,7 +7,7 @@ use crate::disk::Disk;
 use crate::hits::Fault;
 
 impl World {
-    /// The machine starts with some of its devices: all, one, or any others.
+    /// Offers some of the devices at a start: all, one, or any subset.
     pub(super) fn offer_some(&mut self) {
         self.disks.iter().for_each(Disk::appear);
         if self.rng.chance(4000) {
@@ -21,7 +21,7 @@ impl World {
         }
     }
 
-    /// A start was cut short. The next one may find other devices.
+    /// Cuts a start short. The next start may find other devices.
     pub(super) fn cut_in_turn(&mut self) {
         // The engine spoke of an earlier epoch.
         self.mirrored = false;
@@ -35,8 +35,9 @@ impl World {
         here.map(|disk| disk.name().to_owned()).collect()
     }
 
-    /// The devices that are there were refused. That is right where they lack something that others have. Then the others are
-    /// connected as well, or, where devices were each opened without the other, only those in use last.
+    /// Handles the refusal of the present devices, which is right if they lack something that other devices have. Then
+    /// those are connected as well. If devices were each opened without the other, only the devices in use last are
+    /// connected.
     pub(super) fn refused_in_turn(&mut self, error: &str, split: bool) -> Result<(), String> {
         let (offered, legs) = (self.offered(), self.shared.epochs.legs());
         let missing = legs.iter().filter(|leg| !offered.contains(leg)).count();
@@ -56,7 +57,7 @@ impl World {
         Ok(())
     }
 
-    /// The engine opened with `members`, after `legs` were in use.
+    /// Checks that the engine may open with `members`, after `legs` were in use.
     pub(super) fn opened_in_turn(&self, legs: &[String], members: &[String]) {
         if !legs.is_empty() && !members.iter().any(|name| legs.contains(name)) {
             self.shared.fail(format!("{members:?} are used, though only {legs:?} were in use last (P10)"));

@@ -1,11 +1,12 @@
-//! Changes of names and attributes: carried out, numbered, put into the log in order of numbers.
+//! Changes of names and attributes: carried out, numbered, and put into the log in order of numbers.
 
 use super::*;
 use crate::front::durable;
 use crate::joined::plant;
 
 impl Server {
-    /// Carries out a change of names or attributes; done when it is durable. Also returns the object that lost its last name.
+    /// Carries out a change of names or attributes, and waits until it is durable. Also returns the object that lost
+    /// its last name.
     pub(super) async fn change(
         &self,
         xid: Xid,
@@ -29,7 +30,7 @@ impl Server {
             Request::Rename(from, to) => {
                 let (number, slot, done) = self.rename(xid, &request, [from.0, to.0]).await;
                 if done.is_err() {
-                    // Others' records may have to wait for room, with nothing locked.
+                    // Records of other changes may have to wait for room, so nothing is locked here.
                     drop(locked);
                     self.submit(number, None).await;
                     return done.map(|done| (done, None));
@@ -86,12 +87,12 @@ impl Server {
         }
     }
 
-    /// There is no answer: the engine has closed, or has no device.
+    /// Waits for ever: there is no answer, since the engine has closed or has no device.
     async fn never(&self) {
         self.executor.never::<()>().await;
     }
 
-    /// Carries out anything but a RENAME, under its locks.
+    /// Carries out any change but a RENAME, under its locks.
     fn carry_out(&self, xid: Xid, request: &Request) -> Result<Done, Refused> {
         let number = self.inner.lock().numbers.last() + 1;
         let done = self.act(xid, request, number)?;
@@ -118,7 +119,7 @@ impl Server {
         Ok(done)
     }
 
-    /// A RENAME has its number, and says in a slot what it is about to do, before it is carried out.
+    /// Carries out a RENAME. It gets its number and writes its intent to a slot before it is carried out.
     async fn rename(
         &self,
         xid: Xid,
@@ -147,12 +148,12 @@ impl Server {
         (number, slot, done)
     }
 
-    /// The object that just lost its last name.
+    /// Returns the object that just lost its last name.
     fn lost_last_name(&self, done: &Done) -> Option<Identity> {
         victim(done).filter(|object| self.store.lock().volume.resolve(*object).is_none())
     }
 
-    /// Of an object that lost a name: perhaps the last one. Then its alias goes at once.
+    /// Drops the alias of an object that may have lost its last name, if it did.
     fn look_whether_gone(&self, object: Option<Identity>) {
         let Some(object) = object else { return };
         {
@@ -171,7 +172,7 @@ impl Server {
         }
     }
 
-    /// A removal is durable: the cache forgets an object that is gone.
+    /// Handles a durable removal: the cache forgets an object without a name.
     async fn removed(&self, object: Identity) {
         let known = self.inner.lock().removals.end(object, true);
         let Some(known) = known else { return };
@@ -181,7 +182,7 @@ impl Server {
         self.engine.forget(&known).await;
     }
 
-    /// Puts a record into the log when it is its turn, or leaves that to the one whose turn it is.
+    /// Puts a record into the log when it is its turn, or leaves that to the thread whose turn it is.
     async fn submit(&self, number: u64, turn: Option<Turn>) {
         {
             let mut inner = self.inner.lock();
@@ -217,7 +218,7 @@ impl Server {
     }
 }
 
-/// What lost a name: what was removed or replaced.
+/// Returns the object that lost a name: it was removed or replaced.
 fn victim(done: &Done) -> Option<Identity> {
     let entries = &done.operation.entries;
     let moved = |object: &Identity| entries.iter().any(|entry| entry.now == Some(*object));

@@ -1,4 +1,4 @@
-//! Checkpoints, and letting go of notes.
+//! Checkpoints, and the release of user records.
 
 use forebay_engine::io::BackingError;
 
@@ -6,8 +6,8 @@ use super::*;
 use crate::joined::plant;
 
 impl Server {
-    /// Everything that has a number by now is in the file system, durably, and the log says so. `notes`: those up to this
-    /// one are let go then; while the journal fails, but for those that recovery may need.
+    /// Makes every numbered change durable in the file system, and logs that as a checkpoint. Then user records up to
+    /// `notes` are released. While the journal fails, the records that recovery may need are kept.
     async fn make_checkpoint(&self, notes: Option<UserRecordId>) -> Result<(), Refused> {
         while std::mem::replace(&mut self.inner.lock().checkpointing, true) {
             self.wait().await;
@@ -34,7 +34,7 @@ impl Server {
         made
     }
 
-    /// Nothing could be carried, and who asked for room would ask again at once.
+    /// Pauses: no record could be reappended, and the engine would ask for room again at once.
     async fn later(&self) {
         self.executor.sleep(Duration::from_millis(100)).await;
     }
@@ -47,7 +47,7 @@ impl Server {
         self.hits.hit(Fault::JoinedLetGo);
     }
 
-    /// Puts it into the log that a commit succeeded.
+    /// Logs a checkpoint after a successful commit.
     async fn record_checkpoint(&self, upto: u64) {
         let record = Record::Checkpoint { filesystem: 0, upto }.encode();
         let Ok((frame, _)) = self.engine.note(&record).await else { return };
@@ -59,38 +59,38 @@ impl Server {
         }
     }
 
-    /// See [`Server::make_checkpoint`].
+    /// Makes a checkpoint, see [`Server::make_checkpoint`].
     pub(in crate::joined) async fn checkpoint(&self) -> Result<(), Refused> {
         self.make_checkpoint(None).await
     }
 
-    /// Makes one every so often, for ever.
+    /// Makes a checkpoint each time `every` has passed, for ever.
     pub(in crate::joined) async fn make_checkpoints(&self, every: Duration) {
         loop {
             self.executor.sleep(every).await;
-            // What fails is told to whoever changes something.
+            // A failure is reported to the clients that change something.
             let _ = self.checkpoint().await;
         }
     }
 
-    /// Lets go of notes whenever the engine asks.
+    /// Releases user records whenever the engine asks.
     pub(in crate::joined) async fn answer_for_notes(&self) {
         while let Some(notes) = self.engine.notes_due().await {
             if plant::active("notes are let go without a checkpoint") {
                 self.let_go(notes);
                 continue;
             }
-            // The next one is asked for soon enough.
+            // The engine asks for the next one soon enough.
             let _ = self.make_checkpoint(Some(notes)).await;
         }
     }
 
-    /// A clean stop, with nothing under way. Returns whether everything that was answered is durable.
+    /// Stops cleanly, with no change in progress. Returns true if all answered changes are durable.
     pub(in crate::joined) async fn stop(&self) -> Result<bool, Error> {
         let settled = self.store.settle().await.is_ok();
         let made = self.make_checkpoint(Some(UserRecordId::MAX)).await.is_ok();
         if made {
-            // The record of this checkpoint stays as long as anything before it does.
+            // The record of this checkpoint stays as long as any record before it.
             self.engine.let_go(UserRecordId::MAX);
         } else {
             self.hits.hit(Fault::JoinedStopWithout);

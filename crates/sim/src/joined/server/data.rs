@@ -8,20 +8,20 @@ use crate::front::{Writing, durable, put_log};
 use crate::joined::plant;
 
 impl Server {
-    /// The engine's object of a file. `None`: its handle is stale.
+    /// Returns the engine's object of a file. `None` if the handle is stale.
     pub(in crate::joined) fn object(&self, file: Identity) -> Option<Arc<Object>> {
         let size = self.store.lock().content(file)?.size;
         let mut inner = self.inner.lock();
         Some(inner.objects.entry(file).or_insert_with(|| self.engine.object(&key(file), size)).clone())
     }
 
-    /// Whether recovery would make the object, or set its attributes, from the log.
+    /// Returns true if recovery would make the object, or set its attributes, from the log.
     fn is_touched(&self, object: Identity) -> bool {
         self.inner.lock().touched.contains_key(&object)
     }
 
-    /// Writes. The frame makes durable what the log has taken, and [`Server::commit`] the rest, unless it is `stable`: then that is
-    /// durable when this returns.
+    /// Writes. The frame makes durable the bytes that the log has taken, and [`Server::commit`] the rest. If the write
+    /// is `stable`, the rest is durable at the return.
     pub(in crate::joined) async fn write(
         &self,
         file: Identity,
@@ -40,7 +40,7 @@ impl Server {
         let (offset, data) = (offset + accepted.len as u64, &data[accepted.len..]);
         self.hits.hit(Fault::JoinedDirect);
         if self.is_touched(file) {
-            // Recovery might make the file again, and would find nothing of this in the log.
+            // Recovery might recreate the file, and would find none of these bytes in the log.
             self.hits.hit(Fault::JoinedDirectOfNew);
             if !plant::active("a write past the log does not wait for a checkpoint") {
                 self.checkpoint().await.map_err(Self::io_error)?;
@@ -63,7 +63,7 @@ impl Server {
         Ok(frame.max(accepted.frame))
     }
 
-    /// COMMIT: every write of the file that was answered is durable when this returns, and so is the frame.
+    /// Carries out COMMIT: every answered write of the file is durable at the return, and so is the frame.
     pub(in crate::joined) async fn commit(&self, file: Identity, frame: Seq) -> Result<(), Error> {
         let uncommitted = self.inner.lock().uncommitted.get(&file).copied().unwrap_or_default();
         if uncommitted.made > uncommitted.stable && !plant::active("COMMIT does not sync") {
@@ -76,7 +76,7 @@ impl Server {
         durable(&self.engine, frame).await
     }
 
-    /// Makes durable what the file system has of so many bytes of a file; 0: to its end.
+    /// Makes `len` bytes of a file durable as far as the file system has them; 0 stands for all bytes to its end.
     async fn sync(&self, file: Identity, offset: u64, len: u64) -> Result<(), Error> {
         let syncing = self.object(file).and_then(|object| object.begin_sync(offset, len));
         let synced = self.store.sync(vec![key(file)]).await.pop().unwrap_or(Ok(()));
@@ -86,7 +86,8 @@ impl Server {
         Ok(synced?)
     }
 
-    /// SETATTR of a size, and of the mode; durable when this returns. `begin` is called when nobody else changes the file.
+    /// Carries out a SETATTR of a size, and of the mode. It is durable at the return. `begin` is called while no other
+    /// request changes the file.
     pub(in crate::joined) async fn resize(
         &self,
         xid: Xid,
@@ -114,7 +115,7 @@ impl Server {
             }
         }
         let changed = self.change_locked(xid, request, locked, true).await;
-        // That commit may succeed though the one of the checkpoint was late, and recovery may still make the file.
+        // That commit may succeed though the checkpoint's commit was late, and recovery may still make the file.
         if !plant::active("a change of size is answered though its checkpoint was late") {
             made.map_err(Self::io_error)?;
         }

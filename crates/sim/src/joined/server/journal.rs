@@ -1,4 +1,4 @@
-//! What the journal of the file system is good for, as `vfs` finds out: docs/metadata-log.md, "Checkpoint".
+//! The state of the file system's journal, as `vfs` finds it out: docs/metadata-log.md, "Checkpoint".
 
 use forebay_engine::io::{BackingError, BackingResult};
 use forebay_oplog::{Operation, Proof};
@@ -6,23 +6,23 @@ use forebay_oplog::{Operation, Proof};
 use super::*;
 use crate::joined::plant;
 
-/// So long a commit may take before nobody waits for it any more.
+/// The time that a commit may take before its waiters give up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Journal {
     #[default]
     Sound,
-    /// A commit does not end: changes have to come again.
+    /// A commit does not end: clients have to repeat their changes.
     Late,
-    /// A commit failed: it is not known any more what the file system has, and nothing may be changed.
+    /// A commit failed: the contents of the file system are unknown, and nothing may be changed.
     Failed,
 }
 
-/// A commit under way.
+/// A commit in progress.
 pub(super) struct UnderWay {
     begun: Duration,
-    /// What it proves if it succeeds.
+    /// The changes that the commit proves if it succeeds.
     proof: Proof,
     ended: Arc<Mutex<Option<BackingResult<()>>>>,
 }
@@ -32,7 +32,7 @@ impl Server {
         self.inner.lock().journal
     }
 
-    /// Changes do not wait for their records only.
+    /// Returns true if changes have to wait for more than their records.
     pub(in crate::joined) fn is_failing(&self) -> bool {
         self.journal() != Journal::Sound
     }
@@ -49,12 +49,12 @@ impl Server {
         }
     }
 
-    /// What a commit that begins now will prove.
+    /// Returns the changes that a commit proves if it begins now.
     pub(in crate::joined) fn proof(&self) -> Proof {
         self.inner.lock().numbers.proof()
     }
 
-    /// A commit succeeded that began after this was true.
+    /// Notes the proof of a successful commit that began after the proof was taken.
     pub(in crate::joined) fn proven(&self, proof: Proof) {
         let mut inner = self.inner.lock();
         if proof.upto > inner.proven.upto && inner.journal == Journal::Sound {
@@ -62,10 +62,10 @@ impl Server {
         }
     }
 
-    /// Everything carried out so far becomes durable. Who calls this makes a checkpoint.
+    /// Makes every change carried out so far durable. Only the maker of a checkpoint calls it.
     pub(super) async fn commit_journal(&self) -> Result<(), Refused> {
         let under_way = self.inner.lock().commit.is_some();
-        // One that has ended since says nothing of what was done after it had begun.
+        // A commit that has ended meanwhile proves nothing about changes after its beginning.
         self.end_commit(Duration::ZERO).await?;
         if under_way && plant::active("a late commit covers what was done while it was under way") {
             return Ok(());
@@ -84,7 +84,7 @@ impl Server {
         self.end_commit(PATIENCE).await
     }
 
-    /// What comes of the commit under way, within so long of its beginning.
+    /// Waits for the result of the commit in progress, at most `patience` from its beginning.
     async fn end_commit(&self, patience: Duration) -> Result<(), Refused> {
         let under_way = |inner: &Inner| inner.commit.as_ref().map(|it| (it.begun, it.ended.clone()));
         let Some((begun, ended)) = under_way(&self.inner.lock()) else { return Ok(()) };
@@ -113,7 +113,8 @@ impl Server {
         Ok(())
     }
 
-    /// Lets go of notes but of those that recovery may need, since the journal fails. False: they stay for now.
+    /// Releases user records except those that recovery may need, since the journal fails. Returns false if all stay
+    /// for now.
     pub(super) async fn carry(&self, upto: UserRecordId) -> bool {
         let needed = |note: &[u8]| match Record::decode(note) {
             Some(Record::Operation(operation)) => self.needs(&operation),
@@ -133,7 +134,7 @@ impl Server {
         needs
     }
 
-    /// Nothing is known of the journal but that it fails.
+    /// Returns the error for a journal of which only the failure is known.
     pub(super) fn io_error(refused: Refused) -> Error {
         Error::Backing(BackingError::Io(if refused == Refused::Busy { 110 } else { 5 }))
     }

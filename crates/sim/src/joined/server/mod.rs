@@ -1,5 +1,5 @@
-//! A server above the cache and the file system, by the rules of docs/metadata-log.md: a change is carried out, gets its
-//! number, its record goes to the log in order of numbers, and its client is answered when that is durable.
+//! A server above the cache and the file system, by the rules of docs/metadata-log.md. A change is carried out and gets
+//! its number. Its record goes to the log in order of numbers. The client is answered when the record is durable.
 
 mod change;
 mod checkpoint;
@@ -28,15 +28,15 @@ use journal::{Journal, UnderWay};
 use replies::Replies;
 pub(super) use replies::{Answer, Xid};
 
-/// Fewer than there are clients: some RENAMEs have to wait for one.
+/// The number of slots. There are fewer slots than clients, so some RENAMEs have to wait for one.
 const SLOTS: usize = 2;
 
-/// What became of a change.
+/// The progress of a change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Logged {
-    /// Its record in the log, if it came so far.
+    /// The change's record in the log, if it has one.
     pub(super) note: Option<UserRecordId>,
-    /// Its client was answered.
+    /// True if the client was answered.
     pub(super) answered: bool,
 }
 
@@ -48,7 +48,7 @@ struct Turn {
     noted: Promise<Result<(Seq, UserRecordId), Error>>,
 }
 
-/// UNSTABLE writes of a file past the log, and how many of them are known to be stable.
+/// Unstable writes of a file past the log, and the number of them that are known to be stable.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uncommitted {
     made: u64,
@@ -59,7 +59,7 @@ struct Uncommitted {
 struct Inner {
     numbers: Numbers,
     turns: Turns<Turn>,
-    /// Somebody has turns done.
+    /// True while a thread carries out the turns.
     busy: bool,
     creations: Creations,
     removals: Removals<Arc<Object>>,
@@ -70,11 +70,11 @@ struct Inner {
     checkpoint: u64,
     checkpointing: bool,
     journal: Journal,
-    /// Looked at by the one that makes a checkpoint.
+    /// The commit in progress. Only the maker of a checkpoint reads it.
     commit: Option<UnderWay>,
-    /// What the last commit that succeeded proves.
+    /// The proof of the last successful commit.
     proven: Proof,
-    /// Changes whose records were not carried, for being in the file system.
+    /// Changes whose records were not reappended, since the changes are in the file system.
     dropped: BTreeSet<u64>,
     locked: BTreeSet<Identity>,
     writers: BTreeMap<Identity, u32>,
@@ -82,25 +82,25 @@ struct Inner {
     objects: BTreeMap<Identity, Arc<Object>>,
     uncommitted: BTreeMap<Identity, Uncommitted>,
     replies: Replies,
-    /// What was carried out in this session, in that order, and what became of it.
+    /// The changes carried out in this session, in that order, and the progress of each.
     steps: Vec<Step>,
     logged: BTreeMap<u64, Logged>,
-    /// Numbers in the order of the log.
+    /// Numbers of changes in the order of the log.
     order: Vec<u64>,
     let_go: UserRecordId,
 }
 
-/// What is known of a session when it has ended.
+/// The knowledge about a session that has ended.
 pub(super) struct Ended {
-    /// What was carried out, with transactions counted as the file system does.
+    /// The changes carried out, with transactions counted as the file system does.
     pub(super) steps: Vec<Step>,
-    /// What became of each, by number.
+    /// The progress of each change, by number.
     pub(super) answers: BTreeMap<u64, Logged>,
-    /// Those with a record, in the order of the log.
+    /// Changes with a record, in the order of the log.
     pub(super) order: Vec<u64>,
-    /// Notes up to this one may be gone.
+    /// User records up to this one may be missing.
     pub(super) let_go: UserRecordId,
-    /// The records of these changes may be gone as well.
+    /// Changes whose records may be missing as well.
     pub(super) dropped: BTreeSet<u64>,
 }
 
@@ -108,15 +108,15 @@ pub(super) struct Ended {
 pub(super) struct Server {
     executor: Executor,
     hits: Arc<Hits>,
-    /// What it serves.
+    /// The served file system.
     pub(super) store: Store,
-    /// The cache in front of that.
+    /// The cache in front of the file system.
     pub(super) engine: Arc<Engine>,
     rng: Mutex<Rng>,
     inner: Mutex<Inner>,
 }
 
-/// A lock on some objects; given back when dropped.
+/// A lock on some objects, which a drop releases.
 struct Locked<'a>(&'a Server, BTreeSet<Identity>);
 
 impl Drop for Locked<'_> {
@@ -126,7 +126,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// A share in the lock of a file that is written.
+/// A shared lock on a file that is written.
 struct Writing<'a>(&'a Server, Identity);
 
 impl Drop for Writing<'_> {
@@ -138,8 +138,8 @@ impl Drop for Writing<'_> {
 }
 
 impl Server {
-    /// One that goes on after the change `last`, with everything up to that in the file system durably, and knows these
-    /// replies.
+    /// Makes a server that goes on after the change `last`. Everything up to that change is durable in the file system.
+    /// The server knows these replies.
     pub(super) fn new(
         executor: &Executor,
         store: &Store,
@@ -157,12 +157,12 @@ impl Server {
         Server { executor, hits, store, engine, rng: Mutex::new(rng), inner: Mutex::new(inner) }
     }
 
-    /// How many changes were carried out.
+    /// Returns the number of changes carried out.
     pub(super) fn changes(&self) -> usize {
         self.inner.lock().steps.len()
     }
 
-    /// What is known of it, when nothing runs any more.
+    /// Returns the knowledge about the session, after all tasks have ended.
     pub(super) fn ended(&self) -> Ended {
         let mut inner = self.inner.lock();
         Ended {
@@ -174,7 +174,7 @@ impl Server {
         }
     }
 
-    /// Time passes, now and then a lot, and the machine may crash.
+    /// Lets time pass, now and then a lot. The machine may crash meanwhile.
     pub(super) async fn pause(&self) {
         let time = {
             let mut rng = self.rng.lock();
@@ -190,7 +190,7 @@ impl Server {
         self.executor.sleep(Duration::from_micros(time)).await;
     }
 
-    /// Whoever has found an object waits until the record of its creation is in the log.
+    /// Waits until the record of an object's creation is in the log, for a client that has found the object.
     pub(super) async fn found(&self) {
         let latest = self.inner.lock().creations.latest();
         while !self.inner.lock().creations.is_through(latest) {
@@ -198,7 +198,7 @@ impl Server {
         }
     }
 
-    /// Locks what `request` changes, alone.
+    /// Locks exclusively the objects that `request` changes.
     async fn lock(&self, request: &Request) -> Locked<'_> {
         loop {
             let wanted = locks(&self.store.lock().volume, request);
@@ -228,7 +228,8 @@ impl Server {
     }
 }
 
-/// What a request needs for itself: directories whose names change or that lose theirs, and objects that it touches.
+/// Returns the objects that a request locks: directories whose names change, directories that lose their name, and
+/// touched objects.
 fn locks(volume: &Volume, request: &Request) -> BTreeSet<Identity> {
     let child = |place: &Place| {
         let found = volume.resolve(place.0).and_then(|dir| volume.child(dir, &place.1).ok()?);
@@ -244,7 +245,7 @@ fn locks(volume: &Volume, request: &Request) -> BTreeSet<Identity> {
         Request::Link(object, place) => BTreeSet::from([*object, place.0]),
         Request::Chmod(object) | Request::Setattr(object) => BTreeSet::from([*object]),
         Request::Rename(from, to) => {
-            // Directories change their parents one at a time: the root stands for all of them.
+            // Only one directory at a time changes its parent: the directory for moving stands for all of them.
             let moves = child(from).filter(|_| from.0 != to.0).map(|_| Volume::moving_dir());
             [from.0, to.0].into_iter().chain(child(to)).chain(moves).collect()
         }

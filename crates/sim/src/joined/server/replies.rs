@@ -1,34 +1,34 @@
-//! Replies kept for requests that are sent again, as `nfs` keeps them: in memory, and filled from the log at a start.
+//! Replies kept for repeated requests, as in `nfs`: in memory, and filled from the log at a start.
 
 use super::*;
 use crate::joined::plant;
 
-/// What tells one request from another.
+/// The number that identifies a request.
 pub(in crate::joined) type Xid = u64;
 
-/// What a client is told.
+/// The answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::joined) enum Answer {
-    /// It was carried out.
+    /// The request was carried out.
     Done {
         /// The number of the change.
         number: u64,
-        /// What it made.
+        /// The object that the change made.
         made: Option<Identity>,
     },
-    /// It changed nothing.
+    /// The request changed nothing.
     Refused(Refused),
 }
 
 impl Answer {
-    /// The reply as it is in the log, with whose it is.
+    /// Returns the reply in the format of the log, with the number of its request.
     pub(super) fn reply(xid: Xid, done: &Done) -> Box<[u8]> {
         let made = done.made().map(|made| made.to_name()).unwrap_or_default();
         let numbers = [xid, done.operation.number].map(u64::to_le_bytes);
         [numbers.as_flattened(), made.as_bytes()].concat().into()
     }
 
-    /// Reads what [`Answer::reply`] made.
+    /// Reads a reply that [`Answer::reply`] made.
     pub(in crate::joined) fn read(reply: &[u8]) -> Option<(Xid, Answer)> {
         let (xid, rest) = reply.split_first_chunk()?;
         let (number, made) = rest.split_first_chunk()?;
@@ -37,12 +37,12 @@ impl Answer {
     }
 }
 
-/// What is known of requests, by what tells them apart. `None`: it is being worked on.
+/// The answers of requests, by number. `None`: the request is in progress.
 #[derive(Default)]
 pub(super) struct Replies(BTreeMap<Xid, Option<Answer>>);
 
 impl Replies {
-    /// Those in the log, oldest first.
+    /// Returns the replies in the log, oldest first.
     pub(super) fn of(replies: impl Iterator<Item = Box<[u8]>>) -> Self {
         let known = replies.filter_map(|reply| Answer::read(&reply));
         Replies(known.map(|(xid, answer)| (xid, Some(answer))).collect())
@@ -54,7 +54,7 @@ impl Replies {
 }
 
 impl Server {
-    /// Carries out a request that was not sent before, and answers it; also says which object lost its last name by it.
+    /// Carries out a new request, and answers it. Also returns the object that lost its last name by it.
     pub(in crate::joined) async fn call(&self, xid: Xid, request: Request) -> (Answer, Option<Identity>) {
         if let Some(answer) = self.kept(xid).await {
             return (answer, None);
@@ -64,14 +64,15 @@ impl Server {
             Err(refused) => (Answer::Refused(refused), None),
         };
         match answer {
-            // It comes again, and is carried out then.
+            // The client sends the request again, and it is carried out then.
             Answer::Refused(Refused::Busy) => _ = self.inner.lock().replies.0.remove(&xid),
             _ => self.inner.lock().replies.end(xid, answer.clone()),
         }
         (answer, gone)
     }
 
-    /// The answer of a request that was sent before, when there is one. `None`: it was not, and is to be carried out now.
+    /// Returns the answer of a repeated request, and waits for it if needed. `None` if the request is new and has to be
+    /// carried out now.
     async fn kept(&self, xid: Xid) -> Option<Answer> {
         let mut waited = false;
         loop {
@@ -100,7 +101,7 @@ impl Server {
 }
 
 impl Inner {
-    /// A client gets this answer.
+    /// Notes that a client gets this answer.
     pub(super) fn told(&mut self, answer: &Answer) {
         if let Answer::Done { number, .. } = answer
             && let Some(logged) = self.logged.get_mut(number)
