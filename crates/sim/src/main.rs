@@ -27,10 +27,10 @@ const TWICE: u64 = 16;
 #[derive(Parser)]
 #[command(about = "Run the cache engine in simulated worlds: one seed is one world")]
 struct Arguments {
-    /// Run so many seeds
+    /// Number of seeds to run
     #[arg(long, default_value_t = 1000, conflicts_with_all = ["minutes", "seed"])]
     seeds: u64,
-    /// Run seeds for so many minutes
+    /// Run seeds for this number of minutes
     #[arg(long, conflicts_with = "seed")]
     minutes: Option<u64>,
     /// Run this seed only, and tell everything that happens
@@ -42,7 +42,7 @@ struct Arguments {
     /// Threads [default: one for each processor]
     #[arg(long)]
     threads: Option<usize>,
-    /// All workloads of so many operations, with crashes everywhere
+    /// All workloads of this number of operations, with crashes everywhere
     #[arg(long, value_name = "OPERATIONS", conflicts_with_all = ["minutes", "seed"])]
     exhaustive: Option<u32>,
     /// Worlds of names, which is what the log of changes and recovery make of a tree, in place of worlds of the engine
@@ -51,11 +51,11 @@ struct Arguments {
     /// Worlds of a server in which names and data share the log, in place of worlds of the engine
     #[arg(long, conflicts_with_all = ["names", "exhaustive"])]
     joined: bool,
-    /// Of exhaustive crashes, only every so manyth; of names, of the longest sequences
+    /// Of exhaustive crashes, one in this number; of names, one in this number of the longest sequences
     #[arg(long, default_value_t = 1)]
     stride: u64,
-    /// Plant deliberate bugs, one at a time, and show that each is found within the seeds; only those that are named
-    /// so. With --seed: the first of them, in that world
+    /// Plant deliberate bugs, one at a time, and show that each is found within the seeds; only bugs with this
+    /// part in their name. With --seed: the first of these bugs, in that world
     #[cfg(feature = "plant")]
     #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "")]
     #[arg(conflicts_with_all = ["minutes", "exhaustive"])]
@@ -63,7 +63,7 @@ struct Arguments {
     /// Only worlds of the engine whose plan has this in it, such as Turns or DeviceHang; the others count as run
     #[arg(long, value_name = "PART", conflicts_with_all = ["names", "joined", "seed", "exhaustive"])]
     with: Option<String>,
-    /// Give up after so many failures
+    /// Give up after this number of failures
     #[arg(long, default_value_t = 10)]
     failures: u64,
 }
