@@ -37,8 +37,8 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<Exit> {
     let host = Arc::new(Process { settings: settings.clone(), flags, served });
     let ended = forebay_server::run(settings, host.clone());
     if ended.is_err() && !host.served.load(Ordering::Relaxed) {
-        // A failed start removes the directories that it made. A directory that is not empty stays. A start that a signal
-        // ended removes nothing: it may have waited for the file system of such a directory.
+        // A failed start removes the directories that it made. A directory that is not empty stays. A start that a
+        // signal ended removes nothing: it may have waited for the file system of such a directory.
         made.iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
     }
     ended?;

@@ -1,11 +1,12 @@
-//! Locks. A thread that finds one taken sleeps until it is free; it does not offer its processor round, as parking_lot's
-//! do: where there are few processors and much to do, that takes milliseconds each time.
+//! Locks. A thread that finds a lock taken sleeps until it is free. It does not yield its processor repeatedly, as with
+//! parking_lot's locks. On a busy host with few processors, yielding takes milliseconds each time.
 //!
-//! These are the standard library's without its memory of panics: whoever panics under a lock ends the process, or is a
+//! The locks are the standard library's without poisoning: a thread that panics under a lock ends the process, or is a
 //! test.
 //!
-//! With the feature `shuttle` the locks and atomics are those of the checker of that name, which decides at each use of one
-//! which thread runs next (decision 032). They work only while it runs. Only `crates/threads` asks for the feature.
+//! With the feature `shuttle` the locks and atomics are those of the checker of that name (decision 032). At each use
+//! of one, the checker decides which thread runs next. They work only while the checker runs. Only `crates/threads`
+//! asks for the feature.
 
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
@@ -19,79 +20,80 @@ pub use sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};
 
 use atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Mutual exclusion.
+/// A mutual exclusion lock.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(sync::Mutex<T>);
 
-/// Shared by readers, or exclusive.
+/// A lock that readers share, or that one writer holds exclusively.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(sync::RwLock<T>);
 
-/// Where threads wait for a state behind a [`Mutex`]. Who changes that state has the lock, and notifies while or after it
-/// has it: where nobody waits, that costs no system call.
+/// A condition variable for a state behind a [`Mutex`]. A thread changes the state under the lock, and notifies while
+/// or after it holds the lock. A notification without waiters costs no system call.
 #[derive(Debug, Default)]
 pub struct Condvar {
     inner: sync::Condvar,
-    /// Counted under the lock, so that whoever notifies after a change knows of all who wait for it.
+    /// The number of waiters, counted under the lock. So a thread that notifies after a change knows of all waiters for
+    /// it.
     waiting: AtomicUsize,
 }
 
 impl<T> Mutex<T> {
-    /// An unlocked one.
+    /// Returns an unlocked mutex.
     pub const fn new(value: T) -> Self {
         Self(sync::Mutex::new(value))
     }
 
-    /// Waits until nobody else has it.
+    /// Waits until no other thread holds the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         even_if_poisoned(self.0.lock())
     }
 
-    /// None while somebody has it.
+    /// Returns none while a thread holds the lock.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         at_once(self.0.try_lock())
     }
 
-    /// What is in it, of an owner who knows that nobody else has it.
+    /// Returns the value without locking: the exclusive reference proves that no other thread holds the lock.
     pub fn get_mut(&mut self) -> &mut T {
         even_if_poisoned(self.0.get_mut())
     }
 
-    /// What is in it.
+    /// Returns the value, and consumes the lock.
     pub fn into_inner(self) -> T {
         even_if_poisoned(self.0.into_inner())
     }
 }
 
 impl<T> RwLock<T> {
-    /// An unlocked one.
+    /// Returns an unlocked lock.
     pub const fn new(value: T) -> Self {
         Self(sync::RwLock::new(value))
     }
 
-    /// Waits until nobody has it for writing. Not to be called by a thread that has it already.
+    /// Waits until no thread holds the lock for writing. A thread that holds the lock already must not call this.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         even_if_poisoned(self.0.read())
     }
 
-    /// None while somebody has it for writing.
+    /// Returns none while a thread holds the lock for writing.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         at_once(self.0.try_read())
     }
 
-    /// Waits until nobody else has it.
+    /// Waits until no other thread holds the lock.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         even_if_poisoned(self.0.write())
     }
 }
 
 impl Condvar {
-    /// Nobody waits.
+    /// Returns a condition variable without waiters.
     pub const fn new() -> Self {
         Self { inner: sync::Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
-    /// Sleeps until notified, and now and then for no reason; the lock is free meanwhile.
+    /// Sleeps until notified; may also return without a notification. The lock is free meanwhile.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.waiting.fetch_add(1, Relaxed);
         let guard = even_if_poisoned(self.inner.wait(guard));
@@ -112,14 +114,14 @@ impl Condvar {
         guard
     }
 
-    /// Wakes one of those who wait.
+    /// Wakes one waiter.
     pub fn notify_one(&self) {
         if self.waiting.load(Relaxed) > 0 {
             self.inner.notify_one();
         }
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         if self.waiting.load(Relaxed) > 0 {
             self.inner.notify_all();
@@ -143,8 +145,8 @@ fn at_once<G>(result: TryLockResult<G>) -> Option<G> {
 mod tests {
     use super::*;
 
-    /// Threads that take turns hand on each turn after the lock: a notification that is thought needless and is not would
-    /// leave all of them asleep.
+    /// Threads that take turns notify for each turn after they release the lock. If a needed notification were omitted,
+    /// all of them would stay asleep.
     #[test]
     fn no_notification_is_lost() {
         const THREADS: usize = 4;

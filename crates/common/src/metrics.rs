@@ -1,7 +1,7 @@
 //! Latency counters: recorded by any thread with two relaxed additions, merged and subtracted as snapshots.
 //!
-//! Buckets are log-linear: 8 per power of two, so a percentile is at most 12.5 % above the true value, from 1 ns to
-//! 18 minutes, in 2.5 KiB.
+//! Buckets are log-linear: 8 per power of two, from 1 ns to 18 minutes, in 2.5 KiB. So a percentile is at
+//! most 12.5 % above the true value.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -13,7 +13,7 @@ const SUB: u64 = 1 << SUB_BITS;
 /// The last bucket takes everything from 2^40 ns (18 minutes) on.
 const BUCKETS: usize = ((40 - SUB_BITS as usize) + 1) * SUB as usize;
 
-/// Counts latencies.
+/// A recorder that counts latencies.
 #[derive(Debug)]
 pub struct Recorder {
     buckets: Box<[AtomicU64; BUCKETS]>,
@@ -34,7 +34,7 @@ impl Recorder {
         self.total_ns.fetch_add(nanos, Relaxed);
     }
 
-    /// What was counted so far. While others record, counts may be a few ahead of the total.
+    /// Returns the counts so far. While other threads record, counts may be a few ahead of the total.
     pub fn snapshot(&self) -> Snapshot {
         let counts =
             self.buckets.iter().enumerate().map(|(index, count)| (index as u16, count.load(Relaxed)));
@@ -56,12 +56,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Number of latencies.
+    /// Returns the number of latencies.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// Sum of all latencies, in nanoseconds.
+    /// Returns the sum of all latencies, in nanoseconds.
     pub fn total_ns(&self) -> u64 {
         self.total_ns
     }
@@ -77,7 +77,7 @@ impl Snapshot {
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
     }
 
-    /// The latencies counted since an earlier snapshot of the same recorders.
+    /// Returns the latencies counted since an earlier snapshot of these recorders.
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |index| {
             let found = earlier.buckets.binary_search_by_key(&index, |(own, _)| *own);
@@ -90,8 +90,8 @@ impl Snapshot {
         }
     }
 
-    /// Latency in nanoseconds that `percent` (0 to 100) of all do not exceed: the upper end of its bucket. 0 when
-    /// nothing was counted.
+    /// Returns the latency in nanoseconds that `percent` (0 to 100) of all do not exceed: the upper end of its bucket.
+    /// Returns 0 if nothing was counted.
     pub fn percentile(&self, percent: f64) -> u64 {
         let count = self.count();
         let rank = ((percent / 100.0 * count as f64).ceil() as u64).clamp(1, count.max(1));
@@ -105,7 +105,7 @@ impl Snapshot {
         0
     }
 
-    /// Mean and percentiles.
+    /// Returns mean and percentiles.
     pub fn summary(&self) -> LatencySummary {
         LatencySummary {
             mean_ns: self.total_ns.checked_div(self.count()).unwrap_or(0),
@@ -144,7 +144,8 @@ fn bucket(nanos: u64) -> usize {
     ((u64::from(exponent) + 1) * SUB + mantissa).min(BUCKETS as u64 - 1) as usize
 }
 
-/// Largest latency of a bucket; numbers beyond the last bucket, which only a foreign sender has, count as the last.
+/// Returns the largest latency of a bucket. Numbers beyond the last bucket, which only a foreign sender has, count as
+/// the last.
 fn upper_end(index: u16) -> u64 {
     let index = u64::from(index).min(BUCKETS as u64 - 1);
     if index < SUB {

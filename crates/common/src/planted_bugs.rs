@@ -1,8 +1,9 @@
-//! Deliberate bugs, one at a time, to prove that the simulator finds them. Without the feature `plant` there are none, and
-//! nothing of this is in a build.
+//! Deliberate bugs, one at a time, to prove that the simulator finds them. Without the feature `plant` there are no
+//! such bugs, and no code of this module is in a build.
 
-/// Lists the bugs of a module: makes `PLANTS`, those that random worlds find, `IN_SCENARIOS`, those that take a scenario,
-/// `IN_UNIT_TESTS`, those that a unit test finds, and `active`, which tells whether one is planted in what this thread runs.
+/// Lists the bugs of a module in three constants: `PLANTS` are found by random worlds, `IN_SCENARIOS` only by a
+/// scenario, `IN_UNIT_TESTS` by a unit test. Also defines `active`, which tells if a bug is planted in the code that
+/// this thread runs.
 #[cfg(feature = "plant")]
 #[macro_export]
 macro_rules! plants {
@@ -22,7 +23,7 @@ macro_rules! plants {
     };
 }
 
-/// Lists the bugs of a module; `active` tells that there are none.
+/// Lists the bugs of a module; `active` always returns false.
 #[cfg(not(feature = "plant"))]
 #[macro_export]
 macro_rules! plants {
@@ -38,19 +39,19 @@ thread_local! {
     static ACTIVE: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
-/// Plants a bug, of whichever list, in what this thread runs, or none.
+/// Plants a bug of any list, or none, in the code that this thread runs.
 #[cfg(feature = "plant")]
 pub fn plant(bug: Option<&'static str>) {
     ACTIVE.set(bug);
 }
 
-/// The bug that is planted in what this thread runs.
+/// Returns the bug that is planted in the code that this thread runs.
 #[cfg(feature = "plant")]
 pub fn planted() -> Option<&'static str> {
     ACTIVE.get()
 }
 
-/// Whether it is planted in what this thread runs.
+/// Returns true if the bug is planted in the code that this thread runs.
 #[cfg(feature = "plant")]
 pub fn is_planted(bug: &'static str) -> bool {
     ACTIVE.get() == Some(bug)

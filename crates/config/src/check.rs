@@ -154,8 +154,8 @@ fn directory(path: &Located<PathBuf>, problems: &mut Collector<'_>) -> Option<Pa
     None
 }
 
-/// Returns true if `path` leads to a directory. A file system that is mounted there is not asked: it may not answer, and the
-/// server could not report that.
+/// Returns true if `path` leads to a directory. A file system that is mounted there is not asked: it may not answer,
+/// and the server could not report that.
 fn is_directory(path: &Path) -> bool {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, path, flags, Mode::empty()).is_ok()

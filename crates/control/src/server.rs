@@ -25,8 +25,8 @@ use crate::status::Status;
 
 /// Most clients served at once; a further client is refused with a sentence.
 const MOST_CLIENTS: usize = 16;
-/// Of these, clients whose request may take long, such as a flush to a file system that does not answer: there is always room for
-/// those who look.
+/// Of these, clients whose request may take long, such as a flush to a file system that does not answer: there is
+/// always room for clients that only read the status.
 const MOST_LONG: usize = 12;
 /// Longest request line in bytes.
 const LONGEST_CALL: u64 = 64 * 1024;
@@ -116,7 +116,7 @@ struct Clients {
     stopping: AtomicBool,
     count: Mutex<usize>,
     left: Condvar,
-    /// Requests under way that may take long.
+    /// The number of requests in progress that may take long.
     long: Mutex<usize>,
 }
 
@@ -140,7 +140,7 @@ impl Drop for Long<'_> {
     }
 }
 
-/// Whether an answer takes as long as a disk, a file system or the client's patience.
+/// Returns true if an answer takes as long as a disk, a file system or the client's patience.
 fn takes_long(request: &Request) -> bool {
     match request {
         Request::Status

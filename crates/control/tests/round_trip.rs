@@ -322,7 +322,7 @@ fn bad_requests_get_one_sentence() {
     assert_eq!(answer, "{\"response\":\"mode\",\"mode\":\"pass-through\"}\n", "unknown fields are ignored");
 }
 
-/// A client that follows the events of a site, which has one.
+/// Returns a client that follows the events of a site, which has one event.
 fn follower(site: &Site) -> BufReader<UnixStream> {
     let mut stream = UnixStream::connect(socket_path(site.dir.path())).unwrap();
     stream.write_all(b"{\"version\":1,\"request\":\"events\",\"follow\":true}\n").unwrap();
@@ -354,7 +354,7 @@ fn requests_that_take_long_leave_room_for_those_who_look() {
     let site = Site::new();
     site.handler.events.add(Severity::Info, "test", "first", &[]);
     let gate = site.handler.flush_gate.lock();
-    // They go on though nobody waits for them.
+    // The flushes continue although no client waits for them.
     (0..11).for_each(|_| site.client().start_flush().unwrap());
     let follower = follower(&site);
     let refused = site.client().start_flush().unwrap_err();

@@ -1,6 +1,6 @@
-//! What a pair of cache devices does from one thread, in operations per second:
-//! `cargo bench -p forebay-disk -- [DIRECTORY [SECONDS]]`. The figures depend on the directory's disk and swing with what
-//! else it does: compare those of one run.
+//! The operations per second of a pair of cache devices from one thread: `cargo bench -p forebay-disk -- [DIRECTORY
+//! [SECONDS]]`. The figures depend on the directory's disk and vary with the disk's other load. Compare only the
+//! figures of one run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -19,7 +19,7 @@ use rand::RngExt;
 use rustix::io::ReadWriteFlags;
 
 const SIZE: u64 = 1 << 30;
-/// Ways to do a thing take turns of this length, so that what else the disk does hits all of them.
+/// The length of a turn. The compared ways take turns, so that other load of the disk affects all of them.
 const TURN: Duration = Duration::from_millis(50);
 
 type Way<'a> = (&'static str, Box<dyn FnMut(u64) + 'a>);
@@ -54,7 +54,7 @@ fn report(what: &str, len: usize, rates: &mut [f64]) {
     println!("{what:<50} {median:>10.0} {best:>10.0} {:>10.0}", median * len as f64 / 1e6);
 }
 
-/// Calls each way with offsets one after another, as a log does.
+/// Calls each way with consecutive offsets, as a log does.
 fn compare(ways: Vec<Way<'_>>, len: usize, turns: usize) {
     let mut ways: Vec<_> = ways.into_iter().map(|(name, way)| (name, way, Vec::new())).collect();
     let places = SIZE / len as u64;
@@ -94,7 +94,7 @@ fn written_then_flushed(legs: &[FileDevice; 2], blocks: usize) -> impl FnMut(u64
     }
 }
 
-/// What the crate's own work costs, and what `Durability::Now` could be instead.
+/// Measures the cost of the crate's own work, and a possible replacement of `Durability::Now`.
 fn bare(dir: &Path, blocks: usize, link: bool) -> impl FnMut(u64) {
     let files = ["a", "b"].map(|name| open_direct(&dir.join(name)));
     let data = Buffer::zeroed(blocks);

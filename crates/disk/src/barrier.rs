@@ -1,13 +1,15 @@
 //! One flush for durable writes to several files of one file system.
 //!
-//! Where a drive has a volatile cache and no FUA, the kernel makes of every write with RWF_DSYNC a write, and then, by a worker
-//! thread, a flush. Flushes of one drive go one after the other: both legs of a frame on one drive wait for two. Here the legs
-//! are written without the flag, and whoever's write ends last calls fdatasync(2) for all of them: of the directory, as each
-//! write gives its file a new time of modification, and a file system without a journal writes that before it flushes.
+//! If a drive has a volatile cache and no FUA, the kernel carries out a write with RWF_DSYNC in two parts. A worker
+//! thread flushes the drive after the write. Flushes of one drive run one after the other, so both legs of a frame on
+//! one drive wait for two. Therefore the legs are written here without the flag, and the thread whose write ends last
+//! calls fdatasync(2) for all of them. It syncs the directory: each write gives its file a new modification time, and a
+//! file system without a journal would write that time before it flushes.
 //!
-//! That one file's fdatasync makes another one's writes durable is not so in general. It is for direct writes over blocks that
-//! the file system has already recorded as written, if the file system is on one drive: then it has nothing to add but to
-//! have the drive empty its cache, which it does for any file (`ext4_sync_file`). [`Barrier::of`] checks all of that.
+//! In general, one file's fdatasync does not make another file's writes durable. It does for direct writes over blocks
+//! that the file system has recorded as written, if the file system is on one drive. Then the file system only has the
+//! drive empty its cache, which it does for any file (`ext4_sync_file`). [`Barrier::of`] checks all of these
+//! conditions.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,18 +25,19 @@ use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
 
 use crate::wear;
 
-/// f_type of ext4, in statfs(2). XFS may give a block another place under a file that is copied by reference.
+/// f_type of ext4, in statfs(2). XFS may move a block of a file that was copied by reference.
 const EXT4: i64 = 0xef53;
 
-/// The barriers of file systems that devices are on, by st_dev.
+/// The barriers of the file systems that devices are on, by st_dev.
 static KNOWN: Mutex<Option<HashMap<u64, Weak<Barrier>>>> = Mutex::new(None);
 
-/// A thread with nothing else to do makes a flush itself, if the last one took no longer: others that turn up meanwhile wait.
+/// The duration of the last flush up to which an idle thread makes the next flush itself. Other operations of the
+/// thread wait meanwhile.
 const QUICK: Duration = Duration::from_micros(300);
 
-/// What the durable writes to files of one file system wait for.
+/// The flush that the durable writes to files of one file system share.
 pub(crate) struct Barrier {
-    /// What is flushed for all: the directory of a device, which hardly ever changes.
+    /// The directory of a device, which is synced for all writes, and hardly ever changes.
     directory: File,
     state: Mutex<State>,
     devices: AtomicUsize,
@@ -46,10 +49,11 @@ pub(crate) struct Behind(Arc<Barrier>);
 
 #[derive(Default)]
 struct State {
-    /// Writes begun so far, and those of them, by number, that are under way.
+    /// The number of writes begun so far, and the numbers of the writes in flight.
     begun: u64,
     writing: Vec<u64>,
-    /// Flushes begun so far, whether the last one is under way, and the last one that succeeded, and that failed.
+    /// The number of flushes begun so far, whether the last one is in flight, and the last ones that succeeded and
+    /// failed.
     flushes: u64,
     flushing: bool,
     succeeded: u64,
@@ -57,7 +61,8 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-/// What others wait for in an operation: the thread that it completes on tells them, whether its future is polled or not.
+/// The waiters for an operation. The thread on which the operation completes wakes them, whether the operation's future
+/// is polled or not.
 #[derive(Default)]
 pub(crate) enum Ticket {
     #[default]
@@ -68,7 +73,7 @@ pub(crate) enum Ticket {
     Written(Written),
 }
 
-/// A durable write that is under way.
+/// A durable write that is in flight.
 pub(crate) struct Writing {
     barrier: Arc<Barrier>,
     number: u64,
@@ -83,26 +88,26 @@ pub(crate) struct Written {
     last: u64,
 }
 
-/// A flush that is under way.
+/// A flush that is in flight.
 pub(crate) struct Flushing {
     barrier: Arc<Barrier>,
     number: u64,
     begun: Instant,
 }
 
-/// What a write that has ended has to do.
+/// The next action for a write that has ended.
 pub(crate) enum Part {
-    /// Flush, for all.
+    /// Flush, for all writes.
     Flush(Flushing),
     /// Nothing: the flush of another write covers it.
     Covered,
-    /// So it would have been, but that flush failed.
+    /// The flush that would have covered the write failed.
     Uncovered,
 }
 
 impl Barrier {
-    /// The barrier of the file system that `file`, at `path`, of `size` bytes and opened for direct I/O, is on; `None` if each
-    /// file has to be flushed by itself, or there is nothing to gain.
+    /// Returns the barrier of the file system that `file` is on. `file` is at `path`, has `size` bytes and is opened
+    /// for direct I/O. Returns `None` if each file has to be flushed by itself, or there is no gain.
     pub(crate) fn of(file: &File, path: &Path, size: u64) -> Option<Behind> {
         let one_drive = wear::drive(file).is_some_and(|name| needs_flushes(Path::new("/sys"), &name));
         if !one_drive || !is_overwritten_in_place(file, size) {
@@ -148,7 +153,7 @@ impl Behind {
         Behind(barrier)
     }
 
-    /// A durable write begins; `None` if no other device is behind the barrier.
+    /// Begins a durable write; returns `None` if no other device is behind the barrier.
     pub(crate) fn begin(&self) -> Option<Writing> {
         if self.0.devices.load(Ordering::Relaxed) < 2 {
             return None;
@@ -168,7 +173,7 @@ impl Drop for Behind {
 }
 
 impl Ticket {
-    /// The operation has ended.
+    /// Records that the operation has ended.
     pub(crate) fn end(&mut self, succeeded: bool) {
         *self = match std::mem::take(self) {
             Ticket::Writing(writing) => Ticket::Written(writing.end()),
@@ -194,7 +199,7 @@ impl Writing {
 }
 
 impl Written {
-    /// Waits until a flush that began after the write's end has ended, or this write is to make it.
+    /// Waits until a flush that began after the write's end has ended, or this write has to make the flush.
     pub(crate) async fn part(self) -> Part {
         poll_fn(|context| self.poll_part(context)).await
     }
@@ -207,7 +212,7 @@ impl Written {
         if state.succeeded >= self.need {
             return Poll::Ready(Part::Covered);
         }
-        // Those that have begun since wait for the next one: a flush is never put off for ever.
+        // Writes that began later wait for the next flush, so a flush is never put off for ever.
         if state.flushing || state.writing.iter().any(|number| *number <= self.last) {
             state.waiting.push(context.waker().clone());
             return Poll::Pending;
@@ -220,12 +225,12 @@ impl Written {
 }
 
 impl Flushing {
-    /// What is to be flushed.
+    /// Returns the file to flush.
     pub(crate) fn of(&self) -> &File {
         &self.barrier.directory
     }
 
-    /// Whether it will soon be over.
+    /// Returns true if the flush will probably be short.
     pub(crate) fn is_quick(&self) -> bool {
         !self.barrier.is_slow.load(Ordering::Relaxed)
     }
@@ -245,20 +250,20 @@ fn directory_of(path: &Path) -> std::io::Result<File> {
     File::open(path.parent().unwrap_or(&path))
 }
 
-/// Whether the kernel would have to flush the drive after each durable write.
+/// Returns true if the kernel would have to flush the drive after each durable write.
 fn needs_flushes(sys: &Path, drive: &str) -> bool {
     let queue = sys.join("block").join(drive).join("queue");
     let says = |what, text| std::fs::read_to_string(queue.join(what)).is_ok_and(|is| is.trim() == text);
     says("write_cache", "write back") && says("fua", "0")
 }
 
-/// Whether a direct write changes nothing but blocks of the file that are recorded as written.
+/// Returns true if a direct write changes only blocks of the file that are recorded as written.
 fn is_overwritten_in_place(file: &File, size: u64) -> bool {
     let is_ext4 = rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type == EXT4);
-    // Zero with data=journal, which makes direct I/O what is not.
+    // The alignment is zero with data=journal, which makes direct I/O buffered.
     let direct = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         .is_ok_and(|state| state.stx_dio_offset_align > 0);
-    // What is allocated and was never written counts as a hole.
+    // A range that is allocated and was never written counts as a hole.
     let hole = rustix::fs::seek(file, SeekFrom::Hole(0));
     is_ext4 && direct && hole.is_ok_and(|at| at >= size)
 }
@@ -267,7 +272,7 @@ fn is_overwritten_in_place(file: &File, size: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// What a write that has ended would do now; `None`: wait.
+    /// Returns the present action for a write that has ended; `None` means to wait.
     fn part(written: &Written) -> Option<Part> {
         match written.poll_part(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(part) => Some(part),

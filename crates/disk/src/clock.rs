@@ -10,17 +10,18 @@ use forebay_engine::io::{Clock, Io};
 
 use crate::executor::{TimerKey, clear_timer, set_timer};
 
-/// The longest sleep: a hundred years, which no deadline overflows with.
+/// The longest sleep: a hundred years, with which no deadline overflows.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// The monotonic clock of the system, counted from the making of this one. It stands still while the machine is suspended.
+/// The monotonic clock of the system, counted from the making of this one. It stands still while the machine is
+/// suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     start: Instant,
 }
 
 impl SystemClock {
-    /// A clock that starts at zero.
+    /// Returns a clock that starts at zero.
     pub fn new() -> Self {
         SystemClock { start: Instant::now() }
     }
@@ -37,7 +38,7 @@ impl Clock for SystemClock {
         self.start.elapsed()
     }
 
-    /// Outside [`block_on`](crate::block_on) the thread sleeps when the future is polled.
+    /// Sleeps for `time`. Outside [`block_on`](crate::block_on) the thread sleeps when the future is polled.
     fn sleep(&self, time: Duration) -> Io<()> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

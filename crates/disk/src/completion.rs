@@ -1,4 +1,4 @@
-//! The place where an operation's outcome meets whoever waits for it, on whatever thread.
+//! The place where an operation's outcome meets the waiting future, on any thread.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use forebay_common::lock::Mutex;
 
-/// Shared by the one that completes and the one that waits.
+/// The state that the completing thread and the waiting future share.
 pub(crate) struct Slot<T>(Mutex<State<T>>);
 
 enum State<T> {
@@ -28,7 +28,7 @@ impl<T> Slot<T> {
     }
 }
 
-/// Ends with the outcome; polling it again after that never ends.
+/// A future that ends with the outcome. Polling it again after that never ends.
 pub(crate) enum Completion<T> {
     Ready(Option<T>),
     Waiting(Arc<Slot<T>>),

@@ -21,13 +21,13 @@ use crate::wear;
 
 /// A block device or a preallocated file, owned by this process alone while it is open.
 ///
-/// A file that is removed or made shorter while it is open is [`DeviceError::Gone`] from the next operation on, and so
-/// is a block device that is unplugged or shrinks. [`DeviceError::Gone`] is for good.
+/// If a file is removed or made shorter while it is open, every later operation returns [`DeviceError::Gone`]. The
+/// error also follows if a block device is unplugged or shrinks. [`DeviceError::Gone`] is permanent.
 pub struct FileDevice {
     name: String,
     shared: Arc<Shared>,
     direct: bool,
-    /// Block devices only: files keep their blocks.
+    /// Present for block devices only: files keep their blocks.
     discarder: Option<Discarder>,
 }
 
@@ -37,20 +37,21 @@ struct Shared {
     size: u64,
     is_file: bool,
     gone: AtomicBool,
-    /// Other devices may be behind it.
+    /// The barrier that other devices may share.
     barrier: Option<Behind>,
 }
 
 impl FileDevice {
-    /// Opens the block device or regular file at `path`, or makes a file of `size` bytes there if nothing is. The device
-    /// is locked against a second opening, by any process, until it is dropped or the process ends.
+    /// Opens the block device or regular file at `path`, or creates a file of `size` bytes if the path does not exist.
+    /// The device is locked against a second opening, by any process, until it is dropped or the process ends.
     ///
-    /// A new file has all its blocks allocated, and they and its name are durable. Up to 4 GiB are filled with zeros, so that
-    /// writes need no change to the file system's metadata; that halves the time of a small durable write.
+    /// A new file has all its blocks allocated, and the blocks and the file's name are durable. Up to 4 GiB are filled
+    /// with zeros, so that writes need no change to the file system's metadata. That halves the time of a small durable
+    /// write.
     ///
     /// # Errors
-    /// A sentence that says what to do: a directory or character device, less than [`MIN_SIZE`](crate::MIN_SIZE), in use,
-    /// no space, no permission.
+    /// A sentence that says what to do. Causes are a directory or character device, a size below
+    /// [`MIN_SIZE`](crate::MIN_SIZE), a device in use, no space, or no permission.
     pub fn open_or_create(path: &Path, size: u64) -> Result<Self, OpenError> {
         let Opened { file, size, is_file, direct } = open::open_or_create(path, size)?;
         let name = path.display().to_string();
@@ -67,18 +68,19 @@ impl FileDevice {
         Ok(FileDevice { name, shared: Arc::new(shared), direct, discarder })
     }
 
-    /// Whether it is a regular file, not a block device.
+    /// Returns true for a regular file, false for a block device.
     pub fn is_file(&self) -> bool {
         self.shared.is_file
     }
 
-    /// Whether reads and writes go past the page cache.
+    /// Returns true if reads and writes bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// The name in /dev of the disk it is on, for [`ask_health`](crate::ask_health); for a file, the disk that its file
-    /// system is on. `None` where there is no single one, or it is of a kind that tells nothing of its health.
+    /// Returns the name in /dev of the device's disk, for [`ask_health`](crate::ask_health). For a file, that is the
+    /// disk of its file system. Returns `None` if there is no single disk, or disks of its kind do not report their
+    /// health.
     pub fn disk(&self) -> Option<String> {
         wear::disk(&self.shared.target.file)
     }
@@ -109,8 +111,9 @@ impl Device for FileDevice {
         })
     }
 
-    /// [`Durability::Now`] is one write with RWF_DSYNC, which is FUA where the device has it, and next to it a flush if
-    /// earlier writes still need one. With other files on the same drive it may be a write, and a flush for all of them.
+    /// Writes `data`. [`Durability::Now`] is one write with RWF_DSYNC, which is FUA if the device has it. A flush runs
+    /// beside the write if earlier writes still need one. With other files on one drive, it may be a write, and one
+    /// flush for all of them.
     fn write(&self, offset: u64, data: Slice, durability: Durability) -> Io<Result<(), DeviceError>> {
         if let Err(error) = self.shared.check(offset, data.len() as u64) {
             return Box::pin(ready(Err(error)));
@@ -137,7 +140,7 @@ impl Device for FileDevice {
         })
     }
 
-    /// After a flush that failed, every later one and every durable write fails: the device has to be left.
+    /// Flushes. After a flush that failed, every later flush and every durable write fails: the device has to be left.
     fn flush(&self) -> Io<Result<(), DeviceError>> {
         if let Err(error) = self.shared.check(0, 0) {
             return Box::pin(ready(Err(error)));
@@ -150,8 +153,8 @@ impl Device for FileDevice {
         Box::pin(async move { shared.judge_flush(flush.await.result) })
     }
 
-    /// Nothing for a file: a freed block could be missing when it is written again (ENOSPC), and one made zero would have
-    /// to be allocated anew in the file system's journal.
+    /// Does nothing for a file. A freed block could be missing when it is written again (ENOSPC). A zeroed block would
+    /// have to be allocated again in the file system's journal.
     fn discard(&self, offset: u64, len: u64) -> Io<Result<(), DeviceError>> {
         if let Err(error) = self.shared.check(offset, len) {
             return Box::pin(ready(Err(error)));
@@ -164,7 +167,7 @@ impl Device for FileDevice {
 }
 
 impl Shared {
-    /// Refuses what lies outside the device, and everything once the device is gone.
+    /// Refuses ranges outside the device. Refuses everything once the device is unplugged, removed or shortened.
     fn check(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
         let block = BLOCK as u64;
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.size);
@@ -172,7 +175,7 @@ impl Shared {
             tracing::error!("{}: {len} bytes at {offset} are not whole blocks of it", self.path.display());
             return Err(DeviceError::Io);
         }
-        // A write would make a file that was cut longer again, with zeros in between: look first.
+        // A write would extend a file that was truncated, with zeros in between, so the size is checked first.
         if self.gone.load(Ordering::Relaxed) || (self.is_file && !self.is_whole()) {
             return Err(self.set_gone());
         }
@@ -194,7 +197,7 @@ impl Shared {
         DeviceError::Gone
     }
 
-    /// Ends when the write is durable, by whosever flush.
+    /// Ends when the write is durable, by the flush of any write.
     async fn flushed_together(
         self: Arc<Self>,
         offset: u64,
@@ -218,7 +221,8 @@ impl Shared {
         self.judge_flush(flushed)
     }
 
-    /// A flush is good only if no other has failed: the kernel tells of a loss once, and that may have been to the other.
+    /// Returns the result of a flush. A flush is good only if no other flush has failed: the kernel reports a loss only
+    /// once, perhaps to the other flush.
     fn judge_flush(&self, result: Result<(), Fault>) -> Result<(), DeviceError> {
         self.judge("flush", 0, result)?;
         if self.target.flush_failed() { Err(DeviceError::Io) } else { Ok(()) }
@@ -237,8 +241,8 @@ impl Shared {
     }
 }
 
-/// Hard links and bytes of an open file. Not the times: who asks for those makes the next write to the file record a new
-/// one in the journal (multigrain timestamps, Linux 6.13), which costs a third of the durable writes.
+/// Returns hard links and bytes of an open file, without the times. A request for the times makes the next write record
+/// a new time in the journal (multigrain timestamps, Linux 6.13). That costs a third of the durable writes.
 fn file_state(file: &File) -> Result<(u32, u64), Errno> {
     let wanted = StatxFlags::NLINK | StatxFlags::SIZE;
     let state = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;

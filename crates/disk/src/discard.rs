@@ -1,4 +1,4 @@
-//! Requests that only block devices know.
+//! Requests that only block devices have.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::request::{Fault, Target};
 const BLKDISCARD: rustix::ioctl::Opcode = opcode::none(0x12, 119);
 const BLKGETSIZE64: rustix::ioctl::Opcode = opcode::read::<usize>(0x12, 114);
 
-/// Bytes of an open block device now; less than before, or an error, once it is unplugged.
+/// Returns the bytes of an open block device now. An unplugged device has fewer than before, or returns an error.
 pub(crate) fn block_device_size(file: &File) -> Result<u64, Errno> {
     // SAFETY: BLKGETSIZE64 stores a u64.
     unsafe { ioctl(file, Getter::<BLKGETSIZE64, u64>::new()) }
@@ -27,7 +27,7 @@ struct Job {
     slot: Arc<Slot<Result<(), Fault>>>,
 }
 
-/// Discards on a thread of its own: BLKDISCARD blocks, on some devices for long, and io_uring has it only since Linux 6.12.
+/// A thread that discards: BLKDISCARD blocks, on some devices for long, and io_uring has it only since Linux 6.12.
 pub(crate) struct Discarder {
     name: String,
     target: Arc<Target>,
@@ -44,14 +44,14 @@ impl Discarder {
         Discarder { name, target, worker: OnceLock::new() }
     }
 
-    /// Begins to discard. It does nothing, with success, where the device has no discard.
+    /// Begins to discard. Succeeds without effect if the device has no discard.
     pub(crate) fn start(&self, offset: u64, len: u64) -> Completion<Result<(), Fault>> {
         let slot = Slot::new();
         let job = Job { offset, len, slot: slot.clone() };
         let worker = self.worker.get_or_init(|| self.spawn());
         match worker.as_ref().map(|worker| worker.jobs.send(job)) {
             Some(Ok(())) => Completion::Waiting(slot),
-            // No thread, no discard: it is only advice.
+            // Without a thread nothing is discarded: a discard is only advice.
             _ => Completion::ready(Ok(())),
         }
     }
@@ -82,7 +82,7 @@ impl Drop for Discarder {
     }
 }
 
-/// Ends when the device is closed.
+/// Runs the jobs until the device is closed.
 fn run(target: &Target, jobs: &Receiver<Job>) {
     let mut supported = true;
     for Job { offset, len, slot } in jobs {

@@ -15,10 +15,10 @@ use crate::request::{Outcome, Request};
 use crate::ring::{Finished, Ring};
 use crate::signal::{Signal, Wait};
 
-/// A time to wake at; the number tells timers of one instant apart.
+/// The time at which to wake. The number distinguishes timers of one instant.
 pub(crate) type TimerKey = (Instant, u64);
 
-/// What belongs to one thread.
+/// The state of one thread.
 struct Local {
     ring: RingState,
     timers: BTreeMap<TimerKey, Waker>,
@@ -30,7 +30,7 @@ enum RingState {
     Open(Box<Ring>),
 }
 
-/// Whom to tell, once nothing of the thread is borrowed any more: wakers run anything.
+/// The wakers to call once nothing of the thread is borrowed any more: a waker may run anything.
 #[derive(Default)]
 struct News {
     finished: Vec<Finished>,
@@ -44,9 +44,9 @@ thread_local! {
         const { RefCell::new(Local { ring: RingState::Untried, timers: BTreeMap::new() }) };
 }
 
-/// Runs `future` to its end on this thread, which sleeps while nothing is ready. Operations of devices made meanwhile run
-/// side by side on the thread's io_uring; they are all at their end when this returns, also those whose futures were
-/// dropped or passed on. May be called inside itself.
+/// Runs `future` to its end on this thread, which sleeps while nothing is ready. Operations of devices made meanwhile
+/// run side by side on the thread's io_uring. All of them have ended when this returns, including those whose futures
+/// were dropped or passed on. Calls may be nested.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let signal = Signal::new();
@@ -66,12 +66,12 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Has `bell` rung whenever something completes on the thread's ring.
+/// Registers `bell` to be rung whenever an operation completes on the thread's ring.
 pub(crate) fn ring_bell_of(bell: &OwnedFd) -> io::Result<()> {
     LOCAL.with_borrow_mut(|local| local.ring().ok_or(io::ErrorKind::Unsupported)?.register_bell(bell))
 }
 
-/// Submits what was made on this thread, and tells of what has completed, without waiting.
+/// Submits the operations made on this thread, and reports completed ones, without waiting.
 pub(crate) fn collect() {
     LOCAL
         .with_borrow_mut(|local| {
@@ -81,7 +81,7 @@ pub(crate) fn collect() {
         .tell();
 }
 
-/// Submits what was made on this thread.
+/// Submits the operations made on this thread.
 pub(crate) fn hand_over() {
     LOCAL.with_borrow_mut(Local::submit);
 }
@@ -98,7 +98,8 @@ pub(crate) fn start(request: Request) -> Completion<Outcome> {
     started.unwrap_or_else(|request| Completion::ready(request.run().told()))
 }
 
-/// As [`start`], but runs it now if the thread has nothing else under way: it would only wait, and others be woken for it.
+/// Starts `request` like [`start`], but runs it now if the thread has no other operation in flight. Such a thread would
+/// only wait, and other threads would be woken for the operation.
 pub(crate) fn start_or_run(request: Request) -> Completion<Outcome> {
     let alone = LOCAL.with_borrow_mut(|local| local.open_ring().is_none_or(|ring| ring.is_idle()));
     if alone { Completion::ready(request.run().told()) } else { start(request) }
@@ -114,7 +115,7 @@ pub(crate) fn set_timer(key: TimerKey, waker: Waker) -> bool {
     true
 }
 
-/// Forgets a timer of this thread; one of another thread stays there and wakes for nothing.
+/// Removes a timer of this thread. A timer of another thread stays there and wakes without effect.
 pub(crate) fn clear_timer(key: TimerKey) {
     let removed = LOCAL.try_with(|local| local.try_borrow_mut().map(|mut local| local.timers.remove(&key)));
     drop(removed);
@@ -141,7 +142,7 @@ impl Local {
         }
     }
 
-    /// Submits what was made, waits unless the thread was woken, and collects what has happened.
+    /// Submits the new operations, waits unless the thread was woken, and collects the completions.
     fn turn(&mut self, signal: &Signal) -> News {
         let next = self.timers.first_key_value().map(|(key, _)| key.0);
         let wait = next.map(|at| at.saturating_duration_since(Instant::now()));
@@ -184,8 +185,8 @@ impl Local {
         news
     }
 
-    /// Waits for what is under way on the ring; `None` when nothing is. Timers end early: who still waits for one sets it
-    /// again, on the thread that polls it then.
+    /// Waits for the operations in flight on the ring; returns `None` if there is none. Timers end early. A future that
+    /// still waits for one sets it again, on the thread that polls the future then.
     fn drain(&mut self) -> Option<News> {
         let mut news =
             News { due: std::mem::take(&mut self.timers).into_values().collect(), ..News::default() };
@@ -205,7 +206,7 @@ impl News {
     }
 }
 
-/// The thread is inside `block_on`, also while a panic unwinds through it; or it has a loop of its own (`tasks.rs`).
+/// Marks the thread as inside `block_on`, also while a panic unwinds, or as a thread with its own loop (`tasks.rs`).
 pub(crate) struct Inside(());
 
 impl Inside {
@@ -226,7 +227,7 @@ impl Drop for Inside {
     }
 }
 
-/// Says once for the process that there is no io_uring.
+/// Warns once for the process that there is no io_uring.
 fn warn_once(error: &std::io::Error) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

@@ -1,16 +1,17 @@
-//! The engine's world in production: cache devices on io_uring and direct I/O, one thread per background task,
-//! the monotonic clock, and what SSDs say about their health.
+//! The engine's environment in production: cache devices on io_uring and direct I/O, one thread per background task,
+//! the monotonic clock, and the health that SSDs report.
 //!
 //! # Where an operation runs
 //!
-//! - Inside [`block_on`], and on a thread that is [attached](tasks::attach), an operation is put on the ring of the calling
-//!   thread when it is made. It is handed to the kernel at the latest when that thread has nothing else to poll (or at its
-//!   next [turn](tasks::turn)), so operations made one after another start together: up to 127 of a thread at once.
-//! - Elsewhere, or where the kernel refuses io_uring, it runs to its end while it is made.
+//! - Inside [`block_on`], and on a thread that is [attached](tasks::attach), an operation is put on the ring of the
+//!   calling thread when it is made. It is handed to the kernel at the latest when that thread has nothing else to
+//!   poll, or at its next [turn](tasks::turn). So operations made one after another start together: up to 127 of a
+//!   thread at once.
+//! - Elsewhere, or if the kernel refuses io_uring, an operation runs to its end while it is made.
 //! - The ring owns the memory of an operation until the kernel is done with it, whatever happens to the future.
-//! - A future may be polled on any thread. Its completion arrives at the thread that made it, which stays in [`block_on`]
-//!   (or [`tasks::detach`]) until nothing it has made is under way. So such a thread must not wait by other means (a channel, a
-//!   join) for a thread that polls an operation it has made.
+//! - A future may be polled on any thread. Its completion arrives at the thread that made it. That thread stays in
+//!   [`block_on`] (or [`tasks::detach`]) until none of its operations is in flight. So such a thread must not wait by
+//!   other means (a channel, a join) for a thread that polls an operation it has made.
 
 mod barrier;
 mod clock;

@@ -1,4 +1,4 @@
-//! Opening, making and locking cache devices.
+//! Opens, creates and locks cache devices.
 
 use std::fs::{File, FileType};
 use std::os::fd::OwnedFd;
@@ -14,14 +14,14 @@ use crate::discard::block_device_size;
 /// The smallest cache device: 16 MiB.
 pub const MIN_SIZE: u64 = 16 << 20;
 
-/// New files up to this size are filled with zeros: a second or two of work. Larger ones have unwritten extents, and
-/// the first write to each block costs a journal commit more.
+/// The size up to which new files are filled with zeros, which takes a second or two. Larger files have unwritten
+/// extents, so the first write to each block costs one more journal commit.
 const FILL_MAX: u64 = 4 << 30;
 
-/// Why a cache device cannot be had.
+/// The reason why a cache device cannot be opened or created.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Not a thing that blocks can be stored in.
+    /// The path is not something that blocks can be stored in.
     #[error(
         "cannot use {} as a cache device: it is {what}; name a block device, a regular file, or a path where nothing is",
         path.display()
@@ -29,10 +29,10 @@ pub enum OpenError {
     Unsuitable {
         /// The device.
         path: PathBuf,
-        /// What it is, with its article.
+        /// The kind of the path, with its article.
         what: &'static str,
     },
-    /// Less than [`MIN_SIZE`].
+    /// The size is below [`MIN_SIZE`].
     #[error(
         "cannot use {} as a cache device: {size} bytes are too few; it needs {} MiB or more",
         path.display(), MIN_SIZE >> 20
@@ -40,10 +40,10 @@ pub enum OpenError {
     TooSmall {
         /// The device.
         path: PathBuf,
-        /// Bytes it has, or would be made with.
+        /// The bytes that it has, or would be created with.
         size: u64,
     },
-    /// Another opening owns it.
+    /// Another opening owns the device.
     #[error(
         "cannot use {} as a cache device: it is in use, by another process or by a mount; end that use or name another",
         path.display()
@@ -66,7 +66,7 @@ pub enum OpenError {
     /// The system refused.
     #[error("cannot {action} the cache device {}: {errno}", path.display())]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The device.
         path: PathBuf,
@@ -77,13 +77,13 @@ pub enum OpenError {
 
 pub(crate) struct Opened {
     pub(crate) file: File,
-    /// Bytes, whole blocks.
+    /// The size in bytes, in whole blocks.
     pub(crate) size: u64,
     pub(crate) is_file: bool,
     pub(crate) direct: bool,
 }
 
-/// See [`FileDevice::open_or_create`](crate::FileDevice::open_or_create).
+/// Opens or creates a device, see [`FileDevice::open_or_create`](crate::FileDevice::open_or_create).
 pub(crate) fn open_or_create(path: &Path, size: u64) -> Result<Opened, OpenError> {
     match rustix::fs::stat(path) {
         Ok(_) => open(path),
@@ -93,7 +93,7 @@ pub(crate) fn open_or_create(path: &Path, size: u64) -> Result<Opened, OpenError
 }
 
 fn open(path: &Path) -> Result<Opened, OpenError> {
-    // Looked at before it is opened: opening some character devices does something.
+    // The path is examined before it is opened: opening has side effects on some character devices.
     let before = std::fs::metadata(path).map_err(|error| from_io("open", path, &error))?;
     let exclusive = if kind(path, before.file_type())? { OFlags::empty() } else { OFlags::EXCL };
     let (file, direct) = open_direct(path, exclusive)?;
@@ -113,7 +113,7 @@ fn open(path: &Path) -> Result<Opened, OpenError> {
     Ok(Opened { file, size, is_file, direct })
 }
 
-/// Makes the file under a temporary name, so that one with the right name is complete.
+/// Creates the file under a temporary name, so that a file with the right name is complete.
 fn create(path: &Path, size: u64) -> Result<Opened, OpenError> {
     let size = whole(path, size)?;
     let Some(name) = path.file_name() else {
@@ -126,7 +126,7 @@ fn create(path: &Path, size: u64) -> Result<Opened, OpenError> {
     let (file, direct) = open_direct(&temporary, OFlags::CREATE | OFlags::NOFOLLOW)?;
     lock(path, &file)?;
     if !is_at(&file, &temporary) {
-        // Another process has just finished it, and it is in use.
+        // Another process has just completed the file, and uses it.
         return Err(OpenError::InUse { path: path.to_owned() });
     }
     let made = allocate(path, &file, size).and_then(|()| publish(&temporary, path, &file));
@@ -138,7 +138,7 @@ fn create(path: &Path, size: u64) -> Result<Opened, OpenError> {
     Ok(Opened { file, size, is_file: true, direct })
 }
 
-/// Whether it is a regular file; false for a block device.
+/// Returns true for a regular file, false for a block device.
 fn kind(path: &Path, file_type: FileType) -> Result<bool, OpenError> {
     let what = match file_type {
         t if t.is_file() => return Ok(true),
@@ -150,7 +150,7 @@ fn kind(path: &Path, file_type: FileType) -> Result<bool, OpenError> {
     Err(OpenError::Unsuitable { path: path.to_owned(), what })
 }
 
-/// Whole blocks of `size`, if they are enough.
+/// Returns `size` in whole blocks, if they are enough.
 fn whole(path: &Path, size: u64) -> Result<u64, OpenError> {
     match size {
         MIN_SIZE.. => Ok(size - size % BLOCK as u64),
@@ -158,7 +158,7 @@ fn whole(path: &Path, size: u64) -> Result<u64, OpenError> {
     }
 }
 
-/// Opens with direct I/O where the file system has it; says whether it has.
+/// Opens with direct I/O if the file system has it; returns whether it has.
 fn open_direct(path: &Path, flags: OFlags) -> Result<(File, bool), OpenError> {
     let flags = flags | OFlags::RDWR | OFlags::CLOEXEC;
     let open = |flags| rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
@@ -174,8 +174,8 @@ fn open_direct(path: &Path, flags: OFlags) -> Result<(File, bool), OpenError> {
     }
 }
 
-/// Some file systems take O_DIRECT when a file is opened and refuse it when it is read, or want more than whole blocks: turns
-/// it off then.
+/// Turns direct I/O off if reads with it fail. Some file systems accept O_DIRECT when a file is opened and refuse it
+/// when the file is read, or require more than whole blocks.
 fn keeps_direct(path: &Path, file: &File) -> Result<bool, OpenError> {
     let mut block = Buffer::zeroed(1);
     if rustix::io::pread(file, &mut *block, 0) != Err(Errno::INVAL) {
@@ -186,7 +186,7 @@ fn keeps_direct(path: &Path, file: &File) -> Result<bool, OpenError> {
     Ok(false)
 }
 
-/// The lock is the open file's: it goes with the process, however that ends.
+/// Locks the file. The lock belongs to the open file, so it ends with the process, however the process ends.
 fn lock(path: &Path, file: &File) -> Result<(), OpenError> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
@@ -201,7 +201,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 fn allocate(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
-    // What a crash has left of an earlier attempt goes.
+    // The remains of an earlier attempt that crashed are discarded.
     file.set_len(0).map_err(|error| from_io("make", path, &error))?;
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
         Ok(()) if size > FILL_MAX => Ok(()),

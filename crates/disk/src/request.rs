@@ -14,24 +14,24 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::barrier::{Flushing, Ticket, Writing};
 
-/// Most bytes handed to the kernel at once, below its own limit for one call.
+/// The largest number of bytes handed to the kernel at once, below the kernel's limit for one call.
 const CHUNK: usize = 1 << 30;
 
-/// An open file, and what is known of the durability of its writes.
+/// An open file, and the durability of its writes.
 pub(crate) struct Target {
     pub(crate) file: File,
     /// Writes that completed without being durable.
     written: AtomicU64,
-    /// As many of those, the first ones, have been made durable.
+    /// The number of those writes, the first ones, that have been made durable.
     flushed: AtomicU64,
-    /// Making them durable failed: they may be lost, and a flush that succeeds later would not say so (ATC'20, "Can
-    /// Applications Recover from fsync Failures?").
+    /// True if making writes durable failed. They may be lost, and a later flush that succeeds would not report that
+    /// (ATC'20, "Can Applications Recover from fsync Failures?").
     flush_failed: AtomicBool,
 }
 
 impl Target {
     pub(crate) fn new(file: File) -> Self {
-        // One write is not durable: what an earlier process wrote may still be in the SSD's cache.
+        // One write counts as not durable: the data of an earlier process may still be in the SSD's cache.
         let (written, flushed) = (AtomicU64::new(1), AtomicU64::new(0));
         Target { file, written, flushed, flush_failed: AtomicBool::new(false) }
     }
@@ -44,22 +44,22 @@ impl Target {
         self.flush_failed.load(Ordering::SeqCst)
     }
 
-    /// How many writes a flush that begins now covers.
+    /// Returns how many writes a flush that begins now covers.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::SeqCst)
     }
 
-    /// A flush that begins now.
+    /// Returns a flush that begins now.
     pub(crate) fn flush(self: &Arc<Self>) -> Request {
         Request::new(self.clone(), 0, Work::Flush { covers: self.written() })
     }
 
-    /// The first `covers` writes are durable.
+    /// Records that the first `covers` writes are durable.
     pub(crate) fn cover(&self, covers: u64) {
         self.flushed.fetch_max(covers, Ordering::SeqCst);
     }
 
-    /// Keeps count before anyone can learn of the result, also if nobody waits for it.
+    /// Updates the counts before the result is visible, even if no future waits for it.
     fn account(&self, work: &Work, done: bool) {
         match work {
             Work::Write(_, Durability::Later) => {
@@ -67,7 +67,7 @@ impl Target {
             }
             Work::Flush { covers } if done => self.cover(*covers),
             Work::Flush { .. } => self.flush_failed.store(true, Ordering::SeqCst),
-            // The kernel reports a lost earlier write once, to whatever syncs first.
+            // The kernel reports a lost earlier write only once, to the first sync after it.
             Work::Write(_, Durability::Now) if !done && self.needs_flush() => {
                 self.flush_failed.store(true, Ordering::SeqCst);
             }
@@ -77,7 +77,8 @@ impl Target {
 }
 
 impl Drop for Target {
-    /// Closing is not enough: a child that another thread is just starting has a copy of the open file until it executes.
+    /// Unlocks the file. Closing alone is not enough: a child process that another thread is starting has a copy of the
+    /// open file until it executes.
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
@@ -99,7 +100,7 @@ pub(crate) enum Fault {
     End,
 }
 
-/// What is left to do of an operation.
+/// The remaining part of an operation.
 pub(crate) struct Request {
     target: Arc<Target>,
     offset: u64,
@@ -113,12 +114,12 @@ pub(crate) struct Outcome {
     pub(crate) work: Work,
     pub(crate) result: Result<(), Fault>,
     pub(crate) ticket: Ticket,
-    /// How many writes to the target a flush covers that begins now.
+    /// The number of writes to the target that a flush covers if it begins now.
     pub(crate) written: u64,
 }
 
 impl Outcome {
-    /// Tells others that wait for the operation; their wakers run anything.
+    /// Wakes the waiters for the operation; their wakers may run anything.
     pub(crate) fn told(mut self) -> Self {
         self.ticket.end(self.result.is_ok());
         self
@@ -130,13 +131,13 @@ impl Request {
         Request { target, offset, done: 0, work, ticket: Ticket::None }
     }
 
-    /// A write that [`Written::part`](crate::barrier::Written::part) has made durable.
+    /// Returns a write that [`Written::part`](crate::barrier::Written::part) has made durable.
     pub(crate) fn write_behind(target: Arc<Target>, offset: u64, data: Slice, writing: Writing) -> Self {
         let work = Work::Write(data, Durability::Later);
         Request { target, offset, done: 0, work, ticket: Ticket::Writing(writing) }
     }
 
-    /// A flush for all that wait for it.
+    /// Returns a flush for all writes that wait for it.
     pub(crate) fn flush_all(target: &Arc<Target>, flushing: Flushing) -> Self {
         Request { ticket: Ticket::Flushing(flushing), ..target.flush() }
     }
@@ -148,7 +149,7 @@ impl Request {
         }
     }
 
-    /// The operation for the ring. It points into the request's memory, which must outlive it.
+    /// Returns the operation for the ring. It points into the request's memory, which must outlive it.
     pub(crate) fn entry(&mut self) -> squeue::Entry {
         let fd = types::Fd(self.file().as_raw_fd());
         let at = self.offset + self.done as u64;
@@ -189,7 +190,7 @@ impl Request {
         }
     }
 
-    /// Takes in what the kernel answered: the operation's result, or `None` if the rest has to be submitted.
+    /// Takes the kernel's answer. Returns the operation's result, or `None` if the rest has to be submitted.
     pub(crate) fn advance(&mut self, answer: Result<usize, Errno>) -> Option<Result<(), Fault>> {
         let len = match &self.work {
             Work::Read(buffer) => buffer.len(),

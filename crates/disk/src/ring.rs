@@ -15,13 +15,13 @@ use slab::Slab;
 use crate::completion::{Completion, Slot};
 use crate::request::{Outcome, Request};
 
-/// Operations that the kernel has at once, the read of the eventfd among them; more wait for their turn. So neither the
-/// submission queue nor the completion queue, which is larger, can be full.
+/// The number of operations that the kernel has at once, including the read of the eventfd. More operations wait for
+/// their turn. So neither the submission queue nor the larger completion queue can be full.
 const ENTRIES: u32 = 128;
 /// `user_data` of the read of the eventfd.
 const WAKE: u64 = u64::MAX;
 
-/// Where every ring reads its eventfd into: nobody looks at it, and it outlives any ring.
+/// The place into which every ring reads its eventfd. Its value is not used, and it outlives any ring.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 struct UnderWay {
@@ -29,7 +29,7 @@ struct UnderWay {
     slot: Arc<Slot<Outcome>>,
 }
 
-/// An operation that came to its end, still to be told to whoever waits for it.
+/// An operation that has ended, and whose waiter has not been woken yet.
 pub(crate) struct Finished {
     slot: Arc<Slot<Outcome>>,
     outcome: Outcome,
@@ -44,7 +44,7 @@ impl Finished {
 pub(crate) struct Ring {
     uring: IoUring,
     under_way: Slab<UnderWay>,
-    /// Those of `under_way` that the kernel does not have yet, and how many it has.
+    /// The entries of `under_way` that the kernel does not have yet, and the number that it has.
     waiting: VecDeque<usize>,
     with_kernel: u32,
     eventfd: Arc<OwnedFd>,
@@ -52,10 +52,11 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Fails where the kernel has no io_uring, does not permit it, or has one that cannot wait with a timeout (before
+    /// Creates the ring. Fails if the kernel has no io_uring, does not permit it, or cannot wait with a timeout (before
     /// Linux 5.11).
     pub(crate) fn new() -> io::Result<Self> {
-        // Only this thread submits, and it only needs completions when it waits (Linux 6.1); else the plain ring.
+        // Only this thread submits, and it needs completions only when it waits (Linux 6.1). Other kernels get a plain
+        // ring.
         let uring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -81,7 +82,7 @@ impl Ring {
         &self.eventfd
     }
 
-    /// Has `bell` rung whenever a completion may have arrived, for a thread that does not wait in the ring.
+    /// Registers `bell` to be rung whenever a completion may have arrived, for a thread that does not wait in the ring.
     pub(crate) fn register_bell(&self, bell: &OwnedFd) -> io::Result<()> {
         self.uring.submitter().register_eventfd(bell.as_raw_fd())
     }
@@ -109,13 +110,13 @@ impl Ring {
     }
 
     fn queue_entry(&mut self, entry: &squeue::Entry) {
-        // SAFETY: what the entry points to belongs to a request that stays in `under_way` until its completion is taken
-        // from the ring, or is the static `COUNT`.
+        // SAFETY: the entry points to the static `COUNT`, or to a request in `under_way`. The request stays there until
+        // its completion is taken from the ring.
         let queued = unsafe { self.uring.submission().push(entry) };
         assert!(queued.is_ok(), "the queue has room for all that the kernel may have at once");
     }
 
-    /// Submits what is queued, and lets completions arrive, without waiting.
+    /// Submits the queued operations, and lets completions arrive, without waiting.
     pub(crate) fn submit(&mut self) {
         let queue = self.uring.submission();
         let needed = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
@@ -125,7 +126,7 @@ impl Ring {
         }
     }
 
-    /// Has the eventfd end a wait. Once before each wait.
+    /// Makes the eventfd end a wait. Must be called once before each wait.
     pub(crate) fn arm(&mut self) {
         if !self.armed {
             self.armed = true;
@@ -135,7 +136,7 @@ impl Ring {
         }
     }
 
-    /// Submits what is queued and waits for a completion: for ever, or at most for `time`. Zero does not wait.
+    /// Submits the queued operations and waits for a completion: for ever, or at most for `time`. Zero does not wait.
     pub(crate) fn enter(&mut self, time: Option<Duration>) {
         let submitter = self.uring.submitter();
         let result = match time {
@@ -150,14 +151,15 @@ impl Ring {
             // EBUSY: completions have to be taken first. EAGAIN: the kernel is short of memory for the moment.
             None | Some(Errno::INTR | Errno::TIME | Errno::BUSY | Errno::AGAIN) => {}
             Some(errno) => {
-                // The kernel may still write to memory of the ring's operations: nothing can be taken back.
+                // The kernel may still write to memory of the ring's operations, so the memory cannot be taken back.
                 tracing::error!("io_uring_enter fails with {errno}; the process ends");
                 std::process::abort();
             }
         }
     }
 
-    /// Takes the completions that have arrived, and queues what could not be before and the rest of what was done in part.
+    /// Takes the completions that have arrived. Queues the operations that waited, and the rest of operations that were
+    /// done in part.
     pub(crate) fn reap(&mut self, finished: &mut Vec<Finished>) {
         for completion in self.uring.completion() {
             if completion.user_data() == WAKE {
@@ -182,8 +184,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // `block_on` leaves nothing under way. Should that ever be wrong, leaking is right: the kernel still has the
-        // addresses.
+        // `block_on` leaves nothing in flight. If it ever does, leaking is right: the kernel still has the addresses.
         if !self.under_way.is_empty() {
             std::mem::forget(std::mem::take(&mut self.under_way));
         }

@@ -1,4 +1,4 @@
-//! Wakes a thread out of [`block_on`](crate::block_on), also from other threads.
+//! A signal that wakes a thread in [`block_on`](crate::block_on), also from other threads.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -20,7 +20,7 @@ const WOKEN: u8 = 1;
 const PARKED: u8 = 2;
 const IN_RING: u8 = 3;
 
-/// How the thread waits: it decides how it is woken.
+/// The way in which the thread waits, which decides how it is woken.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
     Park,
@@ -35,7 +35,7 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
-    /// For the calling thread.
+    /// Returns the signal of the calling thread.
     pub(crate) fn new() -> Arc<Self> {
         let thread = thread::current();
         Arc::new(Signal { state: AtomicU8::new(RUNNING), thread, eventfd: OnceLock::new() })
@@ -45,7 +45,7 @@ impl Signal {
         self.eventfd.get_or_init(|| eventfd.clone());
     }
 
-    /// Says that the thread is about to wait; false if it must not, as it has been woken.
+    /// Announces that the thread is about to wait; returns false if it must not, because it has been woken.
     pub(crate) fn begin_wait(&self, wait: Wait) -> bool {
         let state = match wait {
             Wait::Park => PARKED,
@@ -54,13 +54,13 @@ impl Signal {
         self.state.compare_exchange(RUNNING, state, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Says that the thread does not wait any more; a wake is kept.
+    /// Announces that the thread does not wait any more; a wake is kept.
     pub(crate) fn end_wait(&self) {
         let keep = |state| (state != WOKEN).then_some(RUNNING);
         let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, keep);
     }
 
-    /// Whether the thread was woken since the last call.
+    /// Returns true if the thread was woken since the last call.
     pub(crate) fn take(&self) -> bool {
         self.state.swap(RUNNING, Ordering::SeqCst) == WOKEN
     }
@@ -76,7 +76,7 @@ impl Wake for Signal {
             PARKED => self.thread.unpark(),
             IN_RING => {
                 if let Some(eventfd) = self.eventfd.get() {
-                    // Fails only when the counter is full, and then the thread is being woken anyway.
+                    // The write fails only when the counter is full, and then the thread is being woken anyway.
                     let _ = rustix::io::write(&**eventfd, &1_u64.to_ne_bytes());
                 }
             }
@@ -94,8 +94,8 @@ mod tests {
 
     use super::*;
 
-    /// Two threads say something and wake; the one that waits, as `block_on` does, hears both. A wake that gets lost shows as
-    /// a deadlock, or as an endless run in the ring.
+    /// Checks that no wake is lost. Two threads send a message and wake; the thread that waits, as `block_on` does,
+    /// receives both. A lost wake shows as a deadlock, or as an endless run in the ring.
     fn no_wake_is_lost(wait: Wait) {
         let signal = Signal::new();
         let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());

@@ -1,8 +1,8 @@
 //! Futures on a thread that waits by other means than [`block_on`], such as an event loop.
 //!
-//! The thread calls [`attach`] once, [`spawn`] as it likes, and [`turn`] whenever it has nothing better to do and when the
-//! descriptor says so. All operations of devices that its futures made since the last turn are handed to the kernel in one
-//! system call, which collects what has completed as well: many small reads cost one call and one wake-up together.
+//! The thread calls [`attach`] once, [`spawn`] as needed, and [`turn`] when it is idle and when the descriptor is
+//! readable. A turn hands all operations that the futures made since the last turn to the kernel in one system call.
+//! The call also collects completions. Therefore a large number of small reads costs one call and one wake-up together.
 
 use std::cell::RefCell;
 use std::io;
@@ -30,10 +30,10 @@ use crate::executor::{Inside, block_on, collect, hand_over, ring_bell_of};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The futures of a thread. Dropped in this order: operations under way end last.
+/// The futures of a thread. The fields are dropped in this order: operations in flight end last.
 struct Tasks {
     running: Slab<Running>,
-    /// How many are not to be dropped before their end.
+    /// The number of futures that must not be dropped before their end.
     kept: usize,
     bell: Arc<Bell>,
     _inside: Inside,
@@ -46,15 +46,15 @@ struct Running {
     kept: bool,
 }
 
-/// Where futures of a thread say that they can go on.
+/// The bell by which the futures of a thread report that they can continue.
 struct Bell {
     woken: Mutex<Vec<usize>>,
-    /// The thread may be waiting: the next one to be woken has to write to the descriptor.
+    /// True if the thread may be waiting: the next waker has to write to the descriptor.
     asleep: AtomicBool,
     eventfd: Arc<OwnedFd>,
 }
 
-/// Wakes the future with the number `key`. A later one may have the number: it is polled for nothing then.
+/// A waker for the future with the number `key`. A later future may have the number; it is polled without effect.
 struct Woken {
     key: usize,
     bell: Arc<Bell>,
@@ -62,15 +62,15 @@ struct Woken {
 
 thread_local! {
     static TASKS: RefCell<Option<Tasks>> = const { RefCell::new(None) };
-    /// What is to be run at the end of [`and_then_run`].
+    /// The futures to run at the end of [`and_then_run`].
     static LATER: RefCell<Option<Vec<Io<()>>>> = const { RefCell::new(None) };
 }
 
-/// Lets this thread [`spawn`]. The descriptor becomes readable (watch it edge-triggered, nobody reads it) when there is
-/// something to do for [`turn`].
+/// Allows this thread to [`spawn`]. Returns a descriptor that becomes readable when [`turn`] has work. The descriptor
+/// must be watched edge-triggered, and is not read.
 ///
 /// # Errors
-/// The kernel has no io_uring or no descriptor left: then there is no point.
+/// The kernel has no io_uring or no descriptor left. Attaching has no benefit then.
 pub fn attach() -> io::Result<Arc<OwnedFd>> {
     let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     ring_bell_of(&fd)?;
@@ -79,14 +79,14 @@ pub fn attach() -> io::Result<Arc<OwnedFd>> {
     Ok(fd)
 }
 
-/// Whether this thread may [`spawn`].
+/// Returns true if this thread may [`spawn`].
 pub fn attached() -> bool {
     TASKS.with_borrow(Option::is_some)
 }
 
 /// Runs `future` on this thread, from the next [`turn`] on. It is dropped at once if the thread is not [`attached`].
 ///
-/// It must not block, nor sleep on the engine's clock: its time would come at the next turn only.
+/// The future must not block, nor sleep on the engine's clock: its timer would be noticed only at the next turn.
 pub fn spawn(future: impl Future<Output = ()> + 'static) {
     TASKS.with_borrow_mut(|tasks| {
         if let Some(tasks) = tasks {
@@ -95,11 +95,11 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
     });
 }
 
-/// Runs `act`, and then, waiting for it, what the engine would have this thread do meanwhile ([`Spawn::here`]).
+/// Runs `act`, and then to their end the tasks that the engine gave this thread meanwhile ([`Spawn::here`]).
 ///
 /// [`Spawn::here`]: forebay_engine::io::Spawn::here
 pub fn and_then_run<T>(act: impl FnOnce() -> T) -> T {
-    /// Also after a panic, or others would wait for ever.
+    /// Runs also after a panic, because other threads would wait for ever.
     struct Later(Option<Vec<Io<()>>>);
     impl Drop for Later {
         fn drop(&mut self) {
@@ -110,7 +110,7 @@ pub fn and_then_run<T>(act: impl FnOnce() -> T) -> T {
     act()
 }
 
-/// As [`Spawn::here`](forebay_engine::io::Spawn::here): [`detach`] runs it to its end.
+/// Spawns a task like [`Spawn::here`](forebay_engine::io::Spawn::here): [`detach`] runs it to its end.
 pub(crate) fn spawn_to_end(task: Io<()>) -> Option<Io<()>> {
     let task = LATER.with_borrow_mut(|later| match later {
         Some(later) => {
@@ -128,7 +128,7 @@ pub(crate) fn spawn_to_end(task: Io<()>) -> Option<Io<()>> {
     })
 }
 
-/// Lets the thread's futures go on as far as they can without waiting.
+/// Runs the thread's futures as far as they get without waiting.
 pub fn turn() {
     let bell = TASKS.with_borrow(|tasks| {
         tasks.as_ref().filter(|tasks| !tasks.running.is_empty()).map(|tasks| tasks.bell.clone())
@@ -144,8 +144,8 @@ pub fn turn() {
     }
 }
 
-/// Runs those futures of the thread to their end that somebody relies on, drops the others, and waits for the operations
-/// that they had under way.
+/// Runs those futures of the thread to their end that must end, drops the remaining ones, and waits for their
+/// operations in flight.
 pub fn detach() {
     loop {
         turn();
@@ -154,7 +154,7 @@ pub fn detach() {
         let Some(bell) = TASKS.with_borrow(keeps) else { break };
         bell.wait();
     }
-    // Dropped outside the cell: futures may do anything then.
+    // The tasks are dropped outside the cell: futures may run anything then.
     let tasks = TASKS.take();
     drop(tasks);
 }
@@ -205,22 +205,22 @@ impl Bell {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// Says that the thread may wait from now on; false if something can go on already.
+    /// Announces that the thread may wait from now on; returns false if a future can continue already.
     fn fall_asleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         self.lock().is_empty()
     }
 
-    /// Waits until it sounds, for who does not watch the descriptor.
+    /// Waits until the bell rings, for a thread that does not watch the descriptor.
     fn wait(&self) {
         // An interrupted wait is an empty one.
         let _ = poll(&mut [PollFd::new(&*self.eventfd, PollFlags::IN)], None);
-        // Empty only if somebody else waited as well.
+        // The counter is empty only if another thread waited as well.
         let _ = rustix::io::read(&*self.eventfd, &mut [0; 8]);
     }
 
     fn sound(&self) {
-        // Fails only when the counter is full, and then the descriptor is readable.
+        // The write fails only when the counter is full, and then the descriptor is readable.
         let _ = rustix::io::write(&*self.eventfd, &1_u64.to_ne_bytes());
     }
 }
@@ -244,8 +244,8 @@ mod tests {
 
     use super::*;
 
-    /// Two threads say something and wake; the one that sleeps until the descriptor is readable, as [`turn`]'s caller does,
-    /// hears both. A wake that gets lost shows as an endless run.
+    /// Checks that no wake is lost. Two threads send a message and wake; the thread that sleeps until the descriptor is
+    /// readable receives both. A lost wake shows as an endless run.
     fn no_wake_is_lost() {
         let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         let bell = Bell { woken: Mutex::default(), asleep: AtomicBool::new(true), eventfd: fd.clone() };

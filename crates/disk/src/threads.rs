@@ -10,30 +10,30 @@ use crate::completion::{Completion, Slot};
 use crate::executor::block_on;
 use crate::tasks;
 
-/// Runs each task on a thread of its own, named as the task.
+/// A spawner that runs each task on a thread of its own, which has the task's name.
 #[derive(Default)]
 pub struct Threads {
     running: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Threads {
-    /// No threads yet.
+    /// Returns a value without threads.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Waits until every task has ended, also those spawned meanwhile. Not to be called from a task.
+    /// Waits until every task has ended, including those spawned meanwhile. Must not be called from a task.
     pub fn join(&self) {
         loop {
             let Some(thread) = self.running.lock().pop() else { return };
-            // A task that panicked has said so itself.
+            // A task that panicked has already reported the panic.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs `work`, which may wait for a disk, on a thread of its own, or on this one if the system refuses a thread. It begins at
-/// once; the result ends with what it returns.
+/// Runs `work`, which may wait for a disk, on a thread of its own, or on this one if the system refuses a thread. The
+/// work begins at once. The returned future ends with the value that `work` returns.
 pub fn unblock<T: Send + Unpin + 'static>(
     name: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -54,8 +54,8 @@ pub fn unblock<T: Send + Unpin + 'static>(
 }
 
 impl Spawn for Threads {
-    /// Ends the process if the system refuses a thread: an engine without one of its tasks would only hang, and a crash is
-    /// what it is made to survive.
+    /// Runs the task on a new thread. Ends the process if the system refuses a thread: an engine that lacks a task
+    /// would hang, and the engine is designed to survive a crash.
     fn spawn(&self, name: &'static str, task: Io<()>) {
         let builder = std::thread::Builder::new().name(name.to_owned());
         match builder.spawn(move || block_on(task)) {

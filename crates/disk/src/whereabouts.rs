@@ -1,4 +1,4 @@
-//! Where a cache device is: the disks it lies on, and names for it that stay the same when the system starts again.
+//! The place of a cache device: the disks it lies on, and names for it that stay equal when the system starts again.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -8,28 +8,30 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dev, major, makedev, minor};
 
-/// How many layers of partitions, volumes and loop devices are looked through.
+/// The number of layers of partitions, volumes and loop devices that are followed.
 const LAYERS: usize = 8;
-/// Beginnings of names in /dev/disk/by-id, the most telling ones first.
+/// Beginnings of names in /dev/disk/by-id, the most informative ones first.
 const TELLING: [&str; 6] = ["nvme-", "ata-", "scsi-", "virtio-", "usb-", "mmc-"];
 
-/// Where a block device or a file is.
+/// The place of a block device or a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whereabouts {
-    /// Names in /sys/block of all disks that it lies on; without a disk (a network file system) the number of the file system.
+    /// Names in /sys/block of all disks that it lies on. Without a disk (a network file system), the number of the file
+    /// system.
     pub disks: BTreeSet<String>,
     /// The serial number, or else the world-wide name, of the one disk that it lies on.
     pub serial: Option<String>,
-    /// A block device's name in /dev/disk/by-id, if it has one: the same after every start of the system.
+    /// A block device's name in /dev/disk/by-id, if it has one. The name is equal after every start of the system.
     pub stable: Option<PathBuf>,
-    /// For a file: where its file system is mounted.
+    /// For a file: the mount point of its file system.
     pub mount: Option<PathBuf>,
 }
 
-/// Finds out where the block device, file or directory at `path` is. What the system does not tell is left out.
+/// Finds the place of the block device, file or directory at `path`. Facts that the system does not report are left
+/// out.
 ///
 /// # Errors
-/// Nothing is at `path`, or it cannot be looked at.
+/// The path does not exist, or cannot be examined.
 pub fn whereabouts(path: &Path) -> std::io::Result<Whereabouts> {
     let meta = std::fs::metadata(path)?;
     let is_device = meta.file_type().is_block_device();
@@ -51,8 +53,8 @@ pub fn whereabouts(path: &Path) -> std::io::Result<Whereabouts> {
     })
 }
 
-/// Adds the disks below the block device `number`. A file system without a device number of its own (btrfs) has it from the
-/// table of mounts.
+/// Adds the disks below the block device `number`. For a file system without a device number of its own (btrfs), the
+/// table of mounts has the block device.
 fn disks_below(sys: &Path, number: Dev, path: &Path, layers: usize, disks: &mut BTreeSet<String>) {
     if layers == 0 {
         return;
@@ -89,7 +91,7 @@ fn number_in(file: &Path) -> Option<Dev> {
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The block device that the file system of `path` is mounted from.
+/// Returns the block device that the file system of `path` is mounted from.
 fn mounted_from(path: &Path) -> Option<Dev> {
     let path = path.canonicalize().ok()?;
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -98,7 +100,7 @@ fn mounted_from(path: &Path) -> Option<Dev> {
     meta.file_type().is_block_device().then(|| meta.rdev())
 }
 
-/// The source of the mount that `path` is in; of two mounts in one place the later one counts.
+/// Returns the source of the mount that `path` is in. Of two mounts in one place the later one counts.
 fn source_of(table: &str, path: &Path) -> Option<String> {
     let mounts = table.lines().filter_map(|line| {
         let (own, kind) = line.split_once(" - ")?;
@@ -108,14 +110,14 @@ fn source_of(table: &str, path: &Path) -> Option<String> {
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, source)| source)
 }
 
-/// The kernel writes spaces, tabs, line ends and backslashes as octal numbers.
+/// Decodes spaces, tabs, line ends and backslashes, which the kernel writes as octal numbers.
 fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// Disks say it in different places.
+/// Returns the serial number, which disks report in different places.
 fn serial(disk: &Path) -> Option<String> {
     let places = ["device/serial", "serial", "device/wwid", "wwid", "device/vpd_pg80"];
     let read = |place: &&str| {
@@ -136,7 +138,7 @@ fn by_id(directory: &Path, number: Dev) -> Option<PathBuf> {
     names.filter(is_it).min_by_key(rank)
 }
 
-/// Where the file system that holds `path` is mounted. A mount of the same file system in a second place is not noticed.
+/// Returns the mount point of the file system that holds `path`. A second mount of the file system is not noticed.
 fn mount_point(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let device = std::fs::metadata(&path).ok()?.dev();
@@ -150,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// Two disks, a partition of one, a volume over both, and a loop device without a file.
+    /// Returns a sysfs tree with two disks, a partition of one, a volume over both, and a loop device without a file.
     fn sysfs() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let devices = root.path().join("devices");

@@ -38,7 +38,7 @@ fn write(device: &FileDevice, offset: u64, data: Slice, durability: Durability) 
     block_on(device.write(offset, data, durability))
 }
 
-/// What holds for every kind of device.
+/// Checks the contract of every kind of device.
 fn check_contract(device: &FileDevice) {
     let end = device.size() - 8 * BLOCK as u64;
     write(device, 0, data(2, 1), Durability::Later).unwrap();
@@ -49,7 +49,7 @@ fn check_contract(device: &FileDevice) {
     block_on(device.discard(0, MIN_SIZE / 2)).unwrap();
     write(device, BLOCK as u64, data(1, 3), Durability::Now).unwrap();
     assert_eq!(read(device, BLOCK as u64, 1).unwrap(), vec![3; BLOCK]);
-    // Outside, not whole blocks, and nothing at all.
+    // The ranges lie outside, are not whole blocks, or are empty.
     assert_eq!(write(device, end, data(9, 4), Durability::Now), Err(DeviceError::Io));
     assert_eq!(write(device, 512, data(1, 4), Durability::Now), Err(DeviceError::Io));
     assert_eq!(read(device, u64::MAX - 4095, 1), Err(DeviceError::Io));
@@ -74,7 +74,7 @@ fn a_new_file_is_whole_private_and_works() {
     }
 }
 
-/// Two files on one drive may share a flush; an operation goes on whether its future is polled or not.
+/// Two files on one drive may share a flush. An operation continues whether its future is polled or not.
 #[test]
 fn durable_writes_to_two_files_may_be_waited_for_in_any_order() {
     let dir = tempfile::tempdir().unwrap();
@@ -87,7 +87,7 @@ fn durable_writes_to_two_files_may_be_waited_for_in_any_order() {
             if turn % 2 == 0 {
                 assert_eq!((first.await, second.await), (Ok(()), Ok(())));
             } else {
-                // Nobody polls the first one.
+                // The first future is not polled.
                 assert_eq!(second.await, Ok(()));
                 drop(first);
             }

@@ -18,7 +18,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 const BLOCKS: u64 = 4096;
 
-/// A device whose blocks hold their numbers.
+/// Returns a device in which each block holds its number.
 fn device(dir: &Path) -> Arc<FileDevice> {
     let device = FileDevice::open_or_create(&dir.join("a"), BLOCKS * BLOCK as u64).unwrap();
     let mut contents = Buffer::zeroed(BLOCKS as usize);
@@ -118,7 +118,7 @@ fn block_on_works_on_such_a_thread() {
     let left = Rc::new(Cell::new(50));
     (0..50).for_each(|seed| tasks::spawn(read_some(device.clone(), seed, 20, left.clone())));
     tasks::turn();
-    // The completions of the others may arrive meanwhile.
+    // The completions of the other operations may arrive meanwhile.
     for block in 0..50 {
         let (buffer, result) = block_on(device.read(block * BLOCK as u64, Buffer::zeroed(1)));
         result.unwrap();
@@ -153,7 +153,7 @@ fn elsewhere_a_future_is_dropped() {
     assert_eq!(Rc::strong_count(&shared), 1);
 }
 
-/// Something for [`Spawn::here`] that waits for a device.
+/// Returns a task for [`Spawn::here`] that waits for a device.
 fn writing(device: &Arc<FileDevice>, ended: &Arc<AtomicBool>) -> Io<()> {
     let (device, ended) = (device.clone(), ended.clone());
     Box::pin(async move {

@@ -1,4 +1,4 @@
-//! Replies as they are kept in the cache's log, over a crash: see docs/on-disk-format.md.
+//! Replies as the cache's log keeps them over a crash: see docs/on-disk-format.md.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use forebay_vfs::Asked;
 
 use crate::reply_cache::RequestKey;
 
-/// A reply, and what it is kept under.
+/// A reply, and the request that it is kept under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer<'a> {
     pub(crate) client: IpAddr,
@@ -40,13 +40,13 @@ impl<'a> Answer<'a> {
         out
     }
 
-    /// The same for a change that is about to be carried out.
+    /// Returns the answer to keep for a change that is about to be carried out.
     pub(crate) fn asked(&self) -> Asked {
         let answer = self.encode();
         Asked { key: answer.len() - self.reply.len(), answer }
     }
 
-    /// `None` if these bytes are no answer: then none is kept, as before there was one.
+    /// Decodes an answer. Returns `None` if the bytes are no answer: then no reply is kept.
     pub(crate) fn decode(mut bytes: &'a [u8]) -> Option<Self> {
         let input = &mut bytes;
         let client = match take(input)? {

@@ -1,4 +1,4 @@
-//! Who calls and what the export's rules make of it.
+//! The caller of a request, and the export's rules for the caller.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -24,12 +24,12 @@ pub(crate) struct Caller {
     pub(crate) client: Arc<ClientStats>,
 }
 
-/// What identifies a caller within an export: the same on most requests of a connection.
+/// The identity of a caller within an export, which is equal on most requests of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     peer: u64,
     export: u32,
-    /// Of the rules.
+    /// The generation of the rules.
     generation: u64,
     /// uid, gid and groups of AUTH_SYS; none for AUTH_NONE.
     sys: Option<(u32, u32, Gids)>,
@@ -38,20 +38,20 @@ struct Key {
 /// Connections share slots by their number; a thread serves few connections at a time.
 const SLOTS: usize = 256;
 
-/// A caller, and until when it is this one; `None`: for as long as the connection lasts.
+/// A caller, and the time until which it is valid; `None` means as long as the connection lasts.
 type Known = (Key, Caller, Option<Instant>);
 
 thread_local! {
     static RECENT: RefCell<Vec<Option<Known>>> = RefCell::new(vec![None; SLOTS]);
 }
 
-/// Whether a flavour is accepted at all; others are answered with AUTH_TOOWEAK before any procedure runs.
+/// Returns true if a flavour is accepted. Other flavours are answered with AUTH_TOOWEAK before any procedure runs.
 pub(crate) fn accepted(auth: &Auth<'_>) -> bool {
     matches!(auth, Auth::None | Auth::Sys(_))
 }
 
-/// Applies the export's rules to a call. `None` where no rule lets the client in. Fails where the user database has to be
-/// asked and `wait` does not allow it, or does not answer.
+/// Applies the export's rules to a call. Returns `None` if no rule lets the client in. Fails if the user database does
+/// not answer, or if it has to be asked and `wait` does not allow that.
 pub(crate) fn admit(
     shared: &Shared,
     export: u32,
@@ -93,14 +93,14 @@ pub(crate) fn admit(
     })
 }
 
-/// The rule that lets a client use an export, if any.
+/// Returns the rule that lets a client use an export, if any.
 pub(crate) fn rule_for<'a>(export: &'a forebay_config::Export, peer: &Peer) -> Option<&'a ClientRule> {
     let rule = export.rule_for(peer.addr.ip())?;
     rule.privileged_port.admits(peer.addr).then_some(rule)
 }
 
-/// The networks of the rule by which a client at `address` may use an export, for the EXPORT listing; `None` if it may
-/// not. Other rules are none of its business.
+/// Returns the networks of the rule by which a client at `address` may use an export, for the EXPORT listing. Returns
+/// `None` if the client may not use it. Other rules are not shown to the client.
 pub(crate) fn groups(export: &forebay_config::Export, address: IpAddr) -> Option<Vec<String>> {
     Some(export.rule_for(address)?.networks.iter().map(ToString::to_string).collect())
 }
@@ -108,7 +108,7 @@ pub(crate) fn groups(export: &forebay_config::Export, address: IpAddr) -> Option
 fn squash(rule: &ClientRule, sys: Option<(u32, u32, Gids)>) -> Identity {
     let nobody = || Identity { uid: rule.anonuid, gid: rule.anongid, groups: SmallVec::new() };
     let Some((uid, gid, gids)) = sys else { return nobody() };
-    // The largest number is nobody's id: to the system it means "leave it", which would be the server's own.
+    // The largest number is no valid id: the system treats it as "leave it", which would keep the server's own.
     if rule.squash == Squash::All || is_nobodys(rule, uid) {
         return nobody();
     }
@@ -120,12 +120,12 @@ fn is_nobodys(rule: &ClientRule, id: u32) -> bool {
     id == u32::MAX || id == 0 && rule.squash == Squash::Root
 }
 
-/// A member of group 0 must not get through with it either.
+/// Returns the group after squashing: a member of group 0 must not keep that group either.
 fn safe_group(rule: &ClientRule, gid: u32) -> u32 {
     if is_nobodys(rule, gid) { rule.anongid } else { gid }
 }
 
-/// The address a reply cache entry belongs to: the client, whatever connection it uses.
+/// Returns the address that a reply cache entry belongs to: the client, whatever connection it uses.
 pub(crate) fn client_address(peer: &Peer) -> IpAddr {
     peer.addr.ip().to_canonical()
 }

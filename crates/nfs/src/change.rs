@@ -1,4 +1,4 @@
-//! The procedures that change something, and COMMIT: executed once, answered when durable.
+//! The procedures that change files or names, and COMMIT: executed once, answered when durable.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,20 +23,20 @@ use crate::limits::{self, set_attr};
 use crate::reply_cache::{Begin, RequestKey, Waiting};
 use crate::service::{At, Shared};
 
-/// A change that was made (or refused) and what its reply waits for.
+/// A change that was made (or refused), and the durability that its reply waits for.
 struct Executed {
     status: Nfsstat3,
     durable: Option<(Arc<Export>, CommitRequest)>,
     commit: Option<Commit>,
 }
 
-/// COMMIT answers with the verifier in force after the sync, and clears the file's mark.
+/// A COMMIT, which answers with the verifier in force after the sync, and clears the file's mark.
 struct Commit {
     target: Target,
     seen: u64,
 }
 
-/// Everything needed to answer once the change is durable.
+/// The state needed to answer once the change is durable.
 struct Answering {
     shared: Arc<Shared>,
     procedure: Procedure,
@@ -51,8 +51,8 @@ struct Answering {
 }
 
 impl Shared {
-    /// Executes a change unless it is a retransmission, and answers when it is durable. With [`Wait::No`] the ticket
-    /// comes back if something has to be waited for; then the change has to be tried again, as `begun`.
+    /// Executes a change unless it is a retransmission, and answers when it is durable. With [`Wait::No`] the ticket is
+    /// returned if the change has to wait. Then the change has to be tried again, as `begun`.
     pub(crate) fn change(
         self: &Arc<Self>,
         procedure: Procedure,
@@ -125,7 +125,7 @@ impl Shared {
         None
     }
 
-    /// A change that was begun is given up: who asked again meanwhile gets `reply`, too.
+    /// Gives up a change that was begun. Retransmissions that wait for it get `reply` too.
     pub(crate) fn give_up(&self, procedure: Procedure, call: &Call<'_>, reply: &mut OwnedReply) {
         if let Some(key) = kept_under(procedure, call) {
             answer_waiting(self.cache.abandon(client_address(call.peer), key), reply);
@@ -152,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// Like [`Shared::at`], for a caller about to change something.
+    /// Returns the inode and the caller like [`Shared::at`], for a caller about to change something.
     fn at_to_change(&self, call: &Call<'_>, handle: &FileHandle) -> Result<At, Stop> {
         self.at_to_write(call, handle, Wait::Yes)
     }
@@ -190,7 +190,7 @@ impl Shared {
         let (changed, seen) =
             self.vfs.commit_range(&at.target, &at.caller.cred, args.offset, args.count.into());
         let file_wcc = wcc(&changed.wcc, at.fsid());
-        // The verifier follows when the sync is done.
+        // The verifier is appended when the sync is done.
         let mut executed = put(out, &at, changed.result.map(|()| file_wcc), file_wcc, changed.intent);
         executed.commit = (executed.status == Nfsstat3::Ok).then_some(Commit { target: at.target, seen });
         Ok(executed)
@@ -307,19 +307,19 @@ impl Shared {
     }
 }
 
-/// What the reply to a change is kept under. COMMIT may be repeated at will: it is not kept.
+/// Returns the key under which the reply to a change is kept. COMMIT may be repeated at will: its reply is not kept.
 fn kept_under(procedure: Procedure, call: &Call<'_>) -> Option<RequestKey> {
     (procedure != Procedure::Commit).then(|| RequestKey::of(call))
 }
 
-/// What to tell the client of a change of names if it is found done by the next server.
+/// Returns the answer for the client in case the next server finds the change of names done.
 fn asked(procedure: Procedure, call: &Call<'_>) -> Asked {
     let mut reply = Vec::with_capacity(64);
     done(&mut reply, call.xid(), procedure);
     Answer { client: client_address(call.peer), key: RequestKey::of(call), reply: &reply }.asked()
 }
 
-/// Appends the result of a change; it counts once `intent` is durable.
+/// Appends the result of a change, which is valid once `intent` is durable.
 fn put<T: Encode, F: Encode>(
     out: &mut Vec<u8>,
     at: &At,
@@ -336,7 +336,7 @@ fn put<T: Encode, F: Encode>(
     }
 }
 
-/// Sends retransmissions that came meanwhile the reply to the original.
+/// Sends the reply to the original to the retransmissions that arrived meanwhile.
 fn answer_waiting(waiting: Waiting, reply: &mut OwnedReply) {
     for ticket in waiting {
         let mut again = ticket.reply();
@@ -346,7 +346,7 @@ fn answer_waiting(waiting: Waiting, reply: &mut OwnedReply) {
 }
 
 impl Answering {
-    /// Answers: what was executed if it is durable now, else the error that kept it from being so.
+    /// Answers with the result of the change if it is durable now, else with the error of the sync.
     fn answer(mut self, durable: Result<(), Error>) {
         let mut result = self.executed;
         match durable {

@@ -1,4 +1,4 @@
-//! The clients seen, by address: what `forebay status` lists.
+//! The clients seen, by address, as `forebay status` lists them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ pub struct ClientStats {
     pub last_seen_ns: AtomicU64,
 }
 
-/// More addresses than this and those without a connection are forgotten.
+/// The number of addresses beyond which addresses without a connection are forgotten.
 const MAX_CLIENTS: usize = 4096;
 
 /// Connections share slots by their number.
@@ -44,7 +44,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// The counters of an address.
+    /// Returns the counters of an address.
     pub(crate) fn get(&self, address: IpAddr) -> Arc<ClientStats> {
         let mut known = self.known.lock();
         if known.len() >= MAX_CLIENTS && !known.contains_key(&address) {

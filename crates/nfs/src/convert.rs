@@ -1,9 +1,9 @@
-//! Between the file system's types and the protocol's.
+//! Conversions between the file system's types and the protocol's.
 
 use forebay_vfs::{Attr, Errno, Error, FileType, Handle, Time, Wcc};
 use forebay_wire::nfs3::{Fattr3, FileHandle, Ftype3, Nfsstat3, Nfstime3, Specdata3, WccAttr, WccData};
 
-/// The status for an error (RFC 1813 section 2.6). Errors without a code of their own become NFS3ERR_IO.
+/// Returns the status for an error (RFC 1813 section 2.6). Errors without a code of their own become NFS3ERR_IO.
 pub(crate) fn status(error: Error) -> Nfsstat3 {
     match error {
         Error::Os(errno) => errno_status(errno),
@@ -37,9 +37,9 @@ fn errno_status(errno: Errno) -> Nfsstat3 {
         Errno::DQUOT => Nfsstat3::Dquot,
         Errno::STALE => Nfsstat3::Stale,
         Errno::OPNOTSUPP => Nfsstat3::Notsupp,
-        // A mount point, or a program that runs: for the client to hear of, not to wait for.
+        // A mount point, or a program that runs: the client gets an error, because waiting would not help.
         Errno::BUSY | Errno::TXTBSY => Nfsstat3::Acces,
-        // Descriptors or memory: better later than wrong.
+        // Descriptors or memory are short: the client tries again later.
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => Nfsstat3::Jukebox,
         _ => Nfsstat3::Io,
     }

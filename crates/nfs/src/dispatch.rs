@@ -1,4 +1,4 @@
-//! From a record to a procedure: RPC headers, program and version, and what goes wrong on the way (RFC 5531).
+//! The way from a record to a procedure: RPC headers, program and version, and errors on the way (RFC 5531).
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use forebay_wire::{mount3, nfs3};
 use crate::caller;
 use crate::convert::status;
 
-/// A call whose header is fine.
+/// A call with a valid header.
 pub(crate) struct Call<'a> {
     pub(crate) header: CallHeader<'a>,
     pub(crate) args: Reader<'a>,
     pub(crate) peer: &'a Arc<Peer>,
 }
 
-/// Why a procedure has no result.
+/// The reason why a procedure has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// It would have to wait, and may not here.
+    /// The procedure would have to wait, and may not wait here.
     Later,
-    /// Its arguments cannot be decoded.
+    /// The arguments of the procedure cannot be decoded.
     Garbage,
-    /// It failed.
+    /// The procedure failed.
     Fail(Nfsstat3),
 }
 
@@ -45,7 +45,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// A procedure's result, or why there is none.
+/// A procedure's result, or the reason why there is none.
 pub(crate) type Answer<T, F> = Result<Result<T, Failed<F>>, Stop>;
 
 /// Turns a failure into the result's failure arm with these attributes.
@@ -58,7 +58,7 @@ pub(crate) fn finish<T, F>(result: Result<T, Stop>, attributes: F) -> Answer<T, 
 }
 
 impl<'a> Call<'a> {
-    /// The procedure's arguments. Bytes after them are ignored, as every server does.
+    /// Decodes the procedure's arguments. Bytes after them are ignored, as every server does.
     pub(crate) fn args<T: Decode<'a>>(&self) -> Result<T, Stop> {
         Ok(T::decode(&mut self.args.clone())?)
     }
@@ -68,7 +68,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Which service a call is for.
+/// The service that a call is for.
 pub(crate) enum Route<'a> {
     /// An NFSv3 procedure.
     Nfs(Procedure, Call<'a>),
@@ -76,7 +76,7 @@ pub(crate) enum Route<'a> {
     Mount(mount3::Procedure, Call<'a>),
     /// The answer is an RPC-level status.
     Answer(ReplyHeader),
-    /// Not a call at all: the connection is of no use any more.
+    /// The record is no call, so the connection is closed.
     Close,
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn route<'a>(record: &'a [u8], peer: &'a Arc<Peer>) -> Route<'a> {
     if header.vers != serves {
         return answer(xid, ReplyStatus::ProgMismatch { low: serves, high: serves });
     }
-    // The null procedure takes any flavour: it says nothing and does nothing.
+    // The null procedure takes any flavour: it returns nothing and does nothing.
     if header.proc != 0 && !caller::accepted(&header.cred) {
         return answer(xid, ReplyStatus::AuthError(AuthStat::TooWeak));
     }
@@ -134,17 +134,17 @@ pub(crate) fn failure(out: &mut Vec<u8>, xid: u32, procedure: Procedure, status:
     nothing(out, attributes_of_failure(procedure));
 }
 
-/// Appends a whole reply that says that a change of names is done, and nothing else.
+/// Appends a whole reply that says only that a change of names is done.
 pub(crate) fn done(out: &mut Vec<u8>, xid: u32, procedure: Procedure) {
     success(out, xid);
     Nfsstat3::Ok.encode(out);
-    // The same attributes, and for what was made its handle and its own.
+    // A created inode would also have its handle and its attributes here; all of them are left out.
     let made =
         matches!(procedure, Procedure::Create | Procedure::Mkdir | Procedure::Symlink | Procedure::Mknod);
     nothing(out, attributes_of_failure(procedure) + if made { 2 } else { 0 });
 }
 
-/// So many optional things are not there.
+/// Appends `things` absent optional values.
 fn nothing(out: &mut Vec<u8>, things: usize) {
     (0..things).for_each(|_| false.encode(out));
 }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use forebay_wire::nfs3::*;
 
-    /// Each failure must decode as the procedure's own result, to the last byte.
+    /// Checks that a failure decodes as the procedure's own result, to the last byte.
     fn decodes<'a, T: Decode<'a> + std::fmt::Debug, F: Decode<'a> + std::fmt::Debug>(bytes: &'a [u8]) {
         let mut reader = Reader::new(bytes);
         ReplyHeader::decode(&mut reader).unwrap();

@@ -1,5 +1,5 @@
-//! The groups of a user as this host's user database has them, in place of the sixteen that AUTH_SYS can carry
-//! (`manage_gids`, as of rpc.mountd).
+//! The groups of a user from this host's user database, in place of the sixteen that AUTH_SYS can carry (`manage_gids`,
+//! as of rpc.mountd).
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -14,22 +14,22 @@ use forebay_wire::nfs3::Nfsstat3;
 
 use crate::dispatch::Stop;
 
-/// An answer of the database counts for so long.
+/// The time for which an answer of the database is valid.
 const COUNTS: Duration = Duration::from_secs(300);
-/// Users remembered.
+/// The number of users remembered.
 const MOST: usize = 4096;
-/// At most one message about a database that fails in this time.
+/// The time in which at most one message about a failing database is logged.
 const WARN_EVERY: Duration = Duration::from_secs(10);
-/// Questions under way at once: a database that does not answer keeps no more workers than these.
+/// Lookups in flight at once. A database that does not answer keeps at most as many workers.
 const AT_ONCE: usize = 4;
 
-/// Asks the database for a user's groups. A user that it does not know has none.
+/// A function that asks the database for a user's groups. An unknown user has none.
 type Lookup = fn(u32) -> io::Result<Vec<u32>>;
 
-/// The groups of a user, and until when they count.
+/// The groups of a user, and the time until which they are valid.
 pub(crate) type Found = (Arc<[u32]>, Instant);
 
-/// The users asked for lately.
+/// The users that were looked up lately.
 pub(crate) struct Groups {
     lookup: Lookup,
     state: Mutex<State>,
@@ -39,7 +39,7 @@ pub(crate) struct Groups {
 struct State {
     known: HashMap<u32, Found>,
     asking: HashSet<u32>,
-    /// When the log last said that the database fails.
+    /// The time of the last message that the database fails.
     warned: Option<Instant>,
 }
 
@@ -50,8 +50,8 @@ impl Default for Groups {
 }
 
 impl Groups {
-    /// The groups of a user. Without leave to wait, [`Stop::Later`] unless they are known. NFS3ERR_JUKEBOX while the
-    /// database fails or is slow: the client asks again.
+    /// Returns the groups of a user. Without permission to wait, returns [`Stop::Later`] unless they are cached.
+    /// Returns NFS3ERR_JUKEBOX while the database fails or is slow: the client tries again.
     pub(crate) fn of(&self, user: u32, wait: Wait) -> Result<Found, Stop> {
         let mut state = self.state.lock();
         if let Some(found) = state.known.get(&user).filter(|(_, until)| Instant::now() < *until) {
@@ -69,7 +69,7 @@ impl Groups {
         state.asking.remove(&user);
         let now = Instant::now();
         let groups = answer.map_err(|error| {
-            // Clients decide how many users are asked for.
+            // Clients decide how many users are looked up, so the number of messages is limited.
             if state.warned.is_none_or(|at| now.duration_since(at) >= WARN_EVERY) {
                 state.warned = Some(now);
                 tracing::warn!(user, %error, "the user database does not tell the groups of a user");
@@ -88,11 +88,11 @@ impl Groups {
     }
 }
 
-/// Bytes for the strings of a passwd entry, doubled as needed.
+/// The first size of the buffer for the strings of a passwd entry in bytes; doubled as needed.
 const ENTRY: usize = 1024;
-/// More bytes than these are no passwd entry.
+/// The largest size of that buffer in bytes; no passwd entry is larger.
 const LARGEST_ENTRY: usize = 1 << 20;
-/// Groups asked for at first.
+/// The number of groups requested at first.
 const SOME: usize = 64;
 
 /// Asks the database (getpwuid_r(3), getgrouplist(3)); may take long.
@@ -101,7 +101,7 @@ fn lookup(user: u32) -> io::Result<Vec<u32>> {
     loop {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
         let mut found = std::ptr::null_mut();
-        // SAFETY: entry and strings are valid for writes of their lengths, which is what the call is told.
+        // SAFETY: entry and strings are valid for writes of their lengths, which the call gets.
         let error = unsafe {
             libc::getpwuid_r(user, entry.as_mut_ptr(), strings.as_mut_ptr().cast(), strings.len(), &mut found)
         };

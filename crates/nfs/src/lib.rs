@@ -1,8 +1,8 @@
 //! NFSv3 and MOUNT v3 (RFC 1813) and the portmapper's GETPORT (RFC 1833): from RPC records to operations of the
 //! virtual file system and back.
 //!
-//! A request is first tried on the event loop without waiting: what is in memory is answered there and then,
-//! and small READs of what is on the cache devices go on there. What may wait for a disk, and every change, goes to a worker.
+//! A request is first tried on the event loop without waiting. The loop answers from memory at once, and small READs of
+//! data on the cache devices continue on the loop. Requests that may wait for a disk, and all changes, go to a worker.
 //! A change is answered when it is durable.
 
 mod answer;

@@ -15,19 +15,19 @@ use crate::dispatch::{Call, Stop, success};
 use crate::look::failed;
 use crate::service::{At, Shared};
 
-/// What may still be put into a listing, in bytes.
+/// The room left in a listing, in bytes.
 struct Room {
-    /// Of the whole reply body.
+    /// Bytes left in the whole reply body.
     total: usize,
-    /// Of names, ids and cookies.
+    /// Bytes left for names, ids and cookies.
     names: usize,
     entries: usize,
 }
 
 impl Room {
-    /// Takes the room of one entry; false if it does not fit.
+    /// Takes the room of one entry; returns false if the entry does not fit.
     fn take(&mut self, total: usize, names: usize) -> bool {
-        // dircount is a hint (RFC 1813): at least one entry goes out whatever it says.
+        // dircount is a hint (RFC 1813): at least one entry is returned whatever its value.
         if total > self.total || names > self.names && self.entries > 0 {
             return false;
         }
@@ -38,7 +38,7 @@ impl Room {
     }
 }
 
-/// The largest READDIRPLUS that an event loop answers itself, in bytes: longer ones keep others waiting.
+/// The largest READDIRPLUS in bytes that an event loop answers itself. Longer ones would delay other clients.
 const SMALL_LISTING: u32 = 64 << 10;
 
 impl Shared {
@@ -87,7 +87,7 @@ impl Shared {
         })
     }
 
-    /// Fills a listing reply: header, the entries `list` appends, end.
+    /// Fills a listing reply: the header, the entries that `list` appends, and the end.
     fn listing(
         &self,
         call: &Call<'_>,

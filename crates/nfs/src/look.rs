@@ -1,4 +1,5 @@
-//! The procedures that change nothing: GETATTR, LOOKUP, ACCESS, READLINK, FSSTAT, FSINFO, PATHCONF; READ is in `read.rs`.
+//! The procedures that change nothing: GETATTR, LOOKUP, ACCESS, READLINK, FSSTAT, FSINFO, PATHCONF; READ is in
+//! `read.rs`.
 
 use forebay_rpc::Reply;
 use forebay_vfs::{Access, Attr, CachedAttr, Export, FileType, Wait};
@@ -15,7 +16,7 @@ use crate::dispatch::{Answer, Call, Stop, finish, success};
 use crate::read::TriedRead;
 use crate::service::Shared;
 
-/// Appends a result; its status is for the counters.
+/// Appends a result; returns its status for the counters.
 pub(crate) fn put<T: Encode, F: Encode>(
     reply: &mut Reply<'_>,
     xid: u32,
@@ -29,7 +30,7 @@ pub(crate) fn put<T: Encode, F: Encode>(
 }
 
 impl Shared {
-    /// Runs a procedure that changes nothing. [`Stop::Later`] for all others.
+    /// Runs a procedure that changes nothing. Returns [`Stop::Later`] for all others.
     pub(crate) fn look(
         &self,
         procedure: Procedure,
@@ -72,7 +73,7 @@ impl Shared {
         finish(found, ())
     }
 
-    /// Answers an admitted caller about what is not open, if enough is known of it.
+    /// Answers an admitted caller about an inode that is not open, if the attribute cache knows enough about the inode.
     fn known<T>(
         &self,
         call: &Call<'_>,
@@ -195,7 +196,7 @@ impl Shared {
     }
 }
 
-/// What the kernel is asked for the protocol's bits (RFC 1813 section 3.3.4).
+/// Returns the access to ask the kernel for, from the protocol's bits (RFC 1813 section 3.3.4).
 fn asked(bits: u32, kind: FileType, read_only: bool) -> Access {
     let any = |some: u32| bits & some != 0;
     let writes = any(access::MODIFY | access::EXTEND | access::DELETE);
@@ -206,7 +207,7 @@ fn asked(bits: u32, kind: FileType, read_only: bool) -> Access {
     }
 }
 
-/// The protocol's bits for what the kernel grants (RFC 1813 section 3.3.4).
+/// Returns the protocol's bits for the access that the kernel grants (RFC 1813 section 3.3.4).
 fn access_bits(dir: bool, may: Access) -> u32 {
     let bits = |on: bool, bits: u32| if on { bits } else { 0 };
     if dir {
@@ -220,7 +221,7 @@ fn access_bits(dir: bool, may: Access) -> u32 {
     }
 }
 
-/// A failure arm without attributes.
+/// Returns a failure arm without attributes.
 pub(crate) fn failed(status: Nfsstat3) -> Failed<PostOpAttr> {
     Failed { status, attributes: None }
 }

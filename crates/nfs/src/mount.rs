@@ -68,7 +68,7 @@ impl Shared {
             Procedure::Dump => {
                 success(out, call.xid());
                 let mut known = self.mounts.known.lock().clone();
-                // What other clients have mounted is none of its business.
+                // A client does not see which directories other clients have mounted.
                 known.retain(|(address, _)| *address == client);
                 let names: Vec<_> = known.iter().map(|(address, _)| address.to_string()).collect();
                 let list: MountList<'_> = List(entries(&names, &known));
@@ -91,7 +91,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The exports that a client may use, with the networks by which it may.
+    /// Appends the exports that a client may use, with the networks by which it may.
     fn export_list(&self, client: IpAddr, out: &mut Vec<u8>) {
         let exports = self.rules.now();
         let open = |export| Some((export, groups(export, client)?));
@@ -108,7 +108,7 @@ impl Shared {
         list.encode(out);
     }
 
-    /// The handle of an exported directory or one below it.
+    /// Returns the handle of an exported directory or a directory below it.
     fn mnt(&self, call: &Call<'_>, path: &[u8]) -> MountRes {
         if path.len() > MAX_PATH {
             return Err(Mountstat3::Nametoolong);
@@ -121,7 +121,8 @@ impl Shared {
         }
         let served = self.vfs.exports().iter().find(|served| served.id == export.id);
         let mut target = served.ok_or(Mountstat3::Noent)?.root();
-        // As the server: which directories may be mounted is the export's affair, not the caller's.
+        // The server's identity is used: the export decides which directories may be mounted, not the caller's
+        // permissions.
         let server = self.vfs.creds.intern(&Identity { uid: 0, gid: 0, groups: SmallVec::new() });
         for name in below.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
             target = self.step(&target, name, &server)?;
@@ -137,7 +138,7 @@ impl Shared {
     }
 }
 
-/// The export with the longest name that is `path` or above it, and what of `path` is below that.
+/// Returns the export with the longest name that is `path` or above it, and the part of `path` below that.
 fn find_export<'a, 'e>(
     exports: &'e [forebay_config::Export],
     path: &'a [u8],

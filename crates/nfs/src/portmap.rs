@@ -6,10 +6,10 @@ use forebay_wire::rpc::{CallError, CallHeader, ReplyHeader, ReplyStatus};
 use forebay_wire::xdr::{Decode, Encode, List, Reader};
 use forebay_wire::{mount3, nfs3};
 
-/// Where NFS and MOUNT are; answers over TCP as a [`Service`], and over UDP by [`Ports::answer`].
+/// The port of NFS and MOUNT. Answers over TCP as a [`Service`], and over UDP by [`Ports::answer`].
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
-    /// The TCP port of both.
+    /// The TCP port of both services.
     pub port: u16,
 }
 
@@ -20,13 +20,13 @@ const OWN: [Mapping; 2] = [
 ];
 
 impl Ports {
-    /// What is registered.
+    /// Returns the registered programs.
     pub fn mappings(&self) -> [Mapping; 2] {
         let tcp = |prog, vers| Mapping { prog, vers, prot: IPPROTO_TCP, port: self.port.into() };
         [tcp(nfs3::PROGRAM, nfs3::VERSION), tcp(mount3::PROGRAM, mount3::VERSION)]
     }
 
-    /// Appends the reply to a call; nothing if it is no call.
+    /// Appends the reply to a call; appends nothing if the bytes are no call.
     pub fn answer(&self, call: &[u8], out: &mut Vec<u8>) {
         let mut args = Reader::new(call);
         let header = match CallHeader::decode(&mut args) {
@@ -73,7 +73,7 @@ impl Ports {
                 head(ReplyStatus::Success).encode(out);
                 List([&OWN[..], &self.mappings()].concat()).encode(out);
             }
-            // Nobody registers here, and nothing is called on behalf of others.
+            // Registration is not allowed, and no procedure is called for another client.
             Procedure::Set | Procedure::Unset => {
                 head(ReplyStatus::Success).encode(out);
                 false.encode(out);
@@ -82,8 +82,8 @@ impl Ports {
         }
     }
 
-    /// The port of a program and version; 0 = not served (RFC 1833), which is also the answer for UDP. A client
-    /// asking for another version gets the port: it will be told there which versions are served.
+    /// Returns the port of a program and version. Returns 0 if the program is not served (RFC 1833), and for UDP. A
+    /// client that asks for another version gets the port: the service there reports the served versions.
     fn port_of(&self, asked: &Mapping) -> u32 {
         let served = self.mappings();
         let mut served = OWN.iter().chain(&served);

@@ -1,5 +1,5 @@
-//! READ: from memory on the event loop; from the cache devices on the event loop as well, many at once on its io_uring;
-//! all else by a worker.
+//! READ: from memory on the event loop; from the cache devices also on the event loop, many at once on its io_uring. A
+//! worker carries out all other READs.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::dispatch::{Call, Stop, finish, success};
 use crate::look::put;
 use crate::service::{Job, Shared};
 
-/// What came of trying a READ.
+/// The result of trying a READ.
 pub(crate) enum TriedRead {
     /// The reply is complete.
     Done(Nfsstat3),
@@ -25,14 +25,14 @@ pub(crate) enum TriedRead {
     OnSsd(Pending),
 }
 
-/// A READ whose data has to be read from the cache devices: all of its reply but the data is known.
+/// A READ whose data has to be read from the cache devices. The rest of its reply is known.
 pub(crate) struct Pending {
     read: SsdRead,
     len: usize,
     found: Found,
 }
 
-/// READ's data goes straight into the reply.
+/// A destination that puts READ's data straight into the reply.
 struct IntoReply<'r, 'a>(&'r mut Reply<'a>);
 
 impl ReadInto for IntoReply<'_, '_> {
@@ -73,7 +73,7 @@ impl Shared {
             match (read, reply.payload_mut()) {
                 (Some(read), _) => return Ok(Err(Pending { read, len, found })),
                 (None, Some(payload)) => payload.set_len(len),
-                // Spliced, or nothing at all.
+                // The payload was spliced, or the reply has none.
                 (None, None) => {}
             }
             Ok(Ok((len, found)))
@@ -88,14 +88,14 @@ impl Shared {
         }
     }
 
-    /// Reads on this event loop, and answers; a worker begins again if that turns out to need one.
+    /// Reads on this event loop, and answers. A worker starts over if the READ needs one.
     pub(crate) fn read_on_loop(self: &Arc<Self>, pending: Pending, job: Job, workers: &Arc<Workers<Job>>) {
         let (shared, workers) = (self.clone(), workers.clone());
         tasks::spawn(async move {
             let Pending { read, len, found } = pending;
             let mut reply = job.ticket.reply();
             let payload = reply.payload(len);
-            // Short of memory it holds less; the worker then answers with less.
+            // When memory is short the payload holds less; the worker then answers with less.
             let whole = payload.capacity() == len;
             if !(whole && read.fill(payload.spare_mut()).await) {
                 drop(reply);

@@ -1,4 +1,4 @@
-//! Clients that were refused: counted, and told to the administrator without a flood.
+//! Refused clients: counted, and reported to the administrator at a limited rate.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
 
-/// Why a client was refused.
+/// The reason why a client was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Refusal {
@@ -30,7 +30,7 @@ impl Refusal {
     pub const ALL: [Self; 6] =
         [Self::Stranger, Self::Crowded, Self::Full, Self::Export, Self::Port, Self::Auth];
 
-    /// The name for programs.
+    /// Returns the name for programs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stranger => "stranger",
@@ -42,7 +42,7 @@ impl Refusal {
         }
     }
 
-    /// What happened, and what an administrator may do about it.
+    /// Returns the cause, and the administrator's possible actions.
     pub fn explain(self) -> &'static str {
         match self {
             Self::Stranger => {
@@ -67,15 +67,15 @@ impl Refusal {
     }
 }
 
-/// Told of a refusal that is worth an event: the address and the reason.
+/// A function called for a refusal that is worth an event, with the address and the reason.
 pub type Tell = Box<dyn Fn(IpAddr, Refusal) + Send + Sync>;
 
-/// An address is told of once in this time, whatever it does.
+/// The time in which an address is reported once, whatever it does.
 const AGAIN: Duration = Duration::from_secs(600);
-/// Addresses remembered for that. While so many were told of in that time, further ones are only counted.
+/// The number of addresses remembered as reported. While all of them are recent, further addresses are only counted.
 const MOST: usize = 128;
 
-/// Counts refusals; bounded whatever clients do.
+/// The counters of refusals, with memory that is bounded whatever clients do.
 pub struct Refusals {
     counts: [AtomicU64; Refusal::ALL.len()],
     told: Mutex<HashMap<IpAddr, Instant>>,
@@ -87,7 +87,7 @@ impl Refusals {
         Self { counts: Default::default(), told: Mutex::default(), tell }
     }
 
-    /// Refusals since the start, in the order of [`Refusal::ALL`].
+    /// Returns the refusals since the start, in the order of [`Refusal::ALL`].
     pub fn counts(&self) -> [u64; Refusal::ALL.len()] {
         std::array::from_fn(|at| self.counts[at].load(Relaxed))
     }
@@ -113,7 +113,7 @@ impl Refusals {
     }
 }
 
-/// An IPv4 address, or the network of 64 bits that one IPv6 host may take its addresses from.
+/// Returns an IPv4 address, or the network of 64 bits from which one IPv6 host may take its addresses.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),

@@ -1,15 +1,16 @@
 //! Replies kept to answer retransmissions (RFC 1813 section 4.2 and Juszczak, USENIX 1989).
 //!
-//! A client retransmits only requests whose replies it has not received, after it has reconnected. It has a
-//! bounded number of those, so what matters is the last replies of EACH client, not the last of all: every client
-//! address has a queue of its own, and when the whole is too large the client that has been quiet longest gives
-//! way.
+//! A client retransmits only requests whose replies it has not received, after it has reconnected. A client has a
+//! bounded number of such requests, so the last replies of EACH client matter, not the last of all. Therefore every
+//! client address has a queue of its own. If the cache is too large, the client that has been quiet longest loses
+//! replies.
 //!
 //! Entries are found by address, transaction, user and a checksum of the whole call, whatever the connection: a client
 //! retransmits on a new one. Programs of one host, and hosts behind one address, may give different requests the same
 //! transaction number. The checksum tells their requests apart: one of them must not get the other's reply in place of
-//! its own change. Two requests that are equal to the byte cannot be told apart. So a reply goes when the last connection
-//! that asked for it is closed by a client that has received it ([`ReplyCache::gone`]), and expires otherwise ([`LIFETIME`]).
+//! its own change. Two requests that are equal to the byte cannot be told apart. So a reply is
+//! dropped when a client that has received it closes the last connection that asked for it ([`ReplyCache::gone`]).
+//! Otherwise the reply expires ([`LIFETIME`]).
 
 use std::collections::{HashMap, HashSet, VecDeque, hash_map};
 use std::net::IpAddr;
@@ -44,12 +45,11 @@ pub struct CacheUse {
     pub bytes: AtomicUsize,
     /// Retransmissions answered with a kept reply.
     pub hits: AtomicU64,
-    /// Retransmissions that came while the original was being worked on.
+    /// Retransmissions that arrived while the original was in progress.
     pub in_progress: AtomicU64,
 }
 
-/// What tells one request from another: transaction, procedure, who asks, and a hash of the arguments, the machine's name
-/// and the groups.
+/// The key of a request: transaction, procedure, user, and a hash of the arguments, the machine's name and the groups.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RequestKey {
     pub(crate) xid: u32,
@@ -59,10 +59,12 @@ pub(crate) struct RequestKey {
     pub(crate) hash: u64,
 }
 
-/// Bytes of the arguments that are hashed: all of them but for large writes, where hashing a MiB would cost a tenth of it.
+/// The bytes of the arguments that are hashed. Only large writes exceed this: hashing a MiB would cost a tenth of such
+/// a write.
 const HASHED: usize = 64 << 10;
 
-/// Returns the hash of a call's arguments: of longer ones that of the first half of [`HASHED`] bytes and of the last.
+/// Returns the hash of a call's arguments. Of longer ones, hashes the first half of [`HASHED`] bytes, and as many at
+/// the end.
 fn hash(args: &[u8], seed: u64) -> u64 {
     if args.len() <= HASHED {
         return xxh3_64_with_seed(args, seed);
@@ -73,7 +75,7 @@ fn hash(args: &[u8], seed: u64) -> u64 {
 
 impl RequestKey {
     pub(crate) fn of(call: &Call<'_>) -> Self {
-        // Not the stamp of AUTH_SYS: a client may set another one when it sends a request again.
+        // The hash leaves out the stamp of AUTH_SYS: a client may change the stamp when it retransmits.
         let (user, seed) = match call.header.cred {
             Auth::Sys(AuthSys { uid, gid, machine_name, gids, .. }) => {
                 let groups = |seed, gid: &u32| xxh3_64_with_seed(&gid.to_le_bytes(), seed);
@@ -81,7 +83,7 @@ impl RequestKey {
             }
             _ => (None, 0),
         };
-        // It is in the cache's log: a version that computes another one does not find the replies of this one.
+        // The hash is in the cache's log. A version with another hash does not find the replies of this version.
         let hash = hash(call.args.rest(), seed);
         RequestKey { xid: call.xid(), procedure: call.header.proc, user, hash }
     }
@@ -89,29 +91,29 @@ impl RequestKey {
 
 /// Retransmissions of one request that wait for its reply together.
 pub(crate) type Waiting = SmallVec<[Ticket; 1]>;
-/// More connections than this asking for the same reply: the rest get none.
+/// The number of connections that may wait for one reply; further connections get none.
 const MAX_WAITING: usize = 4;
 
-/// More connections than this having asked for one reply: it is kept until it expires.
+/// The number of connections recorded as askers of one reply. With more askers the reply is kept until it expires.
 const MAX_ASKERS: usize = 4;
 
-/// The connections that asked for a reply and are still there, by [`Peer::id`](forebay_rpc::Peer::id). Two words, as nearly every
-/// reply is asked for once: an entry and its key share a line of the processor's cache.
+/// The connections that asked for a reply and are still open, by [`Peer::id`](forebay_rpc::Peer::id). The value has two
+/// words, since nearly every reply is asked for once. So an entry and its key share a processor's cache line.
 #[derive(Default)]
 struct Askers {
     first: Option<NonZeroU64>,
     others: Option<Box<Others>>,
 }
 
-/// The connections that asked again.
+/// The further connections that asked for a reply.
 #[derive(Default)]
 struct Others {
     open: SmallVec<[u64; MAX_ASKERS - 1]>,
-    /// There were too many to name.
+    /// True if there were too many connections to record.
     more: bool,
 }
 
-/// Connections are counted from 1 here, so that none is nothing.
+/// Numbers connections from 1, so that zero stands for no connection.
 fn asker(connection: u64) -> Option<NonZeroU64> {
     NonZeroU64::new(connection.wrapping_add(1))
 }
@@ -121,7 +123,7 @@ impl Askers {
         Askers { first: asker(connection), others: None }
     }
 
-    /// Returns the connections that have a name here.
+    /// Returns the recorded connections.
     fn open(&self) -> impl Iterator<Item = u64> {
         let others = self.others.iter().flat_map(|others| others.open.iter().copied());
         self.first.into_iter().map(|first| first.get().wrapping_sub(1)).chain(others)
@@ -143,7 +145,7 @@ impl Askers {
         }
     }
 
-    /// Takes a connection out; returns whether it was the last one.
+    /// Removes a connection; returns true if it was the last one.
     fn remove(&mut self, connection: u64) -> bool {
         if self.first == asker(connection) {
             self.first = None;
@@ -163,9 +165,9 @@ struct Entry {
 }
 
 enum State {
-    /// Being worked on; retransmissions may wait for the reply.
+    /// The request is in progress; retransmissions may wait for the reply.
     Running(Option<Box<Waiting>>),
-    /// Answered with these bytes.
+    /// The request was answered with these bytes.
     Answered(Arc<[u8]>),
 }
 
@@ -179,9 +181,9 @@ struct Kept {
 #[derive(Default)]
 struct ClientQueue {
     entries: HashMap<RequestKey, Entry, foldhash::fast::RandomState>,
-    /// Every connection that is among the askers of an entry, and some that were.
+    /// Every connection that is among the askers of an entry, and some former ones.
     askers: HashSet<u64, foldhash::fast::RandomState>,
-    /// The connection that asked last: its next request need not look it up.
+    /// The connection that asked last: its next request needs no lookup.
     last_asker: Option<u64>,
     /// Answered requests, oldest first.
     order: VecDeque<Kept>,
@@ -190,12 +192,12 @@ struct ClientQueue {
 }
 
 impl ClientQueue {
-    /// Notes that a connection asks.
+    /// Records that a connection asks.
     fn note(&mut self, asker: u64) {
         if self.last_asker.replace(asker) == Some(asker) {
             return;
         }
-        // A worker may get to the request of a connection that is gone; nobody takes that one out.
+        // A worker may reach the request of a closed connection, which no later call removes.
         if self.askers.len() > 2 * self.entries.len() + 16 {
             self.askers = self.entries.values().flat_map(|entry| entry.askers.open()).collect();
         }
@@ -207,35 +209,35 @@ impl ClientQueue {
 struct Inner {
     clients: HashMap<IpAddr, ClientQueue, foldhash::fast::RandomState>,
     clock: u64,
-    /// When all clients' replies were last looked at for those that have expired.
+    /// The time when the replies of all clients were last checked for expiry.
     swept: Option<Instant>,
 }
 
-/// The cache. One lock: it is held for a hash lookup per change, and changes wait for a disk anyway.
+/// The cache. One lock is enough: it is held for a hash lookup per change, and changes wait for a disk anyway.
 pub(crate) struct ReplyCache {
     inner: Mutex<Inner>,
     limits: CacheLimits,
     pub(crate) usage: CacheUse,
 }
 
-/// What to do with a request.
+/// The action to take for a request.
 pub(crate) enum Begin {
     /// Execute it, then call [`ReplyCache::end`].
     Execute(Ticket),
     /// Send this kept reply.
     Again(Ticket, Arc<[u8]>),
-    /// The original's reply will answer this one too.
+    /// Nothing: the original's reply will answer this request too.
     Joined,
 }
 
-/// What must survive of one client: at least this many replies, as many as it may have unanswered.
+/// The number of a client's replies that must survive: as many as the client may have unanswered.
 const PER_CLIENT: usize = 4096;
 
-/// So long a reply is kept at most. A Linux client gives a silent connection up after three minutes, waits up to five before
-/// it connects again, and then retransmits.
+/// The longest time that a reply is kept. A Linux client gives up a silent connection after three minutes, waits up to
+/// five before it connects again, and then retransmits.
 const LIFETIME: Duration = Duration::from_secs(600);
 
-/// How often the replies of clients that ask for nothing are looked at.
+/// The interval between two checks of the replies of idle clients.
 const SWEEP: Duration = Duration::from_secs(60);
 
 impl ReplyCache {
@@ -306,12 +308,12 @@ impl ReplyCache {
         }
     }
 
-    /// A connection of `client` is gone. With [`Replies::Received`] it takes along each reply that no other connection
-    /// asked for: a client that has its replies does not ask for them again.
+    /// Records that a connection of `client` has ended. With [`Replies::Received`], drops each reply that no other
+    /// connection asked for: a client that has its replies does not retransmit.
     pub(crate) fn gone(&self, client: IpAddr, connection: u64, replies: Replies) {
         let mut inner = self.inner.lock();
         let Some(queue) = inner.clients.get_mut(&client) else { return };
-        // Most connections change nothing, and there may be thousands of entries to look at.
+        // Most connections change nothing, and there may be thousands of entries to check.
         if !queue.askers.remove(&connection) {
             return;
         }
@@ -337,7 +339,7 @@ impl ReplyCache {
         }
     }
 
-    /// Forgets a request that was not executed after all, so that it may be sent again; returns the retransmissions
+    /// Forgets a request that was not executed after all, so that it may be retransmitted. Returns the retransmissions
     /// that wait for its reply.
     pub(crate) fn abandon(&self, client: IpAddr, key: RequestKey) -> Waiting {
         let mut inner = self.inner.lock();
@@ -347,8 +349,8 @@ impl ReplyCache {
         }
     }
 
-    /// Drops the oldest replies of the client that has been quiet longest, some at once: finding it takes a look
-    /// at every client.
+    /// Drops the oldest replies of the client that has been quiet longest. Drops several at once, because finding that
+    /// client takes a look at every client.
     fn evict(&self, inner: &mut Inner) -> bool {
         let quiet = inner.clients.iter().filter(|(_, queue)| !queue.order.is_empty());
         let Some(address) = quiet.min_by_key(|(_, queue)| queue.last_use).map(|(address, _)| *address) else {
@@ -364,7 +366,7 @@ impl ReplyCache {
         true
     }
 
-    /// The requests of a client, without replies that have expired.
+    /// Returns the requests of a client, without expired replies.
     fn queue_of<'a>(&self, inner: &'a mut Inner, client: IpAddr, now: Instant) -> &'a mut ClientQueue {
         if inner.swept.is_none_or(|swept| now.saturating_duration_since(swept) > SWEEP) {
             inner.swept = Some(now);

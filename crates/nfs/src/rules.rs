@@ -10,7 +10,7 @@ use forebay_config::Export;
 #[derive(Debug)]
 pub(crate) struct Rules {
     now: RwLock<Arc<[Export]>>,
-    /// Changes with them: whoever remembers what follows from a rule remembers of which generation it was.
+    /// The generation of the rules. A cache of results that depend on a rule stores the generation of that rule.
     generation: AtomicU64,
 }
 
@@ -19,17 +19,17 @@ impl Rules {
         Rules { now: RwLock::new(exports.into()), generation: AtomicU64::new(0) }
     }
 
-    /// To be asked for before the rules themselves.
+    /// Returns the generation. Must be called before the rules themselves are read.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The exports with their rules.
+    /// Returns the exports with their rules.
     pub(crate) fn now(&self) -> Arc<[Export]> {
         self.now.read().clone()
     }
 
-    /// From the return on no request is admitted by an older rule, but for those under way.
+    /// Replaces the rules. After the return no request is admitted by an older rule, except requests in progress.
     pub(crate) fn replace(&self, exports: Vec<Export>) {
         *self.now.write() = exports.into();
         self.generation.fetch_add(1, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The service: tries a request on the event loop, else hands it to a worker.
+//! The service: tries a request on the event loop, else gives it to a worker.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -26,19 +26,19 @@ use crate::reply_cache::{CacheLimits, CacheUse, ReplyCache};
 use crate::rules::Rules;
 use crate::stats::Stats;
 
-/// What the service needs besides the file system.
+/// The parameters of the service besides the file system.
 pub struct NfsConfig {
-    /// The exports with their rules; the same ids as those of the file system's exports.
+    /// The exports with their rules; their ids equal those of the file system's exports.
     pub exports: Vec<forebay_config::Export>,
-    /// Threads for requests that wait for a disk: as many for reads, as many for writes, as many for names and attributes.
+    /// Threads for requests that wait for a disk. Reads, writes, and names with attributes have this many threads each.
     pub workers: usize,
-    /// Requests of each kind that may wait for one.
+    /// The number of requests of each kind that may wait for a thread.
     pub worker_queue: usize,
     /// How long an idle worker polls before it sleeps.
     pub busy_poll: Duration,
     /// Bounds of the reply cache.
     pub reply_cache: CacheLimits,
-    /// Told of clients that are refused: once for each address in ten minutes, and of no more than 128 addresses.
+    /// The function called for refused clients: once for each address in ten minutes, and for at most 128 addresses.
     pub refused: Tell,
 }
 
@@ -47,22 +47,22 @@ pub struct Job {
     record: Record,
     pub(crate) ticket: Ticket,
     pub(crate) arrived: Instant,
-    /// The reply cache knows it: it was tried on the event loop.
+    /// True if the reply cache knows the request, because it was tried on the event loop.
     begun: bool,
 }
 
 /// NFSv3 and MOUNT v3 for a set of exports.
 pub struct Nfs {
     shared: Arc<Shared>,
-    /// For READ and COMMIT.
+    /// The workers for READ and COMMIT.
     data: Arc<Workers<Job>>,
-    /// For WRITE, which may wait for room in the cache as nobody else should.
+    /// The workers for WRITE. Only a WRITE may wait for room in the cache.
     writes: Workers<Job>,
-    /// For all others: names and attributes do not queue behind slow data.
+    /// The workers for all other requests: names and attributes do not queue behind slow data.
     names: Workers<Job>,
 }
 
-/// What event loops and workers share.
+/// The state that event loops and workers share.
 pub(crate) struct Shared {
     pub(crate) vfs: Arc<Vfs>,
     pub(crate) rules: Rules,
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
 }
 
 impl Nfs {
-    /// Starts the workers.
+    /// Creates the service and starts the workers.
     pub fn new(vfs: Arc<Vfs>, config: NfsConfig) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             vfs,
@@ -99,8 +99,8 @@ impl Nfs {
         Ok(Nfs { shared, data: Arc::new(data), writes, names })
     }
 
-    /// Keeps the replies of changes made before this start, as [`Vfs::set_cache`] returned them. However long no server ran,
-    /// they are kept as long as if they were just given: their clients could not ask.
+    /// Keeps the replies of changes made before this start, as [`Vfs::set_cache`] returned them. Their lifetime begins
+    /// now, however long no server ran: their clients could not ask meanwhile.
     pub fn recall(&self, answers: &[Box<[u8]>]) {
         let now = Instant::now();
         for answer in answers.iter().filter_map(|bytes| Answer::decode(bytes)) {
@@ -108,32 +108,33 @@ impl Nfs {
         }
     }
 
-    /// Replaces the rules of the exports, which are the same as before. From the return on requests are admitted by these.
+    /// Replaces the rules of the exports; the exports themselves are unchanged. After the return, requests are admitted
+    /// by the new rules.
     pub fn set_rules(&self, exports: Vec<forebay_config::Export>) {
         self.shared.rules.replace(exports);
     }
 
-    /// Counters since start.
+    /// Returns the counters since the start.
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
     }
 
-    /// Clients that were refused.
+    /// Returns the counters of refused clients.
     pub fn refusals(&self) -> &Refusals {
         &self.shared.refusals
     }
 
-    /// Use of the reply cache.
+    /// Returns the use of the reply cache.
     pub fn reply_cache(&self) -> &CacheUse {
         &self.shared.cache.usage
     }
 
-    /// Every client address seen.
+    /// Returns every client address seen, with its counters.
     pub fn clients(&self) -> Vec<(IpAddr, Arc<ClientStats>)> {
         self.shared.clients.all()
     }
 
-    /// Requests waiting for a worker.
+    /// Returns the number of requests waiting for a worker.
     pub fn queued(&self) -> usize {
         self.data.queued() + self.writes.queued() + self.names.queued()
     }
@@ -196,7 +197,7 @@ impl Service for Nfs {
     }
 
     fn attach(&self) -> Option<Arc<OwnedFd>> {
-        // Without io_uring, workers read.
+        // Without io_uring, workers read from the cache devices.
         tasks::attach().ok()
     }
 
@@ -209,20 +210,20 @@ impl Service for Nfs {
     }
 }
 
-/// What came of trying a request on the event loop.
+/// The result of trying a request on the event loop.
 enum Tried {
     Done(Outcome),
-    /// It needs only what is on the cache devices.
+    /// The request needs only data on the cache devices.
     OnSsd(Pending),
-    /// It has to wait for file data.
+    /// The request has to wait for file data.
     Data,
-    /// The same, unless the cache takes it at once.
+    /// The request is a WRITE, which has to wait for file data unless the cache takes it at once.
     Write,
-    /// It has to wait for anything else.
+    /// The request has to wait for something else.
     Names,
 }
 
-/// An object a call names, reached by an admitted caller.
+/// An inode that a call names, reached by an admitted caller.
 pub(crate) struct At {
     pub(crate) target: Target,
     pub(crate) caller: Caller,
@@ -235,7 +236,7 @@ impl At {
 }
 
 impl Shared {
-    /// Answers on the event loop if nothing has to be waited for.
+    /// Answers on the event loop if the request does not have to wait.
     fn first_try(&self, message: &Message<'_>, reply: &mut Reply<'_>, arrived: Instant) -> Tried {
         match route(message.bytes(), message.peer()) {
             Route::Nfs(procedure, call) => {
@@ -275,19 +276,19 @@ impl Shared {
         }
     }
 
-    /// Tries a WRITE on the event loop; gives it back if it would have to wait.
+    /// Tries a WRITE on the event loop; returns the job if the WRITE would have to wait.
     fn write_now(self: &Arc<Self>, job: Job) -> Option<Job> {
         let Job { record, ticket, arrived, begun } = job;
         let peer = ticket.peer().clone();
         let back = match route(&record, &peer) {
             Route::Nfs(procedure, call) => self.change(procedure, &call, (ticket, arrived, begun), Wait::No),
-            // The event loop has found a WRITE in it.
+            // The event loop has found a WRITE in the record.
             Route::Mount(..) | Route::Answer(_) | Route::Close => Some(ticket),
         };
         back.map(|ticket| Job { record, ticket, arrived, begun: true })
     }
 
-    /// Answers on a worker, taking as long as it takes.
+    /// Answers on a worker, waiting as long as necessary.
     fn run(self: &Arc<Self>, job: Job) {
         let Job { record, ticket, arrived, begun } = job;
         let peer = ticket.peer().clone();
@@ -322,19 +323,19 @@ impl Shared {
                 }
                 self.send(ticket, reply);
             }
-            // The event loop has answered these.
+            // The event loop has answered these routes.
             Route::Answer(_) | Route::Close => self.done(),
         }
     }
 
-    /// Has a worker answer.
+    /// Gives the job to a worker.
     pub(crate) fn hand_over(&self, job: Job, workers: &Workers<Job>) {
         if let Err(job) = workers.submit(job) {
             self.turn_away(job);
         }
     }
 
-    /// Too many requests wait already: the client shall come back later (RFC 1813 NFS3ERR_JUKEBOX).
+    /// Turns a request away because too many wait already: the client shall try later (RFC 1813 NFS3ERR_JUKEBOX).
     fn turn_away(&self, job: Job) {
         self.stats.rejected.fetch_add(1, Ordering::Relaxed);
         let mut reply = job.ticket.reply();
@@ -359,19 +360,19 @@ impl Shared {
         ticket.send(reply);
     }
 
-    /// One deferred request less.
+    /// Counts one deferred request less.
     pub(crate) fn done(&self) {
         self.stats.deferred.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The object `handle` names and the caller, if the export's rules admit it.
+    /// Returns the inode that `handle` names and the caller, if the export's rules admit the caller.
     pub(crate) fn at(&self, call: &Call<'_>, handle: &FileHandle, wait: Wait) -> Result<At, Stop> {
         let target = self.vfs.target(handle.as_bytes(), wait)?;
         let caller = self.admit(call, &target.export, wait)?;
         Ok(At { target, caller })
     }
 
-    /// The caller, if the export's rules admit it.
+    /// Returns the caller, if the export's rules admit it.
     pub(crate) fn admit(&self, call: &Call<'_>, export: &Export, wait: Wait) -> Result<Caller, Stop> {
         let caller = caller::admit(self, export.id, call.peer, &call.header.cred, wait)?;
         caller.ok_or_else(|| self.refuse(export.id, call.peer))
@@ -379,7 +380,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// No rule of the export lets a client in.
+    /// Counts the refusal of a client that no rule of the export lets in, and returns the error.
     fn refuse(&self, export: u32, peer: &Peer) -> Stop {
         self.count_refusal(export, peer);
         Stop::Fail(Nfsstat3::Acces)
@@ -394,7 +395,7 @@ impl Shared {
     }
 }
 
-/// Whether a procedure changes something (or, for COMMIT, waits for stable storage).
+/// Returns true if a procedure changes something (or, for COMMIT, waits for stable storage).
 fn is_change(procedure: Procedure) -> bool {
     use Procedure::{Commit, Create, Link, Mkdir, Mknod, Remove, Rename, Rmdir, Setattr, Symlink, Write};
     matches!(

@@ -1,4 +1,4 @@
-//! What the service counts: per procedure and in bytes.
+//! The counters of the service: per procedure and in bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use forebay_wire::nfs3::Procedure;
 /// Counters of one procedure.
 #[derive(Default)]
 pub struct ProcedureStats {
-    /// Latency from the arrival of the record to the reply, durable where it has to be.
+    /// Latency from the arrival of the record to the reply, which waits until the result is durable where required.
     pub latency: Recorder,
     /// Replies with a status other than NFS3_OK.
     pub errors: AtomicU64,
@@ -27,12 +27,12 @@ pub struct Stats {
     pub deferred: AtomicU64,
     /// Workers at a request now.
     pub busy: AtomicU64,
-    /// Requests turned away with NFS3ERR_JUKEBOX because too many waited for a worker.
+    /// Requests answered with NFS3ERR_JUKEBOX because too many waited for a worker.
     pub rejected: AtomicU64,
 }
 
 impl Stats {
-    /// The counters of one procedure.
+    /// Returns the counters of one procedure.
     pub fn procedure(&self, procedure: Procedure) -> &ProcedureStats {
         &self.procedures[procedure as usize]
     }

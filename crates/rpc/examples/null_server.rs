@@ -24,7 +24,7 @@ fn fill(request: &[u8], reply: &mut Reply<'_>) {
         payload.spare_mut().copy_from_slice(&CONTENT[..len]);
         payload.set_len(len);
     }
-    // The first word of a reply tells it from others, as an xid does.
+    // The first word of a reply identifies the reply, as an xid does.
     reply.head().extend_from_slice(request.get(8..12).unwrap_or(&[0; 4]));
     reply.head().extend_from_slice(&[0; 120]);
 }

@@ -1,4 +1,4 @@
-//! Listening sockets, and which loop gets a new connection.
+//! Listening sockets, and the choice of a loop for each new connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,13 +20,14 @@ use crate::home::{Home, Post};
 use crate::service::Peer;
 use crate::stats::CloseReason;
 
-/// Connections the kernel keeps before they are accepted; it cuts this to net.core.somaxconn.
+/// Connections that the kernel keeps before they are accepted; the kernel lowers the number to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
-/// Accepted at most before connections that are served get their turn. Those that are left wake the loop again at once.
+/// Connections accepted at most before served connections get their turn. The remaining ones wake the loop again at
+/// once.
 const AT_ONCE: usize = 8;
 /// Pause after the process or system ran out of file descriptors or memory for sockets.
 const PAUSE: Duration = Duration::from_millis(100);
-/// At most one warning about that in this time.
+/// The time in which at most one warning about the pause is logged.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// Opens a listening socket. IPv6 sockets take IPv6 only, so that both families may use one port.
@@ -44,7 +45,7 @@ pub(crate) fn listen_on(addr: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno
     Ok((fd, bound))
 }
 
-/// Who is let in, and who hears of those that are not.
+/// The rules for admission, and the receivers of news about refused connections.
 pub(crate) struct Door<'a> {
     pub(crate) admits: &'a dyn Fn(IpAddr) -> bool,
     pub(crate) refused: &'a dyn Fn(SocketAddr, CloseReason),
@@ -82,7 +83,7 @@ impl Acceptor {
         self.paused_until = None;
     }
 
-    /// Accepts what waits and gives it to the loops; false if accepting has to pause.
+    /// Accepts the waiting connections and gives them to the loops. Returns false if accepting has to pause.
     pub(crate) fn accept(&mut self, now: Instant, door: &Door<'_>) -> bool {
         for index in 0..self.sockets.len() {
             for _ in 0..AT_ONCE {
@@ -134,8 +135,8 @@ impl Acceptor {
     }
 }
 
-/// Replies are never held back; a peer that vanished is found after about ten minutes. Linux hands these options of a listening
-/// socket down to the sockets that come of it, which saves five calls for each.
+/// Sets the options of a listening socket: replies are never held back, and a vanished peer is found after about ten
+/// minutes. Linux hands these options down to the accepted sockets, which saves five system calls for each.
 fn set_up(fd: &OwnedFd) -> Result<(), Errno> {
     set_tcp_nodelay(fd, true)?;
     set_socket_keepalive(fd, true)?;

@@ -1,4 +1,4 @@
-//! The addresses that are connected: how many connections each has, and what they hold together.
+//! The connected addresses: the number of connections of each, and the memory that these hold together.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,33 +9,33 @@ use forebay_common::lock::Mutex;
 
 use crate::pool::{Account, Pool};
 
-/// A server that takes fewer connections lets one address have all of them: those that are idle make room for others.
+/// A server with fewer connections than this lets one address have all of them: idle connections make room for others.
 const FEW: usize = 128;
-/// Accounts of addresses without connections are looked for when so many are known.
+/// The number of known addresses from which accounts of addresses without connections are removed.
 const MANY: usize = 256;
 
-/// The accounts of all addresses. The lock is taken when a connection comes and when it goes.
+/// The accounts of all addresses. The lock is taken when a connection is accepted and when it is closed.
 pub(crate) struct Addresses {
     known: Mutex<HashMap<IpAddr, Arc<Account>, foldhash::fast::RandomState>>,
     pool: Arc<Pool>,
-    /// Connections that one address may have.
+    /// The largest number of connections of one address.
     most: usize,
 }
 
 impl Addresses {
-    /// For a server that takes `connections`: one address may have three quarters of them.
+    /// Returns the accounts for a server with `connections` connections: one address may have three quarters of them.
     pub(crate) fn new(pool: Arc<Pool>, connections: usize) -> Arc<Self> {
         let most = if connections < FEW { usize::MAX } else { connections / 4 * 3 };
         Arc::new(Self { known: Mutex::default(), pool, most })
     }
 
-    /// A place for a connection of `address`; none if it has as many as it may have.
+    /// Returns a place for a connection of `address`; none if the address has as many connections as it may have.
     pub(crate) fn seat(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
         let mut known = self.known.lock();
         if known.len() >= MANY.max(2 * self.pool.addresses.load(Relaxed)) {
             known.retain(|_, account| account.connections.load(Relaxed) > 0 || account.held() > 0);
         }
-        // Replies of earlier connections may still be on their way: they count.
+        // Replies of earlier connections may still be in flight: they count.
         let account = known.entry(address).or_insert_with(|| Account::new(Arc::clone(&self.pool)));
         let connections = account.connections.load(Relaxed);
         if connections >= self.most {
@@ -49,19 +49,19 @@ impl Addresses {
     }
 }
 
-/// The place of one connection, given back with the value.
+/// The place of one connection. Dropping the value gives the place back.
 pub(crate) struct Seat {
     account: Arc<Account>,
     addresses: Arc<Addresses>,
 }
 
 impl Seat {
-    /// What the connections of its address hold.
+    /// Returns the account of the memory that the connections of this address hold.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    /// Connections of its address, this one included.
+    /// Returns the number of connections of this address, this one included.
     pub(crate) fn connections(&self) -> usize {
         self.account.connections.load(Relaxed)
     }

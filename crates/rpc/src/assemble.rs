@@ -1,8 +1,8 @@
 //! Record marking (RFC 5531 section 11): cuts a byte stream into records, whatever their fragmentation.
 //!
-//! A record that lies whole in the received bytes is passed on where it is. Any other is collected in a pooled
-//! buffer that starts small. After [`EARLY`] bytes it becomes one of the claimed size while memory is plentiful. Else it
-//! grows with the bytes that arrive: a length that is only announced takes no memory from other clients.
+//! A record that lies whole in the received bytes is passed on without a copy. Any other record is collected in a
+//! pooled buffer that starts small. After [`EARLY`] bytes, if memory is plentiful, the buffer is replaced by one of the
+//! claimed size. Otherwise it grows with the bytes that arrive: an announced length takes no memory from other clients.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ pub(crate) struct RecordBuf {
     pub(crate) len: usize,
 }
 
-/// What the bytes seen so far amount to.
+/// The result of assembling the bytes received so far.
 pub(crate) enum Next<'s> {
     /// A record, in place.
     Whole(&'s [u8]),
-    /// A record that came in pieces.
+    /// A record that arrived in pieces.
     Assembled(RecordBuf),
-    /// All input is taken in, no record is complete.
+    /// All input is consumed, and no record is complete.
     More,
-    /// No buffer is to be had now; the rest of the input is not taken in.
+    /// No buffer is available now; the rest of the input is not consumed.
     Starved,
 }
 
-/// Where a connection's stream stands between two receives.
+/// The position of a connection's stream between two receives.
 #[derive(Default)]
 pub(crate) struct Assembler {
     mark: [u8; 4],
@@ -38,25 +38,25 @@ pub(crate) struct Assembler {
     /// Bytes missing from the current fragment.
     left: usize,
     last: bool,
-    /// The mark of a first fragment has arrived. How many fragments there are does not matter: each costs the sender
-    /// more than the receiver, and all of them together hold no more than one record.
+    /// True once the mark of a first fragment has arrived. The number of fragments does not matter. Each costs the
+    /// sender more than the receiver, and all fragments together hold no more than one record.
     begun: bool,
     len: usize,
     buf: Option<PooledBuf>,
 }
 
 impl Assembler {
-    /// Whether part of a record has arrived.
+    /// Returns true if part of a record has arrived.
     pub(crate) fn partial(&self) -> bool {
         self.mark_len > 0 || self.begun
     }
 
-    /// Whether the record under way is known to be large.
+    /// Returns true if the record in progress is known to be large.
     pub(crate) fn large(&self) -> bool {
         self.len + self.left > SMALL
     }
 
-    /// Bytes of the record under way that have arrived.
+    /// Returns the number of bytes of the record in progress that have arrived.
     pub(crate) fn arrived(&self) -> usize {
         self.len
     }
@@ -111,7 +111,8 @@ impl Assembler {
         }
     }
 
-    /// Space to receive the current fragment into directly: the rest of it, or as much as its buffer has room for.
+    /// Returns space to receive the current fragment into directly: for its rest, or as much as its buffer has room
+    /// for.
     pub(crate) fn direct(&mut self) -> &mut [u8] {
         match &mut self.buf {
             Some(buf) if self.len >= EARLY => {
@@ -122,7 +123,7 @@ impl Assembler {
         }
     }
 
-    /// Accounts for `n` bytes received into [`direct`](Self::direct); the record, if that completed it.
+    /// Accounts for `n` bytes received into [`direct`](Self::direct). Returns the record if it is complete now.
     pub(crate) fn received(&mut self, n: usize) -> Option<RecordBuf> {
         let n = n.min(self.left);
         self.len += n;
@@ -145,7 +146,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// Makes room for `more` bytes; false if no buffer is to be had.
+    /// Makes room for `more` bytes; returns false if no buffer is available.
     fn reserve(&mut self, more: usize, account: &Arc<Account>) -> bool {
         let (claimed, arrived) = (self.len + self.left, self.len + more);
         let want = match arrived {
@@ -173,13 +174,13 @@ impl Assembler {
     }
 }
 
-/// Last-fragment flag and length in bytes of a record mark.
+/// Returns the last-fragment flag and the length in bytes of a record mark.
 fn parse_mark(mark: [u8; 4]) -> (bool, usize) {
     let word = u32::from_be_bytes(mark);
     (word >> 31 == 1, (word & 0x7fff_ffff) as usize)
 }
 
-/// The record mark of a single-fragment record of `len` bytes, below 2 GiB.
+/// Returns the record mark of a single-fragment record of `len` bytes, below 2 GiB.
 pub(crate) fn single_mark(len: usize) -> [u8; 4] {
     (len as u32 | 0x8000_0000).to_be_bytes()
 }

@@ -1,4 +1,4 @@
-//! Replies of one connection gathered on the loop, to go out in one sendmsg.
+//! The replies of one connection, gathered on the loop for a single sendmsg.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -14,7 +14,7 @@ use crate::reply::Payload;
 use crate::splice::Spliced;
 
 const ARENA: usize = 256 << 10;
-/// At most left free before a payload for record mark and head, which are known only after it.
+/// The largest gap before a payload for record mark and head, which are known only after the payload.
 const GAP: usize = 512;
 /// Payload bytes in pooled buffers that are worth a sendmsg of their own.
 const ENOUGH: usize = 512 << 10;
@@ -25,12 +25,12 @@ enum Piece {
     Pooled(PooledBuf, usize),
 }
 
-/// Heads and small payloads lie in one arena, large payloads in their pooled buffers.
+/// The gathered replies. Heads and small payloads lie in one arena, large payloads in their pooled buffers.
 pub(crate) struct Batch {
     arena: Box<[u8]>,
     used: usize,
-    /// Left free before the next payload: what mark and head of the last reply with one took. Replies to READ
-    /// are all alike, so that mostly no hole remains and the whole batch is one slice.
+    /// Bytes left free before the next payload: the size of mark and head of the last reply with a payload. Replies to
+    /// READ have heads of one size, so mostly no hole remains and the whole batch is one slice.
     gap: usize,
     pieces: Vec<Piece>,
     pooled: usize,
@@ -54,7 +54,7 @@ impl Batch {
         self.pieces.is_empty()
     }
 
-    /// Whether another reply may be added before the batch has to be sent.
+    /// Returns true if another reply may be added before the batch has to be sent.
     pub(crate) fn has_room(&self) -> bool {
         self.used + 2 * GAP + SMALL <= ARENA
             && self.pieces.len() + 3 <= SLICES
@@ -62,7 +62,7 @@ impl Batch {
             && self.spliced.is_none()
     }
 
-    /// Where the next reply's payload may be put, if it is small.
+    /// Returns the space for the next reply's payload, if the payload is small.
     pub(crate) fn region(&mut self) -> &mut [u8] {
         let from = self.used + self.gap;
         &mut self.arena[from..from + SMALL]
@@ -113,7 +113,7 @@ impl Batch {
         self.push_arena(from, to);
     }
 
-    /// Adds a stretch of the arena, to the last piece if it continues that.
+    /// Adds a stretch of the arena. Extends the last piece if the stretch continues it.
     fn push_arena(&mut self, from: usize, to: usize) {
         self.used = self.used.max(to);
         match self.pieces.last_mut() {
@@ -136,7 +136,7 @@ impl Batch {
         }
     }
 
-    /// Sends what the socket takes: the bytes it took, and whether that was all.
+    /// Sends as much as the socket takes. Returns the number of bytes, and whether these were all.
     pub(crate) fn send(&mut self, fd: BorrowedFd<'_>) -> Result<(usize, bool), Errno> {
         let total: usize = self.pieces.iter().map(|piece| self.bytes(piece).len()).sum();
         let mut sent = 0;
@@ -169,7 +169,7 @@ impl Batch {
         Ok((sent, true))
     }
 
-    /// What remains after the first `sent` bytes, in buffers of its own.
+    /// Returns the bytes after the first `sent` ones, in buffers of their own.
     pub(crate) fn rest(&mut self, mut sent: usize, account: &Arc<Account>) -> VecDeque<Chunk> {
         let mut rest = VecDeque::new();
         for piece in std::mem::take(&mut self.pieces) {

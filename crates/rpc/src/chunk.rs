@@ -1,4 +1,4 @@
-//! Output that waits for a socket, and how it gets there.
+//! Output that waits for a socket, and the functions that send it.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -13,10 +13,10 @@ use crate::outlet::Weigh;
 use crate::pool::{Account, Charge};
 use crate::reply::{OwnedReply, Payload};
 
-/// Slices passed to one sendmsg; enough to fill a socket, few enough for the stack.
+/// Slices passed to one sendmsg: enough to fill a socket, few enough for the stack.
 pub(crate) const SLICES: usize = 64;
 
-/// Bytes of its own, then a payload outside the loop's region.
+/// A head in a buffer of its own, then a payload outside the loop's region.
 pub(crate) struct Chunk {
     head: Vec<u8>,
     payload: Payload,
@@ -26,7 +26,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// `done` bytes of `head` and of a payload in memory were written already.
+    /// Returns a chunk of which `done` bytes of `head` and of a payload in memory were written already.
     pub(crate) fn new(head: Vec<u8>, payload: Payload, done: usize, account: &Arc<Account>) -> Self {
         let charge = account.charge(head.capacity());
         Self { head, payload, done, _charge: charge }
@@ -58,8 +58,8 @@ impl Weigh for Chunk {
     }
 }
 
-/// Sends what one system call takes from the front of `batch`, which is not empty, and removes it. Returns the bytes
-/// sent.
+/// Sends as much as one system call takes from the front of `batch`, which is not empty, and removes it. Returns the
+/// number of bytes sent.
 pub(crate) fn send_front(fd: BorrowedFd<'_>, batch: &mut VecDeque<Chunk>) -> Result<usize, Errno> {
     if let Some(Chunk { head, payload: Payload::Spliced(spliced), done, .. }) = batch.front_mut()
         && *done == head.len()
@@ -72,7 +72,7 @@ pub(crate) fn send_front(fd: BorrowedFd<'_>, batch: &mut VecDeque<Chunk>) -> Res
     }
     let mut slices = [IoSlice::new(&[]); SLICES];
     let mut used = 0;
-    // Up to the first head whose payload has to be spliced behind it.
+    // The slices end with the first head that has a spliced payload behind it.
     let spliced = batch.iter().position(Chunk::is_spliced);
     let chunks = batch.iter().take(spliced.map_or(batch.len(), |at| at + 1));
     for slice in chunks.flat_map(Chunk::slices).filter(|slice| !slice.is_empty()).take(SLICES) {
@@ -96,7 +96,8 @@ fn advance(batch: &mut VecDeque<Chunk>, mut n: usize) {
     }
 }
 
-/// One vectored send that never blocks; interrupted ones are repeated. `more` = the rest of a reply follows at once.
+/// Sends the slices with one vectored send that never blocks, and repeats an interrupted one. `more` = the rest of a
+/// reply follows at once.
 pub(crate) fn send(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
     let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     flags.set(SendFlags::MORE, more);

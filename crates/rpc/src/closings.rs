@@ -1,24 +1,24 @@
-//! Says in the process's log which connections were closed, and no more often than a log can bear: clients decide how many those are.
+//! Logs closed connections at a limited rate, because clients decide the number of closed connections.
 
 use std::time::{Duration, Instant};
 
 use crate::service::Peer;
 use crate::stats::CloseReason;
 
-/// At most one warning in this time.
+/// The time in which at most one warning is logged.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// The warnings of one event loop about closed connections.
 #[derive(Default)]
 pub(crate) struct Closings {
     warned: Option<Instant>,
-    /// Warnings left out since.
+    /// Warnings left out since the last one.
     more: u64,
 }
 
 impl Closings {
-    /// Logs that a connection is closed at `now`. A reason that says something of the client or the server is a warning, others
-    /// and the warnings too many are for debugging.
+    /// Logs that a connection is closed at `now`. The level is warning if the reason indicates a fault of the client or
+    /// the server, and the rate allows a warning. Otherwise the level is debug.
     pub(crate) fn log(&mut self, peer: &Peer, reason: CloseReason, now: Instant) {
         use CloseReason::{Idle, PeerClosed, Shutdown, SocketError};
         let (client, connection) = (peer.addr, peer.id);
@@ -35,7 +35,7 @@ impl Closings {
         }
     }
 
-    /// Returns how many warnings were left out if there may be one at `now`.
+    /// Returns the number of warnings left out if a warning is allowed at `now`.
     fn warn(&mut self, now: Instant) -> Option<u64> {
         if self.warned.is_some_and(|at| now.duration_since(at) < EVERY) {
             self.more += 1;

@@ -1,4 +1,4 @@
-//! What the transport may use, and how long it waits.
+//! The limits and timeouts of the transport.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use std::time::Duration;
 pub struct Config {
     /// Event-loop threads; 0 = one per core.
     pub threads: usize,
-    /// Longest record accepted, in bytes, record marks not counted; a longer one closes its connection.
+    /// Longest record accepted, in bytes without record marks; a longer record closes its connection.
     pub max_record: usize,
-    /// Connections served at once; beyond it the longest idle one makes room, or the new one is refused.
+    /// Connections served at once. Beyond this number the longest idle one makes room, or the new one is refused.
     pub max_connections: usize,
-    /// Bytes that buffers of all connections may hold together. At the limit, connections stop being read;
-    /// what requests already accepted append to their reply heads, and small payloads, may go beyond it. At
-    /// least four records of `max_record` bytes are allowed whatever is set here.
+    /// Bytes that the buffers of all connections may hold together. At the limit, connections stop being read. Reply
+    /// heads and small payloads of requests already accepted may exceed the limit. At least four records of
+    /// `max_record` bytes are allowed, whatever the setting.
     pub memory: usize,
     /// Bytes one connection may hold in unanswered requests and unsent replies before it stops being read.
     pub conn_memory: usize,
@@ -21,10 +21,10 @@ pub struct Config {
     pub max_inflight: usize,
     /// A connection without any request for this long is closed; `None` keeps it for ever.
     pub idle_timeout: Option<Duration>,
-    /// A connection is closed when a record begun does not go on, or queued replies are not read, this long.
-    /// Each 64 KiB moved starts the time again. While memory is short an eighth of it is enough.
+    /// A connection is closed if an incomplete record does not continue, or queued replies are not read, for this long.
+    /// Each 64 KiB moved restarts the time. While memory is short, an eighth of the time is the limit.
     pub stall_timeout: Duration,
-    /// How long a loop polls after work before it sleeps. Spinning that does not pay stops by itself.
+    /// The time that a loop polls after work before it sleeps. Spinning without benefit stops by itself.
     pub busy_poll: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Event-loop threads after `0 = one per core` is resolved.
+    /// Returns the number of event-loop threads after `0 = one per core` is resolved.
     pub(crate) fn loops(&self) -> usize {
         match self.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),

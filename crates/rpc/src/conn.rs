@@ -24,18 +24,18 @@ use crate::shares::{QUANTUM, REQUEST};
 use crate::stall::Stall;
 use crate::stats::CloseReason;
 
-/// Received at once where many small records are expected.
+/// Bytes received at once if many small records are expected.
 const SCRATCH: usize = 64 << 10;
-/// Received behind, or as the start of, a large record: all that is ever copied of it.
+/// Bytes received after a large record, or as its start. No more of a large record is ever copied.
 const TAIL: usize = 2 * EARLY;
-/// Receives at most to empty a socket before it is closed.
+/// The largest number of receives to empty a socket before it is closed.
 const DISCARDS: usize = 64;
-/// A record may take so many times the stall timeout from its first byte to its last.
+/// The time for a record from its first byte to its last, in multiples of the stall timeout.
 const RECORD: u32 = 4;
-/// A head vector that grew beyond this is not kept.
+/// The capacity beyond which a head vector is not reused.
 const HEAD_KEPT: usize = 64 << 10;
 
-/// What one event loop's connections share.
+/// The state that the connections of one event loop share.
 pub(crate) struct Io<S> {
     pub(crate) service: Arc<S>,
     pub(crate) config: Arc<Config>,
@@ -67,18 +67,18 @@ impl<S: Service> Io<S> {
     }
 }
 
-/// What the loop does with a connection after its turn.
+/// The next action of the loop on a connection after its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Wait for readiness or a post.
     Wait,
-    /// Another turn after the others had theirs.
+    /// Another turn after the other connections had theirs.
     Again,
     /// Another turn soon: the memory limit of all connections is reached.
     Starved,
 }
 
-/// Bytes received and not taken in yet because a limit was reached, or for the next turn.
+/// Bytes received but not handled yet, because a limit was reached or the turn has ended.
 struct Backlog {
     bytes: Vec<u8>,
     done: usize,
@@ -92,24 +92,24 @@ pub(crate) struct Conn {
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     pub(crate) hung_up: bool,
-    /// The peer sends no more; the end of the stream is still to be received.
+    /// True if the peer sends no more; the end of the stream is still to be received.
     pub(crate) ended: bool,
-    /// A record has come.
+    /// True if a record has arrived.
     asked: bool,
-    /// In the loop's list of connections to look at.
+    /// True if the connection is in the loop's list of connections to look at.
     pub(crate) queued: bool,
-    /// Closed for this reason as soon as everything in flight is answered and sent.
+    /// The reason to close the connection as soon as everything in flight is answered and sent.
     pub(crate) closing: Option<CloseReason>,
-    /// The peer has closed the connection and has every reply.
+    /// True if the peer has closed the connection and has every reply.
     pub(crate) received: bool,
-    /// The last record was large; the next is probably too.
+    /// True if the last record was large; the next record probably is large too.
     large: bool,
     starved: bool,
     out_bytes: usize,
     pub(crate) last_active: Instant,
-    /// When a record was last complete.
+    /// The time when a record was last complete.
     last_record: Instant,
-    /// When the record under way began.
+    /// The time when the record in progress began.
     begun: Option<Instant>,
     pub(crate) input: Stall,
     pub(crate) output: Stall,
@@ -147,7 +147,7 @@ impl Conn {
         self.link.peer().addr.ip()
     }
 
-    /// Sends what waits, then handles what was received and receives once.
+    /// Sends the waiting output, then handles the backlog and receives once.
     pub(crate) fn turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
         if self.hung_up {
             return Err(CloseReason::SocketError);
@@ -180,14 +180,14 @@ impl Conn {
         Ok(())
     }
 
-    /// Decides after all sending of this turn, which may have ended what a pause would wait for.
+    /// Decides on the next turn after all sending of this turn, which may have ended the reason for a pause.
     fn next_turn<S: Service>(&mut self, io: &mut Io<S>) -> Result<Turn, CloseReason> {
         if let Some(reason) = self.closing {
             if !drained(&*self.link) {
                 return Ok(Turn::Wait);
             }
             if reason == CloseReason::PeerClosed {
-                // Its socket is empty. A client that has asked for nothing lacks no reply.
+                // The socket is empty. A client that has sent no request lacks no reply.
                 self.received = !self.assembler.partial() && (!self.asked || self.link.received());
             } else {
                 self.discard(io);
@@ -205,8 +205,8 @@ impl Conn {
         })
     }
 
-    /// Empties the socket: closed with input unread, it would take back replies still on their way (RFC 1122
-    /// section 4.2.2.13).
+    /// Empties the socket. A socket that is closed with unread input discards replies in flight (RFC 1122 section
+    /// 4.2.2.13).
     fn discard<S: Service>(&self, io: &mut Io<S>) {
         for _ in 0..DISCARDS {
             if !matches!(recv(self.link.fd(), &mut io.scratch[..], RecvFlags::DONTWAIT), Ok((1.., _))) {
@@ -215,7 +215,7 @@ impl Conn {
         }
     }
 
-    /// Keeps what a limit left unhandled.
+    /// Keeps the input that a limit left unhandled.
     fn keep(&mut self, rest: &[u8]) {
         if !rest.is_empty() {
             let charge = self.link.account().charge(rest.len());
@@ -255,8 +255,8 @@ impl Conn {
             Err(Errno::INTR) => return Ok(()),
             Err(_) => return Err(CloseReason::SocketError),
         };
-        // A short receive emptied the socket: edge-triggered readiness tells of what comes next. Only an end
-        // that arrived before it is not told again.
+        // A short receive has emptied the socket: edge-triggered readiness reports later input. Only an end of stream
+        // that arrived before the receive is not reported again.
         self.readable = received == asked || self.ended;
         self.last_active = io.now;
         io.home.stats.bytes_in.fetch_add(received as u64, Relaxed);
@@ -269,7 +269,7 @@ impl Conn {
         let mut input = &scratch[..received.saturating_sub(missing)];
         self.consume(&mut input, io)?;
         self.keep(input);
-        // Also bytes of a record that is not complete yet.
+        // The work includes bytes of incomplete records.
         io.work += received;
         if self.ended && received < asked && self.backlog.is_none() {
             self.closing.get_or_insert(CloseReason::PeerClosed);
@@ -314,7 +314,7 @@ impl Conn {
             Outcome::Silent => {}
             Outcome::Deferred => {
                 io.home.stats.deferred.fetch_add(1, Relaxed);
-                // Those deferred before may have been answered since, and their replies wait to be sent.
+                // Deferred requests may have been answered since, and their replies wait to be sent.
                 self.out_bytes = self.link.with_outlet(|outlet| outlet.bytes());
             }
             Outcome::Close => return Err(CloseReason::Service),
@@ -325,7 +325,7 @@ impl Conn {
         if io.batch.has_room() { Ok(()) } else { self.flush(io) }
     }
 
-    /// Whether limits allow another record.
+    /// Returns true if the limits allow another record.
     fn may_read<S: Service>(&self, io: &Io<S>) -> bool {
         let inflight = self.link.inflight();
         let waiting = inflight > 0 || self.out_bytes > 0;
@@ -334,7 +334,7 @@ impl Conn {
             && !(waiting && self.link.account().full())
     }
 
-    /// Stops reading until something becomes fewer.
+    /// Stops reading until the memory or the requests in flight become fewer.
     fn pause<S: Service>(&mut self, io: &Io<S>) -> Turn {
         if self.link.account().full() {
             return Turn::Starved;
@@ -343,7 +343,7 @@ impl Conn {
         let paused = link.with_outlet(|outlet| {
             self.out_bytes = outlet.bytes();
             let paused = !self.may_read(io);
-            // Half of the requests answered are worth a wake-up, one is not; bytes become fewer in large steps.
+            // Half of the requests answered is worth a wake-up, a single one is not. Bytes become fewer in large steps.
             let full = self.link.inflight() >= io.config.max_inflight;
             outlet.watch(paused.then_some(if full { io.config.max_inflight / 2 } else { usize::MAX }));
             paused
@@ -356,7 +356,7 @@ impl Conn {
         Turn::Wait
     }
 
-    /// Sends the gathered replies, or queues them if somebody else writes or the socket is full.
+    /// Sends the gathered replies. Queues them if another thread writes or the socket is full.
     fn flush<S: Service>(&mut self, io: &mut Io<S>) -> Result<(), CloseReason> {
         if io.batch.is_empty() {
             return Ok(());
@@ -373,7 +373,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Whether nothing is under way in either direction.
+    /// Returns true if nothing is in progress in either direction.
     pub(crate) fn quiet(&self) -> bool {
         self.backlog.is_none()
             && !self.assembler.partial()
@@ -381,13 +381,14 @@ impl Conn {
             && self.link.with_outlet(|outlet| outlet.bytes()) == 0
     }
 
-    /// How long nothing was asked for, if nothing is under way but part of a record.
+    /// Returns the time since the last request if nothing except a part of a record is in progress.
     pub(crate) fn without_request(&self, now: Instant) -> Option<Duration> {
         let nothing = self.link.inflight() == 0 && self.link.with_outlet(|outlet| outlet.bytes()) == 0;
         nothing.then(|| now.duration_since(self.last_record))
     }
 
-    /// What the passing of time alone makes of the connection. `patience` is how long a stall is tolerated.
+    /// Returns the reason to close a connection that has exceeded a timeout. `patience` is the tolerated length of a
+    /// stall.
     pub(crate) fn overdue(
         &mut self,
         config: &Config,
@@ -402,7 +403,7 @@ impl Conn {
         if self.output.stalled(patience, now) {
             return Some(CloseReason::StalledOutput);
         }
-        // Backlog, or readiness not used: it is the server that does not go on.
+        // With a backlog or unused readiness, the delay is the server's, not the client's.
         if !self.assembler.partial() || self.backlog.is_some() || self.readable {
             self.input.restart(now);
             self.begun = self.begun.map(|_| now);

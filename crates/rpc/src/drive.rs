@@ -4,32 +4,32 @@ use std::collections::VecDeque;
 
 use crate::outlet::{Outlet, Weigh};
 
-/// Chunks a writer takes at once: what one vectored send covers.
+/// The number of chunks that a writer takes at once: as many as one vectored send covers.
 const AT_ONCE: usize = 32;
 
-/// How a writer's attempt ended; the bytes it wrote.
+/// The result of a writer's attempt, with the bytes written.
 pub(crate) enum Wrote {
     All(usize),
     Full(usize),
     Failed,
 }
 
-/// What the functions here need of a connection; a model checker puts its own in.
+/// The interface of a connection to the functions of this module. A model checker has an implementation of its own.
 pub(crate) trait Wire {
     type Chunk: Weigh;
     fn with_outlet<R>(&self, f: impl FnOnce(&mut Outlet<Self::Chunk>) -> R) -> R;
-    /// Writes from the front of `batch`, removing what is written.
+    /// Writes from the front of `batch`, and removes the written bytes.
     fn write(&self, batch: &mut VecDeque<Self::Chunk>) -> Wrote;
-    /// Deferred records not answered yet.
+    /// Returns the number of deferred records that are not answered yet.
     fn inflight(&self) -> usize;
-    /// The socket failed; the event loop has to close the connection.
+    /// Records that the socket failed, so that the event loop closes the connection.
     fn failed(&self);
 }
 
-/// A deferred request is done with: `depart` takes it off the counts, `chunk` is its reply. Counts and queue
-/// change under one lock: a loop about to pause sees both or is told, and a loop about to close never sees
-/// nothing in flight while a reply is still to come. Returns whether the caller is now the writer, who has to
-/// [`write_out`], and whether the loop has to be told.
+/// Ends a deferred request: `depart` removes it from the counts, `chunk` is its reply. Counts and queue change under
+/// one lock. So a loop about to pause sees both or is woken. A loop about to close never finds the connection idle
+/// while a reply is pending. Returns two values: whether the caller is now the writer, who has to [`write_out`], and
+/// whether the loop has to be woken.
 pub(crate) fn submit<W: Wire>(wire: &W, chunk: Option<W::Chunk>, depart: impl FnOnce()) -> (bool, bool) {
     wire.with_outlet(|outlet| {
         depart();
@@ -38,16 +38,16 @@ pub(crate) fn submit<W: Wire>(wire: &W, chunk: Option<W::Chunk>, depart: impl Fn
     })
 }
 
-/// The turn of a writer made so by [`submit`]. Returns whether the loop has to be told.
+/// Runs the turn of a writer that [`submit`] appointed. Returns whether the loop has to be woken.
 pub(crate) fn write_out<W: Wire>(wire: &W) -> bool {
     let mut batch = VecDeque::new();
     let more = wire.with_outlet(|outlet| outlet.take(&mut batch, AT_ONCE));
     drive(wire, batch, more)
 }
 
-/// Sends replies that are not queued. `attempt` is told whether it may write; it returns the bytes written and
-/// what remains, or none if the socket failed. Returns none then, else the bytes that now wait. Only for the
-/// loop, which looks afterwards at what it waits for: it is not told of what became fewer here.
+/// Sends replies that are not queued. `attempt` gets whether it may write. It returns the bytes written and the rest,
+/// or none if the socket failed. `offer` returns none then, else the number of bytes that now wait. Only for the event
+/// loop, which examines its reasons to wait afterwards: it is not woken for the reductions made here.
 pub(crate) fn offer<W: Wire>(
     wire: &W,
     attempt: impl FnOnce(bool) -> Option<(usize, VecDeque<W::Chunk>)>,
@@ -75,8 +75,9 @@ pub(crate) fn offer<W: Wire>(
     Some(wire.with_outlet(|outlet| outlet.bytes()))
 }
 
-/// The event loop's start of a turn: goes on writing if the socket became writable. Returns the bytes waiting. As
-/// after [`offer`], the loop has to look at what it waits for.
+/// Begins a turn of the event loop: continues to write if the socket became writable. Returns the number of waiting
+/// bytes. After the call the loop has to examine its reasons to wait, because it is not woken for the reductions made
+/// here.
 pub(crate) fn resume<W: Wire>(wire: &W, writable: bool) -> usize {
     let mut batch = VecDeque::new();
     let (writer, waiting) = wire.with_outlet(|outlet| {
@@ -90,7 +91,7 @@ pub(crate) fn resume<W: Wire>(wire: &W, writable: bool) -> usize {
     wire.with_outlet(|outlet| outlet.bytes())
 }
 
-/// Whether nothing is in flight or unsent; else the loop is told when that may have changed.
+/// Returns true if nothing is in flight or unsent. Otherwise the loop is woken when that may have changed.
 pub(crate) fn drained<W: Wire>(wire: &W) -> bool {
     wire.with_outlet(|outlet| {
         let drained = wire.inflight() == 0 && outlet.idle();
@@ -99,8 +100,8 @@ pub(crate) fn drained<W: Wire>(wire: &W) -> bool {
     })
 }
 
-/// The writer's turn: writes until nothing is queued or the socket is full. `more` = `batch` holds something.
-/// Returns whether the event loop has to be told that something became fewer.
+/// Runs the writer's turn: writes until nothing is queued or the socket is full. `more` = `batch` is not empty. Returns
+/// whether the event loop has to be woken because requests or bytes became fewer.
 fn drive<W: Wire>(wire: &W, mut batch: VecDeque<W::Chunk>, mut more: bool) -> bool {
     let mut tell = false;
     while more {

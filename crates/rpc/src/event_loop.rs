@@ -1,4 +1,4 @@
-//! One thread's loop: waits for readiness and posts, gives connections their turns, closes what is overdue.
+//! The loop of one thread: waits for readiness and posts, gives connections their turns, closes overdue connections.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -33,11 +33,11 @@ const LISTEN: u64 = u64::MAX - 1;
 const SERVICE: u64 = u64::MAX - 2;
 /// Pause before a connection that lacks memory has another turn.
 const STARVED_RETRY: Duration = Duration::from_millis(5);
-/// Stalls are tolerated for a so much shorter time while connections wait for memory that others hold.
+/// The divisor of the tolerated stall time while connections wait for memory that other connections hold.
 const PRESSED: u32 = 8;
-/// Overdue connections closed before those that are served get their turn.
+/// The number of overdue connections closed before the served connections get their turn.
 const CLOSED_AT_ONCE: usize = 8;
-/// A connection idle for less is not closed to make room.
+/// The idle time below which a connection is not closed to make room.
 const EVICTABLE: Duration = Duration::from_secs(1);
 
 pub(crate) struct EventLoop<S> {
@@ -49,13 +49,13 @@ pub(crate) struct EventLoop<S> {
     shares: Shares,
     closings: Closings,
     starved: Vec<u64>,
-    /// When the starved have another turn.
+    /// The time when connections without memory have another turn.
     retry_at: Option<Instant>,
     spinner: Spinner,
     next_sweep: Instant,
     /// Connections that the last sweep found overdue.
     overdue: VecDeque<u64>,
-    /// When everything is closed, once the server shuts down.
+    /// The time when everything is closed, once the server shuts down.
     deadline: Option<Instant>,
 }
 
@@ -82,7 +82,7 @@ impl<S: Service> EventLoop<S> {
         Ok(new)
     }
 
-    /// Runs until shut down.
+    /// Runs until the server shuts down.
     pub(crate) fn run(&mut self) {
         let _attached = self.attach();
         let mut events = Vec::with_capacity(256);
@@ -107,7 +107,7 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Gives each connection that is ready a turn, but those whose address has had its share.
+    /// Gives each ready connection a turn, except those whose address has used its share.
     fn round(&mut self) {
         let Self { conns, ready, shares, .. } = self;
         shares.begin_round(ready.iter().filter_map(|token| conns.get_mut(*token).map(|conn| conn.address())));
@@ -120,20 +120,20 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Lets the service have something going on here, for as long as what this returns lives.
+    /// Attaches the service to this thread for as long as the returned value lives.
     fn attach(&self) -> Attached<S> {
         let service = Arc::clone(&self.io.service);
         let fd = service.attach();
         let flags = EventFlags::IN | EventFlags::ET;
         let watched = fd.as_ref().map(|fd| epoll::add(&self.epoll, fd, EventData::new_u64(SERVICE), flags));
         if let Some(Err(_)) = watched {
-            // Nobody would notice when its turn comes.
+            // The service's descriptor is not watched, so the service could never get a turn.
             service.detach();
         }
         Attached { service, _fd: fd }
     }
 
-    /// Does what is due by the clock.
+    /// Carries out the work that is due by the clock.
     fn keep_time(&mut self) {
         let now = self.io.now;
         if now >= self.next_sweep {
@@ -149,14 +149,14 @@ impl<S: Service> EventLoop<S> {
         {
             acceptor.go_on();
             self.evict(1);
-            // It worked when the loop started; without memory for it now, the next pause tries again.
+            // Listening worked when the loop started. If there is no memory for it now, the next pause tries again.
             if self.listen().is_err() {
                 self.accept();
             }
         }
     }
 
-    /// Fills `events`; polls first, sleeps if that finds nothing and nothing else is to do.
+    /// Fills `events`. Polls first, and sleeps if the poll finds nothing and no other work exists.
     fn wait(&mut self, events: &mut Vec<Event>) {
         let (epoll, home) = (&self.epoll, &self.io.home);
         if !self.ready.is_empty() || !self.overdue.is_empty() {
@@ -169,7 +169,7 @@ impl<S: Service> EventLoop<S> {
         home.stats.wakeups.fetch_add(1, Relaxed);
     }
 
-    /// Until something has to be done without being asked; none if there is nothing.
+    /// Returns the time until the next work that is due by the clock; none if there is no such work.
     fn timeout(&self) -> Option<Duration> {
         let trim = self.acceptor.is_some() && self.io.pool.has_cached();
         let sweep = (self.conns.len() > 0 || trim).then_some(self.next_sweep);
@@ -276,7 +276,7 @@ impl<S: Service> EventLoop<S> {
             return;
         }
         if self.conns.len() == 0 {
-            // No sweep ran while nobody was connected.
+            // No sweep ran while no client was connected.
             self.next_sweep = self.io.now + self.sweep_interval();
         }
         let (home, now) = (&self.io.home, self.io.now);
@@ -292,9 +292,10 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Closes a connection to make room for one of an address that then has `connections`: the one idle for longest of an
-    /// address that has as many, or else one that only ever sends parts of records, of an address that has more. False if
-    /// there is none. So an address with many connections takes no place from one with few.
+    /// Closes a connection to make room for one of an address that then has `connections`. Chooses the one idle for
+    /// longest of an address that has as many. Otherwise chooses a connection that only ever sent parts of records, of
+    /// an address that has more. Returns false if there is none. So an address with many connections takes no place
+    /// from one with few.
     fn evict(&mut self, connections: usize) -> bool {
         let now = self.io.now;
         let idle = |conn: &Conn| conn.quiet() && now.duration_since(conn.last_active) >= EVICTABLE;
@@ -318,14 +319,14 @@ impl<S: Service> EventLoop<S> {
         let conns = self.conns.iter_mut();
         let overdue = conns.filter_map(|(token, conn)| conn.overdue(config, patience, now).map(|_| token));
         self.overdue = overdue.collect();
-        // One loop does it, or buffers would be unneeded too soon.
+        // Only one loop trims the pool: with several, buffers would seem unneeded too soon.
         if self.acceptor.is_some() {
             self.io.pool.trim();
         }
         self.next_sweep = now + self.sweep_interval();
     }
 
-    /// Closes some of the connections that are overdue; the loop comes back for the others at once.
+    /// Closes some of the overdue connections; the loop returns for the remaining ones at once.
     fn close_overdue(&mut self) {
         for _ in 0..CLOSED_AT_ONCE {
             let Some(token) = self.overdue.pop_front() else { return };
@@ -337,13 +338,13 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// How long a stalled transfer is tolerated.
+    /// Returns how long a stalled transfer is tolerated.
     fn patience(&self) -> Duration {
         let stall = self.io.config.stall_timeout;
         if self.starved.is_empty() { stall } else { stall / PRESSED }
     }
 
-    /// A quarter of the shortest timeout: what is overdue is closed that much late at most.
+    /// Returns a quarter of the shortest timeout: an overdue connection is closed at most this much late.
     fn sweep_interval(&self) -> Duration {
         let shortest = self.io.config.idle_timeout.map_or(self.patience(), |idle| idle.min(self.patience()));
         (shortest / 4).max(Duration::from_millis(1))
@@ -378,7 +379,7 @@ impl<S: Service> EventLoop<S> {
     }
 }
 
-/// The service may have something going on in this thread.
+/// A service that is attached to this thread.
 struct Attached<S: Service> {
     service: Arc<S>,
     _fd: Option<Arc<OwnedFd>>,
@@ -390,7 +391,7 @@ impl<S: Service> Drop for Attached<S> {
     }
 }
 
-/// Waits for readiness; whether there is any.
+/// Waits for readiness; returns true if there is any.
 fn poll(epoll: &OwnedFd, events: &mut Vec<Event>, timeout: Option<Duration>) -> bool {
     let timeout =
         timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });

@@ -1,4 +1,4 @@
-//! What other threads see of an event loop: its inbox, its load, its counters.
+//! The part of an event loop that other threads see: its inbox, its load, its counters.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) enum Post {
     Adopt { fd: OwnedFd, peer: Arc<Peer>, seat: Seat, evict: bool },
     /// Look at a connection again: something it waits for became fewer.
     Resume(u64),
-    /// Stop reading, answer what is in flight, close everything at the deadline.
+    /// Stop reading, answer the requests in flight, close everything at the deadline.
     Shutdown(Instant),
 }
 
@@ -44,12 +44,12 @@ impl Home {
         }))
     }
 
-    /// To be registered edge-triggered: it is never read.
+    /// Returns the eventfd. It must be registered edge-triggered, because it is never read.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Leaves a message, waking the loop only if it sleeps.
+    /// Leaves a message. Wakes the loop only if it sleeps.
     pub(crate) fn post(&self, post: Post) {
         self.inbox.lock().push(post);
         self.posted.store(true, SeqCst);
@@ -59,7 +59,7 @@ impl Home {
         }
     }
 
-    /// Announces sleep; false if there is something to do first.
+    /// Announces sleep; returns false if there is work to do first.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.sleeping.store(true, SeqCst);
         let free = !self.has_posts();

@@ -1,13 +1,13 @@
 //! ONC RPC over TCP: complete records in, complete records out (RFC 5531 section 11).
 //!
-//! The transport knows nothing of RPC headers. A [`Service`] gets one [`Message`] per record on an event-loop
-//! thread and either fills the [`Reply`] at once, or takes the message off the loop with [`Message::defer`] and
-//! answers through its [`Ticket`] from any thread, typically one of [`Workers`].
+//! The transport knows nothing of RPC headers. A [`Service`] gets one [`Message`] per record on an event-loop thread.
+//! It fills the [`Reply`] at once, or takes the message off the loop with [`Message::defer`]. A deferred message is
+//! answered through its [`Ticket`] from any thread, typically one of [`Workers`].
 //!
-//! One thread per core runs an epoll loop; a connection belongs to one loop for its life. Per wake-up a
-//! connection costs one receive and one vectored send, however many requests that covers. Idle connections hold
-//! no buffer. All memory is bounded by [`Config`]: at a limit a connection stops being read, and TCP passes that
-//! on to the client.
+//! One thread per core runs an epoll loop; a connection belongs to one loop for its life. Per wake-up a connection
+//! costs one receive and one vectored send, however many requests that covers. Idle connections hold no buffer. All
+//! memory is bounded by [`Config`]: at a limit the server stops reading a connection, and TCP passes that on to the
+//! client.
 
 mod accept;
 mod addresses;

@@ -1,4 +1,4 @@
-//! The part of a connection that event loop and tickets share: its socket, its output, what is in flight.
+//! The part of a connection that event loop and tickets share: its socket, its output, and the requests in flight.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -57,32 +57,32 @@ impl Link {
         &self.account
     }
 
-    /// Nothing more is sent; what waits is dropped. The socket itself goes with the last ticket. Where no ticket is left,
-    /// dropping the link does all of it.
+    /// Stops all sending, and drops the waiting output. The socket itself is closed with the last ticket. If no ticket
+    /// is left, dropping the link has this effect too.
     pub(crate) fn close(&self) {
         self.with_outlet(Outlet::close);
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Whether the peer's host has acknowledged everything that was sent, and the connection was not reset. For a connection
-    /// of which the peer has closed its side, once everything is answered and sent.
+    /// Returns true if the peer's host has acknowledged every byte sent, and the connection was not reset. For a
+    /// connection of which the peer has closed its side, once everything is answered and sent.
     pub(crate) fn received(&self) -> bool {
         matches!(socket_error(&self.fd), Ok(Ok(()))) && unacknowledged(self.fd()) == Ok(0)
     }
 
-    /// Bytes of deferred records not answered yet.
+    /// Returns the bytes of deferred records that are not answered yet.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// A record goes off the loop.
+    /// Counts a record that leaves the loop.
     pub(crate) fn enter(&self, held: usize) {
         self.account.promise();
         self.inflight.fetch_add(1, Relaxed);
         self.held.fetch_add(held, Relaxed);
     }
 
-    /// A deferred record is done with. Returns whether [`write_out`](Self::write_out) has to follow.
+    /// Ends a deferred record. Returns whether [`write_out`](Self::write_out) has to follow.
     pub(crate) fn leave(&self, held: usize, reply: Option<OwnedReply>) -> bool {
         let chunk = reply.map(|reply| Chunk::from_reply(reply, &self.account));
         let (writer, tell) = submit(self, chunk, || {
@@ -96,7 +96,7 @@ impl Link {
         writer
     }
 
-    /// Writes what is queued.
+    /// Writes the queued output.
     pub(crate) fn write_out(&self) {
         if write_out(self) {
             self.home.post(Post::Resume(self.token));
@@ -104,7 +104,7 @@ impl Link {
     }
 }
 
-/// Returns how many bytes the socket has been given that its peer has not acknowledged.
+/// Returns the number of bytes given to the socket that its peer has not acknowledged.
 fn unacknowledged(fd: BorrowedFd<'_>) -> rustix::io::Result<c_int> {
     // SAFETY: SIOCOUTQ (which has the number of TIOCOUTQ) takes the address of an int and sets it.
     unsafe { ioctl(fd, Getter::<{ libc::TIOCOUTQ as Opcode }, c_int>::new()) }
@@ -139,7 +139,7 @@ impl Wire for Link {
     }
 
     fn failed(&self) {
-        // Readiness for a hang-up brings the loop here; it may be the caller, so nothing is posted.
+        // Readiness for a hang-up wakes the loop. The loop may be the caller, so nothing is posted.
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 }

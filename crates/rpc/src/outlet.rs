@@ -1,27 +1,27 @@
-//! Who may write a connection's socket, and what waits to be written.
+//! The right to write a connection's socket, and the output that waits to be written.
 //!
-//! Any thread may have replies for a connection; exactly one at a time writes. Whoever queues a reply while
-//! nobody writes becomes the writer and keeps on until the queue is empty or the socket is full; then the event
-//! loop is the next writer, woken by the socket's edge-triggered readiness. An edge that arrives while somebody
-//! writes is kept (`kick`), else the edge between a writer's EAGAIN and its note of it would be lost.
+//! Any thread may have replies for a connection; exactly one at a time writes. A thread that queues a reply while no
+//! thread writes becomes the writer. The writer continues until the queue is empty or the socket is full. Then the
+//! event loop is the next writer, woken by the socket's edge-triggered readiness. An edge that arrives while a thread
+//! writes is kept (`kick`). Otherwise the edge between a writer's EAGAIN and its record of that would be lost.
 //!
-//! This is the pure state, under a lock that belongs to the connection, so that a model checker can drive it.
+//! This module has the pure state, under a lock that belongs to the connection, so that a model checker can drive it.
 
 use std::collections::VecDeque;
 
 /// Something with a length in bytes that can be queued.
 pub(crate) trait Weigh {
-    /// Bytes left to write.
+    /// Returns the bytes left to write.
     fn weight(&self) -> usize;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing queued, nobody writing.
+    /// Nothing is queued, and no thread writes.
     Idle,
     /// One thread writes.
     Writing,
-    /// The socket is full; the loop goes on when it is writable.
+    /// The socket is full; the loop continues when the socket is writable.
     Blocked,
     /// No more is accepted or written.
     Closed,
@@ -35,9 +35,9 @@ pub(crate) struct Outlet<C> {
     queue: VecDeque<C>,
     /// Bytes queued or being written from the queue.
     bytes: usize,
-    /// The event loop asks to be told, once, of fewer bytes or requests with at most so many in flight.
+    /// The requests in flight at which the loop asks to be woken. The loop is also woken once when bytes become fewer.
     watched: Option<usize>,
-    /// Bytes the socket ever took; a sweep compares two readings to find a stalled reader.
+    /// Bytes that the socket took in all; a sweep compares two readings to find a stalled reader.
     written: u64,
 }
 
@@ -46,22 +46,22 @@ impl<C: Weigh> Outlet<C> {
         Self { state: State::Idle, kick: false, queue: VecDeque::new(), bytes: 0, watched: None, written: 0 }
     }
 
-    /// Bytes waiting.
+    /// Returns the number of waiting bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes the socket took so far.
+    /// Returns the number of bytes that the socket took so far.
     pub(crate) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Whether nothing waits and nobody writes.
+    /// Returns true if nothing waits and no thread writes.
     pub(crate) fn idle(&self) -> bool {
         matches!(self.state, State::Idle | State::Closed)
     }
 
-    /// Claims the right to write something that is not queued; only while nobody writes and nothing waits.
+    /// Claims the right to write output that is not queued. Succeeds only while no thread writes and nothing waits.
     pub(crate) fn begin(&mut self) -> bool {
         let free = self.state == State::Idle;
         if free {
@@ -70,7 +70,7 @@ impl<C: Weigh> Outlet<C> {
         free
     }
 
-    /// Queues; true makes the caller the writer. Dropped if closed.
+    /// Queues the chunk; returns true if the caller is now the writer. A closed outlet drops the chunk.
     pub(crate) fn push(&mut self, chunk: C) -> bool {
         if self.state == State::Closed {
             return false;
@@ -80,8 +80,8 @@ impl<C: Weigh> Outlet<C> {
         self.begin()
     }
 
-    /// The writer takes up to `max` chunks into the empty `batch`; false when there is nothing left, which ends
-    /// its turn.
+    /// Moves up to `max` chunks into the writer's empty `batch`. Returns false if nothing is left, which ends the
+    /// writer's turn.
     pub(crate) fn take(&mut self, batch: &mut VecDeque<C>, max: usize) -> bool {
         if self.state == State::Closed {
             return false;
@@ -98,15 +98,15 @@ impl<C: Weigh> Outlet<C> {
         !batch.is_empty()
     }
 
-    /// The writer reports `bytes` written, `queued` of them from the queue.
+    /// Records that the writer wrote `bytes`, `queued` of them from the queue.
     pub(crate) fn wrote(&mut self, bytes: usize, queued: usize) {
         self.written += bytes as u64;
         // After a close nothing is counted any more.
         self.bytes = self.bytes.saturating_sub(queued);
     }
 
-    /// The socket is full: the unwritten rest of a batch goes back to the front. True if the socket became
-    /// writable meanwhile, so the writer has to try again.
+    /// Records that the socket is full: the unwritten rest of a batch returns to the front. Returns true if the socket
+    /// became writable meanwhile, so the writer has to try again.
     pub(crate) fn blocked(&mut self, rest: &mut VecDeque<C>) -> bool {
         if self.state == State::Closed {
             rest.clear();
@@ -121,12 +121,12 @@ impl<C: Weigh> Outlet<C> {
         again
     }
 
-    /// Counts the rest of something that was not queued before it goes to [`blocked`](Self::blocked).
+    /// Counts the rest of unqueued output before that goes to [`blocked`](Self::blocked).
     pub(crate) fn count(&mut self, rest: &VecDeque<C>) {
         self.bytes += rest.iter().map(Weigh::weight).sum::<usize>();
     }
 
-    /// The socket became writable; true makes the caller the writer.
+    /// Records that the socket became writable; returns true if the caller is now the writer.
     pub(crate) fn writable(&mut self) -> bool {
         match self.state {
             State::Blocked => {
@@ -141,7 +141,7 @@ impl<C: Weigh> Outlet<C> {
         }
     }
 
-    /// Drops what waits and refuses more. What a writer has in hand it drops by itself.
+    /// Drops the waiting output and refuses more. A writer drops the chunks of its own batch.
     pub(crate) fn close(&mut self) {
         self.state = State::Closed;
         self.queue.clear();
@@ -153,7 +153,7 @@ impl<C: Weigh> Outlet<C> {
         self.watched = inflight;
     }
 
-    /// To be called after anything became fewer; true once if the loop asked to be told.
+    /// Returns true once if the loop asked to be woken. Must be called after bytes or requests became fewer.
     pub(crate) fn lessened(&mut self, inflight: usize) -> bool {
         let tell = self.watched.is_some_and(|at_most| inflight <= at_most);
         if tell {

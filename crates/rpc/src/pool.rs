@@ -1,5 +1,5 @@
-//! Page-aligned buffers in a few sizes, kept for reuse so that a large request costs no page faults, and the
-//! count of all buffer memory in use.
+//! Page-aligned buffers in a few sizes, and the count of all buffer memory in use. Buffers are kept for reuse, so that
+//! a large request costs no page faults.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -17,8 +17,8 @@ pub(crate) const SMALL: usize = 16 << 10;
 const PAGE: usize = 4096;
 const CLASSES: usize = 4;
 
-/// An anonymous mapping. Its pages become resident only when touched, so a buffer that fits a length a peer
-/// merely claims costs address space, not memory.
+/// An anonymous mapping. Its pages become resident only when touched. So a buffer for a length that a peer merely
+/// claims costs address space, not memory.
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
@@ -52,10 +52,10 @@ struct Class {
     free: Mutex<Free<Mapping>>,
 }
 
-/// What is kept for reuse.
+/// The values of one kind that are kept for reuse.
 pub(crate) struct Free<T> {
     items: Vec<T>,
-    /// Fewest free since the last trim: so many were not needed.
+    /// The smallest number of free values since the last trim; as many values were not needed.
     unneeded: usize,
 }
 
@@ -80,7 +80,7 @@ impl<T> Free<T> {
         self.items.is_empty()
     }
 
-    /// Takes what was not needed since the last call.
+    /// Takes the values that were not needed since the last call.
     pub(crate) fn trim(&mut self) -> Vec<T> {
         let unneeded = self.items.drain(..self.unneeded).collect();
         self.unneeded = self.items.len();
@@ -88,29 +88,29 @@ impl<T> Free<T> {
     }
 }
 
-/// One part in so many of the memory is kept for the shares of addresses.
+/// The divisor that gives the part of the memory kept for the shares of addresses.
 const SHARED: usize = 4;
 
 /// All buffers of a server.
 ///
-/// Three quarters of the memory are for whoever comes first. The last quarter is divided among the addresses that are
-/// connected: an address that holds less than its share gets more whatever the other addresses hold.
+/// Three quarters of the memory are given out first come, first served. The last quarter is divided among the connected
+/// addresses. An address that holds less than its share gets more, whatever the other addresses hold.
 pub(crate) struct Pool {
     limit: usize,
     used: AtomicUsize,
-    /// Each request in flight may need a small buffer, which it gets whatever is used.
+    /// Memory for the requests in flight: each may need a small buffer, and gets it however much memory is used.
     promised: AtomicUsize,
     cached: AtomicUsize,
-    /// The one record buffer beyond the limit is on loan.
+    /// True while the one record buffer beyond the limit is on loan.
     extra: AtomicBool,
-    /// Addresses that are connected.
+    /// The number of connected addresses.
     pub(crate) addresses: AtomicUsize,
     classes: [Class; CLASSES],
     pipes: Pipes,
 }
 
 impl Pool {
-    /// A pool whose largest buffers hold `largest` bytes and which hands out `limit` bytes in all.
+    /// Returns a pool whose largest buffers hold `largest` bytes and which hands out `limit` bytes in all.
     pub(crate) fn new(largest: usize, limit: usize) -> Arc<Self> {
         let largest = largest.max(1 << 20).next_multiple_of(PAGE);
         let class = |size| Class { size, free: Mutex::default() };
@@ -127,17 +127,17 @@ impl Pool {
         })
     }
 
-    /// Bytes in use: leased buffers and what was charged.
+    /// Returns the bytes in use: leased buffers and charges.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Relaxed)
     }
 
-    /// Bytes that may be used by all but small payloads.
+    /// Returns the bytes that may be used for everything except small payloads.
     fn unpromised(&self) -> usize {
         self.limit.saturating_sub(self.promised.load(Relaxed))
     }
 
-    /// Bytes that an address may hold whatever others do.
+    /// Returns the bytes that an address may hold whatever other addresses hold.
     fn share(&self) -> usize {
         self.limit / SHARED / self.addresses.load(Relaxed).max(1)
     }
@@ -155,14 +155,14 @@ impl Pool {
     /// Gives buffers back to the system that were not needed since the last call.
     pub(crate) fn trim(&self) {
         for class in &self.classes {
-            // Unmapping takes its time; others may need the lock.
+            // Unmapping takes time, and other threads may need the lock.
             let unneeded = class.free.lock().trim();
             self.cached.fetch_sub(unneeded.len() * class.size, Relaxed);
         }
         self.pipes.trim();
     }
 
-    /// Whether buffers are kept for reuse.
+    /// Returns true if buffers are kept for reuse.
     pub(crate) fn has_cached(&self) -> bool {
         self.cached.load(Relaxed) > 0 || self.pipes.has_free()
     }
@@ -176,7 +176,7 @@ impl Pool {
     }
 }
 
-/// What the connections of one address hold of a [`Pool`].
+/// The part of a [`Pool`] that the connections of one address hold.
 pub(crate) struct Account {
     pool: Arc<Pool>,
     held: AtomicUsize,
@@ -185,20 +185,20 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// The account of an address without connections.
+    /// Returns the account of an address without connections.
     pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
         Arc::new(Self { pool, held: AtomicUsize::new(0), connections: AtomicUsize::new(0) })
     }
 
-    /// Bytes that its connections hold.
+    /// Returns the bytes that the address's connections hold.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// Bytes in use by all addresses up to which this one gets more, if it wants `more` bytes.
+    /// Returns the bytes in use by all addresses up to which this address gets `more` bytes.
     fn bound(&self, more: usize) -> usize {
         let pool = &self.pool;
-        // All shares together are the last quarter, so that what other addresses hold beyond the bound does not count.
+        // All shares together are the last quarter, so the memory of other addresses beyond the bound does not count.
         if self.held() + more <= pool.share() {
             usize::MAX
         } else {
@@ -206,30 +206,30 @@ impl Account {
         }
     }
 
-    /// Whether the address gets no more memory, once all requests in flight have replies.
+    /// Returns true if the address gets no more memory, once all requests in flight have replies.
     pub(crate) fn full(&self) -> bool {
         self.pool.used() >= self.bound(SMALL)
     }
 
-    /// Whether a buffer of `size` bytes is to be had and three quarters of the memory stay free: what a client has
-    /// announced may be reserved before it has arrived.
+    /// Returns true if a buffer of `size` bytes is available and three quarters of the memory stay free. Then the
+    /// announced length of a record may be reserved before the record has arrived.
     pub(crate) fn has_plenty(&self, size: usize) -> bool {
         self.pool.used() + size <= self.pool.limit / SHARED && self.held() + size <= self.pool.limit / 8
     }
 
-    /// A request whose payload [`lease_payload`](Self::lease_payload) may be asked for is in flight.
+    /// Counts a request in flight that may call [`lease_payload`](Self::lease_payload).
     pub(crate) fn promise(&self) {
         self.pool.promised.fetch_add(SMALL, Relaxed);
     }
 
-    /// It is answered.
+    /// Ends the promise of a request, because the request is answered.
     pub(crate) fn fulfil(&self) {
         self.pool.promised.fetch_sub(SMALL, Relaxed);
     }
 
-    /// A buffer of at least `size` bytes for a record; none if the limit does not allow it or `size` is beyond
-    /// the largest. One at a time is lent beyond the limit: else partial records that fill the memory and all
-    /// need a larger buffer to go on would wait for each other.
+    /// Returns a buffer of at least `size` bytes for a record. Returns none if the limit does not allow the buffer, or
+    /// `size` is beyond the largest. One buffer at a time is lent beyond the limit. Otherwise partial records that fill
+    /// the memory, and all need a larger buffer, would wait for each other.
     pub(crate) fn lease(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
         let class = self.pool.classes.iter().position(|class| class.size >= size)?;
         if let Some(buf) = self.lease_class(class, false) {
@@ -250,8 +250,8 @@ impl Account {
         }
     }
 
-    /// A buffer for up to `size` bytes of reply payload: a smaller one when memory is short, but always one of
-    /// at least [`SMALL`] bytes as long as the system gives memory at all.
+    /// Returns a buffer for up to `size` bytes of reply payload: a smaller one when memory is short. The buffer has at
+    /// least [`SMALL`] bytes as long as the system gives memory at all.
     pub(crate) fn lease_payload(self: &Arc<Self>, size: usize) -> Option<PooledBuf> {
         let top = self.pool.classes.iter().position(|class| class.size >= size).unwrap_or(CLASSES - 1);
         (0..=top).rev().find_map(|class| self.lease_class(class, class == 0))
@@ -261,7 +261,7 @@ impl Account {
         let pool = &*self.pool;
         let size = pool.classes[class].size;
         let bound = self.bound(size);
-        // What is refused must not count for a moment either: many at once would keep each other from the last bytes.
+        // A refused lease must not count even for a moment: many at once would keep each other from the last bytes.
         let more = |used| (overdraw || used + size <= bound).then_some(used + size);
         let before = pool.used.fetch_update(Relaxed, Relaxed, more).ok()?;
         let cached = pool.classes[class].free.lock().pop();
@@ -285,12 +285,12 @@ impl Account {
         Some(PooledBuf { map: Some(map), class, extra: false, account: Arc::clone(self) })
     }
 
-    /// A pipe for `bytes` of reply payload; none if memory is short or there are no more pipes.
+    /// Returns a pipe for `bytes` of reply payload; none if memory is short or there are no more pipes.
     pub(crate) fn lease_pipe(&self, bytes: usize) -> Option<Pipe> {
         if self.pool.used() + bytes > self.bound(bytes) { None } else { self.pool.pipes.lease() }
     }
 
-    /// Takes a pipe back, to be used again if it is empty.
+    /// Takes a pipe back. An empty pipe is used again.
     pub(crate) fn give_back_pipe(&self, pipe: Pipe, empty: bool) {
         self.pool.pipes.give_back(pipe, empty);
     }
@@ -316,9 +316,9 @@ impl Drop for Charge {
     }
 }
 
-/// A buffer on loan from a [`Pool`]; its contents are whatever the last user left.
+/// A buffer on loan from a [`Pool`]. Its contents are left over from its last use.
 pub(crate) struct PooledBuf {
-    /// Always there until drop.
+    /// Present until drop.
     map: Option<Mapping>,
     class: usize,
     extra: bool,
@@ -364,7 +364,7 @@ impl Drop for PooledBuf {
 mod tests {
     use super::*;
 
-    /// The only address of a pool, and the pool.
+    /// Returns the only address of a pool, and the pool.
     fn alone(largest: usize, limit: usize) -> (Arc<Account>, Arc<Pool>) {
         let pool = Pool::new(largest, limit);
         (Account::new(pool.clone()), pool)

@@ -1,4 +1,4 @@
-//! One reply, filled by the service, on the loop or on a worker.
+//! The reply to one record, filled by the service, on the loop or on a worker.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::splice::{Spliced, suits};
 pub struct Reply<'a> {
     head: Vec<u8>,
     payload: Option<PayloadBuf<'a>>,
-    /// A payload instead of one in memory.
+    /// A payload in a pipe, in place of a payload in memory.
     spliced: Option<Spliced>,
     /// Space in the loop's output where a small payload needs no copy.
     region: Option<&'a mut [u8]>,
@@ -38,24 +38,24 @@ impl AccountRef<'_> {
 }
 
 impl<'a> Reply<'a> {
-    /// A reply whose parts the loop takes back: `head` is its reused vector, `region` a piece of its output.
+    /// Returns a reply whose parts the loop takes back: `head` is its reused vector, `region` a piece of its output.
     #[inline]
     pub(crate) fn on_loop(mut head: Vec<u8>, region: &'a mut [u8], account: &'a Arc<Account>) -> Self {
         head.clear();
         Self { head, payload: None, spliced: None, region: Some(region), account: AccountRef::Loop(account) }
     }
 
-    /// The bytes before the payload; starts empty. Append to it.
+    /// Returns the bytes before the payload, to append to; empty at first.
     #[inline]
     pub fn head(&mut self) -> &mut Vec<u8> {
         &mut self.head
     }
 
-    /// A buffer for up to `max` bytes of payload, empty. A service reads straight into it.
+    /// Returns an empty buffer for up to `max` bytes of payload. A service reads straight into the buffer.
     ///
-    /// When memory is short the buffer may hold less than `max`, down to 16 KiB (and nothing at all if the
-    /// system is out of memory): READ then answers fewer bytes, as RFC 1813 section 3.3.6 allows. A second
-    /// call discards the first payload.
+    /// When memory is short the buffer may hold less than `max`, down to 16 KiB. It holds nothing if the system is out
+    /// of memory. READ then answers fewer bytes, as RFC 1813 section 3.3.6 allows. A second call discards the first
+    /// payload.
     #[inline]
     pub fn payload(&mut self, max: usize) -> &mut PayloadBuf<'a> {
         self.forget_payload();
@@ -70,22 +70,22 @@ impl<'a> Reply<'a> {
         self.payload.insert(PayloadBuf { space, max, len: 0 })
     }
 
-    /// The payload in memory that was begun, if there is one.
+    /// Returns the payload in memory, if one was begun.
     pub fn payload_mut(&mut self) -> Option<&mut PayloadBuf<'a>> {
         self.payload.as_mut()
     }
 
-    /// Whether [`splice`](Self::splice) is worth trying for a payload like this.
+    /// Returns true if [`splice`](Self::splice) is worth trying for a payload with this offset and length.
     pub fn may_splice(offset: u64, len: usize) -> bool {
         suits(offset, len)
     }
 
-    /// Makes `len` bytes of `file` at `offset` the payload without copying them: the pages go to the socket by
-    /// reference, and a later write to the file may show in them until the peer has them. Waits for the disk if they
-    /// are not in memory.
+    /// Makes `len` bytes of `file` at `offset` the payload without copying them. The pages go to the socket by
+    /// reference, and a later write to the file may show in them until the peer has them. Waits for the disk if the
+    /// pages are not in memory.
     ///
-    /// False, and no payload is set, if not all of them are to be had this way: the file ends before, the file system
-    /// or a limit does not allow it, or it is not worth it ([`may_splice`](Self::may_splice)).
+    /// Returns false, and sets no payload, if the bytes are not all available this way. Then the file is shorter, the
+    /// file system or a limit does not allow it, or the splice is not worth it ([`may_splice`](Self::may_splice)).
     pub fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
         self.forget_payload();
         if suits(offset, len) {
@@ -94,7 +94,7 @@ impl<'a> Reply<'a> {
         self.spliced.is_some()
     }
 
-    /// Forgets head and payload, to answer with an error instead.
+    /// Discards head and payload, to answer with an error instead.
     pub fn clear(&mut self) {
         self.head.clear();
         self.forget_payload();
@@ -107,7 +107,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// The parts: head, and the payload with its padding.
+    /// Returns the parts: head, and the payload with its padding.
     #[inline]
     pub(crate) fn into_parts(self) -> (Vec<u8>, Payload) {
         let payload = match (self.spliced, self.payload) {
@@ -122,15 +122,15 @@ impl<'a> Reply<'a> {
 /// A complete payload.
 pub(crate) enum Payload {
     None,
-    /// So many bytes of the loop's region.
+    /// A number of bytes of the loop's region.
     Region(usize),
-    /// So many bytes of a buffer.
+    /// A buffer, and the number of its bytes that are set.
     Pooled(PooledBuf, usize),
     Spliced(Spliced),
 }
 
 impl Payload {
-    /// Bytes, padding included.
+    /// Returns the number of bytes, padding included.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::None => 0,
@@ -142,7 +142,7 @@ impl Payload {
 
 impl OwnedReply {
     pub(crate) fn on_ticket(account: Arc<Account>) -> Self {
-        // Room for the record mark and any reply head without a payload but READDIR's.
+        // The capacity holds the record mark and any reply head without a payload, except READDIR's.
         let head = Vec::with_capacity(256);
         Self { head, payload: None, spliced: None, region: None, account: AccountRef::Ticket(account) }
     }
@@ -172,37 +172,37 @@ pub struct PayloadBuf<'a> {
 }
 
 impl PayloadBuf<'_> {
-    /// Bytes it may hold: what was asked for, or less when memory is short.
+    /// Returns the capacity in bytes: the requested size, or less when memory is short.
     pub fn capacity(&self) -> usize {
         self.max
     }
 
-    /// Bytes set so far.
+    /// Returns the number of bytes set so far.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no bytes are set.
+    /// Returns true if no bytes are set.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The unset rest of the capacity. Its contents are left over from earlier requests: only what was
-    /// overwritten may be covered by [`set_len`](Self::set_len).
+    /// Returns the unset rest of the capacity. Its contents are left over from earlier requests. Only overwritten bytes
+    /// may be covered by [`set_len`](Self::set_len).
     #[inline]
     pub fn spare_mut(&mut self) -> &mut [u8] {
         let (from, to) = (self.len, self.max);
         &mut self.all()[from..to]
     }
 
-    /// Declares the first `len` bytes set; more than the capacity is cut to it.
+    /// Declares the first `len` bytes set; a value above the capacity counts as the capacity.
     #[inline]
     pub fn set_len(&mut self, len: usize) {
         debug_assert!(len <= self.max, "payload longer than its capacity");
         self.len = len.min(self.max);
     }
 
-    /// The bytes set.
+    /// Returns the bytes that are set.
     pub fn filled_mut(&mut self) -> &mut [u8] {
         let len = self.len;
         &mut self.all()[..len]

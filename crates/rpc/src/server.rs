@@ -1,4 +1,4 @@
-//! Binding, the loops' threads, shutting down.
+//! Binds the sockets, runs the threads of the loops, and shuts down.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use crate::pool::Pool;
 use crate::service::Service;
 use crate::stats::Stats;
 
-/// Why a server does not start.
+/// A failure to start a server.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address cannot be listened on.
@@ -24,10 +24,10 @@ pub enum StartError {
     Listen {
         /// The address asked for.
         addr: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// An event loop cannot be made.
+    /// An event loop cannot be created.
     #[error("cannot start an event loop: {0}")]
     Loop(std::io::Error),
 }
@@ -54,7 +54,7 @@ impl<S: Service> Server<S> {
         Ok(Self { sockets, addrs: bound, config: Arc::new(config), service })
     }
 
-    /// The addresses listened on, ports filled in.
+    /// Returns the addresses listened on, with the ports filled in.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
@@ -90,18 +90,18 @@ pub struct Running {
 }
 
 impl Running {
-    /// The addresses listened on.
+    /// Returns the addresses listened on.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
-    /// The counters, for any thread.
+    /// Returns the counters, which any thread may read.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Stops accepting and reading, lets requests in flight be answered and their replies be read for at most
-    /// `drain`, closes all connections and waits for the loops to end.
+    /// Stops accepting and reading, then closes all connections and waits for the loops to end. Requests in flight may
+    /// be answered, and their replies read, for at most `drain`.
     pub fn shutdown(self, drain: Duration) {
         let deadline = Instant::now() + drain;
         for home in self.counters.homes.iter() {
@@ -114,7 +114,7 @@ impl Running {
     }
 }
 
-/// Reads a server's counters, also after it has ended.
+/// A reader of a server's counters, which also works after the server has ended.
 #[derive(Clone)]
 pub struct Counters {
     homes: Arc<[Arc<Home>]>,
@@ -122,7 +122,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// The sums over all loops now.
+    /// Returns the sums over all loops now.
     pub fn read(&self) -> Stats {
         let mut stats = Stats { memory: self.pool.used() as u64, ..Stats::default() };
         for home in self.homes.iter() {

@@ -1,4 +1,4 @@
-//! What a service implements, and what it is given.
+//! The interface that a service implements, and the types that its methods get.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -12,51 +12,51 @@ use crate::pool::Charge;
 use crate::reply::{OwnedReply, Reply};
 use crate::stats::CloseReason;
 
-/// Answers records.
+/// A service that answers records.
 pub trait Service: Send + Sync + 'static {
-    /// Handles one record on an event-loop thread, which serves many connections: it must not block. What has
+    /// Handles one record on an event-loop thread, which serves many connections: it must not block. A request that has
     /// to wait is [deferred](Message::defer).
     fn handle(&self, message: Message<'_>, reply: &mut Reply<'_>) -> Outcome;
 
-    /// Whether clients at `address` may use anything at all. Asked when a connection is accepted: one from any other
-    /// address is closed at once, and takes no place and no memory from those that are served.
+    /// Returns true if clients at `address` may use any part of the service. Called when a connection is accepted. A
+    /// connection from any other address is closed at once, and takes no place and no memory from admitted clients.
     fn admits(&self, address: IpAddr) -> bool {
         let _ = address;
         true
     }
 
-    /// A connection from `from` was closed before it was served.
+    /// Tells that a connection from `from` was closed before it was served.
     fn refused(&self, from: SocketAddr, reason: CloseReason) {
         let _ = (from, reason);
     }
 
-    /// A connection came; false closes it at once.
+    /// Tells that a connection was accepted; returning false closes it at once.
     fn connected(&self, peer: &Peer) -> bool {
         let _ = peer;
         true
     }
 
-    /// A connection that [`connected`](Self::connected) accepted is gone. Tickets of it may still be held; what
-    /// they send is dropped.
+    /// Tells that a connection that [`connected`](Self::connected) accepted has ended. Tickets of the connection may
+    /// still be held; their replies are dropped.
     fn disconnected(&self, peer: &Peer, replies: Replies) {
         let _ = (peer, replies);
     }
 
-    /// Called first on each event-loop thread. What the service has going on there of its own gets a
-    /// [`turn`](Self::turn) whenever the loop has been round, and when this descriptor becomes readable; it is watched
+    /// Called first on each event-loop thread. The service's own work on the thread gets a [`turn`](Self::turn) after
+    /// every round of the loop, and when the returned descriptor becomes readable. The descriptor is watched
     /// edge-triggered and never read.
     fn attach(&self) -> Option<Arc<OwnedFd>> {
         None
     }
 
-    /// Goes on with what was begun on this thread, without blocking. Replies of one turn are sent in one [`batch`].
+    /// Continues the service's work on this thread, without blocking. Replies of one turn are sent in one [`batch`].
     fn turn(&self) {}
 
-    /// Called last on each event-loop thread.
+    /// Ends the service's own work on an event-loop thread. Called last on each of these threads.
     fn detach(&self) {}
 }
 
-/// What becomes of a record after [`Service::handle`].
+/// The result of [`Service::handle`] for a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The reply is complete: send it.
@@ -69,12 +69,12 @@ pub enum Outcome {
     Close,
 }
 
-/// Whether the peer of a connection that is gone has the replies that were sent on it.
+/// The certainty that the peer of an ended connection has the replies that were sent on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replies {
     /// The peer closed the connection when every request was answered, and its host has acknowledged every byte.
     Received,
-    /// The connection ended in any other way: a client may send its requests again.
+    /// The connection ended in any other way, so a client may send its requests again.
     Unsure,
 }
 
@@ -83,7 +83,7 @@ pub enum Replies {
 pub struct Peer {
     /// Unique among the connections of a server, never reused.
     pub id: u64,
-    /// Where it connects from.
+    /// The address that the peer connects from.
     pub addr: SocketAddr,
 }
 
@@ -99,7 +99,7 @@ pub(crate) enum Body<'a> {
 }
 
 impl Message<'_> {
-    /// The record without its marks.
+    /// Returns the record without its marks.
     pub fn bytes(&self) -> &[u8] {
         match &self.body {
             Body::InPlace(bytes) => bytes,
@@ -107,13 +107,13 @@ impl Message<'_> {
         }
     }
 
-    /// Who sent it.
+    /// Returns the peer that sent the record.
     pub fn peer(&self) -> &Arc<Peer> {
         self.link.peer()
     }
 
-    /// Takes the message off the event loop: its bytes (a large record's buffer is handed over, not copied) and
-    /// the ticket to answer it with from any thread. Return [`Outcome::Deferred`] afterwards.
+    /// Takes the message off the event loop. Returns its bytes and the ticket to answer it with from any thread. The
+    /// buffer of a large record is handed over, not copied. Return [`Outcome::Deferred`] afterwards.
     pub fn defer(self) -> (Record, Ticket) {
         let Message { body, link } = self;
         let inner = match body {
@@ -129,7 +129,7 @@ impl Message<'_> {
     }
 }
 
-/// A record of its own, off the event loop; its buffer returns to the pool when it is dropped.
+/// A record off the event loop, with a buffer of its own; the buffer returns to the pool when the record is dropped.
 pub struct Record {
     inner: Inner,
 }
@@ -140,7 +140,7 @@ enum Inner {
 }
 
 impl Record {
-    /// Bytes of memory it keeps in use.
+    /// Returns the bytes of memory that the record keeps in use.
     fn held(&self) -> usize {
         match &self.inner {
             Inner::Copied { bytes, .. } => bytes.len(),
@@ -160,7 +160,7 @@ impl Deref for Record {
     }
 }
 
-/// The right to answer one deferred record, once, from any thread. Dropped unsent, there is no answer.
+/// The right to answer one deferred record, once, from any thread. A ticket that is dropped unsent sends no answer.
 pub struct Ticket {
     link: Arc<Link>,
     held: usize,
@@ -168,18 +168,18 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Who asked.
+    /// Returns the peer that sent the request.
     pub fn peer(&self) -> &Arc<Peer> {
         self.link.peer()
     }
 
-    /// An empty reply to fill.
+    /// Returns an empty reply to fill.
     pub fn reply(&self) -> OwnedReply {
         OwnedReply::on_ticket(Arc::clone(self.link.account()))
     }
 
-    /// Sends the reply: from this thread if nobody else is writing the connection, without ever blocking; at the end
-    /// of a [`batch`] where one is under way. A reply to a connection that is gone is dropped.
+    /// Sends the reply, without ever blocking. This thread writes if no other thread writes the connection. Inside a
+    /// [`batch`] the reply is sent at the end of the batch. A reply to an ended connection is dropped.
     pub fn send(self, reply: OwnedReply) {
         let now = BATCH.with_borrow_mut(|batch| match batch {
             Some(replies) => {
@@ -202,18 +202,18 @@ impl Ticket {
 }
 
 thread_local! {
-    /// Replies of the batch this thread is in.
+    /// The replies of the batch that this thread runs.
     static BATCH: RefCell<Option<Vec<(Ticket, OwnedReply)>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, and only then sends the replies that it gave tickets of this thread: those of one connection in one
-/// write. For work that finishes many requests at once and does not wait. Batches do not nest: an inner one is part of
-/// the outer one.
+/// Runs `work`, and then sends the replies that it gave to tickets of this thread. The replies of one connection are
+/// sent in one write. For work that finishes many requests at once and does not wait. An inner batch is part of the
+/// outer one.
 pub fn batch<R>(work: impl FnOnce() -> R) -> R {
     if BATCH.with_borrow(Option::is_some) {
         return work();
     }
-    /// Sends what was collected, also when `work` panics.
+    /// Sends the collected replies, also when `work` panics.
     struct Scope;
     impl Drop for Scope {
         fn drop(&mut self) {
@@ -240,7 +240,7 @@ fn send_all(replies: Vec<(Ticket, OwnedReply)>) {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.open {
-            // No reply makes nobody a writer.
+            // Leaving without a reply never makes this thread the writer.
             self.link.leave(self.held, None);
         }
     }

@@ -1,19 +1,19 @@
-//! Shares a loop's time out among the addresses that are connected: deficit round robin (Shreedhar and Varghese, "Efficient Fair
-//! Queueing Using Deficit Round-Robin", 1996). A client that asks for megabytes on many connections delays the small
-//! requests of the others by one of its requests, not by all of them.
+//! Shares of a loop's time for the connected addresses: deficit round robin (Shreedhar and Varghese, "Efficient Fair
+//! Queueing Using Deficit Round-Robin", 1996). A client that asks for megabytes on many connections delays a small
+//! request of another client by one of its requests, not by all of them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// The work of one round for an address, in bytes: about 30 us.
 pub(crate) const QUANTUM: usize = 128 << 10;
-/// A request costs as much as so many bytes, however short it is.
+/// The least cost of a request, in bytes.
 pub(crate) const REQUEST: usize = 1 << 10;
-/// A turn of a connection costs as much as so many bytes, whatever comes of it: a system call.
+/// The cost of a turn of a connection, in bytes, whatever its result: a system call.
 pub(crate) const TURN: usize = 4 << 10;
-/// A new connection costs as much as so many bytes.
+/// The cost of a new connection, in bytes.
 pub(crate) const OPENING: usize = 16 << 10;
-/// The end of a connection costs as much as so many bytes: the kernel takes it down.
+/// The cost of the end of a connection, in bytes: the kernel removes the connection.
 pub(crate) const CLOSING: usize = 32 << 10;
 
 /// The work done for each address and not yet paid for by rounds.
@@ -23,8 +23,8 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Begins a round: each address gets a quantum. Where all that `waiting` yields are in debt, as many rounds are skipped as it
-    /// takes until one of them has its turn: the loop is never idle for fairness.
+    /// Begins a round: each address gets a quantum. If all addresses that `waiting` yields are in debt, rounds are
+    /// skipped until one of them has its turn. So the loop is never idle for fairness.
     pub(crate) fn begin_round(&mut self, waiting: impl Iterator<Item = IpAddr>) {
         if self.debts.len() <= 1 {
             self.debts.clear();
@@ -43,7 +43,7 @@ impl Shares {
         self.debts.get(&address).is_none_or(|debt| *debt < QUANTUM)
     }
 
-    /// Notes that `work` bytes were done for `address`.
+    /// Adds `work` bytes to the work done for `address`.
     pub(crate) fn charge(&mut self, address: IpAddr, work: usize) {
         if work > 0 {
             *self.debts.entry(address).or_default() += work;
@@ -59,7 +59,7 @@ mod tests {
     const LIGHT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
     const MIB: usize = 1 << 20;
 
-    /// How often each client has its turn in so many rounds, if both always want one.
+    /// Returns how often each client has its turn in `rounds` rounds, if both always want one.
     fn turns(rounds: usize, clients: [(IpAddr, usize); 2]) -> [usize; 2] {
         let (mut shares, mut turns) = (Shares::default(), [0; 2]);
         for _ in 0..rounds {

@@ -1,40 +1,42 @@
-//! Polling for a moment before sleeping, where that pays.
+//! Polling for a moment before sleeping, if that pays.
 
 use std::time::{Duration, Instant};
 
-/// Vain spins in a row after which spinning is given up for a while.
+/// The number of unsuccessful spins in a row after which spinning stops for a while.
 const PATIENCE: u32 = 8;
-/// So many waits later it is tried again, to notice that it pays again.
+/// The number of waits after which spinning is tried again, to notice that it pays again.
 const PROBE: u32 = 64;
-/// The longest while, for a thread that finds its core wanted by others each time it tries: seconds, where waits are many.
+/// The longest pause, in waits, for a thread that loses its core to other threads each time it tries. The pause lasts
+/// seconds if waits are frequent.
 const PROBE_LIMIT: u32 = 1 << 16;
 
-/// Two polls further apart than this, and the thread had not the core meanwhile: somebody else needed it, and a sleeper would
-/// get it back sooner. If it had, the machine did something else (an interrupt, a host with other guests): says nothing.
-/// It is about what one successful spin gains, too.
+/// The time between two polls from which the thread may have lost its core meanwhile. If it lost the core to another
+/// thread, a sleeper would get the core back sooner. If it kept the core, an interrupt or another guest of the host
+/// took the time, and the gap says nothing. The value is also about the gain of one successful spin.
 const CONTENDED: Duration = Duration::from_micros(20);
 
-/// Decides whether to poll before a sleep: a wake-up costs up to 40 us on a virtual machine, polling costs a
-/// core. It spins for at most its limit after work, and rarely once spinning found nothing several times. A poller lets
-/// others run; where they do, it comes back up to a time slice later (milliseconds): then it does without for as many waits as
-/// would have had to succeed to make up for that, and twice as many each time that happens in a row.
+/// Decides whether to poll before a sleep: a wake-up costs up to 40 us on a virtual machine, polling costs a core. The
+/// thread spins for at most the limit after work, and rarely once several spins found nothing. A poller yields to other
+/// threads. If one of them runs, the poller returns up to a time slice (milliseconds) later. Then it does not spin for
+/// the number of waits that would have had to succeed to make up for the loss. The number doubles each time that this
+/// happens in a row.
 #[derive(Debug)]
 pub struct Spinner {
     limit: Duration,
     vain: u32,
     /// Waits to go without spinning.
     skip: u32,
-    /// How many times it lost the core in a row, as a power of two.
+    /// The number of times in a row that the thread lost the core, as a power of two.
     weight: u32,
 }
 
 impl Spinner {
-    /// Spins for at most `limit` at a time; zero never spins.
+    /// Returns a spinner that spins for at most `limit` at a time; zero never spins.
     pub fn new(limit: Duration) -> Self {
         Self { limit, vain: 0, skip: 0, weight: 1 }
     }
 
-    /// Calls `ready` until it is true (returned) or the limit is over.
+    /// Calls `ready` until it returns true or the limit is over; returns its last value.
     pub fn spin(&mut self, ready: impl FnMut() -> bool) -> bool {
         self.spin_by(Instant::now, switches, ready)
     }
@@ -53,7 +55,7 @@ impl Spinner {
             return false;
         }
         if ready() {
-            // So would a sleeper have found: it says nothing about spinning.
+            // A sleeper would have succeeded at once too, so this success says nothing about spinning.
             return true;
         }
         let (start, before) = (clock(), switches());
@@ -84,7 +86,7 @@ impl Spinner {
     }
 }
 
-/// How often another thread got this one's core so far.
+/// Returns how often another thread has taken this thread's core so far.
 fn switches() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: it is written to as long as it lives, and zeros are one.
@@ -101,13 +103,13 @@ mod tests {
 
     use super::*;
 
-    /// How many of `waits` are spun through, where polls are so far apart and `ready` says what the poll of that number within
-    /// its wait finds. Another thread gets the core between two polls.
+    /// Returns the number of `waits` that are spun through, with polls `apart` from each other. `ready` returns the
+    /// result of the poll of that number within its wait. Another thread gets the core between two polls.
     fn spun(spinner: &mut Spinner, waits: u32, apart: Duration, ready: impl Fn(u32) -> bool) -> u32 {
         spun_with(spinner, waits, apart, 1, ready)
     }
 
-    /// The same with so many switches to other threads each time.
+    /// Returns the number of `waits` that are spun through, with `each` switches to other threads between two polls.
     fn spun_with(
         spinner: &mut Spinner,
         waits: u32,

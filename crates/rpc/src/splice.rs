@@ -1,8 +1,8 @@
 //! Payloads that go from a file's page cache to a socket without a copy: the pages wait in a pipe, by reference.
 //!
-//! They are in the pipe before the length of the reply is promised, so that whatever happens to the file afterwards,
-//! that many bytes are there to send. Their contents are those of the file when the network takes them: a later write
-//! may show in a reply that is still queued.
+//! The pages are in the pipe before the length of the reply is promised. Therefore the promised bytes can be sent
+//! whatever happens to the file afterwards. Their contents are those of the file when the network takes them: a later
+//! write may show in a reply that is still queued.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::pool::{Account, Charge, Free};
 
 /// Bytes of whole pages a pipe holds: the most that a process without privileges may ask for (pipe(7)).
 const CAPACITY: usize = 1 << 20;
-/// Shorter payloads are copied: a copy that stays in the processor's caches costs no more than the system calls it takes
-/// to go without (docs/decisions/008-splice.md).
+/// Shorter payloads are copied: a copy that stays in the processor's caches costs no more than the system calls it
+/// takes to go without (docs/decisions/008-splice.md).
 const WORTH_IT: usize = 128 << 10;
 const PAGE: u64 = 4096;
-/// Pipes at most: with them a user without privileges has all the pages it may have in pipes (pipe(7)). Connections
-/// that read fast need one for a moment; slow ones may take all, and the others get copies.
+/// The largest number of pipes. With these, a user without privileges has as many pages in pipes as allowed (pipe(7)).
+/// Connections that read fast need a pipe for a moment. Slow ones may take all pipes; all other connections get copies.
 const MOST: usize = 64;
 
-/// A pipe, empty whenever nobody holds it.
+/// A pipe, empty while it is not in use.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     read: OwnedFd,
@@ -76,7 +76,7 @@ impl Pipes {
     }
 }
 
-/// Whether a payload may go by reference: it is worth it, fits a pipe, and needs no padding.
+/// Returns true if a payload may be sent by reference: it is worth it, fits a pipe, and needs no padding.
 pub(crate) fn suits(offset: u64, len: usize) -> bool {
     let pages = (offset % PAGE) + len as u64;
     len >= WORTH_IT && len.is_multiple_of(4) && pages <= CAPACITY as u64
@@ -84,17 +84,17 @@ pub(crate) fn suits(offset: u64, len: usize) -> bool {
 
 /// A payload in a pipe.
 pub(crate) struct Spliced {
-    /// Always there until drop.
+    /// Present until drop.
     pipe: Option<Pipe>,
     left: usize,
     account: Arc<Account>,
-    /// The pages are the kernel's, but are held in memory for this reply.
+    /// The pages belong to the kernel, but are held in memory for this reply.
     _charge: Charge,
 }
 
 impl Spliced {
-    /// Takes `len` bytes of `file` at `offset`, reading them into memory if they are not there. None if not all of
-    /// them are to be had this way; they may be to be had by reading.
+    /// Takes `len` bytes of `file` at `offset`, and reads them into memory if they are not there. Returns none if not
+    /// all bytes are available this way; reading may still return them.
     pub(crate) fn new(
         account: &Arc<Account>,
         file: BorrowedFd<'_>,
@@ -117,17 +117,17 @@ impl Spliced {
         Some(Self { pipe: Some(pipe), left: len, account: Arc::clone(account), _charge: charge })
     }
 
-    /// Bytes not sent yet.
+    /// Returns the number of bytes that are not sent yet.
     pub(crate) fn len(&self) -> usize {
         self.left
     }
 
-    /// One send that never blocks, the socket being non-blocking; interrupted ones are repeated.
+    /// Sends once without blocking (the socket is non-blocking), and repeats an interrupted call.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
         let Some(pipe) = &self.pipe else { return Ok(0) };
         let send = || splice(&pipe.read, None, socket, None, self.left, SpliceFlags::NONBLOCK);
         match rustix::io::retry_on_intr(send) {
-            // The pipe holds what is left: nothing at all can only be a socket that takes no more.
+            // The pipe holds the unsent bytes, so a result of zero means that the socket takes no more.
             Ok(0) => Err(Errno::PIPE),
             Ok(n) => {
                 self.left -= n;

@@ -1,8 +1,8 @@
-//! Whether a transfer makes progress.
+//! The detection of transfers that make no progress.
 
 use std::time::{Duration, Instant};
 
-/// Bytes that count as progress; fewer and slower is a peer that holds resources for nothing.
+/// The bytes that count as progress. A peer that moves fewer holds resources without benefit.
 const STEP: u64 = 64 << 10;
 
 /// Watches a byte count.
@@ -13,7 +13,7 @@ pub(crate) struct Stall {
 }
 
 impl Stall {
-    /// The count stands at `bytes`; `fresh` = whatever was under way before has ended.
+    /// Records that the count is `bytes`; `fresh` = the transfer in progress before has ended.
     pub(crate) fn moved(&mut self, bytes: u64, fresh: bool, now: Instant) {
         if fresh || self.since.is_none() || bytes < self.seen || bytes - self.seen >= STEP {
             self.since = Some(now);
@@ -21,12 +21,12 @@ impl Stall {
         }
     }
 
-    /// Nothing is under way, or it is not the peer's fault that it does not go on.
+    /// Restarts the time, because no transfer is in progress or the peer does not cause the delay.
     pub(crate) fn restart(&mut self, now: Instant) {
         self.since = Some(now);
     }
 
-    /// Whether `limit` passed without progress.
+    /// Returns true if `limit` passed without progress.
     pub(crate) fn stalled(&self, limit: Duration, now: Instant) -> bool {
         self.since.is_some_and(|since| now.duration_since(since) >= limit)
     }

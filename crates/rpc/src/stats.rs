@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum CloseReason {
-    /// The peer closed it, and everything asked was answered.
+    /// The peer closed it, and every request was answered.
     PeerClosed,
     /// The socket failed: reset by the peer, timed out, unreachable.
     SocketError,
@@ -24,7 +24,7 @@ pub enum CloseReason {
     Evicted,
     /// `max_connections` reached and nothing idle, or refused by the service.
     Refused,
-    /// From an address whose clients may use nothing.
+    /// The connection came from an address whose clients may use no part of the service.
     Stranger,
     /// Its address has as many connections as one address may have.
     Crowded,
@@ -52,7 +52,7 @@ impl CloseReason {
         Self::Shutdown,
     ];
 
-    /// A few words for logs and metrics.
+    /// Returns a few words for logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::PeerClosed => "closed by the peer",
@@ -116,7 +116,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Connections closed for `reason` since the start.
+    /// Returns the number of connections closed for `reason` since the start.
     pub fn closed_for(&self, reason: CloseReason) -> u64 {
         self.closed[reason as usize]
     }

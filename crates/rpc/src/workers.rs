@@ -12,9 +12,9 @@ use crate::spinner::Spinner;
 
 /// A pool of blocking threads that work through a bounded first-in first-out queue of jobs.
 ///
-/// At most one sleeper is woken at a time, and the woken one wakes the next if jobs remain: submitting a batch
-/// costs the caller one wake-up. At most one idle worker polls for a moment before it sleeps. Who went to sleep last is
-/// woken first: its processor's caches are warm, and it has found out whether polling pays.
+/// At most one sleeper is woken at a time, and the woken worker wakes the next if jobs remain. So submitting a batch
+/// costs the caller one wake-up. At most one idle worker polls for a moment before it sleeps. The last worker to sleep
+/// is woken first: its processor's caches are warm, and it knows whether polling pays.
 pub struct Workers<J> {
     shared: Arc<Shared<J>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -22,7 +22,7 @@ pub struct Workers<J> {
 
 struct Shared<J> {
     queue: Mutex<Queue<J>>,
-    /// Jobs queued, for the poller to look at without the lock.
+    /// The number of queued jobs, which the polling worker reads without the lock.
     queued: AtomicUsize,
     limit: usize,
     handle: Box<dyn Fn(J) + Send + Sync>,
@@ -31,7 +31,7 @@ struct Shared<J> {
 struct Queue<J> {
     jobs: VecDeque<J>,
     sleeping: Vec<Thread>,
-    /// A worker is on its way to the queue, polling or just woken: no other needs to be woken.
+    /// True while a worker is polling or just woken, so that no other worker needs to be woken.
     coming: bool,
     stopping: bool,
 }
@@ -61,7 +61,7 @@ impl<J: Send + 'static> Workers<J> {
         Ok(workers)
     }
 
-    /// Queues a job; gives it back if the queue is full or the pool has been stopped.
+    /// Queues a job. Returns the job if the queue is full or the pool has been stopped.
     pub fn submit(&self, job: J) -> Result<(), J> {
         let mut queue = self.shared.queue.lock();
         if queue.stopping || queue.jobs.len() >= self.shared.limit {
@@ -77,12 +77,12 @@ impl<J: Send + 'static> Workers<J> {
         Ok(())
     }
 
-    /// Jobs waiting now.
+    /// Returns the number of waiting jobs.
     pub fn queued(&self) -> usize {
         self.shared.queued.load(Relaxed)
     }
 
-    /// Takes no more jobs, finishes those queued, and ends the threads. Not to be called by a job.
+    /// Takes no more jobs, finishes the queued ones, and ends the threads. Must not be called by a job.
     pub fn stop(&self) {
         let mut queue = self.shared.queue.lock();
         queue.stopping = true;
@@ -90,14 +90,14 @@ impl<J: Send + 'static> Workers<J> {
         drop(queue);
         sleeping.iter().for_each(Thread::unpark);
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            // A worker that panicked is gone already.
+            // A worker that panicked has already ended.
             let _ = thread.join();
         }
     }
 }
 
 impl<J> Queue<J> {
-    /// The sleeper that has to be woken for the jobs there are.
+    /// Returns the sleeper that has to be woken for the queued jobs.
     fn call_one(&mut self) -> Option<Thread> {
         if self.jobs.is_empty() || self.coming {
             return None;
@@ -110,7 +110,7 @@ impl<J> Queue<J> {
 
 impl<J> Shared<J> {
     fn work(&self, mut spinner: Spinner) {
-        // Whether this worker is the one that `coming` stands for.
+        // True if this worker is the one that `coming` stands for.
         let mut called = false;
         loop {
             let mut queue = self.queue.lock();
@@ -149,12 +149,12 @@ impl<J> Shared<J> {
             queue.sleeping.push(thread.clone());
             drop(queue);
             self.sleep(&thread);
-            // Woken for a job, and then `coming` is set, or to stop, and then it does not matter.
+            // A worker woken for a job has `coming` set. A worker woken to stop does not depend on `coming`.
             called = true;
         }
     }
 
-    /// Waits until `thread`, the calling one, is not among the sleepers any more: others may unpark it as well.
+    /// Waits until the calling thread `thread` is no longer among the sleepers: it may be unparked for other reasons.
     fn sleep(&self, thread: &Thread) {
         loop {
             std::thread::park();

@@ -1,4 +1,4 @@
-//! Out of file descriptors: accepting pauses without spinning and goes on when some are free again.
+//! Without free file descriptors, accepting pauses without spinning, and continues when some are free.
 #![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
 
 mod common;

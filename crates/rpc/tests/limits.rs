@@ -1,4 +1,4 @@
-//! What hostile and unlucky clients meet.
+//! The limits that hostile and unlucky clients meet.
 #![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
 
 mod common;
@@ -77,7 +77,7 @@ fn claimed_lengths_cost_no_memory() {
     server.shutdown(DRAIN);
 }
 
-/// Sends requests until the socket and the server take no more; how many were sent whole.
+/// Sends requests until the socket and the server take no more. Returns the number of requests sent whole.
 fn send_until_full(client: &Client, request: &[u8]) -> usize {
     client.socket.set_write_timeout(Some(SOON)).unwrap();
     let bytes = marked(request);
@@ -111,7 +111,7 @@ fn a_client_that_never_reads_is_stopped_and_then_closed() {
         let (_, server) = start(config);
         let client = Client::new(&server);
         let request = payload_request(kind, 1 << 20, 0);
-        // Many in one receive, too.
+        // Many requests in one receive are handled too.
         client.socket_write(&marked(&request).repeat(100));
         send_until_full(&client, &request);
         await_stats(&server, "a pause", |stats| stats.pauses > 0);
@@ -177,7 +177,7 @@ fn total_memory_is_bounded_without_deadlock() {
         })
         .collect();
     await_stats(&server, "memory to be short", |stats| stats.memory > (LIMIT - (3 << 20)) as u64);
-    // One record beyond the limit, and what the clients' backlogs and first bytes take.
+    // One record beyond the limit, plus the clients' backlogs and first bytes.
     memory_stays_below(&server, (LIMIT + (2 << 20) + 16 * (256 << 10)) as u64);
     echo.open();
     writers.into_iter().for_each(|writer| writer.join().unwrap());

@@ -1,4 +1,4 @@
-//! A loop's time is shared out among addresses.
+//! Tests that a loop's time is shared out among addresses.
 #![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
 
 use std::io::{Read, Write};
@@ -16,17 +16,17 @@ const HEAVY: [u8; 4] = [127, 0, 0, 2];
 const LIGHT: [u8; 4] = [127, 0, 0, 3];
 const MIB: usize = 1 << 20;
 
-/// Holds the loop up until the test lets it go on.
+/// A gate that holds the loop up until the test opens it.
 struct Gate {
     /// Tells the test that the loop is held up.
     entered: Sender<()>,
     open: Receiver<()>,
 }
 
-/// Replies with a MiB to `h`, with nothing to `l`, and to `g` only after the gate is open. Notes who was served.
+/// Replies with a MiB to `h`, with nothing to `l`, and to `g` only after the gate is open. Records the order.
 struct Scales {
     gate: Mutex<Option<Gate>>,
-    /// The first connection of [`HEAVY`] that is gone holds the loop up, too.
+    /// A gate that holds the loop up when the first connection of [`HEAVY`] ends.
     gate_at_end: Mutex<Option<Gate>>,
     served: Mutex<Vec<IpAddr>>,
     counters: OnceLock<Counters>,
@@ -89,7 +89,7 @@ impl Scene {
         connection(self.running.local_addrs()[0], from)
     }
 
-    /// Waits until the server has taken in what was sent.
+    /// Waits until the server has received everything that was sent.
     fn wait_for(&self, so: impl Fn(&Stats) -> bool) -> Stats {
         loop {
             let stats = self.running.counters().read();
@@ -100,8 +100,8 @@ impl Scene {
         }
     }
 
-    /// Calls `meanwhile` while the loop is held up, and has the light client send a request behind it. Returns the counters
-    /// before, and when that request is served.
+    /// Calls `meanwhile` while the loop is held up, and has the light client send a request behind that. Returns the
+    /// counters before, and the counters when the request is served.
     fn held_up(&mut self, meanwhile: impl FnOnce()) -> [Stats; 2] {
         let (gate, open, entered) = gate();
         *self.service.gate.lock().unwrap() = Some(gate);
@@ -174,7 +174,7 @@ fn small_requests_do_not_wait_for_all_large_ones_of_another_address() {
     assert!(before <= 3, "{before} large ones before the last small one");
 }
 
-/// What a client sends counts when it is received, also if it never becomes a request.
+/// A client is charged for its bytes when they are received, even if they never become a request.
 #[test]
 fn a_request_does_not_wait_for_all_parts_of_records_of_another_address() {
     let mut scene = Scene::new(Config::default());

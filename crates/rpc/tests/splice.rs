@@ -49,7 +49,7 @@ fn what_suits_is_spliced_and_all_else_copied() {
     server.shutdown(DRAIN);
 }
 
-/// Requests of all kinds, one after another on one connection.
+/// Returns requests of all kinds, one after another on one connection.
 fn mixed(count: u32) -> Vec<Vec<u8>> {
     let kinds = [SPLICED, PAYLOAD, DEFERRED_SPLICED, SPLICED, ECHO, DEFERRED_PAYLOAD, DEFERRED_SPLICED];
     let requests = (0..count).map(|n| {
@@ -110,7 +110,7 @@ fn a_file_cut_off_or_gone_afterwards_does_not_shorten_replies() {
     }
 }
 
-/// Which of the file's pieces a reply of [`fill_up`] is.
+/// Returns the number of the file's piece that a reply of [`fill_up`] has.
 fn place(reply: &[u8]) -> usize {
     payload_tag(reply) as usize / MIB
 }
@@ -140,7 +140,7 @@ fn what_one_client_did_not_take_never_reaches_another() {
 fn clients_that_do_not_read_leave_copies_to_others() {
     let (echo, server) = start(Config { conn_memory: 256 * MIB, stall_timeout: DRAIN, ..two_loops() });
     let mut slow = Client::new(&server);
-    // More than there are pipes for, beyond what the socket takes.
+    // The replies beyond the socket's capacity are more than there are pipes.
     let requests = fill_up(&mut slow, SPLICED, 100);
     await_stats(&server, "all to be handled", |stats| stats.records == 100);
     let before = echo.source.spliced.load(SeqCst);

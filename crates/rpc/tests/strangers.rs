@@ -1,4 +1,4 @@
-//! What clients at one address do does not stop those at another.
+//! Clients at one address do not stop clients at another address.
 #![allow(clippy::unwrap_used, reason = "a panic in a test is the assertion")]
 
 mod common;
@@ -13,7 +13,7 @@ use forebay_rpc::{CloseReason, Config, Running};
 const DRAIN: Duration = Duration::from_secs(30);
 const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Little memory, and nothing is closed for being slow.
+/// Returns a configuration with little memory, in which no connection is closed for being slow.
 fn small_and_patient() -> Config {
     let hour = Duration::from_secs(3600);
     Config { memory: 16 << 20, stall_timeout: hour, ..two_loops() }
@@ -28,8 +28,8 @@ fn send_some(client: &Client, bytes: &[u8]) {
     }
 }
 
-/// Large and small requests of a client at another address are answered, and payloads are whole: all but those that find
-/// the buffer of the one before still on its way.
+/// Checks that large and small requests of a client at another address are answered. Payloads must be whole, except
+/// those of requests that find the buffer of the previous payload still in flight.
 fn is_served(server: &Running) {
     let mut client = Client::new(server);
     let mut record = vec![7; 700_000];
@@ -72,7 +72,7 @@ fn parts_of_records_take_no_memory_from_another_address() {
     greedy.iter().for_each(|client| send_some(client, &part));
     await_stats(&server, "memory to be short", |stats| stats.memory > 8 << 20);
     is_served(&server);
-    // The kernel tells nobody that these clients are gone while their last bytes do not fit: the stall timeout does.
+    // The kernel does not report these ended clients while their last bytes do not fit. The stall timeout closes them.
     drop(greedy);
     is_served(&server);
     server.shutdown(DRAIN);
@@ -93,7 +93,7 @@ fn replies_that_nobody_reads_take_no_memory_from_another_address() {
     }
 }
 
-/// A record has to be complete in some time, however steadily it goes on.
+/// A record has to be complete within a bounded time, however steadily it continues.
 #[test]
 fn a_record_that_never_ends_is_closed() {
     let config = Config { stall_timeout: Duration::from_millis(200), ..two_loops() };
@@ -142,7 +142,7 @@ fn parts_of_records_keep_no_other_address_out() {
     greedy.iter().for_each(|client| client.socket_write(&[0]));
     let mut client = Client::new(&server);
     assert_eq!(client.call(b"eserved"), b"eserved");
-    // It may be idle now: what comes from the address that has all other places takes its own.
+    // The client may be idle now. New connections of the address with all other places take places of that address.
     std::thread::sleep(Duration::from_millis(1100));
     let mut more: Vec<_> = (0..4).map(|_| Client::from(&server, GREEDY)).collect();
     for greedy in &mut more {

@@ -1,4 +1,4 @@
-//! The cache: its devices, its pool, its engine, from the settings to service and back.
+//! Opens the cache from the settings, puts it into service and stops it: its devices, its pool and its engine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,18 +40,18 @@ pub(crate) struct Cache {
     size: u64,
     /// Devices being removed in the background.
     removing: Mutex<Vec<JoinHandle<()>>>,
-    /// Looks after the health of the devices, where it may.
+    /// Watches the health of the disks, if the process has the privileges for it.
     monitor: Option<Monitor>,
 }
 
-/// What the engine's events tell about the devices and the backing store.
+/// The facts about devices and backing store that the engine's events and the disks report.
 pub(crate) struct CacheMonitor {
     devices: Mutex<Vec<Arc<FileDevice>>>,
-    /// What each device is called, and which epoch is in use.
+    /// The name of each device, and the epoch in use.
     pub(crate) roster: Roster,
     /// Devices that were not there at the start.
     missing: Mutex<Vec<Missing>>,
-    /// What the disks of the devices say of their health.
+    /// The health that the disks of the devices report.
     pub(crate) health: Known,
     /// Devices that failed, by name.
     pub(crate) lost: Mutex<Vec<String>>,
@@ -79,7 +79,7 @@ impl CacheMonitor {
         self.devices.lock().push(device);
     }
 
-    /// A device that is added takes its own place again, or that of the one that was lost or missed first.
+    /// Marks the added device as present: in its own place, or else in the place of the first lost or missing device.
     fn replace(&self, name: &str) {
         let (mut lost, mut missing) = (self.lost.lock(), self.missing.lock());
         if let Some(at) = lost.iter().position(|lost| lost == name) {
@@ -93,7 +93,7 @@ impl CacheMonitor {
         }
     }
 
-    /// The devices that were not there at the start and were not replaced since.
+    /// Returns the devices that were missing at the start and were not replaced since.
     pub(crate) fn missing(&self) -> Vec<Missing> {
         self.missing.lock().clone()
     }
@@ -102,7 +102,7 @@ impl CacheMonitor {
         self.missing.lock().push(missing);
     }
 
-    /// The devices in use.
+    /// Returns the devices in use.
     pub(crate) fn devices(&self) -> Vec<Arc<FileDevice>> {
         self.devices.lock().clone()
     }
@@ -117,16 +117,16 @@ impl CacheMonitor {
     }
 }
 
-/// What is said about the cache when the server is ready.
+/// The cache part of the message that the server is ready.
 #[derive(Debug, Clone, Default)]
 pub struct CacheReady {
-    /// The devices, as they are called; empty without a cache.
+    /// The names of the devices; empty without a cache.
     pub devices: Vec<String>,
-    /// What to know about them, one sentence each.
+    /// Notices for the administrator, one sentence each.
     pub notices: Vec<String>,
 }
 
-/// Puts the cache into service in front of `vfs`, if there is to be one.
+/// Puts the cache into service in front of `vfs`, if the settings have a cache.
 pub(crate) fn open(
     settings: &Settings,
     (vfs, nfs): (&Arc<Vfs>, &Nfs),
@@ -154,7 +154,7 @@ pub(crate) fn open(
     let new = fresh && opened.made.are_all(&opened.devices);
     let (used, unused): (Vec<_>, Vec<_>) = opened.devices.into_iter().partition(is_used);
     used.into_iter().for_each(|device| watch.add(device));
-    // They are named, but not used: see the notices.
+    // Unused devices are named in the status, but not used: see the notices.
     unused.iter().for_each(|device| watch.lose(device.name()));
     opened.missing.into_iter().for_each(|missing| watch.miss(missing));
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
@@ -164,7 +164,7 @@ pub(crate) fn open(
         Ok(started) => started,
         Err(error) => {
             if new {
-                // The files go, and nobody is to look for them.
+                // The files are removed, so no start may look for them.
                 roster.forget(uuid);
                 let _ = in_use.clear();
             } else {
@@ -186,7 +186,7 @@ pub(crate) fn open(
     }
     notices.extend(cache.notes());
     for notice in &notices {
-        // The person who starts it reads them with what else there is to say.
+        // The administrator who starts the server reads the notices with the message that the server is ready.
         events.keep(Severity::Warning, "cache", notice.clone(), &[]);
     }
     let devices = cache.devices().iter().map(|device| device.name().to_owned()).collect();
@@ -195,7 +195,7 @@ pub(crate) fn open(
 
 pub(crate) fn random() -> u128 {
     let mut bytes = [0; 16];
-    // From the kernel's generator, which never gives less than was asked for up to 256 bytes.
+    // The kernel's generator never returns fewer bytes than requested, up to 256 bytes.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u128::from_le_bytes(bytes)
 }
@@ -249,7 +249,7 @@ fn start_engine(
         }
         in_use.set(uuid, names)?;
         under_way.step("recovering names and attributes");
-        // The engine takes a file that is not there for removed.
+        // The engine treats a file that is missing as removed.
         let recovery = vfs
             .recover(&store, &settings.state_dir, log_identity, opening.notes())
             .map_err(|error| Error::Cache(error.to_string()))?;
@@ -284,7 +284,7 @@ pub(crate) fn engine_mode(mode: Mode) -> forebay_engine::Mode {
     }
 }
 
-/// The mode as it is called in settings.
+/// Returns the mode by its name in the settings.
 pub(crate) fn config_mode(mode: forebay_engine::Mode) -> Mode {
     match mode {
         forebay_engine::Mode::WriteBack => Mode::WriteBack,
@@ -295,12 +295,12 @@ pub(crate) fn config_mode(mode: forebay_engine::Mode) -> Mode {
 }
 
 impl Cache {
-    /// The devices in use.
+    /// Returns the devices in use.
     pub(crate) fn devices(&self) -> Vec<Arc<FileDevice>> {
         self.watch.devices()
     }
 
-    /// Adds a device, which is made if it is not there. After an error no file is left that was made.
+    /// Adds a device, and creates its file if that is missing. After an error no created file is left.
     pub(crate) fn add(&self, path: &Path, force: bool) -> Result<(), String> {
         let others: Vec<_> = self.devices().iter().map(|device| PathBuf::from(device.name())).collect();
         if others.iter().any(|other| other == path) {
@@ -313,7 +313,7 @@ impl Cache {
         let added = block_on(self.engine.add_device(device.clone(), force));
         added.map_err(|error| {
             if make && !matches!(error, ChangeError::Pool(PoolError::Unnoted(_))) {
-                // In vain: it is said that it is not used.
+                // The removal may fail without harm: the returned error says that the device was not added.
                 let _ = std::fs::remove_file(path);
             }
             match error {
@@ -328,13 +328,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes a device out of use, after what only it and its twin have is destaged.
+    /// Takes a device out of use. Data that only this device and its mirror have is destaged first.
     pub(crate) fn remove(&self, path: &Path) -> Result<(), String> {
         let name = path.display().to_string();
         block_on(self.engine.remove_device(&name)).map_err(|error| error.to_string())
     }
 
-    /// Begins to take a device out of use; how that ends is an event.
+    /// Begins to take a device out of use; an event reports the result.
     pub(crate) fn start_remove(&self, path: PathBuf, events: &Arc<EventLog>) -> Result<(), String> {
         self.engine.may_remove(&path.display().to_string()).map_err(|error| error.to_string())?;
         let (engine, events) = (self.engine.clone(), events.clone());
@@ -347,7 +347,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Reads every copy of every block and repairs what is bad; in the background unless somebody waits.
+    /// Reads every copy of every block and repairs the bad copies. Runs in the background unless `wait` is set.
     pub(crate) fn scrub(&self, wait: bool) -> Result<(), String> {
         if wait {
             block_on(self.engine.scrub()).map_err(|error| error.to_string())?;
@@ -357,7 +357,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What to know about how many devices there are, and where; nothing that is wrong.
+    /// Returns remarks on the number and the places of the devices; none of them is a fault.
     pub(crate) fn notes(&self) -> Vec<String> {
         let devices = self.devices();
         let mut notes = shared_disks(&devices);
@@ -372,10 +372,10 @@ impl Cache {
         notes
     }
 
-    /// After the engine was closed: waits for its threads, and notes what stays on the devices.
+    /// Waits for the threads of the closed engine, and records which data stays on the devices.
     pub(crate) fn stopped(&self, dirty: u64) -> Result<(), Error> {
         for thread in std::mem::take(&mut *self.removing.lock()) {
-            // A panic there has said so itself.
+            // A thread that panicked has already reported the panic.
             let _ = thread.join();
         }
         self.threads.join();
@@ -389,7 +389,7 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// A pool's UUID as it is written down.
+/// Returns a pool's UUID in its text form.
 pub(crate) fn written(uuid: u128) -> String {
     Uuid(uuid).to_string()
 }

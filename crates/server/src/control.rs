@@ -1,4 +1,4 @@
-//! What the running server tells and does through its control socket.
+//! The requests of the control socket: the state that the running server reports, and the commands that it carries out.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -29,11 +29,11 @@ use crate::space::{export_troubles, free_space, state_trouble};
 use crate::tell::{elsewhere, stuck_exports};
 use crate::under_way::UnderWay;
 
-/// The server as its control socket sees it, from its start on.
+/// The server as its control socket sees it, from the start on.
 pub(crate) struct Control {
-    /// As at the start.
+    /// The settings at the start.
     settings: Settings,
-    /// With what has changed since, but for the mode.
+    /// The settings with all later changes except the mode.
     now: Mutex<Settings>,
     started: Started,
     listen: Vec<SocketAddr>,
@@ -44,7 +44,7 @@ pub(crate) struct Control {
     index: Arc<Question<Usage>>,
 }
 
-/// What the control socket watches over.
+/// The parts of the server that the control socket reports on.
 pub(crate) struct Parts {
     pub(crate) nfs: Arc<Nfs>,
     pub(crate) vfs: Arc<Vfs>,
@@ -54,26 +54,26 @@ pub(crate) struct Parts {
     pub(crate) under_way: Arc<UnderWay>,
 }
 
-/// What there is besides once clients are served.
+/// The additional parts that exist once clients are served.
 struct Serving {
     cache: Option<Cache>,
     transport: Counters,
-    /// Tells where the exports' paths lead.
+    /// Reports where the exports' paths lead.
     mounts: MountWatch,
 }
 
-/// What the file system of the state directory says.
+/// The state of the file system that holds the state directory.
 #[derive(Clone, Copy, Debug, Default)]
 struct StateDir {
-    /// Bytes that are free, and bytes in all; `None` if that cannot be asked.
+    /// Free bytes and total bytes; `None` if the file system cannot be asked.
     space: Option<(u64, u64)>,
     /// Files that are set aside in it.
     lost: usize,
 }
 
-/// Most clients in a status.
+/// The largest number of clients in a status.
 const MAX_CLIENTS: usize = 1000;
-/// A look at everything that is cached is not repeated for so long.
+/// The least time between two scans of everything that is cached.
 const SCAN: Duration = Duration::from_secs(10);
 
 impl Control {
@@ -90,7 +90,7 @@ impl Control {
         }
     }
 
-    /// Clients are served from now on.
+    /// Records that clients are served from now on.
     pub(crate) fn serve(&self, cache: Option<Cache>, mounts: MountWatch, running: &Running) {
         let _ = self.serving.set(Serving { cache, transport: running.counters().clone(), mounts });
     }
@@ -99,7 +99,7 @@ impl Control {
         self.serving.get()?.cache.as_ref()
     }
 
-    /// The mode in force: write-back needs two devices.
+    /// Returns the mode in force: write-back needs two devices.
     pub(crate) fn effective_mode(&self) -> Mode {
         match self.cache() {
             Some(cache) => config_mode(cache.engine.effective_mode()),
@@ -107,7 +107,7 @@ impl Control {
         }
     }
 
-    /// Whether clients are served.
+    /// Returns true if clients are served.
     pub(crate) fn is_serving(&self) -> bool {
         self.serving.get().is_some()
     }
@@ -120,7 +120,7 @@ impl Control {
         self.serving.get().map(|serving| serving.transport.read()).unwrap_or_default()
     }
 
-    /// Sums a counter over the backing file systems; exports of one file system share theirs.
+    /// Sums the durability counters over the backing file systems; exports of one file system share its counters.
     fn durability(&self) -> DurabilityStatus {
         let mut total = DurabilityStatus::default();
         let mut latency = Snapshot::default();
@@ -163,7 +163,7 @@ impl Control {
     }
 
     fn exports(&self) -> Vec<ExportStatus> {
-        // A file system whose disks do not answer keeps nobody waiting.
+        // A file system whose disks do not answer does not delay the status.
         let served = self.parts.vfs.exports().iter().zip(self.parts.vfs.spaces());
         served
             .zip(&self.settings.exports)
@@ -245,19 +245,19 @@ impl Control {
         if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
     }
 
-    /// How far the start has come; `None` once clients are served.
+    /// Returns how far the start has come; `None` once clients are served.
     fn starting(&self) -> Option<Starting> {
         self.serving.get().is_none().then(|| self.parts.under_way.shown())
     }
 
     fn pool_status(&self, cache: &Cache) -> PoolStatus {
         let engine = cache.engine.clone();
-        // It looks at everything, which takes a while.
+        // The scan reads the whole index, which takes a while.
         let index = self.index.ask(SCAN, move || engine.scan()).answer;
         pool_status(cache, index.unwrap_or_default())
     }
 
-    /// Reads the configuration anew; what comes of it is an event as well.
+    /// Reads the configuration again; an event reports the result too.
     pub(crate) fn reload(&self) -> ReloadReport {
         let report = match self.parts.host.settings() {
             Ok(new) => self.put_in_force(&new),
@@ -269,7 +269,7 @@ impl Control {
     }
 
     fn put_in_force(&self, new: &Settings) -> ReloadReport {
-        // One at a time.
+        // One reload at a time.
         let mut now = self.now.lock();
         let found = Differences::between(&now, new);
         let mut applied = Differences::apply(&now, new);
@@ -295,7 +295,7 @@ impl Control {
         report
     }
 
-    /// Counters of a group of procedures.
+    /// Returns the counters of a group of procedures.
     fn group(&self, procedures: &[Procedure], bytes: u64) -> OperationSample {
         let mut sample = OperationSample { bytes, ..OperationSample::default() };
         for procedure in procedures {
@@ -307,7 +307,7 @@ impl Control {
     }
 }
 
-/// Every procedure but READ, WRITE and COMMIT, which `stat` shows by themselves.
+/// Every procedure except READ, WRITE and COMMIT, which `stat` shows separately.
 const LOOKS: [Procedure; 10] = [
     Procedure::Null,
     Procedure::Getattr,
@@ -502,7 +502,7 @@ impl Handler for Control {
     }
 }
 
-/// What the file system layer found, as the control protocol has it.
+/// Converts the counts of the file system layer to those of the control protocol.
 fn cached_files(found: Holdings) -> CachedFiles {
     let Holdings { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files } = found;
     CachedFiles { files, cached_files, dirty_files, ssd_bytes, dirty_bytes, ram_bytes, kept_files }
@@ -523,7 +523,7 @@ fn procedures(nfs: &Nfs) -> Vec<ProcedureStatus> {
     all.map(status).filter(|procedure| procedure.count > 0).collect()
 }
 
-/// Resident memory of this process, in bytes; 0 if the system does not tell.
+/// Returns the resident memory of this process in bytes; 0 if the system does not report it.
 pub(crate) fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: Option<u64> = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());

@@ -1,7 +1,7 @@
-//! The cache devices at a start: which are there, which are missed, and which may be made.
+//! The cache devices at a start: which are present, which are missing, and which may be created.
 //!
-//! A file is made only for a new pool, or where the administrator asks for it (`--make-missing`, `pool add`): a path where
-//! nothing is may be an SSD that is not mounted, or a device that has another name today.
+//! A file is created only for a new pool, or if the administrator requests it (`--make-missing`, `pool add`). A path
+//! that does not exist may be an SSD that is not mounted, or a device that has another name today.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,34 +18,34 @@ use crate::linger::Linger;
 use crate::placement::Rules;
 use crate::roster::{Record, Roster, refused};
 
-/// Names of the cache files made where none are named.
+/// Names of the cache files that are created if the settings name none.
 const DEFAULT_FILES: [&str; 2] = ["cache-a", "cache-b"];
 
 /// A pool that may be put into service.
 pub(crate) struct Opened {
     pub(crate) pool: Pool,
-    /// All devices that were opened, also those that the pool does not use.
+    /// All devices that were opened, including those that the pool does not use.
     pub(crate) devices: Vec<Arc<FileDevice>>,
-    /// Paths where nothing is, to be made and added.
+    /// Paths that do not exist, to be created and added.
     pub(crate) to_make: Vec<PathBuf>,
-    /// Devices that are missed.
+    /// Devices that are missing.
     pub(crate) missing: Vec<Missing>,
-    /// Whether the pool was made now.
+    /// True if the pool was created by this start.
     pub(crate) fresh: bool,
-    /// The files made for it.
+    /// The files that were created for the pool.
     pub(crate) made: Made,
-    /// What to know, one sentence each.
+    /// Notices for the administrator, one sentence each.
     pub(crate) notices: Vec<String>,
 }
 
 /// A device that should be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// What the administrator calls it.
+    /// The administrator's name for the device.
     pub(crate) name: String,
-    /// With its lasting name, serial number and UUID, as far as they are known.
+    /// The name with the lasting name, serial number and UUID, as far as they are known.
     pub(crate) described: String,
-    /// When it was in use last, if that is known.
+    /// The time when the device was last in use, if that is known.
     pub(crate) seen: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl Missing {
         }
     }
 
-    /// What is missed, and what to do.
+    /// Returns a sentence that says which device is missing, and what to do.
     pub(crate) fn reason(&self) -> String {
         let seen = self.seen.as_ref().map_or_else(String::new, |seen| format!(", in use last at {seen}"));
         format!(
@@ -69,17 +69,17 @@ impl Missing {
     }
 }
 
-/// Files that a start has made: they go with the value, unless they are kept.
+/// Files that a start has created. Dropping the value removes them, unless [`Made::keep`] was called.
 #[derive(Debug, Default)]
 pub(crate) struct Made(Vec<PathBuf>);
 
 impl Made {
-    /// They are in use from now on.
+    /// Keeps the files, because they are in use from now on.
     pub(crate) fn keep(mut self) {
         self.0.clear();
     }
 
-    /// Whether these are the files made, and no others.
+    /// Returns true if the devices are exactly the created files.
     pub(crate) fn are_all(&self, devices: &[Arc<FileDevice>]) -> bool {
         self.0.len() == devices.len()
     }
@@ -98,7 +98,7 @@ impl Drop for Made {
     }
 }
 
-/// What a start knows before it looks at the devices.
+/// The settings and records that a start has before it opens the devices.
 pub(crate) struct Start<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) in_use: &'a InUse,
@@ -106,14 +106,14 @@ pub(crate) struct Start<'a> {
     pub(crate) rules: &'a Rules,
 }
 
-/// The devices to use, and what to say about that; `None` for no cache.
+/// Returns the paths of the devices to use with notices about them; `None` means no cache.
 pub(crate) fn paths(settings: &Settings) -> Option<(Vec<PathBuf>, Vec<String>)> {
     if !settings.cache.devices.is_empty() {
         return Some((settings.cache.devices.clone(), Vec::new()));
     }
     let files = DEFAULT_FILES.map(|name| settings.state_dir.join(name));
     if settings.mode == Mode::PassThrough {
-        // They may hold what no other place does.
+        // Existing files may hold data that no other place has.
         let used = files.iter().any(|path| path.exists());
         let notice = "the cache files of earlier runs are in use; remove them after `forebay flush --wait` and a stop \
                       to serve without a cache";
@@ -127,7 +127,7 @@ pub(crate) fn paths(settings: &Settings) -> Option<(Vec<PathBuf>, Vec<String>)> 
     Some((files.to_vec(), vec![notice]))
 }
 
-/// Opens a device. One that is in use may be so by a process that was killed.
+/// Opens a device. A device that is in use may belong to a killed process for a moment, so the call tries again.
 pub(crate) fn device(path: &Path, size: u64, linger: Linger) -> Result<Arc<FileDevice>, DeviceError> {
     let busy = |error: &DeviceError| matches!(error, DeviceError::InUse { .. });
     let open = || FileDevice::open_or_create(path, size).map(Arc::new);
@@ -139,10 +139,10 @@ fn dynamic(devices: &[Arc<FileDevice>]) -> Vec<Arc<dyn Device>> {
 }
 
 impl Start<'_> {
-    /// Opens the pool on the devices that are there, or makes one of all.
+    /// Opens the pool on the devices that are present, or creates a pool of all devices.
     ///
     /// # Errors
-    /// One sentence. Nothing that was on the devices has changed, and no file is left that was made.
+    /// One sentence. The contents of the devices are unchanged, and no created file is left.
     pub(crate) fn open(&self, paths: &[PathBuf], linger: Linger) -> Result<Opened, Error> {
         for (at, path) in paths.iter().enumerate().filter(|(_, path)| !is_missing(path)) {
             self.check(path, &paths[..at])?;
@@ -171,7 +171,7 @@ impl Start<'_> {
         self.rules.check(path, others, before.as_ref()).map_err(|error| Error::Cache(error.to_string()))
     }
 
-    /// Opens what there is of the devices; what cannot be used may be spared if the others are a pool.
+    /// Opens the present devices. A device that cannot be used is skipped if the remaining devices are a pool.
     fn devices_there(
         &self,
         paths: &[PathBuf],
@@ -188,7 +188,7 @@ impl Start<'_> {
         Ok((opened, unusable))
     }
 
-    /// A pool that was in use before.
+    /// Opens a pool that was in use before.
     fn old(
         &self,
         pool: Pool,
@@ -216,7 +216,7 @@ impl Start<'_> {
         }
         for notice in &pool.notices {
             match notice {
-                // A path where nothing is stands for it, or its record does.
+                // The missing member is known by a path that does not exist, or by its record.
                 Notice::Missing { uuid, .. } => {
                     let record = self.roster.known(uuid.0);
                     let is_named = |path: &PathBuf| {
@@ -235,7 +235,7 @@ impl Start<'_> {
         Ok(Opened { pool, devices, to_make, missing: missed, fresh: false, made: Made::default(), notices })
     }
 
-    /// A size that was asked for, and that an existing file does not have.
+    /// Returns a notice if an existing file does not have the size in the settings.
     fn other_size(&self, device: &FileDevice) -> Option<String> {
         let cache = &self.settings.cache;
         let other = cache.size_given && device.is_file() && device.size() != cache.size;
@@ -250,7 +250,7 @@ impl Start<'_> {
         })
     }
 
-    /// Makes the files that are missing, and a pool of all devices.
+    /// Creates the missing files, and a pool of all devices.
     fn new_pool(
         &self,
         mut devices: Vec<Arc<FileDevice>>,
@@ -280,12 +280,12 @@ impl Start<'_> {
     }
 }
 
-/// Whether nothing is there; a path that cannot be looked at is an error when it is opened.
+/// Returns true if the path does not exist. A path that cannot be examined fails when it is opened.
 pub(crate) fn is_missing(path: &Path) -> bool {
     matches!(path.try_exists(), Ok(false))
 }
 
-/// The devices that share a disk, one sentence for each pair of neighbours.
+/// Returns the devices that share a disk, one sentence for each pair of neighbours.
 pub(crate) fn shared_disks(devices: &[Arc<FileDevice>]) -> Vec<String> {
     let places: Vec<_> = devices
         .iter()

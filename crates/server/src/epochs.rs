@@ -15,14 +15,14 @@ const SLOT: usize = 4096;
 const POOLS: usize = 50;
 const MAGIC: &str = "forebay-epochs";
 
-/// The file and what is in it.
+/// The file and its contents.
 #[derive(Debug)]
 pub(crate) struct Epochs {
     path: PathBuf,
-    /// `None` until the first note.
+    /// `None` until the first epoch is recorded.
     file: Option<File>,
     generation: u64,
-    /// UUIDs of pools with what is noted of each, the one used last at the end.
+    /// UUIDs of pools with their recorded epochs; the pool used last is at the end.
     pools: Vec<(String, Noted)>,
 }
 
@@ -30,7 +30,7 @@ impl Epochs {
     /// Reads the file, if it is there.
     ///
     /// # Errors
-    /// It cannot be read, or neither slot is whole: which epochs are in use is not known then.
+    /// The file cannot be read, or neither slot is whole. Which epochs are in use is not known then.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = match OpenOptions::new().read(true).write(true).open(path) {
             Ok(file) => file,
@@ -55,24 +55,24 @@ impl Epochs {
         Ok(Epochs { path: path.to_owned(), file: Some(file), generation, pools })
     }
 
-    /// Returns what is noted of a pool.
+    /// Returns the recorded epochs of a pool.
     pub(crate) fn of(&self, pool: &str) -> Noted {
         self.pools.iter().find(|(known, _)| known == pool).map_or_else(Noted::default, |(_, noted)| *noted)
     }
 
-    /// Notes the epoch in use of a pool, which never gets lower. Durable in both slots.
+    /// Records the epoch in use of a pool, which never decreases. Durable in both slots.
     ///
     /// # Errors
-    /// The system's. Either epoch may be found later.
+    /// The system's error. A later reader may find either epoch.
     pub(crate) fn set(&mut self, pool: &str, epoch: u64) -> io::Result<()> {
         let before = self.of(pool);
         self.note(pool, Noted { in_use: before.in_use.max(epoch), given: before.given.max(epoch) })
     }
 
-    /// Notes that an epoch of a pool is given out. Durable in both slots.
+    /// Records that an epoch of a pool is given out. Durable in both slots.
     ///
     /// # Errors
-    /// The system's. It may be noted or not.
+    /// The system's error. The epoch may be recorded or not.
     pub(crate) fn give(&mut self, pool: &str, epoch: u64) -> io::Result<()> {
         let before = self.of(pool);
         self.note(pool, Noted { given: before.given.max(epoch), ..before })
@@ -99,7 +99,7 @@ impl Epochs {
             self.file = Some(make(&self.path, &bytes)?);
             return Ok(());
         };
-        // One after the other: one of the two is always whole.
+        // The slots are written one after the other, so one of the two is always whole.
         for slot in 0..2 {
             file.write_all_at(&bytes, slot * SLOT as u64)?;
             file.sync_data()?;
@@ -108,7 +108,7 @@ impl Epochs {
     }
 }
 
-/// A line for each pool: its UUID, the epoch in use, and behind it the epoch given out where that is a higher one.
+/// Encodes one line for each pool: its UUID, the epoch in use, and the epoch given out if that one is higher.
 fn encode(generation: u64, pools: &[(String, Noted)]) -> io::Result<Vec<u8>> {
     let line = |(pool, noted): &(String, Noted)| match noted.given > noted.in_use {
         true => format!("{pool} {} {}\n", noted.in_use, noted.given),
@@ -142,7 +142,7 @@ fn decode(bytes: &[u8]) -> Option<(u64, Vec<(String, Noted)>)> {
     Some((generation, lines.map(pool).collect::<Option<_>>()?))
 }
 
-/// Makes the file whole under another name, then names it.
+/// Writes the whole file under a temporary name, then renames it.
 fn make(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let temporary = path.with_extension("new");
     let mut options = OpenOptions::new();

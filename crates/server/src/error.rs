@@ -1,18 +1,18 @@
-//! Why a server does not start: one sentence each, with what to do.
+//! The reasons why a server does not start: one sentence each, with the remedy.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why the server could not start or did not stop well.
+/// A failure of the server to start or to stop cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The state directory cannot be made or used.
+    /// The state directory cannot be created or used.
     #[error("cannot use the state directory {}: {source}; name another with --state-dir", path.display())]
     StateDir {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// Another server uses the state directory.
@@ -23,10 +23,10 @@ pub enum Error {
     Export {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's message.
         reason: String,
     },
-    /// A directory is not the one that was served: nothing was written.
+    /// A directory is not the one that was served before. Nothing was written.
     #[error("{0}")]
     OtherDirectory(String),
     /// Another server serves the directory.
@@ -37,10 +37,10 @@ pub enum Error {
     ReadOnlyDirectory {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// An address is taken.
+    /// An address is in use.
     #[error("port {} on {} is in use; stop what uses it, or name another with --listen", .0.port(), .0.ip())]
     PortInUse(SocketAddr),
     /// An address cannot be listened on.
@@ -48,10 +48,10 @@ pub enum Error {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says, and what to do.
+        /// The system's message, and the remedy.
         reason: String,
     },
-    /// rpcbind did not take the registration.
+    /// rpcbind did not accept the registration.
     #[error(
         "cannot register with rpcbind: {0}; is it running? Serve without --portmap, or answer port 111 with --portmap=answer"
     )]
@@ -59,10 +59,10 @@ pub enum Error {
     /// The control socket cannot be served.
     #[error("cannot serve the control socket: {0}")]
     Control(#[from] forebay_control::ServerError),
-    /// The cache cannot be had.
+    /// The cache cannot be opened.
     #[error("no cache: {0}")]
     Cache(String),
-    /// A pool that may hold data of the served directories is not there.
+    /// A pool that may hold data of the served directories is missing.
     #[error(
         "the cache on {devices} may hold data that the directory lacks; name it with --cache, or to give that data up \
          remove {}",
@@ -71,10 +71,10 @@ pub enum Error {
     CacheLeftBehind {
         /// Its devices.
         devices: String,
-        /// The file that says so.
+        /// The file in the state directory that names the pool.
         note: PathBuf,
     },
-    /// A pool has changes that are older than what was done without it.
+    /// A pool has changes that are older than the changes made without the pool.
     #[error(
         "the cache on {0} holds changes that were given up when the directory was served without it; overwrite it with \
          --format-cache, or name other devices with --cache"
@@ -87,25 +87,25 @@ pub enum Error {
          --format-cache"
     )]
     NotServed {
-        /// How many files.
+        /// The number of files.
         files: usize,
         /// Type and UUID of the file system, as far as they are known.
         filesystem: String,
     },
-    /// The cache went on without the devices that are there.
+    /// The cache was used without the present devices since they were last in use.
     #[error(
         "the cache device {devices} is out of date: since {since} the cache went on without it, on {expected}; connect that and \
          name it with --cache, or give up what only it holds with --format-cache"
     )]
     CacheOutOfDate {
-        /// Those that are there.
+        /// The devices that are present.
         devices: String,
-        /// Those that were in use last.
+        /// The devices that were in use last.
         expected: String,
-        /// Since when.
+        /// The time since when.
         since: String,
     },
-    /// No member of the pool is there, and nothing is made in its place by itself.
+    /// No member of the pool is present, and the server creates no replacement on its own.
     #[error(
         "the cache device {device} is missing, and no other device of its pool is there (it was in use last at {seen}); mount \
          or connect it, or make it anew with --make-missing"
@@ -113,10 +113,10 @@ pub enum Error {
     CacheMissing {
         /// The device.
         device: String,
-        /// When it was in use last.
+        /// The time when the device was last in use.
         seen: String,
     },
-    /// The cache could not be stopped well.
+    /// The cache could not be stopped cleanly.
     #[error("the cache did not stop well: {0}; what was acknowledged as stable is on its devices")]
     CacheStop(forebay_engine::Error),
     /// The system refuses a thread, a signal handler or memory.

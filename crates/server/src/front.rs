@@ -1,4 +1,5 @@
-//! What the control socket answers from the first moment of a start: before the exports are open there is nothing else to ask.
+//! The answers of the control socket from the first moment of a start. Before the exports are open, no other part of
+//! the server can answer.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -16,10 +17,10 @@ use crate::host::Host;
 use crate::space::export_troubles;
 use crate::under_way::UnderWay;
 
-/// The server as its control socket sees it: a start, and from the moment that the exports are open a [`Control`].
+/// The server as its control socket sees it: a start, and a [`Control`] from the moment that the exports are open.
 pub(crate) struct Front {
     settings: Settings,
-    /// When it started.
+    /// The time when the server started.
     pub(crate) started: Started,
     events: Arc<EventLog>,
     host: Arc<dyn Host>,
@@ -28,11 +29,11 @@ pub(crate) struct Front {
     control: OnceLock<Arc<Control>>,
 }
 
-/// When the server started, by two clocks that are looked at once, so that no two answers differ.
+/// The time when the server started, by two clocks that are read together, so that no two answers differ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Started {
     at: Instant,
-    /// In nanoseconds since 1970.
+    /// The time in nanoseconds since 1970.
     pub(crate) ns: u64,
 }
 
@@ -60,23 +61,24 @@ impl Front {
         Front { settings, started, events, host, under_way, sandbox, control }
     }
 
-    /// The exports are open: `control` answers from now on.
+    /// Has `control` answer from now on, because the exports are open.
     pub(crate) fn hand_over(&self, control: Arc<Control>) {
         let _ = self.control.set(control);
     }
 
-    /// Answers everything that needs open exports, once they are.
+    /// Returns the part that answers requests that need open exports, once the exports are open.
     pub(crate) fn control(&self) -> Option<&Arc<Control>> {
         self.control.get()
     }
 
-    /// # Errors
-    /// The exports are not open yet.
+    /// Returns the part that answers requests that need open exports.
+    ///
+    /// # Errors The exports are not open yet.
     fn opened(&self) -> Result<&Arc<Control>, String> {
         self.control.get().ok_or_else(|| refusal(&self.under_way.shown()))
     }
 
-    /// An export that is not open yet.
+    /// Returns the status of an export that is not open yet.
     fn export(&self, export: &Export, starting: &Starting) -> ExportStatus {
         let awaited = starting.awaited.as_ref().filter(|awaited| awaited.path == export.path);
         ExportStatus {
@@ -90,7 +92,7 @@ impl Front {
             free_bytes: 0,
             total_inodes: 0,
             free_inodes: 0,
-            // An export that was asked just now is not silent.
+            // The wait for this export has just begun, so the export is not silent.
             silent_ns: awaited.map_or(0, |awaited| awaited.elapsed_ns).saturating_sub(ANSWERED),
         }
     }
@@ -143,12 +145,12 @@ impl Front {
 /// A file system that answers within this time, in nanoseconds, is not called silent.
 const ANSWERED: u64 = 1_000_000_000;
 
-/// What to know of a start that is under way.
+/// Returns the message for a start that is in progress.
 pub(crate) fn still_starting(starting: &Starting) -> String {
     format!("the server is still starting ({starting}): clients wait")
 }
 
-/// Why nothing can be changed while a start is under way.
+/// Returns the reason why nothing can be changed while a start is in progress.
 pub(crate) fn refusal(starting: &Starting) -> String {
     format!("the server is still starting ({starting}); `forebay status` shows when it serves")
 }

@@ -1,7 +1,8 @@
-//! The health of the disks below the cache devices: asked now and then, told as events when it gets worse.
+//! The health of the disks below the cache devices: read every ten minutes, and reported as events when it gets worse.
 //!
-//! NVMe and SATA disks answer only who has CAP_SYS_ADMIN or CAP_SYS_RAWIO, at the moment of asking. The server gives
-//! those up before it serves anybody; a process of its own keeps them, which does nothing but ask disks by name.
+//! NVMe and SATA disks answer only a process with CAP_SYS_ADMIN or CAP_SYS_RAWIO at the moment of the request. The
+//! server gives up these capabilities before it serves clients. A separate process keeps them, and only asks disks by
+//! name.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -24,17 +25,17 @@ use crate::sandbox;
 /// The hidden verb of the `forebay` command that runs [`answer_health`].
 pub const HEALTH_VERB: &str = "answer-disk-health";
 
-/// Between two looks.
+/// The time between two checks.
 const LOOK: Duration = Duration::from_secs(600);
-/// A disk that does not answer for so long is given up.
+/// The time after which a disk without an answer is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What asking disks takes.
+/// The capabilities that asking disks needs.
 const ASKING: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_RAWIO);
-/// Bytes of an answer.
+/// The size of an answer in bytes.
 const ANSWER: usize = 12;
-/// From here on, percent of the rated life.
+/// The percentage of the rated life from which a disk counts as worn.
 const WORN: u8 = 90;
-/// What NVMe disks warn of, by bit (NVM Express Base Specification 2.0, figure 207).
+/// The warnings of NVMe disks, by bit (NVM Express Base Specification 2.0, figure 207).
 const WARNINGS: [&str; 5] = [
     "it has few spare blocks left",
     "it is too hot or too cold",
@@ -42,19 +43,19 @@ const WARNINGS: [&str; 5] = [
     "it has become read-only",
     "its own protection against power loss has failed",
 ];
-/// Too hot or too cold: passes.
+/// The bit for a temperature that is too high or too low; the condition passes.
 const TEMPERATURE: u8 = 2;
 
 /// The process that may ask disks.
 #[derive(Debug)]
 pub(crate) struct Asker {
     process: Child,
-    /// `None` once it failed.
+    /// The connection to the process; `None` once it failed.
     line: Mutex<Option<UnixStream>>,
 }
 
 impl Asker {
-    /// Starts it, while this process still has its privileges; `None` where it has none that help.
+    /// Starts the process while the server still has its privileges; `None` if the server has no helpful privilege.
     pub(crate) fn start() -> Option<Self> {
         if !capabilities(None).is_ok_and(|held| held.effective.intersects(ASKING)) {
             return None;
@@ -63,7 +64,7 @@ impl Asker {
         ours.set_read_timeout(Some(PATIENCE)).ok()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg(HEALTH_VERB).stdin(std::os::fd::OwnedFd::from(theirs));
-        // It must hold nothing of this process open, nor a directory.
+        // The process must hold no descriptor of the server open, nor a directory.
         command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
         match command.spawn() {
             Ok(process) => Some(Asker { process, line: Mutex::new(Some(ours)) }),
@@ -78,7 +79,7 @@ impl Asker {
         let mut line = self.line.lock();
         let answer = line.as_mut().and_then(|line| exchange(line, disk));
         if answer.is_none() {
-            // A late answer would be taken for that of the next question.
+            // A late answer would be taken for the answer to the next question.
             *line = None;
         }
         decode(&answer?)
@@ -87,7 +88,7 @@ impl Asker {
 
 impl Drop for Asker {
     fn drop(&mut self) {
-        // It ends with the connection; one that waits for its disk may do so alone.
+        // The process ends with the connection. A process that waits for its disk may do so alone.
         *self.line.lock() = None;
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -103,13 +104,13 @@ fn exchange(line: &mut UnixStream, disk: &str) -> Option<[u8; ANSWER]> {
     Some(answer)
 }
 
-/// Answers on standard input, a socket, what the server asks there, until it is closed.
+/// Answers the server's questions on standard input, which is a socket, until the socket is closed.
 pub fn answer_health() -> std::io::Result<()> {
     let sets = CapabilitySets { effective: ASKING, permitted: ASKING, inheritable: CapabilitySet::empty() };
     let held = capabilities(None)?.permitted;
     let kept = held & sets.permitted;
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, ..sets })?;
-    // It may do more than the server to the kernel, so it makes no call that the server does not make.
+    // The process has more privileges than the server, so it makes no system call that the server does not make.
     sandbox::confine()?;
     let line = UnixStream::from(rustix::io::dup(std::io::stdin())?);
     answer_all(line, forebay_disk::ask_health)
@@ -149,10 +150,10 @@ fn decode(bytes: &[u8; ANSWER]) -> Option<Health> {
     })
 }
 
-/// What is known of the health of the cache devices, by name.
+/// The known health of the cache devices, by name.
 pub(crate) type Known = Mutex<HashMap<String, Health>>;
 
-/// Looks after the cache devices until it is dropped.
+/// The task that watches the health of the cache devices until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     wake: Option<Sender<()>>,
@@ -160,7 +161,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Looks at once, then every ten minutes.
+    /// Checks at once, then every ten minutes.
     pub(crate) fn start(
         asker: Asker,
         watch: Arc<CacheMonitor>,
@@ -178,10 +179,10 @@ impl Monitor {
         Ok(Monitor { wake: Some(wake), thread: Some(thread) })
     }
 
-    /// Looks now: a device came.
+    /// Checks now, because a device was added.
     pub(crate) fn look(&self) {
         if let Some(wake) = &self.wake {
-            // It ends only after this.
+            // The thread ends only after this channel is dropped.
             let _ = wake.send(());
         }
     }
@@ -191,7 +192,7 @@ impl Drop for Monitor {
     fn drop(&mut self) {
         self.wake = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has said so itself.
+            // A thread that panicked has already reported the panic.
             let _ = thread.join();
         }
     }
@@ -209,7 +210,7 @@ fn look(watch: &CacheMonitor, events: &EventLog, ask: impl Fn(&str) -> Option<He
     }
 }
 
-/// What is worth telling of a device's health since the last look.
+/// Returns the changes of a device's health since the last check that are worth an event.
 fn judge(name: &str, before: Option<Health>, now: Health) -> Vec<(Severity, String)> {
     let before = before.unwrap_or_default();
     let mut told = Vec::new();
@@ -243,7 +244,7 @@ fn judge(name: &str, before: Option<Health>, now: Health) -> Vec<(Severity, Stri
     told
 }
 
-/// Why someone has to look, if a disk predicts its failure.
+/// Returns why an administrator has to act, if a disk predicts its failure.
 pub(crate) fn prediction(name: &str, health: &Health) -> Option<String> {
     let warnings = health.warnings.unwrap_or(0) & !TEMPERATURE;
     let first = WARNINGS.iter().enumerate().find(|(bit, _)| warnings >> bit & 1 == 1)?;

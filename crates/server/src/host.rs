@@ -4,29 +4,31 @@ use forebay_config::{LogLevel, Settings};
 
 use crate::serve::Ready;
 
-/// What the server asks of the process it runs in, and tells it. Called from any thread; nothing may wait for long.
+/// The interface of the server to the process that it runs in. Called from any thread; no method may block for long.
 pub trait Host: Send + Sync + 'static {
-    /// The process has the privileges that it keeps: threads started from now on have no others.
+    /// Tells that the process has dropped all privileges except those that it keeps. Threads started from now on have
+    /// no other privileges.
     fn privileges_dropped(&self);
 
-    /// A start or a stop is under way and has come so far. Repeated every few seconds until it is over.
+    /// Tells how far a start or a stop in progress has come. Repeated every few seconds until the start or stop is
+    /// over.
     fn under_way(&self, progress: &str);
 
-    /// Clients are accepted.
+    /// Tells that clients are accepted.
     fn ready(&self, ready: &Ready);
 
-    /// A stop has begun.
+    /// Tells that a stop has begun.
     fn stopping(&self);
 
-    /// The settings as flags and configuration file say now.
+    /// Returns the current settings from flags and configuration file.
     ///
     /// # Errors
-    /// Every mistake in them, a sentence each.
+    /// Every mistake in the settings, one sentence each.
     fn settings(&self) -> Result<Settings, Vec<String>>;
 
-    /// Logs what is as severe as this, or more.
+    /// Sets the lowest severity that is logged.
     fn set_log_level(&self, level: LogLevel);
 
-    /// Lines of the log that were lost since the start.
+    /// Returns the number of log lines lost since the start.
     fn log_lines_lost(&self) -> u64;
 }

@@ -1,5 +1,5 @@
-//! The exported directories are the ones that the state directory and the pool know, or nothing is written and nobody is
-//! served (docs/decisions/015-identity.md).
+//! The identity check of a start (docs/decisions/015-identity.md). If an exported directory is not the one that the
+//! state directory and the pool know, nothing is written and no client is served.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,19 +16,19 @@ use forebay_vfs::{
 use crate::error::Error;
 use crate::under_way::UnderWay;
 
-/// What the exports are, and what they were.
+/// The identities of the exports, as found and as recorded.
 pub(crate) struct Identities {
     known: KnownExports,
     said: Vec<Adoption>,
-    /// Exports that are taken for what is there, by their ids.
+    /// Exports that an administrator adopted as they are now, by their ids.
     adopted: BTreeMap<u32, How>,
-    /// What the pool says of each export that it knows.
+    /// The pool's record of each export that it knows.
     recorded: BTreeMap<u32, Recorded>,
-    /// Told which export is asked: its file system may not answer.
+    /// Records which export is being asked: its file system may not answer.
     under_way: Arc<UnderWay>,
 }
 
-/// An export that is not what it was.
+/// An export that differs from its record.
 struct Other<'a> {
     path: &'a Path,
     state_dir: &'a Path,
@@ -38,8 +38,8 @@ struct Other<'a> {
 }
 
 impl Identities {
-    /// Looks at every exported directory and compares it with what the state directory knows. Writes nothing, and nothing
-    /// may have been written before.
+    /// Examines every exported directory and compares it with the record in the state directory. Writes nothing, and
+    /// nothing may have been written before.
     ///
     /// # Errors
     /// [`Error::OtherDirectory`]; a directory or the state directory cannot be read.
@@ -70,7 +70,7 @@ impl Identities {
         Ok(identities)
     }
 
-    /// Goes on with what is there if an administrator has said so of it, as it is now.
+    /// Continues with the directory as it is now, if an administrator adopted exactly this directory.
     fn accept(&mut self, id: u32, other: &Other<'_>) -> Result<(), Error> {
         let said = self.said.iter().find(|said| said.path == other.path && said.identity.is(other.here));
         let how = said.map(|said| said.how).ok_or_else(|| Error::OtherDirectory(other.to_string()))?;
@@ -78,7 +78,7 @@ impl Identities {
         Ok(())
     }
 
-    /// What goes into the handles of exports that were other directories before.
+    /// Returns the salts for the handles of exports that were other directories before.
     pub(crate) fn salts(&mut self, random: impl Fn() -> u64) -> Vec<(u32, u64)> {
         for (id, known) in &mut self.known.0 {
             if self.adopted.get(id) == Some(&How::New) {
@@ -93,7 +93,7 @@ impl Identities {
             .collect()
     }
 
-    /// The directories that are served are still the ones that were looked at: they may have been opened since.
+    /// Checks that the served directories are still the examined ones: they may have been opened since.
     pub(crate) fn check_opened(&mut self, settings: &Settings, vfs: &Vfs) -> Result<(), Error> {
         let checked = Self::check(settings, &self.under_way)?;
         let opened = |export: &&Arc<Export>| {
@@ -110,10 +110,10 @@ impl Identities {
         }
     }
 
-    /// Compares with what the pool says. `may_hold`: the pool may hold changes that the directories lack. Writes nothing.
+    /// Compares the exports with the pool's records. `may_hold`: the pool may hold changes that the directories lack.
+    /// Writes nothing.
     ///
-    /// # Errors
-    /// [`Error::OtherDirectory`]; the pool's record is of a later version; the directory does not tell.
+    /// # Errors [`Error::OtherDirectory`]; the pool's record is of a later version; the directory cannot be examined.
     pub(crate) fn check_pool(
         &mut self,
         settings: &Settings,
@@ -145,8 +145,8 @@ impl Identities {
         Ok(())
     }
 
-    /// What the pool says of an export: under its id, or under that of one which is not served any more and was the same
-    /// directory. An id is made of the path, unless it is configured.
+    /// Returns the pool's record of an export, found by its id. Otherwise the record of an export that is no longer
+    /// served and was the same directory. An id is derived from the path, unless it is configured.
     fn record_of(&self, export: &Export, vfs: &Vfs) -> Option<&Recorded> {
         let is_served = |id: u32| vfs.exports().iter().any(|export| export.id == id);
         let moved = || {
@@ -156,7 +156,7 @@ impl Identities {
         self.recorded.get(&export.id).or_else(moved)
     }
 
-    /// The numbers of file systems that the pool has, by the ids of exports.
+    /// Returns the pool's numbers of the file systems, by the ids of exports.
     pub(crate) fn numbers(&self, vfs: &Vfs) -> Vec<(u32, u32)> {
         let number = |export: &Export| Some((export.id, self.record_of(export, vfs)?.number));
         let served = vfs.exports().iter().filter_map(|export| number(export));
@@ -169,13 +169,13 @@ impl Identities {
         Some(recorded.identity.to_string())
     }
 
-    /// The exports that are other directories than before.
+    /// Returns the exports that are other directories than before.
     pub(crate) fn renumbered(&self) -> Vec<u32> {
         self.adopted.iter().filter(|(_, how)| **how == How::New).map(|(id, _)| *id).collect()
     }
 
-    /// Counts this start in the directories, durably, then has the pool say with its next change that it belongs to them.
-    /// A cut between the two is row I3.
+    /// Counts this start in the directories, durably. Then has the pool record with its next change that the pool
+    /// belongs to them. A crash between the two is row I3.
     pub(crate) fn claim(
         &self,
         settings: &Settings,
@@ -185,15 +185,15 @@ impl Identities {
     ) -> Result<(), Error> {
         let id = pool.uuid as u64;
         let mut records = self.recorded.clone();
-        // Of a directory that was moved: its next record has its new id.
+        // A moved directory has a record under its old id; its next record has its new id.
         let moved = vfs.exports().iter().filter_map(|export| self.record_of(export, vfs));
         moved.for_each(|recorded| drop(records.remove(&recorded.export)));
         for (export, configured) in vfs.exports().iter().zip(&settings.exports) {
             let failed = |error| unreadable(export, error);
             self.under_way.waits_for(&export.path);
             let there = export.stamp().map_err(failed)?;
-            // An adopted file system counts one start more than the one that it replaces: that one may have counted one more than is
-            // recorded (row I3), and must be the older one from now on.
+            // An adopted file system counts one start more than the replaced one. The replaced one may have counted one
+            // start more than is recorded (row I3), and must be the older one from now on.
             let beyond = u64::from(self.adopted.contains_key(&export.id));
             let recorded = self.record_of(export, vfs).map_or(0, |recorded| recorded.start + beyond);
             let next = next_start(recorded, there, id);
@@ -204,7 +204,7 @@ impl Identities {
             records.insert(export.id, Recorded { export: export.id, number, start, identity });
         }
         self.under_way.waits_for_none();
-        // Those that are served now first: what has no room is left out.
+        // Records of served exports come first: records without room are left out.
         let served = |record: &Recorded| vfs.exports().iter().any(|export| export.id == record.export);
         let (mut all, others): (Vec<_>, Vec<_>) = records.into_values().partition(served);
         all.extend(others);
@@ -212,7 +212,7 @@ impl Identities {
         Ok(())
     }
 
-    /// Writes down what is served, durably, before anybody is. What an administrator said is done then.
+    /// Records the served exports durably, before any client is served. An administrator's adoption is completed then.
     pub(crate) fn keep(mut self, settings: &Settings, vfs: &Vfs) -> Result<(), Error> {
         let failed = state_error(&settings.state_dir);
         for export in vfs.exports() {
@@ -225,7 +225,7 @@ impl Identities {
     }
 }
 
-/// The count to write: the next one of this pool. Where others have counted on, beyond them.
+/// Returns the count to write: the next one of this pool. If another pool counted further, the result exceeds that.
 fn next_start(recorded: u64, there: Option<Stamp>, pool: u64) -> u64 {
     match there {
         Some(there) if there.start > recorded && (there.start, there.pool) != (recorded + 1, pool) => {
@@ -239,7 +239,7 @@ fn is_writable(export: &Configured) -> bool {
     export.clients.iter().any(|rule| rule.access == Access::ReadWrite)
 }
 
-/// Why a directory cannot be served that cannot be looked at.
+/// Returns why a directory that cannot be examined cannot be served.
 fn missing(error: forebay_vfs::Error, expected: Option<&ExportIdentity>) -> String {
     let expected = expected.map(|it| format!(": expected is {it}, which is not mounted perhaps"));
     format!("{error}{}", expected.unwrap_or_default())
@@ -253,11 +253,10 @@ fn state_error(state_dir: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::StateDir { path: state_dir.to_owned(), source }
 }
 
-/// Has the next start of the server with this state directory serve `path` as it is now, though the export was another
-/// directory before. Returns what is there.
+/// Has the next start of the server with this state directory serve `path` as it is now, although the export was
+/// another directory before. Returns a description of the directory.
 ///
-/// # Errors
-/// The directory or the state directory cannot be used.
+/// # Errors The directory or the state directory cannot be used.
 pub fn adopt(state_dir: &Path, path: &Path, same: bool) -> io::Result<String> {
     let identity = ExportIdentity::at(path).map_err(|error| io::Error::other(error.to_string()))?;
     let how = if same { How::Same } else { How::New };
@@ -319,7 +318,7 @@ impl std::fmt::Display for Other<'_> {
 }
 
 impl Other<'_> {
-    /// The command that mounts what is expected, as far as it is known.
+    /// Returns the command that mounts the expected file system, as far as it is known.
     fn mount(&self) -> Option<String> {
         let at = self.expected.mounted_at().filter(|_| self.difference == Difference::FileSystem)?;
         let what = match self.expected.uuid() {

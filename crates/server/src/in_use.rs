@@ -1,6 +1,6 @@
-//! Which pool may hold data that the served directories lack: noted in the state directory while it may, so that nobody
-//! serves the directories without it by mistake. And which one they were served with last: if another one was given up
-//! before that, what it holds is older than what was done since.
+//! The pool that may hold data that the served directories lack. Notes in the state directory name this pool, so that
+//! no server serves the directories without it by mistake. The notes also name the pool that the directories were
+//! served with last. A pool that was given up before that holds data older than the directories.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use crate::cache::written;
 use crate::error::Error;
 
-/// The notes, whether they are there or not.
+/// The note files, which may be missing.
 pub(crate) struct InUse {
     path: PathBuf,
     last: PathBuf,
 }
 
-/// Instead of a pool's UUID: the directories were served without one.
+/// The word in place of a pool's UUID if the directories were served without a pool.
 const NONE: &str = "none";
 
 impl InUse {
@@ -26,12 +26,12 @@ impl InUse {
         read(&self.path)
     }
 
-    /// Fails if a pool may hold something.
+    /// Fails if a pool may hold data.
     pub(crate) fn require_none(&self) -> Result<(), Error> {
         self.read()?.map_or(Ok(()), |text| Err(self.left_behind(&text)))
     }
 
-    /// Fails if another pool than `uuid` may hold something, unless it is to be given up.
+    /// Fails if a pool other than `uuid` may hold data, unless that pool is to be given up.
     pub(crate) fn require(&self, uuid: u128, give_up: bool) -> Result<(), Error> {
         match self.read()? {
             Some(text) if !give_up && text.lines().next() != Some(&written(uuid)) => {
@@ -46,24 +46,24 @@ impl InUse {
         Error::CacheLeftBehind { devices, note: self.path.clone() }
     }
 
-    /// Whether the pool `uuid` may hold something: it was in use last time, or nobody knows.
+    /// Returns true if the pool `uuid` may hold data: it was in use last time, or there is no note.
     pub(crate) fn may_hold(&self, uuid: u128) -> Result<bool, Error> {
         let is_this = |text: String| text.lines().next() == Some(&written(uuid));
         Ok(self.read()?.is_some_and(is_this) || read(&self.last)?.is_none())
     }
 
-    /// From now on the pool may hold something. Durable.
+    /// Records that the pool may hold data from now on. Durable.
     pub(crate) fn set(&self, uuid: u128, devices: &[String]) -> Result<(), Error> {
         replace(&self.path, &format!("{}\n{}\n", written(uuid), devices.join("\n")))?;
         replace(&self.last, &written(uuid))
     }
 
-    /// Whether the directories were served without the pool since it was in use.
+    /// Returns true if the directories were served without the pool since it was in use.
     pub(crate) fn is_outdated(&self, uuid: u128) -> Result<bool, Error> {
         Ok(read(&self.last)?.is_some_and(|last| last != written(uuid)))
     }
 
-    /// The directories are served without a pool. Durable.
+    /// Records that the directories are served without a pool. Durable.
     pub(crate) fn set_none(&self) -> Result<(), Error> {
         match read(&self.last)? {
             Some(last) if last != NONE => replace(&self.last, NONE),
@@ -71,7 +71,7 @@ impl InUse {
         }
     }
 
-    /// The pool holds nothing that the directories lack.
+    /// Records that the pool holds nothing that the directories lack.
     pub(crate) fn clear(&self) -> Result<(), Error> {
         let removed = std::fs::remove_file(&self.path).and_then(|()| sync_directory(&self.path));
         removed.map_err(|error| failed(&self.path, error))

@@ -1,7 +1,7 @@
 //! A running Forebay: takes directories into service, listens, answers the control socket, and stops cleanly.
 //!
-//! [`run`] does it all in the order that makes each failure harmless: nothing is served before everything is ready,
-//! and what a stop leaves behind is written before the process ends.
+//! [`run`] does this in the order that makes each failure harmless. Nothing is served before everything is ready, and a
+//! stop makes its data durable before the process ends.
 
 mod cache;
 mod control;

@@ -1,21 +1,21 @@
-//! What a killed server had is in use a little longer: the kernel ends its I/O and frees its memory first.
+//! Retries for resources of a killed server: they stay in use until the kernel has ended its I/O and freed its memory.
 
 use std::time::{Duration, Instant};
 
-/// How long a start waits for that, all together.
+/// The total time that a start waits for such resources.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// The patience of one start.
+/// The time limit of one start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Linger(Instant);
 
 impl Linger {
-    /// From now on.
+    /// Starts the time limit now.
     pub(crate) fn new() -> Self {
         Linger(Instant::now() + LINGER)
     }
 
-    /// Takes `what`, again and again while it is `busy` and the time is not over.
+    /// Calls `take` repeatedly while its error is `busy` and the time limit is not reached.
     pub(crate) fn take<T, E>(
         self,
         what: &str,

@@ -26,14 +26,14 @@ use crate::roster::Record;
 const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
 
-/// What the rules depend on.
+/// The facts that the rules depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     /// The directories that are served.
     pub(crate) exports: Vec<Export>,
     /// This server's own state directory.
     pub(crate) state_dir: PathBuf,
-    /// File systems in memory are accepted.
+    /// True if file systems in memory are accepted.
     pub(crate) in_memory: bool,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum Refusal {
 }
 
 impl Rules {
-    /// The rules of a server with these settings.
+    /// Returns the rules for a server with these settings.
     pub(crate) fn of(settings: &Settings) -> Self {
         Rules {
             exports: settings.exports.clone(),
@@ -91,8 +91,8 @@ impl Rules {
         }
     }
 
-    /// Decides by the table above. `others` are the cache devices that are in use already; `before` is what is known of the
-    /// member that was called `path`.
+    /// Decides by the table of this module. `others` are the cache devices that are in use already. `before` is the
+    /// record of the member that was called `path`.
     ///
     /// # Errors
     /// The row that refuses.
@@ -124,7 +124,7 @@ impl Rules {
         let kind = rustix::fs::statfs(if is_file { path } else { &real }).ok();
         let in_memory = kind.is_some_and(|kind| [TMPFS, RAMFS].contains(&kind.f_type));
         match (real.starts_with("/dev"), is_file) {
-            // A file system of its own there is none of the system's devices.
+            // A separate file system at /dev/shm holds none of the system's devices.
             (true, _) if real.starts_with("/dev/shm") => {}
             (true, true) => return Err(Refusal::FileInDev(owned())),
             (true, false) => return Err(Refusal::MissingDevice(owned())),
@@ -136,7 +136,7 @@ impl Rules {
         if missing { may_be_made(path, directory, before) } else { Ok(()) }
     }
 
-    /// The state directory of another server that `directory` is, or lies in.
+    /// Returns the state directory of another server that `directory` is, or lies in.
     fn other_state(&self, directory: &Path) -> Option<PathBuf> {
         let own = self.state_dir.canonicalize().unwrap_or_else(|_| self.state_dir.clone());
         let above = directory.ancestors().take_while(|above| *above != own);
@@ -144,7 +144,7 @@ impl Rules {
     }
 }
 
-/// Rows D7 and D8.
+/// Applies rows D7 and D8.
 fn may_be_made(path: &Path, directory: &Path, before: Option<&Record>) -> Result<(), Refusal> {
     if !directory.is_dir() {
         return Err(Refusal::NoDirectory { path: path.to_owned(), directory: directory.to_owned() });
@@ -159,7 +159,7 @@ fn may_be_made(path: &Path, directory: &Path, before: Option<&Record>) -> Result
     }
 }
 
-/// Which of the others is the same device, or the same file by another name.
+/// Returns the path in `others` that is the same device, or the same file by another name.
 fn same(meta: &std::fs::Metadata, path: &Path, others: &[PathBuf]) -> Option<PathBuf> {
     let identity = |meta: &std::fs::Metadata| match meta.file_type().is_block_device() {
         true => (true, meta.rdev(), 0),

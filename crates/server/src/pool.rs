@@ -17,10 +17,10 @@ use crate::devices::Missing;
 use crate::health::prediction;
 use crate::roster::Roster;
 
-/// Between two reports of a flush.
+/// The time between two reports of a flush.
 const REPORT: Duration = Duration::from_millis(200);
 
-/// Returns devices, contents and counters; `index` is what a full look has found, some seconds ago.
+/// Returns devices, contents and counters; `index` is the result of a full scan some seconds ago.
 pub(crate) fn pool_status(cache: &Cache, index: Usage) -> PoolStatus {
     let usage = cache.engine.usage();
     let leaving = cache.engine.leaving();
@@ -56,7 +56,7 @@ pub(crate) fn pool_status(cache: &Cache, index: Usage) -> PoolStatus {
         clean_bytes: bytes(usage.ssd_blocks - usage.dirty_blocks.min(usage.ssd_blocks)),
         dirty_bytes: bytes(usage.dirty_blocks),
         loaded_percent: cache.engine.warming().map_or(100, |warming| {
-            // Below 100 until the end.
+            // The percentage stays below 100 until the loading ends.
             (warming.done * 100 / warming.segments.max(1)).min(99) as u8
         }),
         dirty_age_ns: cache.engine.dirty_age().as_nanos() as u64,
@@ -70,7 +70,7 @@ pub(crate) fn pool_status(cache: &Cache, index: Usage) -> PoolStatus {
     }
 }
 
-/// What a device is called.
+/// Returns the names of a device.
 fn pool_device(roster: &Roster, name: &str) -> PoolDevice {
     let known = roster.member(Path::new(name)).unwrap_or_default();
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
@@ -99,7 +99,7 @@ fn scrub(cache: &Cache) -> ScrubStatus {
     }
 }
 
-/// What was done since the start.
+/// Returns the counters since the start.
 pub(crate) fn counters(cache: &Cache) -> CacheCounters {
     let now = cache.engine.counters();
     CacheCounters {
@@ -123,7 +123,7 @@ pub(crate) fn counters(cache: &Cache) -> CacheCounters {
     }
 }
 
-/// What is not as it should be, and what to do.
+/// Returns the faults of the cache, each with its remedy.
 pub(crate) fn health(cache: &Cache) -> Vec<String> {
     let mut reasons = Vec::new();
     let (mode, active) = (cache.engine.mode(), cache.engine.staying());

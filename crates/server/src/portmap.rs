@@ -1,4 +1,4 @@
-//! Port 111: registering with the rpcbind that runs here, or answering ourselves.
+//! Port 111: registers with the rpcbind of this host, or answers GETPORT itself.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -19,7 +19,7 @@ pub(crate) struct Answering {
     tcp: Running,
 }
 
-/// Starts answering on the addresses NFS listens on.
+/// Starts to answer on the addresses that NFS listens on.
 pub(crate) fn answer(listen: &[SocketAddr], ports: Ports) -> Result<Answering, Error> {
     let addresses: Vec<_> = listen.iter().map(|address| SocketAddr::new(address.ip(), PORT)).collect();
     for address in &addresses {
@@ -41,12 +41,12 @@ impl Answering {
     }
 }
 
-/// One datagram, one answer, until the process ends.
+/// Answers each datagram with one datagram, until the process ends.
 fn serve_udp(socket: &UdpSocket, ports: Ports) {
     let mut call = [0; 1024];
     let mut reply = Vec::with_capacity(128);
     loop {
-        // An error belongs to an earlier answer (a closed port, say), not to the socket.
+        // An error belongs to an earlier answer (a closed port, for example), not to the socket.
         let Ok((len, from)) = socket.recv_from(&mut call) else { continue };
         reply.clear();
         ports.answer(&call[..len], &mut reply);
@@ -56,9 +56,9 @@ fn serve_udp(socket: &UdpSocket, ports: Ports) {
     }
 }
 
-/// Registers with rpcbind; what was registered is withdrawn by [`unregister`].
+/// Registers with rpcbind; [`unregister`] withdraws the registration.
 pub(crate) fn register(ports: Ports) -> Result<(), Error> {
-    // What a crashed server left registered would refuse the new port.
+    // A registration that a crashed server left would refuse the new port.
     unregister(ports);
     for mapping in ports.mappings() {
         match call(Procedure::Set, &mapping) {
@@ -70,14 +70,14 @@ pub(crate) fn register(ports: Ports) -> Result<(), Error> {
     Ok(())
 }
 
-/// Withdraws the registration; rpcbind may be gone, then there is nothing to withdraw.
+/// Withdraws the registration. If rpcbind no longer runs, there is nothing to withdraw.
 pub(crate) fn unregister(ports: Ports) {
     for mapping in ports.mappings() {
         let _ = call(Procedure::Unset, &mapping);
     }
 }
 
-/// rpcbind takes SET and UNSET only from this host and from a reserved port (rpcbind(8)).
+/// Binds a reserved port: rpcbind takes SET and UNSET only from this host and from a reserved port (rpcbind(8)).
 fn reserved_socket() -> io::Result<UdpSocket> {
     let ports = (600..1024).rev();
     let mut last = io::ErrorKind::AddrInUse.into();

@@ -1,6 +1,6 @@
-//! What changes when the configuration is read anew.
+//! The settings that change when the configuration is read again.
 //!
-//! The rules for clients, the log level and the mode change in service; the rest is compared and takes effect at the next
+//! The rules for clients, the log level and the mode change in service. All other differences take effect at the next
 //! start. A configuration with mistakes changes nothing.
 
 use forebay_config::{Export, LIMITS, Settings};
@@ -13,12 +13,12 @@ pub(crate) struct Differences {
     pub(crate) rules: Vec<String>,
     pub(crate) log_level: bool,
     pub(crate) mode: bool,
-    /// What takes effect at the next start, a sentence each.
+    /// The differences that take effect at the next start, one sentence each.
     pub(crate) at_next_start: Vec<String>,
 }
 
 impl Differences {
-    /// Those between the settings in force and new ones.
+    /// Returns the differences between the settings in force and new settings.
     pub(crate) fn between(now: &Settings, new: &Settings) -> Self {
         let mut found = Differences {
             log_level: now.log.level != new.log.level,
@@ -52,7 +52,7 @@ impl Differences {
         found
     }
 
-    /// The settings in force afterwards: `now`, and of `new` what changes in service.
+    /// Returns the settings in force afterwards: `now`, with the parts of `new` that change in service.
     pub(crate) fn apply(now: &Settings, new: &Settings) -> Settings {
         let mut applied = now.clone();
         applied.log.level = new.log.level;
@@ -66,12 +66,12 @@ impl Differences {
     }
 }
 
-/// Whether all but the rules for clients is equal.
+/// Returns true if everything except the rules for clients is equal.
 fn is_same(one: &Export, other: &Export) -> bool {
     (&one.path, &one.name, &one.aliases, one.id) == (&other.path, &other.name, &other.aliases, other.id)
 }
 
-/// A report as one sentence.
+/// Returns a report as one sentence.
 pub(crate) fn described(report: &ReloadReport) -> String {
     if !report.mistakes.is_empty() {
         return format!(

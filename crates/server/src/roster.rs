@@ -1,5 +1,5 @@
-//! The members of the pool as the state directory knows them: the epoch in use (`cache-epochs`, which decides), and for people
-//! what each device is called, its serial number, and when it was in use (`cache-members`, which decides nothing).
+//! The members of the pool as the state directory knows them. `cache-epochs` has the epoch in use, and decides.
+//! `cache-members` has each device's name, serial number and time of use. People read it; it decides nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use crate::epochs::Epochs;
 use crate::error::Error;
 use crate::in_use::{failed, read, replace};
 
-/// Devices that are remembered, those seen last.
+/// The number of devices that are remembered: those seen last.
 const RECORDS: usize = 256;
 
-/// What is known of a device that is, or was, a member of a pool.
+/// The record of a device that is, or was, a member of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     /// The pool's UUID.
     pub(crate) pool: String,
     /// The device's UUID.
     pub(crate) uuid: String,
-    /// It is one of the members in use.
+    /// True if the device is one of the members in use.
     pub(crate) active: bool,
-    /// When it was in use last, in seconds since 1970; for one in use: since when at least.
+    /// When the device was last in use, in seconds since 1970. For a device in use: a time since which it is in use.
     pub(crate) seen: u64,
-    /// What the administrator calls it.
+    /// The administrator's name for the device.
     pub(crate) path: String,
     /// Its name in /dev/disk/by-id; empty if it has none.
     pub(crate) stable: String,
@@ -39,7 +39,7 @@ pub(crate) struct Record {
     pub(crate) mount: String,
 }
 
-/// The two files; clones are the same.
+/// The two files. Clones share their contents.
 #[derive(Clone, Debug)]
 pub(crate) struct Roster(Arc<Inner>);
 
@@ -47,12 +47,12 @@ pub(crate) struct Roster(Arc<Inner>);
 struct Inner {
     path: std::path::PathBuf,
     epochs: Mutex<Epochs>,
-    /// In the order in which they were seen last.
+    /// Records in the order in which the devices were seen last.
     records: Mutex<Vec<Record>>,
 }
 
 impl Roster {
-    /// Reads what there is.
+    /// Reads the files, if they exist.
     pub(crate) fn open(state_dir: &Path) -> Result<Self, Error> {
         let (epochs, path) = (state_dir.join("cache-epochs"), state_dir.join("cache-members"));
         let epochs = Epochs::open(&epochs).map_err(|error| failed(&epochs, error))?;
@@ -61,7 +61,7 @@ impl Roster {
         Ok(Roster(Arc::new(Inner { path, epochs: Mutex::new(epochs), records: Mutex::new(records) })))
     }
 
-    /// Fails if the cache went on without the devices that are there.
+    /// Fails if the cache was used without the present devices since they were last in use.
     pub(crate) fn require(&self, pool: &Pool) -> Result<(), Error> {
         let noted = self.0.epochs.lock().of(&written(pool.uuid)).in_use;
         if noted <= pool.in_use() {
@@ -79,7 +79,7 @@ impl Roster {
         Err(Error::CacheOutOfDate { devices: here.join(" and "), expected, since })
     }
 
-    /// What is known of the device that was a member of the pool used last and is called `path`.
+    /// Returns the record of the device that was a member of the pool used last and is called `path`.
     pub(crate) fn member(&self, path: &Path) -> Option<Record> {
         let name = clean(&path.display().to_string());
         let records = self.0.records.lock();
@@ -87,19 +87,19 @@ impl Roster {
         records.iter().rfind(|record| record.path == name && record.pool == *last).cloned()
     }
 
-    /// What is known of a device by its UUID.
+    /// Returns the record of a device by its UUID.
     pub(crate) fn known(&self, uuid: u128) -> Option<Record> {
         let uuid = written(uuid);
         self.0.records.lock().iter().rfind(|record| record.uuid == uuid).cloned()
     }
 
-    /// The device with its lasting name, serial number and UUID, as far as they are known.
+    /// Returns the name of the device with its lasting name, serial number and UUID, as far as they are known.
     pub(crate) fn describe(&self, name: &str) -> String {
         let record = self.member(Path::new(name));
         record.map_or_else(|| name.to_owned(), |record| record.describe())
     }
 
-    /// A device that the administrator took out is no member that is missed.
+    /// Records that the administrator removed the device, so it is not a missing member.
     pub(crate) fn removed(&self, name: &str) {
         let name = clean(name);
         let mut records = self.0.records.lock();
@@ -107,7 +107,7 @@ impl Roster {
         self.save(&records);
     }
 
-    /// Forgets a pool that was made by a start that failed.
+    /// Forgets a pool that a failed start has created.
     pub(crate) fn forget(&self, pool: u128) {
         let pool = written(pool);
         if let Err(error) = self.0.epochs.lock().forget(&pool) {
@@ -130,7 +130,7 @@ impl Roster {
             let path = clean(&leg.name);
             let before = records.iter().position(|record| record.uuid == uuid && record.pool == pool);
             let before = before.map(|at| records.remove(at)).unwrap_or_default();
-            // Another device that was called so is not there any more.
+            // A device that had this name before is no longer present.
             records.retain(|record| record.path != path || record.pool != pool);
             let mut record = Record { pool: pool.into(), uuid, active: true, seen: now, path, ..before };
             if let Ok(place) = whereabouts(Path::new(&leg.name)) {
@@ -149,7 +149,7 @@ impl Roster {
         Ok(())
     }
 
-    /// For people only: a failure is said, and nothing else.
+    /// Writes `cache-members`. Only people read the file, so a failure is logged and has no other effect.
     fn save(&self, records: &[Record]) {
         let text: String = records.iter().map(Record::line).collect();
         if let Err(error) = replace(&self.0.path, &text) {
@@ -181,7 +181,7 @@ impl Witness for Roster {
 }
 
 impl Record {
-    /// The device with its lasting name, serial number and UUID.
+    /// Returns the name of the device with its lasting name, serial number and UUID.
     pub(crate) fn describe(&self) -> String {
         let mut more = Vec::new();
         if !self.stable.is_empty() {
@@ -196,7 +196,7 @@ impl Record {
         if more.is_empty() { self.path.clone() } else { format!("{} ({})", self.path, more.join(", ")) }
     }
 
-    /// When it was in use last.
+    /// Returns the time when the device was last in use.
     pub(crate) fn seen(&self) -> String {
         utc(self.seen)
     }
@@ -223,15 +223,15 @@ impl Record {
     }
 }
 
-/// A word for a line of the file: without tabs and line ends.
+/// Returns the text without tabs and line ends, as one word of a line of the file.
 fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// A time of day as people write it, from seconds since 1970.
+/// Formats a time in seconds since 1970 as date and time of day.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March: a leap day is the last one.
+    // Years begin in March here, so that a leap day is the last day of a year.
     let shifted = days + 719_468;
     let (era, day) = (shifted / 146_097, shifted % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -242,7 +242,7 @@ fn utc(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest % 3600 / 60)
 }
 
-/// What a pool's refusal means, with the devices as the administrator knows them.
+/// Converts a pool's refusal to an error that names the devices as the administrator knows them.
 pub(crate) fn refused(error: PoolError) -> Error {
     Error::Cache(match error {
         PoolError::InUse { device, what } => format!(

@@ -1,4 +1,4 @@
-//! Start, run, stop.
+//! Starts the server, runs it and stops it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,12 +22,12 @@ use crate::start::{Served, Start, Watches};
 use crate::under_way::{Reports, UnderWay};
 use crate::{portmap, privileges, sandbox, state_dir};
 
-/// What there is to say once clients are accepted.
+/// The contents of the message that clients are accepted.
 #[derive(Debug)]
 pub struct Ready {
-    /// The addresses listened on.
+    /// The addresses that the server listens on.
     pub listen: Vec<SocketAddr>,
-    /// What file handles are made of.
+    /// The kind of file handles in use.
     pub handles: HandleMode,
     /// The cache.
     pub cache: CacheReady,
@@ -35,17 +35,17 @@ pub struct Ready {
     pub mode: Mode,
 }
 
-/// Bytes of the stack of a start: as many as a process has for its first thread.
+/// The size of the stack of a start in bytes: the usual size for the first thread of a process.
 const STACK: usize = 8 << 20;
 
-/// Serves until SIGTERM or SIGINT, which also end a start; SIGHUP has the configuration read anew. `Ok` after a start that a
-/// signal ended: threads of it may still wait for a file system, so the process is to end.
+/// Serves until SIGTERM or SIGINT, which also end a start. SIGHUP has the configuration read again. Returns `Ok` after
+/// a start that a signal ended. Threads of that start may still wait for a file system, so the process must end then.
 ///
 /// # Errors
-/// [`Error`]: nothing was served, unless it is [`Error::Unstable`].
+/// [`Error`]: no client was served, unless the error is [`Error::Unstable`].
 pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     let started = Started::now();
-    // Until there is something to read anew, a terminal that is closed means nothing.
+    // A closed terminal has no effect as long as there is no configuration to read again.
     let mut signals = Signals::new([SIGHUP])?;
     let open_files = privileges::raise_open_files();
     let asker = Asker::start();
@@ -94,7 +94,7 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
         events.add(Severity::Info, "start-ended", message, &[]);
         drop(control_server);
         drop(writer);
-        // The lock ends with the process: threads of the start may still be at work in the state directory.
+        // The lock ends with the process: threads of the start may still work in the state directory.
         std::mem::forget(state);
         return Ok(());
     };
@@ -111,12 +111,12 @@ pub fn run(settings: Settings, host: Arc<dyn Host>) -> Result<(), Error> {
     }
     running.shutdown(settings.limits.drain_timeout);
     nfs.stop();
-    // Nobody may ask for a flush or a device any more.
+    // From here on no administrator may flush, add or remove a device.
     drop(control_server);
     stop(&vfs, control.cache(), &events)
 }
 
-/// Starts, then serves until a signal says otherwise. `None`: that was before clients were served.
+/// Starts, then serves until a signal ends the service. Returns `None` if a signal came before clients were served.
 fn serve(
     start: Start,
     signals: &mut Signals,
@@ -128,7 +128,7 @@ fn serve(
     let starting = starting.spawn(move || {
         let mut failed = failed;
         let served = start.run()?;
-        // Only a start that has failed ends the wait for signals.
+        // Only a failed start ends the wait for signals.
         failed.0 = None;
         wanted.put_in_force();
         Ok(served)
@@ -137,7 +137,7 @@ fn serve(
         match signals.forever().next() {
             Some(SIGHUP) => reload.want(),
             Some(_) if decided.set(false).is_ok() => return Ok(None),
-            // The start has ended, or does so without asking a file system.
+            // The start has ended, or ends without asking a file system.
             Some(_) | None => break,
         }
     }
@@ -155,7 +155,7 @@ impl Drop for EndSignals {
     }
 }
 
-/// A reload that a signal asked for, perhaps before there was something to read anew.
+/// A reload that a signal requested, perhaps before the configuration could be read again.
 struct Reload {
     front: Arc<Front>,
     wanted: AtomicBool,
@@ -167,17 +167,17 @@ impl Reload {
         self.put_in_force();
     }
 
-    /// Reads the configuration anew if that is wanted and clients are served.
+    /// Reads the configuration again if a signal requested that and clients are served.
     fn put_in_force(&self) {
         let Some(control) = self.front.control().filter(|control| control.is_serving()) else { return };
         if self.wanted.swap(false, Ordering::SeqCst) {
-            // How it ends is an event.
+            // An event reports the result.
             let _ = control.reload();
         }
     }
 }
 
-/// What clients were told is unstable is made durable, and the cache is stopped.
+/// Makes the unstable data of clients durable, and stops the cache.
 fn stop(vfs: &Vfs, cache: Option<&Cache>, events: &EventLog) -> Result<(), Error> {
     let stopped = vfs.stop()?;
     let dirty = stopped.dirty.map_err(Error::CacheStop)?;

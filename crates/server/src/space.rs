@@ -1,4 +1,4 @@
-//! What is full, or nearly so, and what to do about it.
+//! Messages about file systems and caches that are full or nearly full, with the remedy.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,12 +6,13 @@ use std::time::Duration;
 use forebay_config::format_size;
 use forebay_control::ExportStatus;
 
-/// From here on a file system is nearly full: percent of it that is free.
+/// The percentage of free space below which a file system is nearly full.
 const NEARLY_FULL: u64 = 1;
-/// The least that the state directory needs: keys, notes and events are below a tenth of it.
+/// The space that the state directory needs, in bytes. Keys, notes and events take less than a tenth of it.
 const STATE_NEEDS: u64 = 16 << 20;
 
-/// Free space for this process and size of the file system of a path, in bytes; `None` if it cannot be asked.
+/// Returns the free space for this process and the size of a path's file system, in bytes; `None` if it cannot be
+/// asked.
 pub(crate) fn free_space(path: &Path) -> Option<(u64, u64)> {
     let stat = rustix::fs::statvfs(path).ok()?;
     Some((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
@@ -21,7 +22,7 @@ fn is_nearly_full(free: u64, total: u64) -> bool {
     total > 0 && u128::from(free) * 100 < u128::from(total) * u128::from(NEARLY_FULL)
 }
 
-/// What is wrong with the file system of an export, a sentence each.
+/// Returns the faults of an export's file system, one sentence each.
 pub(crate) fn export_troubles(export: &ExportStatus) -> Vec<String> {
     let path = export.path.display();
     let mut troubles = Vec::new();
@@ -46,7 +47,7 @@ pub(crate) fn export_troubles(export: &ExportStatus) -> Vec<String> {
     troubles
 }
 
-/// What is wrong with the state directory: `space` is what is free and what there is, `events` why no events are kept.
+/// Returns the fault of the state directory. `space` has free and total bytes; `events` says why no events are kept.
 pub(crate) fn state_trouble(
     path: &Path,
     space: Option<(u64, u64)>,
@@ -67,9 +68,10 @@ pub(crate) fn state_trouble(
     ))
 }
 
-/// From here on a cache is nearly full: dirty data as a part of what may be dirty. Clients are paced then.
+/// The part of the dirty limit from which a cache is nearly full. The throttle slows clients down then.
 const BEHIND: f64 = 0.9;
-/// Below this it is not any more: a part that goes up and down with every batch of destaging does not change the health each time.
+/// The part of the dirty limit below which a cache is no longer nearly full. The distance to `BEHIND` keeps the health
+/// steady while the dirty data goes up and down with every batch of destaging.
 const CAUGHT_UP: f64 = 0.7;
 
 /// The last judgement on whether destaging is behind.
@@ -77,7 +79,8 @@ const CAUGHT_UP: f64 = 0.7;
 pub(crate) struct Behind(bool);
 
 impl Behind {
-    /// Returns the sentence for `health` if the cache is nearly full of dirty data: `part` of the level is reached, with `dirty` bytes.
+    /// Returns the sentence for `health` if the cache is nearly full of dirty data: `part` of the level is reached,
+    /// with `dirty` bytes.
     pub(crate) fn trouble(&mut self, part: f64, dirty: u64) -> Option<String> {
         self.0 = part >= if self.0 { CAUGHT_UP } else { BEHIND };
         self.0.then(|| {

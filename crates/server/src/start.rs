@@ -1,7 +1,8 @@
-//! A start, from the privileges that are left to clients that are served.
+//! A start: from the remaining privileges to service for clients.
 //!
-//! It runs in a thread of its own: a served file system may not answer, and whoever waits for it cannot be interrupted. The thread
-//! that began it goes on answering signals, and ends the process when it is told to.
+//! A start runs in a thread of its own. A served file system may not answer, and a thread that waits for the file
+//! system cannot be interrupted. The thread that began the start goes on answering signals, and ends the process on
+//! request.
 
 use std::io;
 use std::path::Path;
@@ -28,12 +29,12 @@ use crate::serve::{Ready, start_error};
 use crate::tell::tell_elsewhere;
 use crate::under_way::{Reports, UnderWay};
 
-/// What tells of changes by others in each export's file system, once it can be had.
+/// The watches for external changes in each export's file system, once they can be opened.
 pub(crate) struct Watches(Receiver<Vec<Option<Arc<HostWatch>>>>);
 
 impl Watches {
-    /// Begins to open them in a thread of its own, which keeps the privileges of the calling thread: only who has all of them is
-    /// told.
+    /// Begins to open the watches in a thread of its own, which keeps the privileges of the calling thread. The kernel
+    /// reports changes only to a thread with all of these privileges.
     pub(crate) fn begin(settings: &Settings, under_way: &Arc<UnderWay>) -> io::Result<Self> {
         let (done, opened) = channel();
         let paths: Vec<_> = settings.exports.iter().map(|export| export.path.clone()).collect();
@@ -43,7 +44,7 @@ impl Watches {
                 under_way.waits_for(path);
                 HostWatch::open(path).map(Arc::new)
             };
-            // The receiver goes when the start fails for another reason.
+            // The receiver is dropped if the start fails for another reason.
             let _ = done.send(paths.iter().map(open).collect());
         })?;
         Ok(Watches(opened))
@@ -69,11 +70,11 @@ pub(crate) struct Start {
     pub(crate) linger: Linger,
     /// The limit on open files.
     pub(crate) open_files: u64,
-    /// Whether clients are served (`true`), or a signal has ended the start before that.
+    /// True if clients are served; false if a signal ended the start before that.
     pub(crate) decided: Arc<OnceLock<bool>>,
 }
 
-/// What is in service, for the stop.
+/// The parts in service, which the stop needs.
 pub(crate) struct Served {
     pub(crate) vfs: Arc<Vfs>,
     pub(crate) nfs: Arc<Nfs>,
@@ -86,11 +87,11 @@ pub(crate) struct Served {
 }
 
 impl Start {
-    /// Takes everything into service; `None`: a signal has ended the start.
+    /// Takes everything into service. Returns `None` if a signal ended the start.
     pub(crate) fn run(self) -> Result<Option<Served>, Error> {
         let Start { settings, host, events, under_way, front, linger, .. } = self;
         let watches = self.watches.opened()?;
-        // Before anything is opened in the directories for writing, or written.
+        // The check comes before the directories are opened for writing, and before any write.
         let mut identities = Identities::check(&settings, &under_way)?;
         let own = |export: &Export| {
             under_way.waits_for(&export.path);
@@ -127,15 +128,15 @@ impl Start {
             Portmap::Off => None,
         };
         settle_after_crash(&vfs, &events, &under_way);
-        // Whatever can fail for other reasons has not: from here on there is something to stop well.
+        // All other possible failures are excluded now. From here on there is something to stop cleanly.
         under_way.step("opening the cache");
         let opened =
             cache::open(&settings, (&vfs, &nfs), &mut identities, &events, self.asker, linger, &under_way)?;
         let (cache, said) = opened.unzip();
         identities.keep(&settings, &vfs)?;
-        // A file that grows beyond RLIMIT_FSIZE is the client's error (EFBIG), not the end of the process.
+        // A file that grows beyond RLIMIT_FSIZE is an error for the client (EFBIG), and must not end the process.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
-        // Decided before anything is said: a signal from here on stops the server cleanly.
+        // The decision precedes all messages: a signal from here on stops the server cleanly.
         if self.decided.set(true).is_err() {
             return Ok(None);
         }
@@ -158,7 +159,7 @@ impl Start {
     }
 }
 
-/// What a server that was killed has left in the page cache becomes durable.
+/// Makes the data durable that a killed server left in the page cache.
 fn settle_after_crash(vfs: &Vfs, events: &EventLog, under_way: &UnderWay) {
     under_way.step("syncing what the last server left in memory");
     for (export, error) in vfs.settle_after_crash(|export| under_way.waits_for(&export.path)) {
@@ -215,7 +216,7 @@ fn open_vfs(
             ExportSpec { id: export.id, name, path, watch }
         })
         .collect();
-    // Descriptors left over for connections and the server's own files.
+    // Descriptors reserved for connections and the server's own files.
     let reserved = settings.limits.connections as u64 + 256;
     let files =
         (settings.limits.open_files as u64).min(open_files.saturating_sub(reserved).max(open_files / 2));

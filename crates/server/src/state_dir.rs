@@ -1,4 +1,4 @@
-//! The state directory: made private, and owned by one server at a time.
+//! The state directory: created private, and owned by one server at a time.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -9,17 +9,17 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::error::Error;
 
-/// The directory, owned as long as the value and the process live. Unless it is [kept](StateDir::keep) it goes with the value,
-/// if it was made for it.
+/// The directory, owned as long as the value and the process live. If this start created the directory and it is not
+/// [kept](StateDir::keep), it is removed with the value.
 pub(crate) struct StateDir {
     _lock: File,
     path: PathBuf,
-    /// The directories that were not there, the innermost first.
+    /// The directories that did not exist, the innermost first.
     made: Vec<PathBuf>,
 }
 
 impl StateDir {
-    /// What is in it is needed from now on.
+    /// Keeps the directory, because its contents are needed from now on.
     pub(crate) fn keep(&mut self) {
         self.made.clear();
     }
@@ -30,10 +30,10 @@ impl Drop for StateDir {
         if self.made.is_empty() {
             return;
         }
-        // Only files of this start are in it.
+        // The directory holds only files of this start.
         let files = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         files.for_each(|file| drop(std::fs::remove_file(file.path())));
-        // One that holds anything else stays.
+        // A directory that holds anything else is not removed.
         self.made.iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
     }
 }

@@ -11,7 +11,7 @@ use forebay_vfs::{Checkpointed, Error, Export, LostFile, Vfs};
 
 use crate::cache::CacheMonitor;
 
-/// Tells the administrator, and whoever else has to know.
+/// Reports an engine event to the administrator and to the parts of the server that act on it.
 pub(crate) fn tell(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, event: &Event) {
     let (severity, kind, message) = match event {
         Event::DeviceLost { device, left } => {
@@ -113,7 +113,7 @@ pub(crate) fn tell(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, event:
     log.add(severity, kind, message, &[]);
 }
 
-/// Tells of what the cache had and that belongs nowhere any more.
+/// Reports cached data that belongs to no file any more.
 pub(crate) fn tell_lost(log: &EventLog, file: &LostFile) {
     let what = if file.path.is_empty() { "a file without a known name" } else { &file.path };
     let message = format!(
@@ -123,7 +123,7 @@ pub(crate) fn tell_lost(log: &EventLog, file: &LostFile) {
     log.add(Severity::Error, "lost", message, &[("id", &file.id), ("path", &file.path)]);
 }
 
-/// Tells that the path of an export leads elsewhere than to what is served, or (`None`) back to it.
+/// Reports that the path of an export leads to something other than the served directory, or (`None`) back to it.
 pub(crate) fn tell_elsewhere(log: &EventLog, export: &Export, there: Option<&str>) {
     let path = export.path.display();
     let (severity, message) = match there {
@@ -133,7 +133,7 @@ pub(crate) fn tell_elsewhere(log: &EventLog, export: &Export, there: Option<&str
     log.add(severity, "mounts", message, &[("export", &export.name)]);
 }
 
-/// What to know when the path of an export leads to `there`.
+/// Returns the notice for an export whose path leads to `there`.
 pub(crate) fn elsewhere(export: &Export, there: &str) -> String {
     format!(
         "{} leads to {there} now, no longer to {}, which is served on and written to: mount it there again, or stop the server",
@@ -142,7 +142,7 @@ pub(crate) fn elsewhere(export: &Export, there: &str) -> String {
     )
 }
 
-/// Tells what became of the checkpoints of a file system.
+/// Reports the result of the checkpoints of a file system.
 pub(crate) fn tell_checkpoint(log: &EventLog, vfs: &Weak<Vfs>, news: Checkpointed) {
     let stuck = |late| vfs.upgrade().map(|vfs| stuck_exports(&vfs, late).join(", ")).unwrap_or_default();
     let failing = stuck(false);
@@ -178,7 +178,7 @@ pub(crate) fn tell_checkpoint(log: &EventLog, vfs: &Weak<Vfs>, news: Checkpointe
     log.add(severity, kind, message, &[]);
 }
 
-/// The directories served in which nothing can be changed, since their journal fails, or (`late`) does not answer.
+/// Returns the served directories in which nothing can be changed: their journal fails, or (`late`) does not answer.
 pub(crate) fn stuck_exports(vfs: &Vfs, late: bool) -> Vec<String> {
     let is_stuck = |error: Error| (error == Error::Busy) == late;
     let stuck = vfs.exports().iter().filter(|export| export.can_change().is_err_and(is_stuck));

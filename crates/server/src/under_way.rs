@@ -1,4 +1,4 @@
-//! A start and a stop while they are under way: how far they have come, for the service manager, the log and `forebay status`.
+//! The progress of a start or a stop, for the service manager, the log and `forebay status`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use forebay_engine::RecoveryProgress;
 
 use crate::host::Host;
 
-/// Between two reports. The service manager waits 30 seconds for the next one.
+/// The time between two reports. The service manager waits 30 seconds for the next one.
 const REPORT: Duration = Duration::from_secs(2);
 
-/// How far a start or a stop has come.
+/// The progress of a start or a stop.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     begun: Instant,
     at: Mutex<At>,
-    /// What recovery counts; not counted in other steps.
+    /// The counts of recovery; unchanged during other steps.
     pub(crate) recovery: Arc<RecoveryProgress>,
 }
 
-/// What is done at a moment.
+/// The step in progress, and the file system that it waits for.
 #[derive(Debug)]
 struct At {
     step: &'static str,
-    /// The export whose file system is asked, and since when.
+    /// The export that the step waits for, and the time when the wait began.
     awaited: Option<(PathBuf, Instant)>,
 }
 
@@ -40,13 +40,13 @@ impl Default for UnderWay {
 }
 
 impl UnderWay {
-    /// From now on this is done, and no export is waited for.
+    /// Begins the step `step`, which waits for no export yet.
     pub(crate) fn step(&self, step: &'static str) {
         *self.at.lock() = At { step, awaited: None };
         self.recovery.reset();
     }
 
-    /// From now on the step asks the file system of this export, which may not answer.
+    /// Records that the step now asks the file system of this export, which may not answer.
     pub(crate) fn waits_for(&self, export: &Path) {
         let mut at = self.at.lock();
         if at.awaited.as_ref().is_none_or(|(path, _)| path != export) {
@@ -54,12 +54,12 @@ impl UnderWay {
         }
     }
 
-    /// From now on the step waits for no export.
+    /// Records that the step waits for no export.
     pub(crate) fn waits_for_none(&self) {
         self.at.lock().awaited = None;
     }
 
-    /// As the control socket shows it.
+    /// Returns the progress in the form of the control protocol.
     pub(crate) fn shown(&self) -> Starting {
         let (done, total) = self.recovery.read();
         let at = self.at.lock();

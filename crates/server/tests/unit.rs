@@ -1,4 +1,5 @@
-//! The unit that is shipped, as systemd's own tools see it. Without these tools nothing is checked, and the tests say so.
+//! Tests of the shipped unit with systemd's own tools. On a machine without these tools the tests check nothing, and
+//! say so.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the assertion")]
 

@@ -32,8 +32,8 @@ fn connection(to: SocketAddr, from: [u8; 4]) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Has connect(2) choose the port and not bind(2), which looks through all ports once half of them were used in the last minute: that
-/// takes milliseconds of this host's processors, as no attack from elsewhere does.
+/// Has connect(2) choose the port and not bind(2), which looks through all ports once half of them were used in the
+/// last minute: that takes milliseconds of this host's processors, as no attack from elsewhere does.
 fn choose_port_late(fd: &OwnedFd) {
     let (one, len): (libc::c_int, _) = (1, size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: the option is an int, which this call only reads.
@@ -51,7 +51,7 @@ fn stand_back() {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What the threads of an attack and the client that measures know of each other.
+/// The state that the threads of an attack and the measuring client share.
 #[derive(Default)]
 struct Fight {
     stop: AtomicBool,
@@ -174,8 +174,8 @@ impl Measure {
         Measure { client, file, verifier }
     }
 
-    /// Goes round for at least `time` and 50 rounds, and until `fight` has begun; returns the 50th and the 99th percentile of a
-    /// round.
+    /// Goes round for at least `time` and 50 rounds, and until `fight` has begun; returns the 50th and the 99th
+    /// percentile of a round.
     fn run(&mut self, time: Duration, fight: &Fight) -> [Duration; 2] {
         let begun = Instant::now();
         let mut took = Vec::new();
@@ -198,7 +198,7 @@ impl Measure {
 
 #[derive(Clone, Copy, Debug)]
 enum Attack {
-    /// A stranger connects, sends a little and hangs up.
+    /// An unauthorised client connects, sends a little and hangs up.
     Strangers,
     /// A client with access connects, sends a little and hangs up.
     HangsUp,
@@ -220,7 +220,7 @@ struct Arsenal<'a> {
     server: &'a Server,
     /// The start of a record of a MiB.
     part: Vec<u8>,
-    /// All of it but a byte.
+    /// The whole record except its last byte.
     most: Vec<u8>,
     /// Reads of 64 MiB in all.
     reads: Vec<u8>,
@@ -245,8 +245,8 @@ impl<'a> Arsenal<'a> {
         }
     }
 
-    /// Starts the threads of an attack on the server, or on a bare loop, which end with `fight`; files that it makes are called
-    /// `name`.
+    /// Starts the threads of an attack on the server, or on a bare loop, which end with `fight`; files that it makes
+    /// are called `name`.
     fn begin<'s>(
         &'s self,
         attack: Attack,

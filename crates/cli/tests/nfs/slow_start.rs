@@ -23,8 +23,8 @@ fn manager_of(server: &mut Server) -> UnixDatagram {
     manager
 }
 
-/// Starts a server while its array hangs. `meanwhile` gets the server's service manager, a client of the control socket, and
-/// the first words to the service manager; the array works again after it.
+/// Starts a server while its array hangs. `meanwhile` gets the server's service manager, a client of the control
+/// socket, and the first words to the service manager; the array works again after it.
 fn start_hanging(
     server: &mut Server,
     array: &Array,
@@ -44,7 +44,7 @@ fn start_hanging(
     manager
 }
 
-/// What the service manager is to show of a start.
+/// Returns the part of a notification that the service manager shows for a start.
 fn shown(told: &str) -> &str {
     told.strip_prefix("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=").expect(told)
 }
@@ -122,7 +122,7 @@ fn a_start_names_the_export_that_does_not_answer_and_ends_when_it_is_told_to() {
     let mut server = Serve::new().exports(&exports).plain().prepared();
     let (manager, asker) = (manager_of(&mut server), server.asker());
     let starting = server.begin_to_start();
-    // Again and again, and for longer each time.
+    // The notification repeats, with a longer time each time.
     let [first, second] = [next(&manager), next(&manager)];
     assert!(shown(&first).starts_with(&format!("opening: {at} has not answered for ")), "{first}");
     assert_ne!(first, second);
@@ -171,7 +171,7 @@ fn a_long_sync_holds_up_nobody_who_asks_the_server() {
     });
 }
 
-/// Whoever asks gets what the file system said before, and no thread waits for each question.
+/// A request gets the file system's last answer, and no thread is started for each question.
 #[test]
 fn a_file_system_that_does_not_tell_its_free_space_holds_up_nobody() {
     needs_root!();

@@ -44,7 +44,7 @@ struct ScsiCommand {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<ScsiCommand>() == 88);
 
-/// `None` if the device knows neither of the two values, as disks and devices that are not ATA.
+/// Returns `None` if the device has neither of the two values, like hard disks and devices that are not ATA.
 pub(super) fn health(device: &OwnedFd) -> Option<Health> {
     let life_used = read_page(device, SOLID_STATE).and_then(|page| statistic(&page, SOLID_STATE));
     let media_errors = read_page(device, GENERAL_ERRORS).and_then(|page| statistic(&page, GENERAL_ERRORS));
@@ -52,7 +52,7 @@ pub(super) fn health(device: &OwnedFd) -> Option<Health> {
     Some(Health { life_used: life_used.map(|value| value as u8), media_errors, ..Health::default() })
 }
 
-/// READ LOG EXT of the page of the Device Statistics log.
+/// Reads a page of the Device Statistics log with READ LOG EXT.
 fn read_page(device: &OwnedFd, number: u8) -> Option<[u8; PAGE_LEN]> {
     let mut page = [0; PAGE_LEN];
     let mut sense = [0_u8; 32];
@@ -89,13 +89,13 @@ fn read_page(device: &OwnedFd, number: u8) -> Option<[u8; PAGE_LEN]> {
         duration: 0,
         info: 0,
     };
-    // SAFETY: SG_IO takes this struct; what it points to is as long as it says, and outlives the call.
+    // SAFETY: SG_IO takes this struct. Its pointers lead to memory of the stated lengths, which outlives the call.
     unsafe { ioctl(device, Updater::<SG_IO, ScsiCommand>::new(&mut request)) }.ok()?;
     let done = request.status == 0 && request.host_status == 0 && request.residual == 0;
     done.then_some(page)
 }
 
-/// The first statistic of a page, if it is the right page and the device keeps the value.
+/// Returns the first statistic of a page, if it is the right page and the device keeps the value.
 fn statistic(page: &[u8; PAGE_LEN], number: u8) -> Option<u64> {
     const SUPPORTED_AND_VALID: u8 = 0xc0;
     let value = &page[8..16];

@@ -1,4 +1,4 @@
-//! What SSDs say about their health.
+//! The health that SSDs report.
 
 mod ata;
 mod nvme;
@@ -9,36 +9,36 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dev, FileType, Mode, OFlags};
 
-/// How many layers of partitions and volumes are looked through.
+/// The number of layers of partitions and volumes that are followed.
 const LAYERS: usize = 8;
 
-/// The health of an SSD. What the device does not tell is `None`.
+/// The health of an SSD. Values that the device does not report are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Percent of the rated life used, by the maker's estimate. May go past 100; 255 stands for more than 254.
+    /// Percent of the rated life used, by the manufacturer's estimate. May exceed 100; 255 stands for more than 254.
     pub life_used: Option<u8>,
     /// Percent of the spare blocks left.
     pub spare: Option<u8>,
-    /// Times that the device could not give back what was stored on it, over its life.
+    /// The number of times that the device could not return stored data, over its life.
     pub media_errors: Option<u64>,
-    /// What the device warns of, as a bit each, 0 for nothing: 1 spare blocks low, 2 too hot or cold, 4 unreliable, 8
-    /// read-only, 16 its backup for power loss has failed (NVM Express Base Specification 2.0, figure 207).
+    /// The warnings of the device, a bit each, 0 for none: 1 spare blocks low, 2 too hot or cold, 4 unreliable, 8
+    /// read-only, 16 backup for power loss failed (NVM Express Base Specification 2.0, figure 207).
     pub warnings: Option<u8>,
 }
 
-/// The name in /dev of the disk behind an open file or block device; `None` where there is no single one, or it is of a
-/// kind that tells nothing of its health.
+/// Returns the name in /dev of the disk behind an open file or block device. Returns `None` if there is no single disk,
+/// or disks of its kind do not report their health.
 pub(crate) fn disk(file: &File) -> Option<String> {
     let name = drive(file)?;
     query_of(&name).map(|_| name)
 }
 
-/// The name in /sys/block of the disk behind an open file or block device; `None` where there is no single one.
+/// Returns the name in /sys/block of the disk behind an open file or block device; `None` if there is no single disk.
 pub(crate) fn drive(file: &File) -> Option<String> {
     physical(Path::new("/sys"), device_of(file)?)
 }
 
-/// The query that disks of this name understand.
+/// Returns the query that disks of this name understand.
 fn query_of(name: &str) -> Option<fn(&OwnedFd) -> Option<Health>> {
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return None;
@@ -50,8 +50,9 @@ fn query_of(name: &str) -> Option<fn(&OwnedFd) -> Option<Health>> {
     }
 }
 
-/// What a disk says about its health; `name` as [`FileDevice::disk`](crate::FileDevice::disk) gives it. `None` where it says
-/// nothing, or this process may not ask (CAP_SYS_ADMIN for NVMe, CAP_SYS_RAWIO for SATA). Blocks for some milliseconds.
+/// Returns the health that a disk reports; `name` is the result of [`FileDevice::disk`](crate::FileDevice::disk).
+/// Returns `None` if the disk reports nothing, or this process may not ask (CAP_SYS_ADMIN for NVMe, CAP_SYS_RAWIO for
+/// SATA). Blocks for some milliseconds.
 pub fn ask(name: &str) -> Option<Health> {
     let query = query_of(name)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -59,7 +60,7 @@ pub fn ask(name: &str) -> Option<Health> {
     query(&node)
 }
 
-/// The block device that the file is or is stored on.
+/// Returns the block device that the file is or is stored on.
 fn device_of(file: &File) -> Option<Dev> {
     let stat = rustix::fs::fstat(file).ok()?;
     Some(match FileType::from_raw_mode(stat.st_mode) {
@@ -68,7 +69,7 @@ fn device_of(file: &File) -> Option<Dev> {
     })
 }
 
-/// The name in /dev of the whole disk below partitions, and below volumes that lie on one device only.
+/// Returns the name in /dev of the whole disk below partitions, and below volumes that lie on one device only.
 fn physical(sys: &Path, device: Dev) -> Option<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let mut place = std::fs::canonicalize(sys.join(format!("dev/block/{major}:{minor}"))).ok()?;
@@ -84,7 +85,7 @@ fn physical(sys: &Path, device: Dev) -> Option<String> {
     None
 }
 
-/// The device below a volume: `Some(None)` if there is none below, `None` if there are several.
+/// Returns the device below a volume: `Some(None)` if there is none below, `None` if there are several.
 fn only_slave(place: &Path) -> Option<Option<PathBuf>> {
     let Ok(mut slaves) = std::fs::read_dir(place.join("slaves")) else { return Some(None) };
     match (slaves.next(), slaves.next()) {
@@ -100,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk with a partition, a volume on that, and a volume over two disks, as sysfs shows them.
+    /// Returns a sysfs tree with a disk, a partition of the disk, a volume on that, and a volume over two disks.
     fn sysfs() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let devices = root.path().join("devices");

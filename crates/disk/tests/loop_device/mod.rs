@@ -8,10 +8,11 @@ use std::sync::Mutex;
 pub(crate) struct LoopDevice(PathBuf);
 
 impl LoopDevice {
-    /// Over a new file of `size` bytes at `image`; `None`, with a line on standard error, where that is not permitted.
+    /// Creates a device over a new file of `size` bytes at `image`. If that is not permitted, prints a line on standard
+    /// error and returns `None`.
     pub(crate) fn new(image: &Path, size: u64) -> Option<Self> {
         File::create(image).unwrap().set_len(size).unwrap();
-        // One at a time: whoever looks for a free device may claim one for a moment that somebody else has just taken.
+        // One at a time: a search for a free device may briefly claim a device that another process has just taken.
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock();
         let made = Command::new("losetup").args(["--find", "--show"]).arg(image).output();

@@ -1,4 +1,4 @@
-//! The cache by itself: what a request is known by, and when its reply goes.
+//! Tests of the cache by itself: the key of a request, and the time when its reply is dropped.
 
 use super::*;
 

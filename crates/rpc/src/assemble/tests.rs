@@ -6,7 +6,7 @@ fn mark(len: usize, last: bool) -> [u8; 4] {
     (len as u32 | u32::from(last) << 31).to_be_bytes()
 }
 
-/// A receiver as the event loop is one: bytes arrive in pieces, directly where the assembler offers space.
+/// A receiver that works like the event loop: bytes arrive in pieces, directly where the assembler offers space.
 struct Receiver {
     account: Arc<Account>,
     assembler: Assembler,
@@ -161,7 +161,7 @@ fn the_longest_record_in_fragments_of_a_byte_each_behind_empty_ones() {
 #[test]
 fn starving_takes_nothing_in_and_goes_on_later() {
     let mut receiver = Receiver::new();
-    // All memory, and the one buffer beyond the limit.
+    // The leases take all memory, and the one buffer beyond the limit.
     let held: Vec<_> = std::iter::from_fn(|| receiver.account.lease(MAX)).collect();
     let stream = [&mark(6000, true)[..], &[9; 5000]].concat();
     let mut input = &stream[..];

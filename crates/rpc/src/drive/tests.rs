@@ -1,5 +1,5 @@
-//! All that threads can do to one connection's output, under a model checker: each reply arrives once and in
-//! one piece, and nobody waits for ever. A lost wake-up is a deadlock, which the checker reports with its schedule.
+//! All actions of threads on one connection's output, under a model checker. Each reply arrives once and in one piece,
+//! and no thread waits for ever. A lost wake-up is a deadlock, which the checker reports with its schedule.
 
 use shuttle::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use shuttle::sync::{Arc, Condvar, Mutex};
@@ -7,7 +7,7 @@ use shuttle::thread;
 
 use super::*;
 
-/// A reply: so many bytes of a tag.
+/// A reply: a number of bytes, all equal to a tag.
 struct Reply {
     tag: u8,
     left: usize,
@@ -87,7 +87,7 @@ impl Model {
         })
     }
 
-    /// Tickets are sent together, or dropped.
+    /// Sends the replies of tickets together; a ticket without a reply is dropped.
     fn leave(&self, replies: Vec<Option<Reply>>) {
         let (mut writer, mut tell) = (false, false);
         for reply in replies {
@@ -103,7 +103,7 @@ impl Model {
         }
     }
 
-    /// The loop sends a reply of its own.
+    /// Sends a reply from the loop itself.
     fn reply_inline(&self, reply: Reply) {
         let mut rest = VecDeque::from([reply]);
         offer(self, |may_write| {
@@ -115,8 +115,8 @@ impl Model {
         });
     }
 
-    /// The loop serves events until nothing is in flight or unsent, as it does before it closes. As long as
-    /// there are any it sends a reply of its own each turn.
+    /// Runs the loop until nothing is in flight or unsent, as the event loop does before it closes. While there are
+    /// replies in `replies`, each turn sends one.
     fn serve(&self, replies: Vec<Reply>) {
         let mut replies = replies.into_iter();
         loop {
@@ -137,7 +137,7 @@ impl Model {
         self.readable.notify_one();
     }
 
-    /// The peer: reads in pieces until the connection is closed; the tags in the order they came.
+    /// Acts as the peer: reads in pieces until the connection is closed. Returns the tags in the order of arrival.
     fn read(&self) -> Vec<(u8, usize)> {
         let mut runs: Vec<(u8, usize)> = Vec::new();
         loop {
@@ -164,7 +164,7 @@ impl Model {
 }
 
 fn replies_arrive_whole() {
-    // The middle reply does not fit the socket, the others do or not as it comes.
+    // The middle reply does not fit the socket. The other replies fit or not, depending on the schedule.
     let model = Model::new(3, 4);
     let mut threads = Vec::new();
     for replies in [vec![(1, 2), (2, 5)], vec![(3, 1)], vec![]] {
@@ -182,7 +182,7 @@ fn replies_arrive_whole() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(runs.iter().map(|(tag, _)| tag).filter(|tag| **tag > 3).is_sorted(), "the loop keeps its order");
     runs.sort_unstable();
-    // The loop may be done before it had a reason for its last turn.
+    // The loop may end before it had a reason for its last turn.
     assert_eq!(runs[..5], [(1, 2), (2, 5), (3, 1), (4, 4), (5, 1)]);
     assert!(matches!(runs[5..], [] | [(6, 1)]));
     assert_eq!(model.with_outlet(|outlet| outlet.bytes()), 0);

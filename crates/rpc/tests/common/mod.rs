@@ -20,17 +20,18 @@ use rustix::net::{AddressFamily, SocketType};
 
 /// First bytes of requests. All but `SILENT` and `CLOSE` are answered; an echo is the request itself.
 pub(crate) const ECHO: u8 = b'e';
-/// Echo from a worker.
+/// An echo from a worker.
 pub(crate) const DEFERRED: u8 = b'd';
-/// Answer: the request as head and a payload of as many bytes as bytes 1..5 say, from the loop.
+/// A reply from the loop: the request as head, and a payload of the length in bytes 1..5.
 pub(crate) const PAYLOAD: u8 = b'p';
-/// The same from a worker.
+/// A reply like that to `PAYLOAD`, from a worker.
 pub(crate) const DEFERRED_PAYLOAD: u8 = b'q';
-/// The same from a worker that has answered before the loop goes on.
+/// A reply like that to `PAYLOAD`, from a worker that has answered before the loop continues.
 pub(crate) const FAST_PAYLOAD: u8 = b'a';
-/// The same from `Echo::file`, at the offset that bytes 5..9 say, without a copy where that can be, from the loop.
+/// A reply like that to `PAYLOAD` from the loop. The payload comes from `Echo::file`, at the offset in bytes 5..9,
+/// without a copy if possible.
 pub(crate) const SPLICED: u8 = b'f';
-/// The same from a worker.
+/// A reply like that to `SPLICED`, from a worker.
 pub(crate) const DEFERRED_SPLICED: u8 = b'h';
 /// Kept by a worker until `Echo::open` is called.
 pub(crate) const GATED: u8 = b'g';
@@ -41,13 +42,13 @@ pub(crate) const CLOSE: u8 = b'c';
 
 type Job = (Record, Ticket);
 
-/// From here nobody is served.
+/// The address from which no client is served.
 pub(crate) const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 99);
 
 /// Bytes of `Echo::file`.
 pub(crate) const FILE: usize = 3 << 20;
 
-/// A file in memory, each byte as its offset says.
+/// A file in memory, in which each byte depends on its offset.
 pub(crate) struct Source {
     pub(crate) file: File,
     /// Payloads that were not copied.
@@ -119,17 +120,17 @@ impl Echo {
     }
 }
 
-/// Payload bytes a request asks for.
+/// Returns the payload length that a request asks for.
 pub(crate) fn payload_len(request: &[u8]) -> usize {
     u32::from_be_bytes(request[1..5].try_into().unwrap()) as usize
 }
 
-/// Bytes 5..9 of a request.
+/// Returns bytes 5..9 of a request.
 pub(crate) fn payload_tag(request: &[u8]) -> u32 {
     u32::from_be_bytes(request[5..9].try_into().unwrap())
 }
 
-/// What a payload holds from `at` on, `len` bytes up to 4 MiB: never zero, so that padding is told from it.
+/// Returns the `len` payload bytes from `at` on, up to 4 MiB. No byte is zero, so that padding can be recognised.
 pub(crate) fn payload_bytes(at: usize, len: usize) -> &'static [u8] {
     const PERIOD: usize = 251;
     static ALL: LazyLock<Vec<u8>> =
@@ -147,7 +148,7 @@ fn fill(request: &[u8], reply: &mut Reply<'_>, source: &Source) {
         let len = spare.len();
         spare.copy_from_slice(payload_bytes(0, len));
         payload.set_len(len);
-        // The head after the payload, as READ does it.
+        // The head is filled after the payload, as for READ.
         reply.head().extend_from_slice(request);
         reply.head().extend_from_slice(&(len as u32).to_be_bytes());
     } else {
@@ -243,7 +244,7 @@ impl Client {
         (&self.socket).write_all(bytes).unwrap();
     }
 
-    /// The next reply, which has to be a single fragment.
+    /// Returns the next reply, which has to be a single fragment.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         let mut mark = [0; 4];
         self.socket.read_exact(&mut mark).unwrap();
@@ -259,7 +260,7 @@ impl Client {
         self.receive()
     }
 
-    /// True once the server has closed the connection; what it sent before is skipped.
+    /// Returns true once the server has closed the connection; data sent before is skipped.
     pub(crate) fn closed(&mut self) -> bool {
         let mut rest = [0; 65536];
         loop {
@@ -272,7 +273,7 @@ impl Client {
     }
 }
 
-/// A record as a single fragment.
+/// Returns a record as a single fragment.
 pub(crate) fn marked(record: &[u8]) -> Vec<u8> {
     fragment(record, true)
 }
@@ -282,12 +283,12 @@ pub(crate) fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
     [&mark.to_be_bytes(), bytes].concat()
 }
 
-/// A request for a payload of `len` bytes, marked with `tag`.
+/// Returns a request for a payload of `len` bytes, marked with `tag`.
 pub(crate) fn payload_request(kind: u8, len: usize, tag: u32) -> Vec<u8> {
     [&[kind][..], &(len as u32).to_be_bytes(), &tag.to_be_bytes()].concat()
 }
 
-/// Checks a reply with a payload; the payload's length without padding.
+/// Checks a reply with a payload. Returns the payload's length without padding.
 pub(crate) fn check_payload(reply: &[u8], request: &[u8]) -> usize {
     let (head, rest) = reply.split_at(request.len());
     assert_eq!(head, request);
@@ -301,7 +302,7 @@ pub(crate) fn check_payload(reply: &[u8], request: &[u8]) -> usize {
     count
 }
 
-/// Waits for the counters to be as they should; they are eventually exact, not instantly.
+/// Waits until `done` accepts the counters, which become exact only after a while.
 pub(crate) fn await_stats(server: &Running, what: &str, done: impl Fn(&Stats) -> bool) -> Stats {
     let start = Instant::now();
     loop {

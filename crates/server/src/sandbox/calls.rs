@@ -1,15 +1,15 @@
-//! The system calls that the server makes once it has given up its privileges: its filter is made of this list, and a test
-//! compares the filter of `packaging/forebay.service` with it.
+//! The system calls that the server makes after it has given up its privileges. The server's filter is made of this
+//! list, and a test compares the filter of `packaging/forebay.service` with it.
 //!
-//! Left out is what no code of the server, of its crates or of the C library needs: programs are not executed, no process is
-//! traced, nothing is mounted, no module, key, namespace or clock is touched.
+//! The list leaves out the calls that no code of the server, of its crates or of the C library needs. For example, the
+//! server executes no program, traces no process, mounts nothing, and touches no module, key, namespace or clock.
 
 /// Numbers of system calls, from their constants.
 macro_rules! calls {
     ($($call:ident)*) => { &[$(libc::$call),*] };
 }
 
-/// What every architecture has.
+/// The system calls that every architecture has.
 const COMMON: &[libc::c_long] = calls! {
     // Memory.
     SYS_brk SYS_madvise SYS_membarrier SYS_mincore SYS_mmap SYS_mprotect SYS_mremap SYS_munmap
@@ -48,7 +48,7 @@ const COMMON: &[libc::c_long] = calls! {
     SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup
 };
 
-/// Older forms that newer architectures do not have.
+/// Older system calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[libc::c_long] = calls! {
     SYS_access SYS_alarm SYS_arch_prctl SYS_chmod SYS_chown SYS_creat SYS_dup2 SYS_epoll_create SYS_epoll_wait SYS_eventfd
@@ -72,7 +72,7 @@ mod tests {
     use std::collections::{HashMap, HashSet};
     use std::process::Command;
 
-    /// The names in the sets of system calls of this machine's systemd, sets within sets resolved.
+    /// Returns the names in the sets of system calls of this machine's systemd, with nested sets resolved.
     fn sets() -> Option<HashMap<String, Vec<String>>> {
         let listed = Command::new("systemd-analyze").args(["syscall-filter", "--no-pager"]).output().ok()?;
         let mut sets: HashMap<String, Vec<String>> = HashMap::new();
@@ -111,7 +111,7 @@ mod tests {
         let numbers = header.lines().filter_map(|line| line.strip_prefix("#define __NR_")?.split_once(' '));
         let names: HashMap<u32, &str> =
             numbers.filter_map(|(name, number)| Some((number.trim().parse().ok()?, name))).collect();
-        // Before its own filter holds: the filter itself, and the process that asks disks for their health.
+        // Calls made before the server's own filter holds: for the filter itself, and for the process that asks disks.
         let mut wanted = vec!["seccomp", "execve", "vfork", "chdir", "setsid", "umask"];
         wanted.extend(super::allowed().iter().filter_map(|number| names.get(number).copied()));
         wanted.retain(|name| !allowed.contains(*name));

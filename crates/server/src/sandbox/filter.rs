@@ -1,7 +1,8 @@
 //! The filter of system calls (seccomp(2)): a program for the kernel, and its installation.
 //!
-//! It looks at the number of a call only, never at its arguments. So Linux since 5.11 runs it once for each number, at
-//! installation, and an allowed call costs one look at a bitmap. Older kernels run a binary search, which is eight steps deep.
+//! The program examines only the number of a call, never its arguments. Therefore Linux since 5.11 runs it once for
+//! each number, at installation, and an allowed call costs one bitmap lookup. Older kernels run a binary search of
+//! eight steps.
 
 use std::io;
 
@@ -9,12 +10,12 @@ use libc::{sock_filter, sock_fprog};
 
 use crate::sandbox::calls;
 
-/// What becomes of a call that is not allowed.
+/// The effect of a call that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It fails with the error that the handler of SIGSYS gives it (`trap.rs`).
+    /// The call fails with the error that the handler of SIGSYS gives it (`trap.rs`).
     Trap,
-    /// The process is killed.
+    /// The kernel kills the process.
     Kill,
 }
 
@@ -28,7 +29,8 @@ impl Refusal {
     }
 }
 
-/// `AUDIT_ARCH_...` of linux/audit.h: machine, 64 bits, little endian. `None`: the server has no filter on this architecture.
+/// `AUDIT_ARCH_...` of linux/audit.h: machine, 64 bits, little endian. `None`: the server has no filter on this
+/// architecture.
 const ARCHITECTURE: Option<u32> = if cfg!(target_arch = "x86_64") {
     Some(0xc000_003e)
 } else if cfg!(target_arch = "aarch64") {
@@ -37,7 +39,7 @@ const ARCHITECTURE: Option<u32> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// Where `struct seccomp_data` has the number and the architecture.
+/// The offset of the number in `struct seccomp_data`; the architecture has an offset of its own.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 
@@ -53,7 +55,7 @@ fn step(code: u16, k: u32) -> sock_filter {
 
 /// Allows the calls of `allowed` (ascending) on `architecture`, and refuses all others with `refusal`.
 fn program(architecture: u32, allowed: &[u32], refusal: u32) -> Vec<sock_filter> {
-    // Numbers at which the answer changes; below the first, calls are refused.
+    // Numbers at which the answer changes. Below the first of them, calls are refused.
     let mut edges = Vec::new();
     for number in allowed {
         match edges.last() {
@@ -71,7 +73,7 @@ fn program(architecture: u32, allowed: &[u32], refusal: u32) -> Vec<sock_filter>
     program
 }
 
-/// The part of the program for numbers between two edges with `edges` in between; `allows`: below the first of these.
+/// Returns the program part for the numbers between two edges; `allows` tells if numbers below the first are allowed.
 fn search(edges: &[u32], allows: bool, refusal: u32) -> Vec<sock_filter> {
     if edges.is_empty() {
         return vec![step(RETURN, if allows { libc::SECCOMP_RET_ALLOW } else { refusal })];
@@ -79,7 +81,7 @@ fn search(edges: &[u32], allows: bool, refusal: u32) -> Vec<sock_filter> {
     let middle = edges.len() / 2;
     let below = search(&edges[..middle], allows, refusal);
     let above = search(&edges[middle + 1..], allows == (middle % 2 == 1), refusal);
-    // A conditional jump reaches 255 steps only, an unconditional one all.
+    // A conditional jump reaches only 255 steps; an unconditional jump reaches all.
     let head = [
         sock_filter { code: JUMP_IF_AT_LEAST, jt: 0, jf: 1, k: edges[middle] },
         step(JUMP, below.len() as u32),
@@ -87,7 +89,7 @@ fn search(edges: &[u32], allows: bool, refusal: u32) -> Vec<sock_filter> {
     [&head[..], &below, &above].concat()
 }
 
-/// Filters the system calls of all threads of this process, for good. The kernel logs refused calls.
+/// Filters the system calls of all threads of this process permanently. The kernel logs refused calls.
 ///
 /// # Errors
 /// The architecture has no filter, or the kernel does not install it; nothing is filtered then.
@@ -107,7 +109,7 @@ fn load(program: &[sock_filter], flags: libc::c_ulong) -> io::Result<()> {
     };
     match result {
         0 => Ok(()),
-        // A positive number is a thread that could not be given the filter.
+        // A positive result is a thread that could not be given the filter.
         1.. => Err(io::Error::other(format!("thread {result} has a filter of its own"))),
         _ => Err(io::Error::last_os_error()),
     }
@@ -152,7 +154,7 @@ mod tests {
     #[test]
     fn a_call_that_is_not_listed_fails_and_is_told_once() {
         let told = crate::sandbox::trap::catch().unwrap();
-        // A filter belongs to a thread unless it is given to all of them.
+        // A filter belongs to one thread unless it is installed for all threads.
         let thread = std::thread::spawn(|| {
             let listed = program(ARCHITECTURE.unwrap(), &calls::allowed(), Refusal::Trap.action());
             load(&listed, 0).unwrap();

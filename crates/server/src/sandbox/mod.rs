@@ -1,6 +1,6 @@
-//! What the process gives up beside its capabilities: every system call that it does not make.
+//! The system calls that the process gives up besides its capabilities: all those that it does not make.
 //!
-//! The list is that of `calls.rs`, whatever the service manager allows besides. Files are not fenced in by landlock:
+//! The list in `calls.rs` holds regardless of the filter of the service manager. Landlock is not used:
 //! docs/decisions/030-no-landlock.md has the reason.
 
 mod calls;
@@ -19,7 +19,7 @@ pub(crate) use refused::refused;
 use filter::Refusal;
 use refused::Refused;
 
-/// Filters the system calls of the process from here on, as `wanted`, and says so where it does not.
+/// Filters the system calls of the process from here on, as `wanted`. Reports an event if no filter is installed.
 pub(crate) fn enter(wanted: Sandbox, events: &Arc<EventLog>) -> SandboxStatus {
     let filtered = match wanted {
         Sandbox::Off => {
@@ -44,13 +44,13 @@ pub(crate) fn enter(wanted: Sandbox, events: &Arc<EventLog>) -> SandboxStatus {
     }
 }
 
-/// Filters the system calls of a process that helps the server: one that is not listed ends it.
+/// Filters the system calls of a process that helps the server. A call that is not listed ends the process.
 ///
 /// # Errors
 /// A filter exists on this machine, and cannot be installed.
 pub(crate) fn confine() -> io::Result<()> {
     match filter::install(Refusal::Kill) {
-        // Without filters the server itself says so.
+        // On a machine without filters, the server itself reports that.
         Err(error)
             if matches!(error.raw_os_error(), None | Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) =>
         {
@@ -60,7 +60,7 @@ pub(crate) fn confine() -> io::Result<()> {
     }
 }
 
-/// Has refused calls told as events.
+/// Starts to report refused calls as events.
 fn watch(events: &Arc<EventLog>) -> io::Result<()> {
     let told = trap::Told::new(trap::catch()?);
     let events = events.clone();
@@ -77,7 +77,7 @@ fn watch(events: &Arc<EventLog>) -> io::Result<()> {
     std::thread::Builder::new().name("forebay-sandbox".into()).spawn(tell).map(drop)
 }
 
-/// Tells what a filter around the server forbids.
+/// Reports which calls a filter around the server forbids.
 pub(crate) fn tell_refused(refused: &[Refused], events: &EventLog) {
     for Refused { call, consequence } in refused {
         let message = format!(

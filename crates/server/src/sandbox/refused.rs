@@ -1,12 +1,13 @@
-//! Which system calls a filter around the server forbids: of the service manager, or of a container.
+//! The system calls that a filter around the server forbids: a filter of the service manager, or of a container.
 //!
-//! A forbidden call fails with EPERM, which a probe would take for "this file system has none". So each call that a feature
-//! hangs on is made once at the start with arguments that the kernel refuses with another error before it does anything.
+//! A forbidden call fails with EPERM, which a probe would read as "this file system lacks the feature". Therefore each
+//! call that a feature depends on is made once at the start. Its arguments make the kernel refuse it with another error
+//! before the call has any effect.
 
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// A system call that is forbidden, and what the server does without it.
+/// A forbidden system call, and how the server works without it.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) call: &'static str,
@@ -17,7 +18,7 @@ struct Probe {
     call: &'static str,
     number: libc::c_long,
     arguments: [libc::c_long; 6],
-    /// Without this the kernel itself says EPERM.
+    /// Without these capabilities the kernel itself returns EPERM.
     needs: CapabilitySet,
     consequence: &'static str,
 }
@@ -34,7 +35,7 @@ fn probe(
     Probe { call, number, arguments, needs: CapabilitySet::empty(), consequence }
 }
 
-/// Every call that has no equal replacement. `fchmodat2` is not here: the server has another way that is as good.
+/// Returns every call without an equal replacement. `fchmodat2` is left out: the server has an equal replacement.
 fn probes() -> Vec<Probe> {
     let names = "clients cannot change names";
     let identities = "the server cannot act as its clients, and refuses what they ask for";
@@ -47,7 +48,7 @@ fn probes() -> Vec<Probe> {
             [NONE, 0, 0, 0, 0, 0],
             "quotas cannot be seen: writes of all users but root go to the backing file and not to the cache",
         ),
-        // An address that is no page's.
+        // The address is not the start of a page.
         probe("mincore", libc::SYS_mincore, [1, 0, 0, 0, 0, 0], "large reads are copied, by worker threads"),
         probe("splice", libc::SYS_splice, [NONE, 0, NONE, 0, 1, 0], "large reads are copied"),
         probe("preadv2", libc::SYS_preadv2, [NONE, 0, 0, 0, 0, 0], contents),
@@ -74,10 +75,10 @@ fn probes() -> Vec<Probe> {
             [NONE, 0, 0, 0, 0, 0],
             "access control lists are lost at recovery",
         ),
-        // "No change" of each.
+        // Each argument means "no change".
         probe("setresuid", libc::SYS_setresuid, [-1, -1, -1, 0, 0, 0], identities),
         probe("setresgid", libc::SYS_setresgid, [-1, -1, -1, 0, 0, 0], identities),
-        // More groups than there may be.
+        // The number of groups is larger than the kernel allows.
         Probe {
             needs: CapabilitySet::SETGID,
             ..probe("setgroups", libc::SYS_setgroups, [1 << 20, 0, 0, 0, 0, 0], identities)
@@ -112,8 +113,9 @@ fn probes() -> Vec<Probe> {
     ]
 }
 
-/// Returns the calls that fail with EPERM or EACCES although nothing in the kernel forbids them. To be called while the process
-/// still has its privileges. In a container with user ids of its own nothing is asked: the kernel itself says EPERM there.
+/// Returns the calls that fail with EPERM or EACCES although nothing in the kernel forbids them. Must be called while
+/// the process still has its privileges. In a container with its own user ids no call is probed: the kernel itself
+/// returns EPERM there.
 pub(crate) fn refused() -> Vec<Refused> {
     if in_user_namespace() {
         return Vec::new();
@@ -126,8 +128,8 @@ pub(crate) fn refused() -> Vec<Refused> {
 
 fn ask(probe: &Probe) -> Result<(), Errno> {
     let [a, b, c, d, e, f] = probe.arguments;
-    // SAFETY: no argument is the address of anything: every pointer is null, 1 or a flag, and the kernel answers EFAULT for it
-    // if it looks there at all.
+    // SAFETY: no argument is the address of an object: every pointer is null, 1 or a flag. If the kernel reads from
+    // such an address, the call fails with EFAULT.
     let result = unsafe { libc::syscall(probe.number, a, b, c, d, e, f) };
     match result {
         0.. => Ok(()),
@@ -135,7 +137,7 @@ fn ask(probe: &Probe) -> Result<(), Errno> {
     }
 }
 
-/// Whether user ids are others here than outside (user_namespaces(7)).
+/// Returns true if user ids here differ from those outside (user_namespaces(7)).
 fn in_user_namespace() -> bool {
     let Ok(map) = std::fs::read_to_string("/proc/self/uid_map") else { return false };
     map.split_whitespace().collect::<Vec<_>>() != ["0", "0", "4294967295"]

@@ -1,7 +1,8 @@
-//! A refused system call: it fails as if the kernel did not have it, and its number is told, once.
+//! The handler of refused system calls. A refused call fails as if the kernel lacked it, and its number is reported
+//! once.
 //!
-//! Of the ways in which seccomp(2) refuses a call, only a signal tells the process and does not make the call wait for another
-//! thread. ENOSYS is the error for which the C library and this server have other ways.
+//! Among the ways in which seccomp(2) refuses a call, only a signal tells the process without making the call wait for
+//! another thread. For ENOSYS, the C library and this server have replacements.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,15 +11,15 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// Whether a signal handler can set the result of a call on this architecture.
+/// True if a signal handler can set the result of a call on this architecture.
 pub(crate) const SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-/// Numbers of calls are below this; no kernel has as many.
+/// The bound of call numbers: no kernel has as many calls.
 const NUMBERS: usize = 1024;
 
-/// A bit for each number that was told.
+/// A bit for each number that was reported.
 static TOLD: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
-/// Where numbers are written; -1 before [`catch`].
+/// The pipe to which numbers are written; -1 before [`catch`].
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
 /// The beginning of `siginfo_t` for SIGSYS (sigaction(2)).
@@ -33,35 +34,36 @@ struct SigSys {
     architecture: u32,
 }
 
-/// Whether a refused call was not told before.
+/// Returns true if the refused call was not reported before.
 pub(crate) fn is_new(number: u32) -> bool {
     let (word, bit) = (number as usize / 64, 1 << (number % 64));
     TOLD.get(word).is_some_and(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0)
 }
 
-/// Handles SIGSYS from here on: refused calls fail with ENOSYS. Returns the end of a pipe from which their numbers are read.
+/// Handles SIGSYS from here on: refused calls fail with ENOSYS. Returns the end of a pipe from which their numbers are
+/// read.
 ///
 /// # Errors
-/// There is no pipe, or no handler can be set.
+/// The pipe cannot be created, or no handler can be set.
 pub(crate) fn catch() -> io::Result<OwnedFd> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-    // A handler must never wait.
+    // A signal handler must never block.
     rustix::fs::fcntl_setfl(&write, rustix::fs::OFlags::NONBLOCK)?;
     PIPE.store(write.as_raw_fd(), Ordering::Relaxed);
-    // The handler uses it as long as the process lives.
+    // The handler uses this end of the pipe as long as the process lives.
     std::mem::forget(write);
-    // SAFETY: zeros are values of it: no flags, an empty mask.
+    // SAFETY: zeros are a valid value of `sigaction`: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handle as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-    // SAFETY: the handler calls only what is safe in a signal handler, and has the signature for SA_SIGINFO.
+    // SAFETY: the handler makes only calls that are safe in a signal handler, and has the signature for SA_SIGINFO.
     match unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) } {
         0 => Ok(read),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Gives the call its result. Only atomics and write(2), which are safe here.
+/// Gives the call its result. Uses only atomics and write(2), which are safe in a signal handler.
 extern "C" fn handle(_signal: i32, info: *const SigSys, context: *mut libc::ucontext_t) {
     // SAFETY: the kernel passes both, filled, for SA_SIGINFO; nothing else refers to them.
     let (info, context) = unsafe { (&*info, &mut *context) };
@@ -69,7 +71,8 @@ extern "C" fn handle(_signal: i32, info: *const SigSys, context: *mut libc::ucon
     let Ok(number) = u32::try_from(info.call) else { return };
     if is_new(number) {
         let bytes = number.to_ne_bytes();
-        // SAFETY: errno belongs to this thread, and the buffer is live. Where the pipe is full, the kernel's log has the number.
+        // SAFETY: errno belongs to this thread, and the buffer is live. Where the pipe is full, the kernel's log has
+        // the number.
         unsafe {
             let errno = libc::__errno_location();
             let before = *errno;
@@ -92,11 +95,11 @@ fn fail(context: &mut libc::ucontext_t) {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn fail(_: &mut libc::ucontext_t) {}
 
-/// The numbers of refused calls, each once; the next one is waited for.
+/// Iterates over the numbers of refused calls, each once. Waits for the next number.
 pub(crate) struct Told(File);
 
 impl Told {
-    /// Reads from what [`catch`] returned.
+    /// Reads from the pipe that [`catch`] returned.
     pub(crate) fn new(pipe: OwnedFd) -> Self {
         Told(pipe.into())
     }

@@ -1,5 +1,5 @@
-//! A file system that answers nothing, or nothing any more: a FUSE mount of an empty directory. Unlike those who wait for a disk,
-//! whoever waits for it can be killed.
+//! A file system that does not answer, or no longer answers: a FUSE mount of an empty directory. A thread that waits
+//! for this file system can be killed, unlike a thread that waits for a disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 /// Bytes of the headers of a request and of its reply (include/uapi/linux/fuse.h).
 const IN_HEADER: usize = 40;
 const OUT_HEADER: usize = 16;
-/// What the kernel asks for, by number.
+/// The kernel's requests, by number.
 const GETATTR: u32 = 3;
 const STATFS: u32 = 17;
 const INIT: u32 = 26;
@@ -24,18 +24,18 @@ const LOOKUP: u32 = 1;
 /// Requests that take no reply: FORGET, INTERRUPT, BATCH_FORGET.
 const NO_REPLY: [u32; 3] = [2, 36, 42];
 
-/// The mount; gone with the value. Every request then fails.
+/// The mount, which is removed with the value. Every request then fails.
 pub(crate) struct Silent {
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) at: PathBuf,
-    /// Kept open: the file system ends with it.
+    /// The connection to the kernel, kept open: the file system ends with it.
     _requests: Arc<File>,
     silent: Arc<AtomicBool>,
 }
 
 impl Silent {
-    /// Mounts one below `home` that never answers. `None`, and says so, on a machine that lacks root or FUSE; under CI that fails
-    /// the test.
+    /// Mounts a file system below `home` that never answers. On a machine that lacks root or FUSE, prints that and
+    /// returns `None`; under CI that fails the test.
     pub(crate) fn mount(home: &Path) -> Option<Self> {
         let at = home.join("silent");
         std::fs::create_dir(&at).unwrap();
@@ -57,13 +57,13 @@ impl Silent {
         }
     }
 
-    /// Mounts one that answers until [`Silent::fall_silent`].
+    /// Mounts a file system that answers until [`Silent::fall_silent`].
     pub(crate) fn mount_answering(home: &Path) -> Option<Self> {
         let mounted = Self::mount(home)?;
         let (requests, silent) = (mounted._requests.clone(), mounted.silent.clone());
         std::thread::spawn(move || {
             let mut request = vec![0; 1 << 20];
-            // Until it is unmounted.
+            // The loop runs until the file system is unmounted.
             while let Ok(len) = (&*requests).read(&mut request) {
                 let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
                 let opcode = word(4);
@@ -84,17 +84,17 @@ impl Silent {
         Some(mounted)
     }
 
-    /// From now on nothing is answered but what the kernel remembers, such as attributes.
+    /// Stops answering. The kernel still answers from its caches, such as attributes.
     pub(crate) fn fall_silent(&self) {
         self.silent.store(true, Ordering::SeqCst);
     }
 }
 
-/// The error, or 0, and the body of the answer to a request of this kind.
+/// Returns the error, or 0, and the body of the answer to a request of this kind.
 fn answer(opcode: u32) -> (i32, Vec<u8>) {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
     let longs = |longs: &[u64]| longs.iter().flat_map(|long| long.to_ne_bytes()).collect::<Vec<u8>>();
-    // Attributes are valid for good.
+    // Attributes are valid permanently.
     let valid = [u64::from(u32::MAX), 0];
     match opcode {
         INIT => {
@@ -120,7 +120,7 @@ fn answer(opcode: u32) -> (i32, Vec<u8>) {
 
 impl Drop for Silent {
     fn drop(&mut self) {
-        // Whoever waits gets an error.
+        // The waiting threads get an error.
         let _ = unmount(&self.at, UnmountFlags::FORCE | UnmountFlags::DETACH);
     }
 }
