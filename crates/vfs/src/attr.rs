@@ -1,4 +1,4 @@
-//! Attributes of an object, as the backing file system states them.
+//! Attributes of an inode, as the backing file system states them.
 
 use rustix::fs::{FileType, Stat};
 
@@ -7,7 +7,7 @@ pub use forebay_oplog::Time;
 /// The attributes an NFS server reports (RFC 1813 fattr3) plus nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// What kind of object it is.
+    /// The type of the inode.
     pub kind: FileType,
     /// Permission bits with set-uid, set-gid and sticky: the low 12 bits of st_mode.
     pub mode: u32,
@@ -31,7 +31,8 @@ pub struct Attr {
     pub mtime: Time,
     /// Last change of the contents or attributes.
     pub ctime: Time,
-    /// The same as the backing file system has it: without what only the cache knows.
+    /// The last change of contents or attributes in the backing file system. Changes that only the cache knows do not
+    /// count.
     pub(crate) backing_ctime: Time,
 }
 
@@ -56,8 +57,8 @@ impl From<&Stat> for Attr {
     }
 }
 
-/// Attributes before and after an operation (RFC 1813 wcc_data). `before` is there only when nothing
-/// else changed the object in between, so a client may trust the pair as atomic.
+/// Attributes before and after an operation (RFC 1813 wcc_data). `before` is there only if no other change of the inode
+/// overlapped the operation, so a client may trust the pair as atomic.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wcc {
     /// The state just before the operation, if no other change overlapped it.
@@ -96,7 +97,7 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// Whether nothing is asked for.
+    /// Returns true if the client asks for no change.
     pub fn is_empty(&self) -> bool {
         *self == SetAttr::default()
     }

@@ -1,8 +1,7 @@
-//! Who is asking: credentials, their small numbers, and acting on a caller's behalf.
+//! Credentials of callers, the small numbers that stand for them, and acting on a caller's behalf.
 //!
-//! The kernel is the only judge of permissions: a worker thread takes the caller's user, group and
-//! supplementary groups for the length of an operation, so ACLs, sticky bits, quotas and set-gid
-//! directories mean what they mean locally.
+//! The kernel is the only judge of permissions. A worker takes the caller's user, group and supplementary groups for
+//! the length of an operation. So ACLs, sticky bits, quotas and set-gid directories mean what they mean locally.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -34,18 +33,18 @@ pub struct Cred {
 }
 
 impl Cred {
-    /// The user this credential acts as.
+    /// Returns the user as whom this credential acts.
     pub fn uid(&self) -> u32 {
         self.identity.uid
     }
 
-    /// Whether a group is one of its own.
+    /// Returns true if `gid` is the caller's primary group or one of its supplementary groups.
     pub(crate) fn is_in(&self, gid: u32) -> bool {
         self.identity.gid == gid || self.identity.groups.contains(&gid)
     }
 }
 
-/// Remembers identities so that permission verdicts can be kept per small number.
+/// The identities in use, each with a number, so that access verdicts can be cached per number.
 #[derive(Default)]
 pub struct Creds {
     known: RwLock<Known>,
@@ -57,11 +56,11 @@ struct Known {
     last: u64,
 }
 
-/// More identities than this at once and all are forgotten; numbers are never used again.
+/// The number of identities at which all are forgotten. Their numbers are never used again.
 const MAX_KNOWN: usize = 16_384;
 
 impl Creds {
-    /// The interned form of an identity.
+    /// Returns the interned form of an identity.
     pub fn intern(&self, identity: &Identity) -> Cred {
         if let Some((identity, id)) = self.known.read().ids.get_key_value(identity) {
             return Cred { id: *id, identity: identity.clone() };
@@ -82,13 +81,13 @@ thread_local! {
     static GROUPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether this process may act as its callers and open by handle.
+/// Returns true if this process may act as its callers and open inodes by handle.
 pub(crate) fn privileged() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// While it lives, the thread acts as the caller. Supplementary groups stay behind afterwards: they
-/// add nothing to what the server itself may do, and the next caller is often the same one.
+/// A period in which the thread acts as the caller; it ends with the value. Supplementary groups stay behind
+/// afterwards. They add nothing to the server's own rights, and the next caller often has equal groups.
 pub(crate) struct Acting {
     server: (u32, u32),
     /// An identity belongs to its thread.
@@ -110,7 +109,7 @@ impl Acting {
         Acting::with_ids(Some(cred.identity.uid), Some(cred.identity.gid)).map(Some)
     }
 
-    /// Becomes a user or a group or both, and stays what it is otherwise.
+    /// Becomes a user, a group or both; an id that is `None` stays as it is.
     pub(crate) fn with_ids(uid: Option<u32>, gid: Option<u32>) -> Result<Acting> {
         let server = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         // On failure the drop of `acting` undoes the half that may have happened.

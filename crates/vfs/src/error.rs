@@ -1,17 +1,17 @@
-//! What can go wrong below the protocol.
+//! Errors of file system operations, below the protocol.
 
 use rustix::io::Errno;
 
 /// The result of a file system operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation did not happen. The protocol layer turns each into its own status.
+/// The reason why an operation did not happen. The protocol layer turns each into its own status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The backing file system refused; `Errno` is its answer.
     #[error("{0}")]
     Os(Errno),
-    /// The handle is well formed and was issued here, but what it named is gone.
+    /// The handle is well formed and was issued here, but its inode no longer exists.
     #[error("the file is gone")]
     Stale,
     /// The handle was not issued by this server for this export.
@@ -29,13 +29,13 @@ pub enum Error {
     /// The export is served read-only.
     #[error("the export is read-only")]
     ReadOnly,
-    /// Too much is under way; the client should ask again later.
+    /// Too many operations are in progress. The client should ask again later.
     #[error("too many requests are under way")]
     Busy,
 }
 
 impl Error {
-    /// The backing file system refused for want of permission to the object's contents.
+    /// The backing file system refused for want of permission to the inode's contents.
     pub const ACCESS: Error = Error::Os(Errno::ACCESS);
     /// The operation is not permitted to this caller at all.
     pub const PERM: Error = Error::Os(Errno::PERM);

@@ -1,11 +1,12 @@
-//! Files and directories for clients that hold handles: names, attributes, credentials and durability
-//! over a backing directory.
+//! Serves files and directories to clients that hold handles: names, attributes, credentials and durability over a
+//! backing directory.
 //!
-//! [`Vfs`] knows the exports. Every operation takes a [`Target`] (an object within an export) and a [`Cred`];
-//! reading operations take [`Wait`], so that an event loop can try them without ever waiting for a disk.
-//! Changing operations return an [`CommitRequest`]: what must become durable before they may be acknowledged.
+//! [`Vfs`] knows the exports. Every operation takes a [`Target`] (an inode within an export) and a [`Cred`]. Reading
+//! operations take [`Wait`], so that an event loop can try them without waiting for a disk. Changing operations return
+//! a [`CommitRequest`], which lists the things that must become durable before the reply may leave.
 //!
-//! This crate knows nothing of NFS, sockets or threads but those that lead group commits and let go of removed files.
+//! This crate knows nothing of NFS or sockets. Its only threads lead group commits, close removed files and carry out
+//! requests to the file systems.
 
 mod admission;
 mod attr;
@@ -56,7 +57,7 @@ pub use state::handle_secret;
 pub use state::inspect::{Holdings, InspectError};
 pub use state::lost::{LostFile, drop_lost, lost_file, lost_files, restore_lost};
 
-/// Checks a name a client sent (RFC 1813 filename3): any bytes but '/' and NUL, 1 to 255 of them.
+/// Checks a name that a client sent (RFC 1813 filename3): any bytes but '/' and NUL, 1 to 255 of them.
 fn check_name(name: &[u8]) -> Result<()> {
     match name {
         [] => Err(Error::INVALID),

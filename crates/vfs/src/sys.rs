@@ -25,7 +25,7 @@ fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     }
 }
 
-/// Asks for the handle of `name` below `dir`, or of `dir` itself when `name` is empty.
+/// Returns the handle of `name` below `dir`, or of `dir` itself if `name` is empty.
 pub(crate) fn name_to_handle(dir: impl AsFd, name: &CStr) -> Result<KernelHandle, Errno> {
     let mut raw = RawHandle { len: KERNEL_HANDLE_MAX as u32, kind: 0, bytes: [0; KERNEL_HANDLE_MAX] };
     let mut mount_id: libc::c_int = 0;
@@ -44,7 +44,7 @@ pub(crate) fn name_to_handle(dir: impl AsFd, name: &CStr) -> Result<KernelHandle
     Ok(KernelHandle { kind: raw.kind, len: raw.len.min(KERNEL_HANDLE_MAX as u32) as u8, bytes: raw.bytes })
 }
 
-/// Opens what `handle` names on the mount that `mount` is on; needs CAP_DAC_READ_SEARCH.
+/// Opens the inode that `handle` names, on the mount that `mount` is on. Needs CAP_DAC_READ_SEARCH.
 pub(crate) fn open_by_handle(mount: impl AsFd, handle: &KernelHandle, flags: i32) -> Result<OwnedFd, Errno> {
     let mut raw = RawHandle { len: u32::from(handle.len), kind: handle.kind, bytes: handle.bytes };
     // SAFETY: `raw` is a live local laid out as struct file_handle.
@@ -56,7 +56,7 @@ pub(crate) fn open_by_handle(mount: impl AsFd, handle: &KernelHandle, flags: i32
             flags | libc::O_CLOEXEC,
         )
     })?;
-    // SAFETY: the call just returned this descriptor and nobody else owns it.
+    // SAFETY: the call just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -69,8 +69,9 @@ pub(crate) fn proc_path(buf: &mut [u8; 32], fd: impl AsFd) -> &CStr {
     CStr::from_bytes_until_nul(buf).unwrap_or(c"/proc/self/fd")
 }
 
-/// Sets permission bits of what a descriptor refers to, O_PATH or not. By fchmodat2(2), which Linux has since 6.6; before, or
-/// where a filter of system calls does not know it and says EPERM, by its path in /proc, which takes twice the time.
+/// Sets the permission bits of the inode behind a descriptor, O_PATH or not. Uses fchmodat2(2), which Linux has since
+/// 6.6. An older kernel, or a filter of system calls that answers EPERM, makes this function use the path in /proc,
+/// which takes twice the time.
 pub(crate) fn chmod(fd: impl AsFd, mode: u32) -> Result<(), Errno> {
     static MISSING: AtomicBool = AtomicBool::new(false);
     if !MISSING.load(Ordering::Relaxed) {
@@ -86,13 +87,14 @@ pub(crate) fn chmod(fd: impl AsFd, mode: u32) -> Result<(), Errno> {
     rustix::fs::chmodat(CWD, proc_path(&mut path, fd), Mode::from_raw_mode(mode), AtFlags::empty())
 }
 
-/// Opens what a descriptor refers to again, whatever its names are now.
+/// Opens the inode behind a descriptor again, under whatever names it has now.
 pub(crate) fn reopen(fd: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut path = [0; 32];
     rustix::fs::open(proc_path(&mut path, fd), flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Whether the thread's file system identity may access what `fd` refers to; `mode` is R_OK, W_OK, X_OK.
+/// Returns true if the thread's file system identity may access the inode behind `fd`. `mode` is made of R_OK, W_OK and
+/// X_OK.
 pub(crate) fn may_access(fd: impl AsFd, mode: i32) -> Result<bool, Errno> {
     // SAFETY: an empty C string and plain integers.
     let result = check(unsafe {
@@ -124,8 +126,9 @@ pub(crate) fn sync_file_range(fd: impl AsFd, offset: u64, len: u64, wait: bool) 
     check(result.into()).map(drop)
 }
 
-/// Whether all of a byte range of a file is in memory, read and not still being read. `len` is at most 1 MiB. Pages may
-/// leave memory at any time after. To callers who may not change the file the kernel says yes always (mincore(2)).
+/// Returns true if all of a byte range of a file is in memory, read and not still being read. `len` is at most 1 MiB.
+/// Pages may leave memory at any time afterwards. To a caller who may not change the file, the kernel always answers
+/// yes (mincore(2)).
 pub(crate) fn resident(fd: impl AsFd, offset: u64, len: usize) -> bool {
     const PAGE: usize = 4096;
     const MOST: usize = (1 << 20) / PAGE + 1;
@@ -133,8 +136,8 @@ pub(crate) fn resident(fd: impl AsFd, offset: u64, len: usize) -> bool {
     let mut pages = [0u8; MOST];
     let Some(pages) = pages.get_mut(..(skew + len).div_ceil(PAGE)) else { return false };
     let (size, start) = (pages.len() * PAGE, offset - skew as u64);
-    // SAFETY: a mapping at an address the kernel picks aliases nothing; nobody touches it before it is gone, so that no
-    // end of the file matters. The vector has a byte for each of its pages.
+    // SAFETY: a mapping at an address that the kernel picks aliases nothing. No code touches it before it is unmapped,
+    // so the end of the file does not matter. The vector has a byte for each of its pages.
     unsafe {
         let flags = rustix::mm::MapFlags::SHARED;
         let Ok(map) = rustix::mm::mmap(std::ptr::null_mut(), size, ProtFlags::READ, flags, fd, start) else {
@@ -152,9 +155,9 @@ pub(crate) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }).map(drop)
 }
 
-/// Sets the calling thread's effective user and group, and with them its file system identity. Raw
-/// calls again: glibc's would change every thread. Leaving user 0 drops all effective capabilities, coming
-/// back restores them (capabilities(7)).
+/// Sets the calling thread's effective user and group, and with them its file system identity. Makes the raw calls,
+/// since glibc's would change every thread. Leaving user 0 drops all effective capabilities; returning to user 0
+/// restores them (capabilities(7)).
 pub(crate) fn set_thread_ids(uid: u32, gid: u32, returning: bool) -> Result<(), Errno> {
     const KEEP: u32 = u32::MAX;
     if uid == KEEP || gid == KEEP {
@@ -162,7 +165,7 @@ pub(crate) fn set_thread_ids(uid: u32, gid: u32, returning: bool) -> Result<(), 
     }
     // SAFETY: plain integers; both calls report failure and then change nothing.
     let set_gid = || check(unsafe { libc::syscall(libc::SYS_setresgid, KEEP, gid, KEEP) });
-    // SAFETY: as above.
+    // SAFETY: plain integers; the call reports failure and then changes nothing.
     let set_uid = || check(unsafe { libc::syscall(libc::SYS_setresuid, KEEP, uid, KEEP) });
     if returning {
         set_uid()?;
@@ -174,7 +177,7 @@ pub(crate) fn set_thread_ids(uid: u32, gid: u32, returning: bool) -> Result<(), 
     Ok(())
 }
 
-/// Whose quota.
+/// The kind of a quota: of a user or of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaKind {
     User = 0,
@@ -194,11 +197,11 @@ pub(crate) struct Limits {
     pub(crate) grace_ends: u64,
 }
 
-/// What quotactl(2) is asked, in linux/quota.h and linux/dqblk_xfs.h.
+/// Commands of quotactl(2), from linux/quota.h and linux/dqblk_xfs.h.
 const Q_GETQUOTA: libc::c_int = 0x80_0007;
 const Q_XGETQSTATV: libc::c_int = (b'X' as libc::c_int) << 8 | 8;
 
-/// Whether the file system of `fd` has quotas of users or groups in force. Since Linux 5.14.
+/// Returns true if the file system of `fd` enforces quotas of users or groups. Needs Linux 5.14.
 pub(crate) fn has_quotas(fd: impl AsFd) -> Result<bool, Errno> {
     /// FS_QUOTA_UDQ_ENFD and FS_QUOTA_GDQ_ENFD.
     const ENFORCED: u16 = 1 << 1 | 1 << 3;
@@ -211,7 +214,8 @@ pub(crate) fn has_quotas(fd: impl AsFd) -> Result<bool, Errno> {
     Ok(u16::from_ne_bytes([low, high]) & ENFORCED != 0)
 }
 
-/// The quota of a user or group on the file system of `fd`. Who asks for others than itself needs CAP_SYS_ADMIN.
+/// Returns the quota of a user or group on the file system of `fd`. Needs CAP_SYS_ADMIN, except for the caller's own
+/// quota.
 pub(crate) fn quota(fd: impl AsFd, kind: QuotaKind, id: u32) -> Result<Limits, Errno> {
     /// Unit of limits, in bytes (QIF_DQBLKSIZE).
     const UNIT: u64 = 1024;
@@ -228,7 +232,7 @@ pub(crate) fn quota(fd: impl AsFd, kind: QuotaKind, id: u32) -> Result<Limits, E
     })
 }
 
-/// SAFETY: `into` is what `command` fills.
+/// SAFETY: `into` must have the layout that `command` fills.
 unsafe fn quotactl(
     fd: impl AsFd,
     command: libc::c_int,
@@ -237,7 +241,7 @@ unsafe fn quotactl(
     into: *mut libc::c_void,
 ) -> Result<(), Errno> {
     let command = command << 8 | kind as libc::c_int;
-    // SAFETY: as the caller says.
+    // SAFETY: the caller of this function promises the layout of `into`.
     check(unsafe { libc::syscall(libc::SYS_quotactl_fd, fd.as_fd().as_raw_fd(), command, id, into) })
         .map(drop)
 }

@@ -12,7 +12,7 @@ use forebay_engine::{Engine, Env, Mode, Object as Cached, Settings};
 use super::durability::request_journal::RequestJournal;
 use super::*;
 
-/// The file system is synced object by object, so that changes become durable in any order.
+/// The file system is synced inode by inode, so that changes become durable in any order.
 struct Served {
     vfs: Vfs,
     root: Target,
@@ -24,7 +24,7 @@ fn serve(mode: Mode) -> Served {
     serve_watched(mode, |_| None)
 }
 
-/// The same, with what tells of changes by others.
+/// Starts a server with a cache and, if `watch` returns one, a source of news about external changes.
 fn serve_watched(mode: Mode, watch: impl FnOnce(&std::path::Path) -> Option<Arc<HostWatch>>) -> Served {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let [path, state_dir] = ["data", "state"].map(|name| dir.path().join(name));
@@ -76,7 +76,7 @@ fn start<T>(
 }
 
 impl Served {
-    /// Makes what a change needs durable; without an answer to be kept, so that none waits for those before it.
+    /// Makes a change's commit request durable. Keeps no answer, so it does not wait for changes before it.
     fn commit(&self, intent: Option<CommitRequest>) {
         let Some(intent) = intent else { return };
         let (send, done) = channel();
@@ -85,7 +85,7 @@ impl Served {
         done.recv().unwrap().unwrap();
     }
 
-    /// A new file, with a name that is durable.
+    /// Creates a file with a name that is durable.
     fn create(&self, name: &[u8]) -> Target {
         let how = Create::Guarded(SetAttr::default());
         let Changed { result, intent, .. } = self.vfs.create(&self.root, name, how, &self.cred, None);
@@ -120,7 +120,7 @@ impl Served {
         intent
     }
 
-    /// Another file takes the name.
+    /// Gives the name to another file.
     fn replace(&self, name: &[u8]) -> Option<CommitRequest> {
         self.create(b"other");
         let Renamed { result, intent, .. } =
@@ -194,7 +194,7 @@ fn the_cache_knows_what_of_a_file_is_synced() {
     }
 }
 
-/// Recovery asks for it when a power cut took the file and its alias and left the record.
+/// Recovery asks for such an inode when a power cut removed the file and its alias and left the record.
 #[test]
 fn what_only_had_an_identity_of_the_servers_own_and_is_lost_is_stale() {
     let served = serve(Mode::WriteBack);
@@ -203,8 +203,8 @@ fn what_only_had_an_identity_of_the_servers_own_and_is_lost_is_stale() {
     assert_eq!(fs.open_inner(&lost).map(drop), Err(Error::Stale));
 }
 
-/// After a kill the log may have data of any number of files whose removal it knows: each of them made the start wait for a
-/// barrier.
+/// After a kill the log may have data of any number of files whose removal it knows. Each of them made the start wait
+/// for a barrier.
 #[test]
 fn removed_files_that_are_asked_for_together_wait_for_one_barrier() {
     let served = serve(Mode::WriteBack);
@@ -226,7 +226,7 @@ fn removed_files_that_are_asked_for_together_wait_for_one_barrier() {
     assert_eq!(barriers() - before, 1);
 }
 
-/// A server that is killed must not find done what it has refused, or was about to.
+/// A server that is killed must not find done a change that it has refused, or was about to refuse.
 #[test]
 fn what_is_refused_is_not_found_under_way() {
     let served = serve(Mode::WriteBack);
@@ -243,7 +243,7 @@ fn what_is_refused_is_not_found_under_way() {
     served.commit(vfs.link(&file, &full, b"inside", cred, None).intent);
     let begun = || std::fs::metadata(state.join("under-way")).unwrap().len();
     let before = begun();
-    // Names that are there, or not there, are nobody's doing now: nothing is written down.
+    // Names that exist or are missing already are no change in progress: nothing is written down.
     let taken = Create::Guarded(SetAttr::default());
     assert!(vfs.create(root, b"file", taken, cred, asked).result.is_err());
     assert!(vfs.make(root, b"full", Special::Fifo, &SetAttr::default(), cred, asked).result.is_err());
@@ -263,8 +263,8 @@ fn what_is_refused_is_not_found_under_way() {
     served.commit(removed.intent);
 }
 
-/// The change time does not show what somebody on the host writes between the two looks at a file around a change of the
-/// server's own: what was cached was read on.
+/// The change time does not show a host's write that comes between the two reads of the change time around a change by
+/// the server. Without this check, cached contents were served on.
 #[test]
 fn contents_that_the_host_changes_during_a_change_of_the_servers_own_are_suspect() {
     let mut watched = false;

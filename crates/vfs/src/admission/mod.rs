@@ -1,4 +1,4 @@
-//! Whether a change may begin now: space in the backing file system, quotas, removals at a time.
+//! Admission of changes: space in the backing file system, quotas, and the limit on removals at once.
 
 pub(crate) mod quota;
 pub(crate) mod reserve;

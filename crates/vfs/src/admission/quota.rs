@@ -1,9 +1,9 @@
-//! Quotas of users and groups on the backing file system: what is accepted for a file counts for its owner before it is
-//! destaged. Near a limit writes go to the backing file, as the caller, and the kernel decides.
+//! Quotas of users and groups on the backing file system. Data that is accepted for a file counts for its owner before
+//! it is destaged. Near a limit writes go to the backing file, as the caller, and the kernel decides.
 //!
-//! Destaging is for nobody in particular, but the kernel charges the file's owner, so what was accepted beyond a quota could
-//! not be destaged. Quotas of projects are not seen here (the kernel tells of them to administrators only), but for what
-//! statvfs(2) of the export says.
+//! Destaging acts for no caller, but the kernel charges the file's owner. So data accepted beyond a quota could not be
+//! destaged. Quotas of projects are not seen here, since the kernel reports them to administrators only. They show only
+//! in statvfs(2) of the export.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -28,12 +28,12 @@ use crate::export::filesystem::Filesystem;
 use crate::export::{Target, Wait};
 use crate::sys::{self, Limits, QuotaKind};
 
-/// How often it is looked whether there are quotas, in milliseconds.
+/// The time between two checks for quotas, in milliseconds.
 const REFRESH: u64 = 10_000;
-/// More charges than this at once and those that no file and no write needs are forgotten.
+/// The number of charges beyond which those are forgotten that no file and no write needs.
 const MOST: usize = 16_384;
 
-/// A user or a group with what is dirty of its files.
+/// A user or a group with the dirty blocks of its files.
 #[derive(Debug)]
 struct Owner {
     kind: QuotaKind,
@@ -55,21 +55,22 @@ pub(crate) struct Charge {
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     in_force: AtomicBool,
-    /// Whether the last answer of the kernel was an error that does not say that there are none.
+    /// True if the last answer of the kernel was an error other than "no quotas".
     unknown: AtomicBool,
-    /// When to look at that again, in milliseconds of the monotonic clock.
+    /// The time of the next check for quotas, in milliseconds of the monotonic clock.
     due: AtomicU64,
     asked: Arc<Question<rustix::io::Result<bool>>>,
-    /// Whether the kernel has answered.
+    /// True if the kernel has answered.
     judged: AtomicBool,
     charges: RwLock<HashMap<(u32, u32), Arc<Charge>, foldhash::fast::RandomState>>,
-    /// What is charged to anybody.
+    /// The bytes that are charged to anybody.
     all: Arc<Account>,
 }
 
 impl Quotas {
-    /// Whether quotas have to be reckoned with, by the kernel's answer. Only an error that says that there are none is taken for
-    /// none. After any other, limits may exist and cannot be read: no write of a user is then accepted ahead of the backing file.
+    /// Returns true if quotas count, by the kernel's answer. Only an error that says that there are no quotas is taken
+    /// for that. After any other error limits may exist and cannot be read. Then no write of a user is accepted before
+    /// the backing file has room for it.
     fn judge(&self, answer: rustix::io::Result<bool>) -> bool {
         match answer {
             // NOSYS: Linux before 5.14, or a file system without quotas. SRCH: quotas are off.
@@ -94,8 +95,8 @@ impl Quotas {
         }
     }
 
-    /// Looks whether quotas have to be reckoned with. Where the kernel does not answer soon, it is as it was before; where it has
-    /// never answered, they have to be.
+    /// Looks whether quotas have to be reckoned with. Where the kernel does not answer soon, it is as it was before;
+    /// where it has never answered, they have to be.
     fn look(&self, fs: &Arc<Filesystem>) {
         let theirs = fs.clone();
         let answer = self.asked.anew(PATIENCE, move || sys::has_quotas(theirs.mount()));
@@ -105,12 +106,13 @@ impl Quotas {
         }
     }
 
-    /// Whether the kernel has to be asked before anything is charged: it may have to wait for the disk.
+    /// Returns true if the kernel has to be asked before anything is charged. The kernel may have to wait for the disk.
     pub(crate) fn is_due(&self) -> bool {
         now() >= self.due.load(Ordering::Relaxed)
     }
 
-    /// Whom the files of `uid` and `gid` on a file system are charged to; `None` without quotas.
+    /// Returns the account to which the files of `uid` and `gid` on a file system are charged, or `None` without
+    /// quotas.
     pub(crate) fn charge(&self, fs: &Arc<Filesystem>, uid: u32, gid: u32) -> Option<Arc<Charge>> {
         if self.is_due() {
             self.due.store(now() + REFRESH, Ordering::Relaxed);
@@ -134,7 +136,7 @@ impl Quotas {
             let known = charges.values().flat_map(|charge| &charge.owners).find(same);
             known.cloned().unwrap_or_else(|| Arc::new(Owner::new(kind, id)))
         };
-        // What belongs to root has no limit: with XFS, those of number 0 are everybody's defaults.
+        // Inodes of root have no limit. With XFS, the limits of number 0 are the defaults of all users.
         let owners = [(QuotaKind::User, uid), (QuotaKind::Group, gid)].into_iter().filter(|(_, id)| *id != 0);
         let owners: SmallVec<[_; 2]> = owners.map(|(kind, id)| owner(kind, id)).collect();
         let outer = owners.iter().map(|owner| owner.account.clone()).chain([self.all.clone()]).collect();
@@ -145,13 +147,14 @@ impl Quotas {
 }
 
 impl Charge {
-    /// Whether the kernel has to be asked before `len` bytes are taken: it may have to read from the disk.
+    /// Returns true if the kernel has to be asked before `len` bytes are taken. The kernel may have to read from the
+    /// disk.
     pub(crate) fn is_due(&self, len: u64) -> bool {
         self.owners.iter().any(|owner| owner.reserve.is_due(len))
     }
 
-    /// Whether nothing is dirty that may be charged to one of its owners. `dirty`: bytes of the whole file system, of which
-    /// what recovery found is charged to nobody.
+    /// Returns true if no dirty block may be charged to one of the owners. `dirty` is the number of dirty bytes of the
+    /// whole file system. Blocks that recovery found are charged to nobody.
     pub(crate) fn is_clean(&self, dirty: u64) -> bool {
         self.owners.iter().all(|owner| owner.dirty(dirty, &self.all) == 0)
     }
@@ -185,8 +188,8 @@ impl Owner {
         self.account.dirty_bytes() + beside.saturating_sub(all.dirty_bytes())
     }
 
-    /// Asks the kernel, which answers each user about their own quota. Where this kind of quotas is off, or the server may not act
-    /// as the owner, there is no limit. `None` after any other error.
+    /// Asks the kernel, which answers each user about their own quota. Where this kind of quotas is off, or the server
+    /// may not act as the owner, there is no limit. `None` after any other error.
     fn look(&self, mount: BorrowedFd<'_>) -> Option<Space> {
         let (limits, acted) = {
             let acting = match self.kind {
@@ -196,7 +199,7 @@ impl Owner {
             (sys::quota(mount, self.kind, self.id), acting.is_ok())
         };
         let limits = limits.or_else(|errno| match errno {
-            // XFS knows nothing of who has no file yet. Its defaults will count then.
+            // XFS has no entry for an owner without files. Its defaults apply then.
             Errno::NOENT => sys::quota(mount, self.kind, 0).map(|root| Limits { used: 0, ..root }),
             Errno::SRCH => Ok(Limits::default()),
             // As the owner the server would have been told: then a filter of system calls says so.
@@ -209,7 +212,7 @@ impl Owner {
 }
 
 impl Limits {
-    /// What may be used and how much of it is left, at `now` seconds since 1970.
+    /// Returns the bytes that may be used, and the bytes left of them, at `now` seconds since 1970.
     fn space(&self, now: u64) -> Space {
         let over = self.soft > 0 && self.used > self.soft && self.grace_ends > 0 && now >= self.grace_ends;
         let limit = [(self.hard, true), (self.soft, over)].into_iter();
@@ -221,12 +224,12 @@ impl Limits {
     }
 }
 
-/// On the file system, and in each quota that counts.
+/// The rooms that a write holds: on the file system, and in each quota that counts.
 pub(crate) type Rooms<'a> = SmallVec<[Room<'a>; 3]>;
 
 impl Linked {
-    /// Takes room for `len` bytes of a file that is charged to `charge`; `None` if there is not enough. `WouldBlock`: the file
-    /// system has to be asked for its space or for a quota, and the caller may not wait.
+    /// Takes room for `len` bytes of a file that is charged to `charge`; `None` if there is not enough. `WouldBlock`:
+    /// the file system has to be asked for its space or for a quota, and the caller may not wait.
     pub(crate) fn room<'a>(
         &'a self,
         target: &Target,
@@ -245,18 +248,18 @@ impl Linked {
         Ok(quotas.map(|quotas| quotas.into_iter().chain([room]).collect()))
     }
 
-    /// A file's owner or group is about to change, which nobody else can do meanwhile: the kernel judges by what it knows of the
-    /// file's size, so it is told everything.
+    /// Destages a file whose owner or group is about to change, while no other thread can change them. The kernel
+    /// judges by the size that it knows of the file, so it has to know everything.
     pub(crate) fn settle_charge(&self, fs: &Arc<Filesystem>, object: &Inode, attr: &Attr) {
         let dirty = object.link.get().filter(|cached| cached.dirty_blocks() > 0);
         if let Some(cached) = dirty.filter(|_| self.quotas.charge(fs, attr.uid, attr.gid).is_some()) {
-            // In vain while the backing store fails: then destaging finds out.
+            // Destaging fails while the backing store fails; the destage task then reports the error.
             let _ = block_on(self.cache.engine.destage_object(cached));
         }
     }
 
-    /// The same as [`Linked::room`] for a write to the backing file, which the kernel may have room for in any case: what was
-    /// acknowledged before has the first claim to what is left, so it is destaged first.
+    /// Claims space, like [`Linked::room`], for a write to the backing file. The kernel may have room for it in any
+    /// case. Acknowledged data has the first claim to the space that is left, so it is destaged first.
     pub(crate) fn claim<'a>(
         &'a self,
         target: &Target,

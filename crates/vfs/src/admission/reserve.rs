@@ -1,39 +1,40 @@
-//! Space of the backing store kept for what the cache accepts: an acknowledged write can always be destaged.
+//! The reserve of the backing store: space for the data that the cache accepts, so that an acknowledged write can
+//! always be destaged.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often the backing store is asked, in milliseconds; more often when space is short.
+/// The time between two questions to the backing store, in milliseconds; the shorter one counts if space is short.
 const REFRESH: u64 = 500;
 const REFRESH_SHORT: u64 = 10;
-/// How long its answer is waited for. One that does not answer is not asked again until it does, so that it keeps one worker for
-/// so long, and no other.
+/// The time to wait for the backing store's answer. A store that does not answer is not asked again until it does. So
+/// it holds up one worker for this time, and no other.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-/// Kept for what destaging needs besides the data itself, and for what others take between two looks: this part of all
-/// there may be, at most [`MARGIN_MAX`] bytes.
+/// The part of all space that is kept free, at most [`MARGIN_MAX`] bytes. Destaging needs it besides the data itself,
+/// and other programs may take space between two questions.
 const MARGIN_PART: u64 = 64;
 const MARGIN_MAX: u64 = 64 << 20;
 
-/// What may be accepted before the backing store has to be asked again.
+/// The bytes that may be accepted before the backing store has to be asked again.
 #[derive(Debug, Default)]
 pub(crate) struct Reserve {
     /// Bytes; below zero when more was wanted than there is.
     left: AtomicI64,
-    /// Bytes taken of which it is not known yet what becomes of them.
+    /// Bytes taken whose outcome is not known yet.
     pending: AtomicU64,
-    /// When to ask again, in milliseconds of the monotonic clock.
+    /// The time of the next question, in milliseconds of the monotonic clock.
     due: AtomicU64,
 }
 
-/// How much there is, in bytes.
+/// The space of a file system, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Space {
     pub(crate) all: u64,
     pub(crate) free: u64,
 }
 
-/// Room that was taken; what is not used of it is given back.
+/// Room that was taken. Its unused part is given back.
 #[derive(Debug)]
 pub(crate) struct Room<'a> {
     reserve: &'a Reserve,
@@ -42,16 +43,17 @@ pub(crate) struct Room<'a> {
 }
 
 impl Reserve {
-    /// Whether the backing store has to be asked before `len` bytes are taken.
+    /// Returns true if the backing store has to be asked before `len` bytes are taken.
     pub(crate) fn is_due(&self, len: u64) -> bool {
         let (now, due) = (now(), self.due.load(Ordering::Relaxed));
         let short = self.left.load(Ordering::Relaxed) < len as i64;
         now >= due || short && now + REFRESH >= due + REFRESH_SHORT
     }
 
-    /// Takes room for `len` bytes; `None` if there is none. If the backing store has to be asked, `dirty` says how much was
-    /// accepted and not destaged, and then `look` how much space there is: what is destaged in between counts twice rather
-    /// than not at all, and so does what others take. Without an answer, there is what there was.
+    /// Takes room for `len` bytes. Returns `None` if there is none. If the backing store has to be asked, calls `dirty`
+    /// for the bytes that are accepted and not destaged, and then `look` for the space. Bytes destaged in between, and
+    /// bytes that other writers take, therefore count twice rather than not at all. Without an answer the last answer
+    /// stands.
     pub(crate) fn take(
         &self,
         len: u64,
@@ -65,7 +67,7 @@ impl Reserve {
             if let Some(Space { all, free }) = look() {
                 let margin = (all / MARGIN_PART).min(MARGIN_MAX);
                 let there = free.min(i64::MAX as u64) as i64 - taken as i64 - margin as i64;
-                // What others have taken since `left` was looked at stays taken.
+                // Bytes that other threads have taken since `left` was read stay taken.
                 self.left.fetch_add(there - left, Ordering::Relaxed);
             }
         }
@@ -77,7 +79,7 @@ impl Reserve {
 }
 
 impl Room<'_> {
-    /// So many bytes of it were used.
+    /// Records that `len` bytes of the reservation were used.
     pub(crate) fn used(mut self, len: u64) {
         self.used = len.min(self.taken);
     }
@@ -90,7 +92,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// Of the file system that `fd` is on, for users without privilege.
+/// Returns the space of the file system that `fd` is on, for users without privilege.
 pub(crate) fn space(fd: impl AsFd) -> Option<Space> {
     let stat = rustix::fs::fstatvfs(fd).ok()?;
     Some(Space { all: stat.f_blocks * stat.f_frsize, free: stat.f_bavail * stat.f_frsize })

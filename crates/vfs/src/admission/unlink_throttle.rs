@@ -1,13 +1,15 @@
-//! Lets a few threads at a time do what more of them would only wait for each other in: a file system takes names away under
-//! a few locks of its own, which it hands from one sleeper to the next, and behind them all waits what frees the inodes.
+//! The unlink throttle: lets a few removals at a time into a file system. More threads would only wait for each other.
+//! A file system removes names under a few locks of its own, which it hands from one sleeper to the next. The work that
+//! frees the inodes waits behind all of them.
 
 use std::time::Duration;
 
 use forebay_common::lock::{Condvar, Mutex};
 
-/// How many are let in at once. On XFS with 32 clients: with 4 a sixth more removals than without a gate, with 8 none.
+/// The number of removals in the file system at once. On XFS with 32 clients, 4 give a sixth more removals than no
+/// throttle, and 8 give no more.
 const MOST: usize = 4;
-/// Those inside may be waiting for a disk: then the others join them.
+/// The time after which a waiting removal joins those inside, since those may be waiting for a disk.
 const PATIENCE: Duration = Duration::from_millis(5);
 
 /// Counts those inside.

@@ -2,8 +2,8 @@
 //! attributes only the engine knows.
 //!
 //! Invariants:
-//! - An object of the table whose file the engine knows refers to the engine's object: nobody has to look there for what
-//!   the backing store does not know yet.
+//! - An object of the table whose file the engine knows refers to the engine's object: nobody has to look there for
+//!   what the backing store does not know yet.
 //! - Before a file's contents or size change through this server, the engine is told, whatever the mode: it may hold
 //!   copies, or be about to.
 
@@ -44,19 +44,19 @@ pub(crate) struct Cache {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) under_way: Arc<RequestJournal>,
     pub(crate) begun: ResumableCreates,
-    /// Objects whose removal is durable, for the engine to forget: it may wait for room in its log, as whoever answers
-    /// clients must not.
+    /// Inodes whose removal is durable, for the engine to forget. Forgetting may wait for room in the log, and a thread
+    /// that answers clients must not wait.
     removed: Mutex<Option<Forgetter>>,
     /// The keys of objects that clients have removed, until the engine has forgotten them.
     leaving: Arc<Mutex<HashSet<Key>>>,
-    /// The log broke: what was accepted into it may be lost, and the verifier has said so.
+    /// True once the log broke: data that was accepted into it may be lost, and the verifier has changed.
     broken: AtomicBool,
 }
 
 /// Objects that are remembered as removed when the engine has forgotten them.
 const LEFT: usize = 4096;
 
-/// Takes what is to be forgotten, and the thread that does it.
+/// The way to the thread that makes the engine forget objects, and that thread.
 type Forgetter = (Sender<Arc<Cached>>, JoinHandle<()>);
 
 /// A file system's part in the cache.
@@ -65,18 +65,18 @@ pub(crate) struct Linked {
     pub(crate) reserve: Reserve,
     pub(crate) quotas: Quotas,
     pub(crate) logging: Logging,
-    /// What tells its files from those of other file systems in keys.
+    /// The number that tells the file system's files from those of other file systems in keys.
     number: u32,
 }
 
-/// What of an object belongs to the cache.
+/// The cache's part of an inode.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     cached: OnceLock<Arc<Cached>>,
     pub(crate) reads: Reads,
 }
 
-/// The key of a file: file system, handle type, kernel handle.
+/// Returns the key of a file: file system, handle type, kernel handle.
 pub(crate) fn key(number: u32, kernel: &KernelHandle) -> Key {
     let mut bytes = smallvec::SmallVec::<[u8; 64]>::new();
     bytes.extend_from_slice(&number.to_le_bytes());
@@ -85,7 +85,7 @@ pub(crate) fn key(number: u32, kernel: &KernelHandle) -> Key {
     Key::new(&bytes).unwrap_or_else(|| unreachable!("at most 6 + 40 bytes"))
 }
 
-/// The file system's number and the kernel handle in a key; `None` if it is not one of ours.
+/// Returns the file system's number and the kernel handle in a key; `None` if it is not one of ours.
 pub(crate) fn parse_key(key: &Key) -> Option<(u32, KernelHandle)> {
     let (number, rest) = key.as_bytes().split_first_chunk::<4>()?;
     let (kind, handle) = rest.split_first_chunk::<2>()?;
@@ -112,7 +112,7 @@ impl Cache {
             let mut last = VecDeque::new();
             for object in receive {
                 block_on(forgetting.forget(&object));
-                // A batch of destaging that was under way may still look for it.
+                // A destage pass in progress may still look for the file.
                 last.push_back(object.key().clone());
                 if last.len() > LEFT
                     && let Some(key) = last.pop_front()
@@ -140,17 +140,17 @@ impl Cache {
         }))
     }
 
-    /// A client has removed what has this key: it is no news that it is gone.
+    /// Notes that a client has removed the file with this key, so that its absence is expected.
     pub(crate) fn leaves(&self, key: &Key) {
         self.leaving.lock().insert(key.clone());
     }
 
-    /// Whether a client has removed what has this key.
+    /// Returns true if a client has removed the file with this key.
     pub(crate) fn is_leaving(&self, key: &Key) -> bool {
         self.leaving.lock().contains(key)
     }
 
-    /// The file is gone, durably.
+    /// Makes the engine forget a file whose removal is durable.
     pub(crate) fn forget(&self, object: Arc<Cached>) {
         if let Some((send, _)) = &*self.removed.lock() {
             // The receiver ends only after this sender.
@@ -165,11 +165,11 @@ impl Cache {
             // A panic there has said so itself.
             let _ = thread.join();
         }
-        // Everybody was answered: what keeps notes in the log is only what the file systems do not have.
+        // All requests were answered. So only operations that the file systems lack keep user records in the log.
         let needless = self.checkpoints.make_last();
         let closed = block_on(self.engine.close());
         self.checkpoints.stop();
-        // What the file systems say of a log that was lost is for its return.
+        // The file systems' marks about a lost log are for the return of that log.
         if needless && !self.broken.load(Ordering::Acquire) {
             self.checkpoints.tidy();
         }
@@ -197,19 +197,20 @@ impl Cache {
         );
     }
 
-    /// Everything done to the backing store until a moment ago was done through this server.
+    /// Writes a sign of life: every change of the backing store until a moment ago was made through this server.
     pub(crate) fn alive(&self) {
         self.downtime.sign();
     }
 
-    /// What was accepted into the log and is not durable may be lost: clients have to hear of it, once.
+    /// Notes that the log broke: data that was accepted into it and is not durable may be lost. Clients have to learn
+    /// that, once.
     pub(crate) fn log_broke(&self) {
         if !self.broken.swap(true, Ordering::AcqRel) {
             self.verifier.lost();
         }
     }
 
-    /// Whether reads are to be kept in the cache.
+    /// Returns true if reads are to be kept in the cache.
     pub(crate) fn keeps_reads(&self) -> bool {
         self.engine.mode() != Mode::PassThrough
     }
@@ -245,7 +246,7 @@ impl Linked {
         }
     }
 
-    /// The engine's object of a file.
+    /// Returns the engine's object of a file.
     pub(crate) fn object<'a>(&self, object: &'a Inode) -> Result<&'a Arc<Cached>> {
         if let Some(cached) = object.link.cached.get() {
             return Ok(cached);
@@ -257,45 +258,46 @@ impl Linked {
 }
 
 impl Link {
-    /// The engine's object, if there is one.
+    /// Returns the engine's object, if there is one.
     pub(crate) fn get(&self) -> Option<&Arc<Cached>> {
         self.cached.get()
     }
 
-    /// What the engine knows of the file's attributes; to be asked for before the backing file's, so that the two together
-    /// are never older than now.
+    /// Returns the engine's corrections to the file's attributes. The caller asks for them before the backing file's
+    /// attributes, so that the two together are never older than now.
     pub(crate) fn overlay(&self) -> Option<Overlay<&Cached>> {
         self.cached.get().map(|cached| Overlay::new(&**cached))
     }
 }
 
 impl Filesystem {
-    /// The cache in front of this file system.
+    /// Returns the cache in front of this file system.
     pub(crate) fn linked(&self) -> Option<&Linked> {
         self.linked.get()
     }
 
-    /// What the engine knows of a file's attributes, also if nobody has it open; as for [`Link::overlay`].
+    /// Returns the engine's corrections to a file's attributes, also if the file is not open. The caller asks for them
+    /// before the backing file's attributes, like for [`Link::overlay`].
     pub(crate) fn overlay(&self, kernel: &KernelHandle) -> Option<Overlay<Arc<Cached>>> {
         let linked = self.linked.get()?;
         Some(Overlay::new(linked.cache.engine.known(&linked.key(kernel))?))
     }
 }
 
-/// Detects streams: reads of one file that go on, more or less, where others ended.
+/// Detects streams: reads of one file of which each begins about where an earlier one ended.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     next: AtomicU64,
     run: AtomicU64,
 }
 
-/// So many bytes in a row are a stream, which the backing store's own read-ahead serves better than the cache.
+/// The bytes in a row that make a stream, which the backing store's own read-ahead serves better than the cache.
 const STREAM: u64 = 1 << 20;
-/// Requests under way together arrive this much out of order.
+/// The distance in bytes by which requests in flight together arrive out of order.
 const SPREAD: u64 = 2 << 20;
 
 impl Reads {
-    /// Counts a read of what is not cached; true if it belongs to a stream.
+    /// Counts a read of uncached data. Returns true if the read belongs to a stream.
     pub(crate) fn streams(&self, offset: u64, len: u64) -> bool {
         let (next, end) = (self.next.load(Ordering::Relaxed), offset + len);
         if offset.abs_diff(next) > SPREAD {
@@ -303,14 +305,14 @@ impl Reads {
             self.next.store(end, Ordering::Relaxed);
             return len >= STREAM;
         }
-        // Only what is read counts, not what is skipped.
+        // Only bytes that are read count, not bytes that are skipped.
         let more = end.saturating_sub(next).min(len);
         self.next.store(next.max(end), Ordering::Relaxed);
         self.run.fetch_add(more, Ordering::Relaxed) + more >= STREAM
     }
 }
 
-/// An error of the engine as clients are told.
+/// Returns an error of the engine in the form in which clients get it.
 pub(crate) fn from_cache(error: CacheError) -> Error {
     match error {
         CacheError::Backing(BackingError::Gone) => Error::Stale,

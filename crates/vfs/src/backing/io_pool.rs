@@ -1,9 +1,9 @@
-//! Threads that carry out what the engine asks of a served file system, so that several things are done side by side while
-//! one thread waits for all of them: the writes of a batch of destaging, the reads that one request needs.
+//! The I/O pool: threads that carry out the engine's requests to a served file system. They work in parallel while one
+//! thread waits for all of them: the writes of a destage batch, or the reads that one request needs.
 //!
-//! Nothing queues here. If all threads are at work, whoever asks does it when it waits for the result: clients' reads never
-//! stand behind a batch of destaging. Each file system has threads of its own: one that does not answer keeps nobody
-//! else's.
+//! Nothing queues here. If all threads are busy, the requesting thread does the work itself when it waits for the
+//! result. So reads of clients never stand behind a destage batch. Each file system has threads of its own, so a file
+//! system that does not answer does not block another's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const STACK: usize = 256 << 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads of one file system. They end when this is dropped, each after what it is at.
+/// The threads of one file system. When the value is dropped, each thread ends after its present work.
 pub(crate) struct IoPool(Arc<Shared>);
 
 #[derive(Default)]
@@ -36,14 +36,14 @@ struct State {
     closed: bool,
 }
 
-/// Where a result is left.
+/// The result of a piece of work.
 struct Outcome<T> {
     value: Option<T>,
     waker: Option<Waker>,
 }
 
 impl IoPool {
-    /// Starts the threads. Where the system refuses some, the others do.
+    /// Starts the threads. If the system refuses some, the remaining ones do the work.
     pub(crate) fn new() -> Self {
         let shared = Arc::new(Shared::default());
         for _ in 0..THREADS {
@@ -59,7 +59,7 @@ impl IoPool {
         IoPool(shared)
     }
 
-    /// Begins `work` on another thread; if none is idle, it is done when the result is first polled, by who polls it.
+    /// Begins `work` on another thread. If none is idle, the thread that first polls the result does the work.
     pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Io<T> {
         let outcome = Arc::new(Mutex::new(Outcome { value: None, waker: None }));
         let theirs = outcome.clone();
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits for somebody else's word: longer than anything takes but a deadlock.
+    /// Waits for another thread's message, longer than anything takes but a deadlock.
     fn hear(word: &Receiver<()>) -> bool {
         word.recv_timeout(Duration::from_secs(60)).is_ok()
     }

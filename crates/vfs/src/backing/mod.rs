@@ -1,8 +1,10 @@
 //! The served file systems as the cache engine's backing store.
 //!
-//! Rules: a failed sync is an error for everything written to the file before it, whoever was told of it; and a file is
-//! reported gone only if the server itself, or the log, knows of its removal, and once that is durable: the engine then gives
-//! up the only other copy of its contents. What belongs to a file that is gone otherwise is set aside ([`Lost`]).
+//! Rules:
+//! - A failed sync is an error for everything written to the file before it, whichever caller was told of the failure.
+//! - A file is reported as removed only if the server itself, or the log, knows of its removal, and once that is
+//!   durable. The engine then gives up the only other copy of its contents.
+//! - The contents of a file that vanished in any other way are set aside ([`Lost`]).
 
 pub(crate) mod cache;
 pub(crate) mod io_pool;
@@ -33,7 +35,8 @@ use crate::state::disowned::Disowned;
 use crate::state::lost::{About, Lost, LostFile, Why, path_of};
 use crate::sys::KernelHandle;
 
-/// How often a file is looked for by its names before it is taken for gone: it may be renamed while the tree is walked.
+/// The number of walks in search of a file by its names, before the file counts as removed. It may be renamed while the
+/// tree is walked.
 const WALKS: usize = 3;
 
 /// Every served file system, as [`Backing`].
@@ -44,7 +47,7 @@ pub struct Store(Arc<Inner>, Arc<Vec<(u32, IoPool)>>);
 const NO_VOLUME: u32 = u32::MAX;
 
 struct Inner {
-    /// By their numbers in keys.
+    /// The file systems, by their numbers in keys.
     filesystems: Vec<(u32, Arc<Filesystem>)>,
     /// The exported directories of each.
     names: Vec<String>,
@@ -54,13 +57,13 @@ struct Inner {
     written: Mutex<HashMap<Key, Written>>,
     disowned: Disowned,
     lost: Lost,
-    /// Numbers of file systems that were given up: what the cache has for them is set aside.
+    /// Numbers of file systems that were given up: the cache's data for them is set aside.
     given_up: HashSet<u32>,
-    /// What the log said at the start.
+    /// The log's facts about inodes at the start.
     logged: Mutex<Logged>,
 }
 
-/// What a log says of objects that may be gone.
+/// The facts that a log has about inodes that may not exist any more.
 #[derive(Default)]
 pub(crate) struct Logged {
     /// A name of them was removed.
@@ -69,10 +72,10 @@ pub(crate) struct Logged {
     pub(crate) names: HashMap<Key, (KernelHandle, Box<[u8]>)>,
 }
 
-/// Where the contents of an object go.
+/// The destination of an object's contents.
 enum Place {
     File(Written),
-    /// To a file of the state directory.
+    /// A file of the state directory.
     Lost,
 }
 
@@ -82,7 +85,7 @@ struct Written {
     object: Arc<Inode>,
     /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before the first write.
     errors: u64,
-    /// What it is written with, so that it stays open.
+    /// The descriptor for writing, so that it stays open.
     writer: Option<Arc<CountedFd>>,
 }
 
@@ -106,7 +109,7 @@ impl Missing {
 }
 
 impl Store {
-    /// `names` says what each of the file systems is called.
+    /// Creates the backing store of these file systems; `names` has the name of each.
     pub(crate) fn new(
         filesystems: Vec<(u32, Arc<Filesystem>)>,
         names: Vec<String>,
@@ -121,22 +124,23 @@ impl Store {
         Store(Arc::new(inner), Arc::new(hands))
     }
 
-    /// `tell` is told of everything that is set aside from now on.
+    /// Sets `tell`, which is called with everything that is set aside from now on.
     pub fn on_lost(&self, tell: impl Fn(&LostFile) + Send + Sync + 'static) {
         self.0.lost.on_new(Box::new(tell));
     }
 
-    /// Returns whether the file system with this number is served or was given up, so that cached changes of it have a place to go.
+    /// Returns whether the file system with this number is served or was given up, so that cached changes of it have a
+    /// place to go.
     pub fn takes(&self, number: u32) -> bool {
         self.is_given_up(number) || self.0.filesystems.iter().any(|(id, _)| *id == number)
     }
 
-    /// Whether what the log and the cache have for a file system with this number is to be set aside.
+    /// Returns true if the data that the log and the cache have for a file system with this number is to be set aside.
     pub(crate) fn is_given_up(&self, number: u32) -> bool {
         self.0.given_up.contains(&number)
     }
 
-    /// What was found in the log says of objects.
+    /// Stores the facts about inodes that were found in the log.
     pub(crate) fn logged(&self, logged: Logged) {
         *self.0.logged.lock() = logged;
     }
@@ -148,7 +152,7 @@ impl Store {
         self.0.lost.write_text(&format!("changes {number}"), changes, &about)
     }
 
-    /// The file systems by their numbers in keys.
+    /// Returns the file systems by their numbers in keys.
     pub(crate) fn filesystems(&self) -> &[(u32, Arc<Filesystem>)] {
         &self.0.filesystems
     }
@@ -192,7 +196,7 @@ impl Inner {
             return Ok(Place::Lost);
         }
         let fs = self.filesystems.iter().find(|(id, _)| *id == number);
-        // Not served now: what the cache has for it must wait until it is again.
+        // The file system is not served now. The cache's data for it must wait until it is served again.
         let (_, fs) = fs.ok_or(failed(Errno::NODEV))?;
         let tries = if matches!(fs.scheme, Scheme::Kernel) { 1 } else { WALKS };
         let mut found = Err(Error::Stale);
@@ -210,7 +214,7 @@ impl Inner {
         Ok(Place::File(Written { fs: fs.clone(), object, errors, writer: None }))
     }
 
-    /// Whether a client has removed a name of an object, as far as the server or its log knows.
+    /// Returns true if a client has removed a name of an inode, as far as the server or its log knows.
     fn is_removed(&self, fs: &Filesystem, key: &Key, kernel: &KernelHandle) -> bool {
         // In the order in which a removal goes from one to the next.
         fs.removals.lock().is_under_way(kernel)
@@ -218,7 +222,7 @@ impl Inner {
             || self.logged.lock().removed.contains(key)
     }
 
-    /// Runs a change of the file, or of what is set aside of it.
+    /// Runs a change of the file, or of its data that is set aside.
     fn change(
         &self,
         key: &Key,
@@ -237,7 +241,7 @@ impl Inner {
         change(&written).map_err(|error| self.gone_for_good(&written.fs, key, error))
     }
 
-    /// What to say of an object that is set aside.
+    /// Returns the description of an inode that is set aside.
     fn about(&self, key: &Key) -> About {
         let number = parse_key(key).map_or(NO_VOLUME, |(number, _)| number);
         let place = self.filesystems.iter().position(|(id, _)| *id == number);
@@ -253,8 +257,8 @@ impl Inner {
         About { path: path.unwrap_or_default(), exports, why }
     }
 
-    /// The engine's form of an error. That a file is gone is said only of one whose removal is known, and only when it stays
-    /// so after a crash.
+    /// Returns the engine's form of an error. It says that a file is removed only if the removal is known and survives
+    /// a crash.
     fn gone_for_good(&self, fs: &Arc<Filesystem>, key: &Key, error: Error) -> BackingError {
         self.missing(fs, key, error).confirmed()
     }
@@ -271,7 +275,8 @@ impl Inner {
         }
     }
 
-    /// The engine's form of what came of several objects: one barrier for each file system makes all removals durable.
+    /// Returns the engine's form of the results for several objects. One barrier for each file system makes all
+    /// removals durable.
     fn confirmed<T>(&self, found: Vec<std::result::Result<T, Missing>>) -> Vec<BackingResult<T>> {
         let barrier = |(_, fs): &(u32, Arc<Filesystem>)| {
             let is_here = |missing: &Missing| matches!(missing, Missing::Removed(it) if Arc::ptr_eq(it, fs));
@@ -364,7 +369,7 @@ pub(crate) fn io_error(error: Error) -> BackingError {
     }
 }
 
-/// Of the state directory.
+/// Converts an error of the state directory.
 fn state_error(error: std::io::Error) -> BackingError {
     match Errno::from_io_error(&error) {
         Some(errno) => io_error(Error::Os(errno)),

@@ -1,11 +1,12 @@
-//! Questions that may hang, such as one to a file system whose disks do not answer: whoever asks goes on without the answer.
+//! Questions that may hang, such as one to a file system whose disks do not answer. The asking thread goes on without
+//! the answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_common::lock::{Condvar, Mutex};
 
-/// How long an answer is waited for that an older one can stand in for.
+/// The time to wait for an answer for which an older one can stand in.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A question that is asked in a thread of its own, by one thread at a time.
@@ -23,12 +24,12 @@ struct State<T> {
     last: Option<(Instant, T)>,
 }
 
-/// What is known of an answer.
+/// The state of an answer.
 #[derive(Debug)]
 pub struct Answer<T> {
     /// The newest answer; `None` if there was none yet.
     pub answer: Option<T>,
-    /// How long a question has been without an answer; zero if it was answered in time.
+    /// The time that a question has been without an answer; zero if it was answered in time.
     pub late: Duration,
 }
 
@@ -39,8 +40,8 @@ impl<T> Default for Question<T> {
 }
 
 impl<T: Clone + Send + 'static> Question<T> {
-    /// Asks, unless an answer is younger than `young` or a question is under way; waits a quarter of a second for the answer, in
-    /// all from when it was asked for.
+    /// Asks, unless an answer is younger than `young` or a question is in progress. Waits for the answer for at most a
+    /// quarter of a second from the time of the question.
     pub fn ask(
         self: &Arc<Self>,
         young: Duration,
@@ -50,8 +51,8 @@ impl<T: Clone + Send + 'static> Question<T> {
         self.known()
     }
 
-    /// Asks, unless an answer is younger than `young` or a question is under way. Waits for nothing. Returns when the question
-    /// was asked, if it was.
+    /// Asks, unless an answer is younger than `young` or a question is in progress. Waits for nothing. Returns the time
+    /// of the question that it asked, if it asked one.
     pub fn begin(
         self: &Arc<Self>,
         young: Duration,
@@ -76,7 +77,7 @@ impl<T: Clone + Send + 'static> Question<T> {
         Some(now)
     }
 
-    /// Waits until a question that is under way has had a quarter of a second, then says what is known.
+    /// Waits until a question in progress has had a quarter of a second, then returns the last answer.
     pub fn known(&self) -> Answer<T> {
         let state = self.state.lock();
         let waited = state.since.map_or(PATIENCE, |since| since.elapsed());
@@ -86,8 +87,8 @@ impl<T: Clone + Send + 'static> Question<T> {
         Answer { answer: state.last.as_ref().map(|(_, answer)| answer.clone()), late }
     }
 
-    /// Asks, and returns the answer to no other question than this one; `None` if an earlier one is under way, or there is no
-    /// answer within `patience`.
+    /// Asks, and returns the answer to this question only. Returns `None` if an earlier question is in progress, or if
+    /// there is no answer within `patience`.
     pub fn anew(
         self: &Arc<Self>,
         patience: Duration,

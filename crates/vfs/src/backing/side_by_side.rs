@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Bytes of a thread's stack: nothing here recurses.
 const STACK: usize = 256 << 10;
 
-/// Does `work` to each of `items`, up to `most` of them at the same time; results in order. The calling thread takes part, so
-/// that all is done where the system refuses threads.
+/// Runs `work` on each of `items`, up to `most` of them in parallel, and returns the results in order. The calling
+/// thread takes part, so that all work is done even if the system refuses threads.
 pub(crate) fn side_by_side<T: Sync, R: Send>(
     items: &[T],
     most: usize,
@@ -47,7 +47,7 @@ mod tests {
     fn so_many_are_done_at_the_same_time_and_the_results_are_in_order() {
         let together = Barrier::new(4);
         let doubled = side_by_side(&(0..400).collect::<Vec<_>>(), 4, |item| {
-            // Each waits for three others.
+            // Each item waits for three more items.
             together.wait();
             item * 2
         });

@@ -1,6 +1,6 @@
-//! What the kernel said about who may do what with an object, believed while its ctime stands.
+//! Access verdicts of the kernel, believed while the inode's ctime stands.
 //!
-//! Of an object without an access control list it says the same to all callers of a class: it looks at no more of them than
+//! For an inode without an access control list the kernel gives all callers of a class one answer. It looks only at
 //! whether they are root, the owner, or in the group. So one answer serves them all, and it is the kernel's.
 
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ pub(crate) mod want {
     pub(crate) const EXECUTE: u8 = libc::X_OK as u8;
 }
 
-/// Callers between whom the kernel does not tell, as far as an object without an access control list goes.
+/// A class of callers between whom the kernel does not distinguish, for an inode without an access control list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class(usize);
 
@@ -36,11 +36,11 @@ impl Class {
     }
 }
 
-/// What the kernel said to each class of callers.
+/// The kernel's answer for each class of callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Classes([Answer; CLASSES]);
 
-/// Bits of [`want`] that were granted, and, shifted by [`ASKED`], those that were asked about.
+/// The bits of [`want`] that were granted, and, shifted by [`ASKED`], the bits that were asked about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Answer(u8);
 
@@ -61,12 +61,13 @@ impl Answer {
 }
 
 impl Classes {
-    /// Which of `want` the caller has on an object with these attributes; `None`: not known.
+    /// Returns the part of `want` that the caller has on an inode with these attributes. Returns `None` if that is not
+    /// cached.
     pub(crate) fn find(&self, cred: &Cred, attr: &Attr, want: u8) -> Option<u8> {
         self.0[Class::of(cred, attr).0].get(want)
     }
 
-    /// Adds what was known of the object in the very same state.
+    /// Adds the verdicts that were cached of the inode in exactly this state.
     pub(crate) fn add(&mut self, others: &Classes) {
         for (answer, other) in self.0.iter_mut().zip(others.0) {
             answer.learn(other.asked() & !answer.asked(), other.0);
@@ -74,21 +75,21 @@ impl Classes {
     }
 }
 
-/// What the kernel said about who may do what, believed while `ctime` stands.
+/// The kernel's access verdicts for an inode, believed while `ctime` stands.
 #[derive(Debug, Default)]
 pub(crate) struct AccessCache {
     pub(crate) ctime: Time,
     pub(crate) classes: Classes,
-    /// Where there is an access control list: of a few callers.
+    /// Verdicts of a few callers, for an inode with an access control list.
     slots: [Slot; 8],
     next: usize,
 }
 
-/// What the kernel said to a caller.
+/// The kernel's answer to a caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccessVerdict {
     pub(crate) granted: u8,
-    /// Whether it is that of the caller's whole class.
+    /// True if the verdict holds for the caller's whole class.
     pub(crate) by_class: bool,
 }
 
@@ -98,11 +99,11 @@ struct Slot {
     answer: Answer,
 }
 
-/// Changes younger than this may share their ctime with the next change on kernels with coarse
-/// timestamps (one tick, at most 10 ms), so nothing learnt under so young a ctime is kept.
+/// The age that a ctime must have before verdicts under it are cached. On kernels with coarse timestamps (one tick, at
+/// most 10 ms) a younger change may share its ctime with the next change.
 const SETTLED_NANOS: i64 = 20_000_000;
 
-/// Whether a ctime is old enough that any later change shows a different one.
+/// Returns true if a ctime is old enough that any later change shows a different one.
 pub(crate) fn settled(ctime: Time) -> bool {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let nanos = |sec: i64, nsec: i64| sec.saturating_mul(1_000_000_000).saturating_add(nsec);
@@ -110,12 +111,12 @@ pub(crate) fn settled(ctime: Time) -> bool {
 }
 
 impl AccessCache {
-    /// None yet, under this ctime.
+    /// Creates an empty cache under this ctime.
     pub(crate) fn under(ctime: Time) -> Self {
         AccessCache { ctime, ..AccessCache::default() }
     }
 
-    /// Which of `want` the caller has; `attr` are of this ctime. `None`: not known.
+    /// Returns the part of `want` that the caller has; `attr` has this ctime. Returns `None` if that is not cached.
     pub(crate) fn find(&self, cred: &Cred, attr: &Attr, want: u8) -> Option<u8> {
         let own = || self.slots.iter().find(|slot| slot.cred == cred.id)?.answer.get(want);
         self.classes.find(cred, attr, want).or_else(own)
@@ -138,7 +139,7 @@ impl AccessCache {
     }
 }
 
-/// Asks the kernel which of `want` the thread's present identity has on the object.
+/// Asks the kernel which of `want` the thread's present identity has on the inode.
 pub(crate) fn ask_kernel(object: &Inode, want: u8) -> Result<u8> {
     let mut granted = 0;
     for bit in [want::READ, want::WRITE, want::EXECUTE] {
@@ -149,7 +150,7 @@ pub(crate) fn ask_kernel(object: &Inode, want: u8) -> Result<u8> {
     Ok(granted)
 }
 
-/// Whether the object certainly has no access control list, on a file system whose lists are POSIX ones.
+/// Returns true if the inode certainly has no access control list, on a file system whose lists are POSIX ones.
 pub(crate) fn has_no_acl(object: &Inode) -> bool {
     let mut path = [0; 32];
     let path = sys::proc_path(&mut path, object.path());
@@ -163,7 +164,7 @@ mod tests {
     use crate::cred::{Creds, Identity};
 
     impl Classes {
-        /// All were asked about and granted the same.
+        /// Returns the verdicts of an inode for which all classes asked and got this answer.
         pub(crate) fn of_everybody(granted: u8) -> Self {
             Classes([Answer(7 << ASKED | granted); CLASSES])
         }

@@ -1,10 +1,11 @@
-//! Attributes of objects that nobody has open, and who may do what with them, so that asking for them takes no descriptor
-//! and no system call into the backing store.
+//! The attribute cache: attributes and access verdicts of inodes that are not open, so that a request for them takes no
+//! descriptor and no system call into the backing store.
 //!
 //! Invariants:
-//! - What is here is what clients see now: whatever changes an object, through this server ([`crate::coherence::versions`]) or behind its
-//!   back ([`crate::coherence::watch`]), takes it out before the change can be seen, and nothing is put in that was taken before.
-//! - Each part holds a fixed number of objects; one more takes the place of another.
+//! - An entry is what clients see now. A change of an inode, through this server ([`crate::coherence::versions`]) or
+//!   external ([`crate::coherence::watch`]), removes the entry before the change can be seen. No entry is added that
+//!   was read before the change.
+//! - Each part holds a fixed number of inodes. When a part is full, a new inode takes the place of an old one.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
@@ -19,50 +20,51 @@ use hashbrown::HashTable;
 
 mod record;
 
-/// What an object takes, in bytes: the record, its place in a queue, the index and among those given up, and a ghost.
+/// The bytes that an inode takes: the record, its place in a queue, in the index and among those given up, and a ghost.
 pub(crate) const COST: usize = size_of::<Record>() + 2 * size_of::<u32>() + 10 + 2 + size_of::<u32>();
 
 /// More uses than this count no more.
 const USES: u8 = 3;
-/// Where there is no room, objects asked for once leave first if they are more than one in so many.
+/// When a part is full, inodes asked for once leave first if they are more than one in this number.
 const NEW_SHARE: usize = 10;
-/// So many objects are looked at before one has to go in any case.
+/// The number of inodes that are examined before one has to leave in any case.
 const STEPS: usize = 64;
 const PARTS: usize = 64;
 
-/// Some of the objects: S3-FIFO (Yang et al., SOSP 2023), so that a walk over all files displaces nothing that is asked for
-/// again and again.
+/// Some of the inodes: S3-FIFO (Yang et al., SOSP 2023), so that a walk over all files displaces nothing that is asked
+/// for again and again.
 #[derive(Default)]
 struct Part {
     index: HashTable<u32>,
     records: Vec<Record>,
-    /// Places of objects that nobody has asked for since they came, in the order of their coming.
+    /// Places of inodes that no request has asked for since they came, in the order of their arrival.
     new: VecDeque<u32>,
     proven: VecDeque<u32>,
-    /// Places in the queues of what was forgotten since.
+    /// The number of places in the queues whose inodes were forgotten since.
     forgotten: usize,
     /// Places in no queue.
     free: Vec<u32>,
-    /// Hashes of objects that have left the queue of new ones, each in the place it leads to.
+    /// Hashes of inodes that have left the queue of new ones, each in the place it leads to.
     ghosts: Vec<u32>,
 }
 
-/// What is known of an object.
+/// The cached facts about an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedAttr {
     /// Its attributes.
     pub attr: Attr,
-    /// What the kernel said of it as it is.
+    /// The kernel's access verdicts for the inode's present state.
     pub(crate) verdicts: Classes,
 }
 
-/// The known objects of all file systems.
+/// The known inodes of all file systems.
 pub struct AttrCache {
     parts: Box<[Mutex<Part>]>,
-    /// Objects that a part has room for.
+    /// Inodes that a part has room for.
     room: usize,
     hasher: foldhash::fast::RandomState,
-    /// GETATTR, LOOKUP and ACCESS of what is not open: answered from here, and not.
+    /// The number of GETATTR, LOOKUP and ACCESS requests for inodes that are not open and were answered from here.
+    /// `misses` counts the requests that were not.
     pub hits: AtomicU64,
     /// See [`AttrCache::hits`].
     pub misses: AtomicU64,
@@ -75,7 +77,7 @@ impl std::fmt::Debug for AttrCache {
 }
 
 impl AttrCache {
-    /// Room for as many as fit into `limit` bytes.
+    /// Creates a cache with room for as many inodes as fit into `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         AttrCache {
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
@@ -86,7 +88,7 @@ impl AttrCache {
         }
     }
 
-    /// Whether anything fits.
+    /// Returns true if the cache has room for any inode.
     pub(crate) fn has_room(&self) -> bool {
         self.room > 0
     }
@@ -98,7 +100,7 @@ impl AttrCache {
         hasher.finish()
     }
 
-    /// What is known of an object. The caller has looked first whether anything happened behind the server's back.
+    /// Returns the cached facts about an inode. The caller has checked for external changes first.
     pub(crate) fn get(&self, filesystem: u16, kernel: &KernelHandle) -> Option<CachedAttr> {
         let hash = self.hash(filesystem, kernel);
         let mut part = self.part(hash).lock();
@@ -110,7 +112,7 @@ impl AttrCache {
         Some(record.known())
     }
 
-    /// Puts an object in, unless `holds` says no: asked under the lock that [`AttrCache::forget`] takes.
+    /// Puts an inode in, unless `holds` says no: asked under the lock that [`AttrCache::forget`] takes.
     pub(crate) fn learn(
         &self,
         filesystem: u16,
@@ -131,13 +133,13 @@ impl AttrCache {
         }
     }
 
-    /// An object is about to change, or has changed.
+    /// Forgets an inode that is about to change, or has changed.
     pub(crate) fn forget(&self, filesystem: u16, kernel: &KernelHandle) {
         let hash = self.hash(filesystem, kernel);
         self.part(hash).lock().forget(hash, filesystem, kernel);
     }
 
-    /// Anything may have changed.
+    /// Forgets all inodes, since any of them may have changed.
     pub(crate) fn clear(&self) {
         for part in &self.parts {
             *part.lock() = Part::default();
@@ -149,17 +151,17 @@ impl AttrCache {
         &self.parts[(hash >> 32) as usize % PARTS]
     }
 
-    /// Objects known.
+    /// Inodes known.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|part| part.lock().index.len()).sum()
     }
 
-    /// Whether none is known.
+    /// Returns true if no inode is cached.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What they take, in bytes.
+    /// Returns the bytes that the cached inodes take.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.lock().bytes()).sum()
     }
@@ -185,7 +187,7 @@ impl Part {
         self.index.insert_unique(hash, at, |at| hash_of(&records[*at as usize]));
     }
 
-    /// A place for another one: free, new at the end, or that of one that has to go.
+    /// Returns a place for another inode: a free one, a new one at the end, or the place of an inode that has to leave.
     fn place(&mut self, room: usize, hash_of: impl Fn(&Record) -> u64) -> Option<u32> {
         if let Some(at) = self.free.pop() {
             return Some(at);
@@ -228,7 +230,8 @@ impl Part {
         None
     }
 
-    /// The place stays in its queue until its turn comes, or until a quarter of all places are such.
+    /// Forgets an inode. Its place stays in its queue until its turn comes, or until a quarter of all places are
+    /// forgotten ones.
     fn forget(&mut self, hash: u64, filesystem: u16, kernel: &KernelHandle) {
         let records = &mut self.records;
         let found = self.index.find_entry(hash, |at| records[*at as usize].is(filesystem, kernel));
@@ -259,7 +262,7 @@ impl Part {
     }
 }
 
-/// What a ghost is told by; never 0.
+/// Returns the number by which a ghost is recognised; never 0.
 fn ghost_of(hash: u64) -> u32 {
     (hash >> 32) as u32 | 1
 }

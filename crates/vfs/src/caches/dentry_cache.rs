@@ -1,8 +1,10 @@
-//! Names of a directory that were looked up, also in vain, believed while the directory has not changed.
+//! The dentry cache: names of a directory that were looked up, with negative entries, believed while the directory has
+//! not changed.
 //!
-//! A change of the directory by this server moves its change time, and hides that somebody on the host has renamed or removed
-//! another name in the same moment. So after it a name is believed only if what it leads to has not changed since, of which
-//! the kernel tells ([`crate::coherence::watch`]); a file that loses or changes its name counts as changed. Without that it is looked up again.
+//! A change of the directory by this server moves its change time. That hides an external rename or removal of another
+//! name in that moment. So after such a change a name is believed only if its inode has not changed since, as the
+//! kernel reports ([`crate::coherence::watch`]). A file that loses or changes its name counts as changed. Without the
+//! kernel's reports the name is looked up again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,31 +13,33 @@ use crate::caches::inode_cache::Budget;
 use crate::coherence::versions::Version;
 use crate::sys::KernelHandle;
 
-/// The state of a directory under which names were learnt.
+/// The state of a directory under which names were cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// The directory's ctime: shows changes made behind the server's back.
+    /// The directory's ctime, which shows external changes.
     pub(crate) ctime: Time,
     /// The directory's own change count: shows changes made through the server.
     pub(crate) changes: u64,
 }
 
-/// What a name leads to.
+/// The inode that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Child {
     pub(crate) kernel: KernelHandle,
-    /// That of the child, from before anything that others did to it after the name was seen; `None`: nobody would tell.
+    /// The version of the child, older than every external change of the child after the name was seen. `None` says
+    /// that the kernel would not report such changes.
     pub(crate) version: Option<Version>,
 }
 
-/// What is known of a name.
+/// The cached answer for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It leads there.
+    /// The name leads to this inode.
     Here(KernelHandle),
-    /// It leads there if the child still has this version. The caller that finds it so may say so: [`DentryCache::prove`].
+    /// The name leads to this inode if the inode still has this version. A caller that finds it so may call
+    /// [`DentryCache::prove`].
     HereIf(KernelHandle, Version),
-    /// It leads nowhere.
+    /// The name does not exist.
     Nowhere,
 }
 
@@ -46,7 +50,7 @@ struct CachedDentry {
     changes: u64,
 }
 
-/// What a directory's names led to.
+/// The inodes that a directory's names led to.
 #[derive(Debug)]
 pub(crate) struct DentryCache {
     stamp: Option<Stamp>,
@@ -61,7 +65,7 @@ impl DentryCache {
         DentryCache { stamp: None, known: HashMap::default(), absent: HashSet::default(), budget }
     }
 
-    /// What `name` leads to, or that it leads nowhere, if that is known under `stamp`.
+    /// Returns the inode that `name` leads to, or a negative entry, if the name is cached under `stamp`.
     pub(crate) fn get(&self, stamp: Stamp, name: &[u8]) -> Option<Found> {
         if self.stamp != Some(stamp) {
             return None;
@@ -77,7 +81,7 @@ impl DentryCache {
         }
     }
 
-    /// What `name` leads to still had its version after `stamp` was seen.
+    /// Notes that the inode of `name` still had its version after `stamp` was seen.
     pub(crate) fn prove(&mut self, stamp: Stamp, name: &[u8], version: Version) {
         if self.stamp == Some(stamp)
             && let Some(known) = self.known.get_mut(name)
@@ -87,7 +91,7 @@ impl DentryCache {
         }
     }
 
-    /// Remembers a name, or that there is none; what was learnt under another stamp is forgotten.
+    /// Remembers a name, or that it does not exist. Names that were cached under another stamp are forgotten.
     pub(crate) fn learn(&mut self, stamp: Stamp, name: &[u8], child: Option<Child>) {
         if self.stamp != Some(stamp) {
             self.forget();
@@ -97,7 +101,8 @@ impl DentryCache {
     }
 
     /// Carries the names over a change made by the server itself. `changed` lists the names that now lead elsewhere.
-    /// Others may have changed names between the two stamps: what led nowhere is forgotten, and the rest has to be proven.
+    /// External changes may have come between the two stamps. So negative entries are forgotten, and all other names
+    /// have to be proven.
     pub(crate) fn carry(&mut self, from: Stamp, to: Stamp, changed: &[(&[u8], Option<Child>)]) {
         if self.stamp != Some(from) {
             self.forget();
@@ -112,7 +117,7 @@ impl DentryCache {
         }
     }
 
-    /// `changes` are those under which it was seen.
+    /// Sets the child of a name. `changes` is the count of changes of the directory under which it was seen.
     fn set(&mut self, name: &[u8], child: Option<Child>, changes: u64) {
         if let (Some(known), Some(child)) = (self.known.get_mut(name), child) {
             *known = CachedDentry { child, changes };
@@ -166,7 +171,7 @@ mod tests {
         Versions::new(Budget::new(1, 0).known().clone(), 0).of(&kernel(n)).unwrap()
     }
 
-    /// Whose changes are told.
+    /// Returns a child whose external changes are reported.
     fn child(n: u8) -> Child {
         Child { kernel: kernel(n), version: Some(version(n)) }
     }
@@ -209,7 +214,7 @@ mod tests {
         assert_eq!(names.get(at, b"b"), here(2));
         names.prove(stamp(1, 0), b"c", version(3));
         assert_ne!(names.get(at, b"c"), here(3), "that was another state of the directory");
-        // Nobody would tell of what others do to these.
+        // External changes of these inodes would not be reported.
         let untold = Child { version: None, ..child(5) };
         names.learn(at, b"e", Some(untold));
         assert_eq!(names.get(at, b"e"), here(5));

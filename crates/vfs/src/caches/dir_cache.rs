@@ -1,11 +1,11 @@
-//! Listings of directories kept in memory: entries in the order of their cookies, with attributes and handles as they were
-//! seen, so that a directory listed again is asked for nothing but its own attributes.
+//! The directory cache: listings of directories, held in memory. Entries are in the order of their cookies, with
+//! attributes and handles as they were seen. So a directory that is listed again is asked only for its own attributes.
 //!
 //! Invariants:
-//! - A listing is that of a directory in one state; in another state it counts for nothing.
-//! - It begins with the directory's first entry and has no gaps, and its cookies grow. Where the file system's do not, none
-//!   is kept.
-//! - What all listings take stays within [`Listings`]' limit.
+//! - A listing belongs to one state of a directory; in another state it does not count.
+//! - It begins with the directory's first entry and has no gaps, and its cookies grow. A file system whose cookies do
+//!   not grow gets no listing.
+//! - All listings together stay within the limit of [`Listings`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,17 +21,18 @@ use crate::coherence::versions::Version;
 use crate::export::handle::Handle;
 use crate::sys::KernelHandle;
 
-/// What a listing is of: a state of the directory, seen through an export, whose number is in the handles.
+/// The subject of a listing: a state of the directory, seen through an export, whose number is in the handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) stamp: Stamp,
     pub(crate) export: u32,
 }
 
-/// Until it changes: as long as the kernel tells what others do.
+/// The time of an entry that counts until its inode changes, which it does as long as the kernel reports external
+/// changes.
 pub(crate) const CHANGE: u64 = u64::MAX;
 
-/// What an entry led to when it was looked at.
+/// The inode of an entry, as it was when it was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub(crate) attr: Attr,
@@ -50,7 +51,7 @@ struct Entry {
     text: u32,
     name: u8,
     handle: u8,
-    /// Of what the entry leads to; `None`: to be looked at again each time.
+    /// The attributes of the entry's inode; `None` if they have to be read each time.
     seen: Option<(Attr, Version, u64)>,
 }
 
@@ -71,7 +72,7 @@ pub(crate) struct ListedEntry<'a> {
 }
 
 impl Run {
-    /// Adds an entry behind the others. One that there is no place for ends the row: the cookies show it.
+    /// Adds an entry behind the last one. An entry that finds no room ends the row; the cookies show that.
     pub(crate) fn push(&mut self, cookie: u64, ino: u64, name: &[u8], seen: Option<Seen>) {
         let (Ok(text), Ok(len)) = (u32::try_from(self.text.len()), u8::try_from(name.len())) else { return };
         self.text.extend_from_slice(name);
@@ -113,10 +114,10 @@ impl Run {
     }
 }
 
-/// Where a listing stands in the queues of [`Listings`].
+/// The queue of [`Listings`] in which a listing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tier {
-    /// It is new; nobody has asked for it again.
+    /// The listing is new, and no request has asked for it again.
     New,
     Proven,
 }
@@ -126,12 +127,12 @@ enum Tier {
 pub(crate) struct DirCache {
     state: Option<State>,
     run: Run,
-    /// Whether the last entry is the directory's last.
+    /// True if the last entry is the directory's last.
     ends: bool,
     /// Uses since the hand of eviction came by, up to [`USES`].
     uses: u8,
     tier: Option<Tier>,
-    /// What it takes by the count of its tier.
+    /// The bytes that the listing takes by the count of its tier.
     counted: usize,
     /// Its entries by the common count.
     counted_entries: usize,
@@ -155,7 +156,7 @@ impl DirCache {
         }
     }
 
-    /// The place of the first entry behind `cookie`, if that is known in this state.
+    /// Returns the place of the first entry behind `cookie`, if that is known in this state.
     pub(crate) fn find(&mut self, state: State, cookie: u64) -> Option<usize> {
         if self.state != Some(state) || self.run.entries.is_empty() {
             return None;
@@ -171,18 +172,18 @@ impl DirCache {
         self.run.get(at)
     }
 
-    /// Whether this is the directory's listing in this state.
+    /// Returns true if this is the directory's listing in this state.
     pub(crate) fn is_of(&self, state: State) -> bool {
         self.state == Some(state)
     }
 
-    /// Whether nothing comes behind the last entry.
+    /// Returns true if nothing comes behind the last entry.
     pub(crate) fn ends(&self) -> bool {
         self.ends
     }
 
-    /// What the entry at this place, in this state, led to when it was looked at again: the same object, or it is not
-    /// remembered.
+    /// Replaces the attributes of the entry at this place, in this state, after they were read again. If `seen` has
+    /// another inode than the entry, or is `None`, the entry's attributes are forgotten.
     pub(crate) fn look_again(&mut self, state: State, at: usize, seen: Option<Seen>) {
         let Some(entry) = self.run.entries.get_mut(at).filter(|_| self.state == Some(state)) else { return };
         let from = entry.text as usize + usize::from(entry.name);
@@ -191,8 +192,8 @@ impl DirCache {
         entry.seen = seen.map(|seen| (seen.attr, seen.version, seen.until));
     }
 
-    /// Goes on behind `cookie` with entries of `object` in this state; `ends`: they reach its end. Nothing happens where
-    /// they do not go on from the last one, or there is no room.
+    /// Goes on behind `cookie` with entries of `object` in this state; `ends`: they reach its end. Nothing happens
+    /// where they do not go on from the last one, or there is no room.
     pub(crate) fn extend(&mut self, object: &Arc<Inode>, state: State, cookie: u64, run: &Run, ends: bool) {
         if self.state != Some(state) {
             self.clear();
@@ -202,7 +203,7 @@ impl DirCache {
         if self.ends || cookie != last || !run.grows_from(cookie) {
             return;
         }
-        // Larger listings grow in larger steps: each step copies what is there.
+        // Larger listings grow in larger steps, since each step copies the present entries.
         let step = |have: usize, more: usize| more.max(have / 8);
         let entries = step(self.run.entries.len(), run.entries.len());
         let text = step(self.run.text.len(), run.text.len());
@@ -221,7 +222,7 @@ impl DirCache {
         self.count();
     }
 
-    /// Accounts for what the listing takes now.
+    /// Updates the count of the bytes that the listing takes.
     fn count(&mut self) {
         if let Some(tier) = self.tier {
             let (listings, bytes, entries) =
@@ -239,7 +240,7 @@ impl DirCache {
     }
 }
 
-/// `part` of the `total` is `now` as large.
+/// Replaces the size of a `part` in the `total` by `now`.
 fn recount(total: &AtomicUsize, part: &mut usize, now: usize) {
     total.fetch_add(now, Ordering::Relaxed);
     total.fetch_sub(std::mem::replace(part, now), Ordering::Relaxed);
@@ -251,8 +252,9 @@ impl Drop for DirCache {
     }
 }
 
-/// All kept listings: S3-FIFO over directories (Yang et al., SOSP 2023). What was listed once waits in a short queue and
-/// leaves from there, so that a walk over a large tree takes the place of nothing that is listed again and again.
+/// All listings in memory: S3-FIFO over directories (Yang et al., SOSP 2023). A listing that was asked for once waits
+/// in a short queue and leaves from there. So a walk over a large tree does not displace listings that are asked for
+/// again and again.
 #[derive(Debug)]
 pub struct Listings {
     limit: usize,
@@ -260,7 +262,7 @@ pub struct Listings {
     new: AtomicUsize,
     proven: AtomicUsize,
     queues: Mutex<Queues>,
-    /// Pages of listings answered from memory alone, and those that were not.
+    /// The number of pages of listings that were answered from memory alone. `misses` counts the pages that were not.
     pub hits: AtomicU64,
     /// See [`Listings::hits`].
     pub misses: AtomicU64,
@@ -272,19 +274,19 @@ struct Queues {
     proven: VecDeque<Weak<Inode>>,
     /// Directories whose listings left the short queue last.
     ghosts: VecDeque<KernelHandle>,
-    /// When the queues are this long, what is gone is taken out.
+    /// The length of the queues at which the entries of dropped listings are removed.
     sweep_at: usize,
 }
 
-/// Where there is no room, listings asked for once have to leave first if they take more than one in so many bytes.
+/// When memory is full, listings asked for once leave first if they take more than one in this number of bytes.
 const NEW_SHARE: usize = 10;
 const GHOSTS: usize = 1024;
-/// So many listings are looked at for room before one goes on without.
+/// The number of listings that are examined for room before a new listing goes on without room.
 const STEPS: usize = 4096;
 const SWEEP: usize = 1024;
 
 impl Listings {
-    /// Those of all directories may take `limit` bytes.
+    /// Creates the directory cache; the listings of all directories may take `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         let none = || AtomicU64::new(0);
         let [entries, new, proven] = std::array::from_fn(|_| AtomicUsize::new(0));
@@ -296,7 +298,7 @@ impl Listings {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Bytes they take now.
+    /// Returns the bytes that the listings take.
     pub fn bytes(&self) -> usize {
         self.new.load(Ordering::Relaxed) + self.proven.load(Ordering::Relaxed)
     }
@@ -308,7 +310,7 @@ impl Listings {
         }
     }
 
-    /// A directory gets a listing.
+    /// Enters a directory that gets a listing.
     fn enter(&self, object: &Arc<Inode>) -> Tier {
         let mut queues = self.queues.lock();
         if queues.new.len() + queues.proven.len() >= queues.sweep_at {
@@ -329,8 +331,8 @@ impl Listings {
         }
     }
 
-    /// Lets go of listings until there is room for `more` bytes; false if there is none. The caller holds the lock of its own
-    /// listing of `own` bytes.
+    /// Drops listings until there is room for `more` bytes. Returns false if there is none. The caller holds the lock
+    /// of its own listing of `own` bytes.
     fn make_room(&self, own: usize, more: usize) -> bool {
         if own + more > self.limit {
             return false;
@@ -346,7 +348,7 @@ impl Listings {
             let queue = if from == Tier::New { &mut queues.new } else { &mut queues.proven };
             let Some(weak) = queue.pop_front() else { return false };
             let Some(object) = weak.upgrade() else { continue };
-            // Whoever holds it may be making room as well.
+            // The thread that holds the lock may be making room as well.
             let Some(mut kept) = object.kept.try_lock() else {
                 queue.push_back(weak);
                 busy += 1;

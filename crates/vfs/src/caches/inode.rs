@@ -1,11 +1,11 @@
-//! One file, directory or other object of a backing file system that clients hold handles to.
+//! An inode of a backing file system to which clients hold handles: a file, directory, link or device.
 //!
 //! Invariants:
-//! - `path` keeps the inode in memory, so attributes never need a disk. It is an O_PATH descriptor, or of a file that was
-//!   made here the one that made it, or of a directory that was made here one to read it.
-//! - Namespace changes of a directory and SETATTR hold `changing` exclusively, WRITE holds it shared:
-//!   guards are atomic, writers run side by side.
-//! - A permission verdict or a name is believed only while the object's ctime is the one it was learnt under.
+//! - `path` keeps the inode in memory, so attributes never need a disk. It is an O_PATH descriptor. For a file created
+//!   here it is the descriptor that created the file, and for a directory created here a descriptor to read it.
+//! - Namespace changes of a directory and SETATTR hold `changing` exclusively, WRITE holds it shared. So guards are
+//!   atomic, and writers run side by side.
+//! - An access verdict or a name is believed only under the ctime of the inode with which it was cached.
 
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,24 +28,25 @@ use crate::durability::writeback::Stream;
 use crate::error::{Error, Result};
 use crate::sys::{self, KernelHandle};
 
-/// A known object of a backing file system.
+/// A known inode of a backing file system.
 #[derive(Debug)]
 pub struct Inode {
     pub(crate) kernel: KernelHandle,
     pub(crate) kind: FileType,
-    /// The file id: the inode number, unless the object has an alias.
+    /// The file id: the inode number, unless the inode has an alias.
     fileid: u64,
     path: CountedFd,
-    /// What else `path` is good for.
+    /// The other uses of `path`.
     made: GoodFor,
     reader: OnceLock<CountedFd>,
-    /// Open while somebody writes or something written is not stable: nobody can execute a file that is open for writing.
+    /// The descriptor for writing. It is open while a request writes or unstable data remains: a file that is open for
+    /// writing cannot be executed.
     writer: Mutex<Option<Arc<CountedFd>>>,
     pub(crate) changing: RwLock<()>,
     changes: Changes,
     versions: Versions,
     verdicts: Mutex<AccessCache>,
-    /// Names below a directory; boxed because most objects are files.
+    /// Names below a directory; boxed because most inodes are files.
     pub(crate) names: Option<Box<Mutex<DentryCache>>>,
     /// The listing of a directory.
     pub(crate) kept: Mutex<DirCache>,
@@ -60,10 +61,10 @@ pub struct Inode {
     pub(crate) used: AtomicBool,
 }
 
-/// What a descriptor of an object is good for, besides standing for it.
+/// The uses of an inode's descriptor, besides standing for the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GoodFor {
-    /// Nothing: it is O_PATH.
+    /// For nothing: the descriptor is O_PATH.
     Elsewhere,
     /// Reading: it made the file, or was the first of a new directory.
     ToRead,
@@ -126,7 +127,7 @@ impl Inode {
         }
     }
 
-    /// An object by a descriptor that is good for more.
+    /// Creates an inode from a descriptor that has more uses than to stand for the inode.
     pub(crate) fn opened(
         (file, made): (OwnedFd, GoodFor),
         kernel: KernelHandle,
@@ -137,7 +138,7 @@ impl Inode {
         Inode { made, ..Self::new(file, kernel, attr, budget, versions) }
     }
 
-    /// What kind of object it is; never changes.
+    /// Returns the type of the inode, which never changes.
     pub fn kind(&self) -> FileType {
         self.kind
     }
@@ -146,30 +147,30 @@ impl Inode {
         self.kind == FileType::Directory
     }
 
-    /// The descriptor that stands for the object itself.
+    /// Returns the descriptor that stands for the inode itself.
     pub(crate) fn path(&self) -> BorrowedFd<'_> {
         self.path.as_fd()
     }
 
-    /// The attributes now. Does not wait for a disk. Fails with `Stale` once the last link is gone.
+    /// Returns the attributes now. Does not wait for a disk. Fails with `Stale` once the last link was removed.
     pub fn attr(&self) -> Result<Attr> {
         let overlay = self.link.overlay();
         let attr = self.raw_attr()?;
         Ok(overlay.map_or(attr, |overlay| overlay.over(attr)))
     }
 
-    /// The attributes of the backing file.
+    /// Returns the attributes of the backing file.
     pub(crate) fn raw_attr(&self) -> Result<Attr> {
         let attr = Attr::from(&rustix::fs::fstat(&self.path)?);
         if attr.nlink == 0 { Err(Error::Stale) } else { Ok(Attr { ino: self.fileid, ..attr }) }
     }
 
-    /// The descriptor of a file or directory that was made here, with which more can be done than with O_PATH.
+    /// Returns the descriptor of a file or directory that was created here, which allows more than O_PATH.
     pub(crate) fn made_with(&self) -> Option<BorrowedFd<'_>> {
         (self.made != GoodFor::Elsewhere).then(|| self.path())
     }
 
-    /// Opens the object again with `flags`, as the server itself.
+    /// Opens the inode again with `flags`, as the server itself.
     pub(crate) fn reopen(&self, flags: OFlags) -> Result<OwnedFd> {
         Ok(sys::reopen(&self.path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)?)
     }
@@ -182,7 +183,7 @@ impl Inode {
         }
     }
 
-    /// A descriptor to read the contents with; opened once. Any open one is returned without waiting.
+    /// Returns a descriptor to read the contents with, which is opened once. An open one is returned without waiting.
     pub(crate) fn reader(&self, budget: &Budget, may_open: bool) -> Result<BorrowedFd<'_>> {
         self.require_file()?;
         if let Some(fd) = self.made_with().or_else(|| Some(self.reader.get()?.as_fd())) {
@@ -192,7 +193,7 @@ impl Inode {
         Ok(self.reader.get_or_init(|| budget.count(fd)).as_fd())
     }
 
-    /// A descriptor to change the contents with; opened once, until [`Inode::rest`].
+    /// Returns a descriptor to change the contents with, which is opened once, until [`Inode::rest`].
     pub(crate) fn writer(&self, budget: &Budget, may_open: bool) -> Result<Writer<'_>> {
         if self.made == GoodFor::ToWrite {
             return Ok(Writer::Path(self.path()));
@@ -206,7 +207,7 @@ impl Inode {
         Ok(Writer::Opened(opened))
     }
 
-    /// The same, to be kept open; `None`: it cannot be opened, or is open anyway.
+    /// Returns a writable descriptor that stays open. Returns `None` if the file cannot be opened, or is open anyway.
     pub(crate) fn opened_writer(&self, budget: &Budget) -> Option<Arc<CountedFd>> {
         match self.writer(budget, true) {
             Ok(Writer::Opened(fd)) => Some(fd),
@@ -219,8 +220,9 @@ impl Inode {
         if may_open { self.reopen(flags) } else { Err(Error::WouldBlock) }
     }
 
-    /// A change of the contents has ended, or become stable: the descriptor for changes is closed if nobody else uses it and
-    /// nothing is left to become stable, of which it would tell the errors. What only the cache has is written with another one.
+    /// Closes the descriptor for changes after a change of the contents ended or became stable. It stays open if
+    /// another request uses it, or if data is unstable, since it would report the errors of that data. Blocks that only
+    /// the cache has are written with another descriptor.
     pub(crate) fn rest(&self) {
         if self.uncommitted.writes() != 0 {
             return;
@@ -230,7 +232,7 @@ impl Inode {
         drop(unused);
     }
 
-    /// Whether `cred` may do all of `want`, by an earlier verdict or, if `may_ask`, by asking the kernel.
+    /// Returns true if `cred` may do all of `want`, by a cached verdict or, if `may_ask`, by asking the kernel.
     pub(crate) fn permits(
         &self,
         cred: &Cred,
@@ -262,13 +264,13 @@ impl Inode {
         Ok(verdict.granted)
     }
 
-    /// What the kernel said to classes of callers, and says still if these attributes were just read.
+    /// Returns the kernel's verdicts for classes of callers. They still hold if these attributes were just read.
     pub(crate) fn verdicts(&self, attr: &Attr) -> Classes {
         let verdicts = self.verdicts.lock();
         if verdicts.ctime == attr.backing_ctime { verdicts.classes } else { Classes::default() }
     }
 
-    /// Remembers what a name of this directory leads to.
+    /// Remembers the inode that a name of this directory leads to.
     pub(crate) fn learn_name(&self, stamp: Stamp, name: &[u8], child: Option<Child>) {
         if let Some(names) = &self.names {
             names.lock().learn(stamp, name, child);
@@ -293,14 +295,15 @@ impl Inode {
         Change { object: self, begun: begun + 1, alone, before, after, _version: version }
     }
 
-    /// A number that grows with every change made through this server; `None` while one is under way.
+    /// Returns a number that grows with every change made through this server. Returns `None` while a change is in
+    /// progress.
     pub(crate) fn quiet(&self) -> Option<u64> {
         let ended = self.changes.ended.load(Ordering::Acquire);
         (self.changes.begun.load(Ordering::Acquire) == ended).then_some(ended)
     }
 }
 
-/// A change under way; [`Change::end`] gives the attributes around it.
+/// A change in progress; [`Change::end`] gives the attributes around it.
 pub(crate) struct Change<'a> {
     object: &'a Inode,
     begun: u64,
@@ -311,12 +314,12 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// The attributes after the change, which has been carried out: asked for once.
+    /// Returns the attributes after the change, which has been carried out. They are read once.
     pub(crate) fn after(&self) -> Option<Attr> {
         *self.after.get_or_init(|| self.object.attr().ok())
     }
 
-    /// The attributes after the change; those before it only if nothing overlapped.
+    /// Returns the attributes after the change, and those before it if no other change overlapped.
     pub(crate) fn end(self) -> Wcc {
         let after = self.after();
         let alone = self.alone && self.object.changes.begun.load(Ordering::Acquire) == self.begun;

@@ -1,8 +1,8 @@
-//! The objects known now, found by kernel handle, and the descriptors they may hold.
+//! The inode cache: the inodes in use, found by kernel handle, and the descriptors that they may hold.
 //!
-//! Eviction is CLOCK per shard: a use sets a mark, the hand clears marks and takes the first object
-//! without one that nobody is using and that has no uncommitted data (closing its descriptor would
-//! lose a write error the kernel has yet to report).
+//! Eviction is CLOCK per shard: a use sets a mark, and the hand clears marks. It evicts the first inode that has no
+//! mark, that no request is using, and that has no uncommitted data. Closing the descriptor of uncommitted data would
+//! lose a write error that the kernel has yet to report.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -17,8 +17,7 @@ use crate::caches::dir_cache::Listings;
 use crate::caches::inode::Inode;
 use crate::sys::KernelHandle;
 
-/// How many descriptors objects may hold and names directories may remember, how many there are, and what listings are
-/// kept.
+/// The limits and counts of descriptors of inodes and of names of directories, and the listings in memory.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<BudgetInner>);
 
@@ -33,11 +32,11 @@ struct BudgetInner {
     uncommitted: AtomicUsize,
 }
 
-/// What a remembered name takes, in bytes, if it has twelve of its own.
+/// The bytes that a remembered name takes, if the name has twelve bytes.
 pub const NAME_COST: usize = 162;
 
 impl Budget {
-    /// A budget of `limit` descriptors, and of `memory` bytes for names and attributes.
+    /// Creates a budget of `limit` descriptors, and of `memory` bytes for names and attributes.
     pub fn new(limit: usize, memory: usize) -> Self {
         let none = || AtomicUsize::new(0);
         let listings = Listings::new(memory / 4);
@@ -47,7 +46,7 @@ impl Budget {
         Budget(Arc::new(BudgetInner { open, limit, names, names_limit, listings, known, uncommitted }))
     }
 
-    /// The listings kept in memory.
+    /// Returns the listings kept in memory.
     pub fn listings(&self) -> &Listings {
         &self.0.listings
     }
@@ -62,12 +61,12 @@ impl Budget {
         self.0.open.load(Ordering::Relaxed)
     }
 
-    /// What is known of objects that nobody has open.
+    /// Returns the attribute cache, which has the inodes that are not open.
     pub fn known(&self) -> &Arc<AttrCache> {
         &self.0.known
     }
 
-    /// Names that directories remember.
+    /// Returns the number of names that directories remember.
     pub fn names(&self) -> usize {
         self.0.names.load(Ordering::Relaxed)
     }
@@ -127,10 +126,10 @@ impl Drop for CountedFd {
 }
 
 pub(crate) const SHARDS: usize = 64;
-/// How many objects one insertion may look at, so that it stays short.
+/// The number of inodes that one insertion may look at, so that it stays short.
 const HAND_STEPS: usize = 32;
 
-/// The key of an object within its file system.
+/// The key of an inode within its file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Key(KernelHandle);
 
@@ -147,7 +146,7 @@ struct Shard {
     hand: usize,
 }
 
-/// All known objects of one file system.
+/// All known inodes of one file system.
 pub(crate) struct InodeCache {
     shards: Box<[Mutex<Shard>]>,
     hasher: foldhash::fast::RandomState,
@@ -167,7 +166,7 @@ impl InodeCache {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
-    /// The object with this handle, if it is known.
+    /// Returns the inode with this handle, if it is known.
     pub(crate) fn get(&self, kernel: &KernelHandle) -> Option<Arc<Inode>> {
         let key = Key(*kernel);
         let shard = self.shard(&key).lock();
@@ -176,8 +175,8 @@ impl InodeCache {
         Some(object)
     }
 
-    /// Adds an object, or returns the one that is already known under its handle. Those that make room for it are shown to
-    /// `leaving`.
+    /// Adds an inode, or returns the inode that is already known under its handle. Calls `leaving` with each inode that
+    /// is evicted for it.
     pub(crate) fn insert(&self, object: Inode, leaving: impl Fn(&Inode)) -> Arc<Inode> {
         let key = Key(object.kernel);
         let mut evicted = smallvec::SmallVec::<[Arc<Inode>; 4]>::new();
@@ -202,7 +201,7 @@ impl InodeCache {
         object
     }
 
-    /// Forgets an object whose last link is gone, so that its space is freed.
+    /// Forgets an inode whose last link is gone, so that its space is freed.
     pub(crate) fn forget(&self, object: &Inode) {
         let key = Key(object.kernel);
         let mut shard = self.shard(&key).lock();
@@ -211,12 +210,12 @@ impl InodeCache {
         drop(removed);
     }
 
-    /// Every known object.
+    /// Returns every known inode.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
         (0..SHARDS).flat_map(|shard| self.in_shard(shard)).collect()
     }
 
-    /// The known objects of one of the [`SHARDS`] parts.
+    /// Returns the known inodes of one of the [`SHARDS`] parts.
     pub(crate) fn in_shard(&self, shard: usize) -> Vec<Arc<Inode>> {
         self.shards[shard].lock().slots.clone()
     }

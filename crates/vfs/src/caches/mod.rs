@@ -1,4 +1,4 @@
-//! What the server keeps in memory of the backing file systems: inodes, attributes, names, listings, permissions.
+//! Caches in memory over the backing file systems: inodes, attributes, names, listings and permissions.
 
 pub(crate) mod access_cache;
 pub(crate) mod attr_cache;

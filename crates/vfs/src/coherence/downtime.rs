@@ -1,10 +1,10 @@
-//! When the directories were not owned by a server with this cache: files changed then may differ from their clean copies
-//! in it.
+//! Downtimes: periods in which no server with this cache owned the directories. Files changed then may differ from
+//! their clean copies in the cache.
 //!
-//! A file in the state directory tells when such a server was alive last; what lies between that and the next start is a
-//! downtime. All of them are kept, since a copy may be asked for years later for the first time. Each pool has its own, for
-//! each file system, and for each set of exports that are served of it: whatever is served with another pool, or without
-//! one, or not served for a while, changes behind the copies.
+//! A file in the state directory records when such a server was last alive. The time from then to the next start is a
+//! downtime. All of them are kept, since a copy may be read for the first time years later. Each pool has its own
+//! downtimes, for each file system, and for each set of exports that are served of it. Files that are served with
+//! another pool, without a pool, or not for a while, change without the pool's copies.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -23,10 +23,10 @@ use crate::attr::Time;
 const SIGN: Duration = Duration::from_secs(1);
 /// Change times lag by up to a clock tick.
 const TICK: Duration = Duration::from_millis(10);
-/// Beyond so many the oldest are taken for one.
+/// The number of downtimes that are kept apart. Beyond it the oldest are merged into one.
 const MOST: usize = 1000;
 
-/// Which files a server owns, that is one file system and some exports of it.
+/// The files that a server owns: one file system and some exports of it.
 pub(crate) struct Owned {
     /// The file system's number in keys.
     pub(crate) filesystem: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// The name under which their downtimes with a pool are kept.
+    /// Returns the name under which their downtimes with a pool are kept.
     fn name(&self, pool: u128) -> String {
         let mut exports = self.exports.clone();
         exports.sort_unstable();
@@ -45,21 +45,21 @@ impl Owned {
     }
 }
 
-/// From and to, in nanoseconds since 1970.
+/// Start and end, in nanoseconds since 1970.
 type Span = (u64, u64);
 
 /// The downtimes so far.
 #[derive(Debug)]
 pub struct Downtime {
-    /// By the numbers of the file systems.
+    /// The downtimes, by the numbers of the file systems.
     spans: Vec<(u32, Vec<Span>)>,
     /// Emptied by the last sign.
     alive: Arc<Mutex<Vec<File>>>,
 }
 
 impl Downtime {
-    /// Reads the downtimes of what is `owned` by a server with `pool`, adds those that end now, and begins to give signs of
-    /// life. Nothing may have been served yet. `fresh`: the pool holds no copies.
+    /// Reads the downtimes of the files `owned` by a server with `pool`, adds those that end now, and begins to give
+    /// signs of life. No file may have been served yet. `fresh` says that the pool holds no copies.
     pub(crate) fn end(state_dir: &Path, pool: u128, fresh: bool, owned: &[Owned]) -> io::Result<Self> {
         let (mut spans, mut files) = (Vec::new(), Vec::new());
         for owned in owned {
@@ -70,27 +70,28 @@ impl Downtime {
         let alive = Arc::new(Mutex::new(files));
         let downtime = Downtime { spans, alive };
         sign(&downtime.alive);
-        // What is changed through this server must not look as if it was changed before.
+        // A change through this server must not look older than the downtime's end.
         std::thread::sleep(TICK);
         let weak = Arc::downgrade(&downtime.alive);
         std::thread::Builder::new().name("forebay-alive".into()).spawn(move || keep_signing(&weak))?;
         Ok(downtime)
     }
 
-    /// Whether a file of this file system that was changed last at `ctime` was changed while no server owned it.
+    /// Returns true if a file of this file system that was last changed at `ctime` was changed while no server owned
+    /// it.
     pub(crate) fn covers(&self, filesystem: u32, ctime: Time) -> bool {
         let at = ctime.sec.max(0) as u64 * 1_000_000_000 + u64::from(ctime.nsec);
         let mut spans = self.spans.iter().filter(|(number, _)| *number == filesystem);
         spans.any(|(_, spans)| spans.iter().any(|(from, to)| *from < at && at <= *to))
     }
 
-    /// The server is alive: whatever was changed until a moment ago was changed through it.
+    /// Writes a sign of life: every change until a moment ago was made through this server.
     pub(crate) fn sign(&self) {
         sign(&self.alive);
     }
 
-    /// The last sign of life: whatever was changed until now was changed through this server, and nothing will be any
-    /// more. What others change once this has returned has a later change time.
+    /// Writes the last sign of life. All changes until now were made through this server, and no more follow. Any
+    /// change after this function has returned has a later change time.
     pub(crate) fn begin(&self) {
         let now = SystemTime::now();
         std::mem::take(&mut *self.alive.lock()).iter().for_each(|alive| write(alive, now));
@@ -138,8 +139,8 @@ fn nanos(time: SystemTime) -> u64 {
     u64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A sign of life, so old that what others change after a crash right now has a later change time. False once there will
-/// be none any more.
+/// Writes a sign of life with a time so old that an external change after a crash right now has a later change time.
+/// Returns false once no more signs will follow.
 fn sign(alive: &Mutex<Vec<File>>) -> bool {
     // Under the lock, so that no sign is replaced by an older one.
     let alive = alive.lock();
@@ -147,7 +148,8 @@ fn sign(alive: &Mutex<Vec<File>>) -> bool {
     !alive.is_empty()
 }
 
-/// Not synced: it outlives the process, and after a power cut an older sign makes the downtime longer, nothing worse.
+/// Writes a sign of life without a sync. The sign outlives the process. After a power cut an older sign makes the
+/// downtime longer, and nothing worse.
 fn write(alive: &File, at: SystemTime) {
     let _ = alive.write_at(&nanos(at).to_le_bytes(), 0);
 }
@@ -180,7 +182,7 @@ mod tests {
         Downtime::end(state_dir, pool, fresh, &owned).unwrap()
     }
 
-    /// As if the last sign of life of everybody was so many seconds ago.
+    /// Moves the last sign of life of every owner `seconds` into the past.
     fn stopped(state_dir: &Path, seconds: u64) {
         for entry in std::fs::read_dir(state_dir).unwrap().map(Result::unwrap) {
             let sign = nanos(back(seconds)).to_le_bytes();

@@ -1,10 +1,11 @@
-//! Changes made in a served directory by others while a server runs, told from the server's own by change times.
+//! External changes while a server runs, told from the server's own changes by change times.
 //!
-//! Invariant: whatever this server does that moves the change time of a file that the engine knows is done while an
-//! [`Own`] of it lives.
+//! Invariant: every action of this server that moves the change time of a file known to the engine happens while an
+//! [`Own`] of the file lives.
 //!
-//! The change time does not show a change by others between the two looks of an `Own`, before and after. The kernel tells of
-//! it, where it tells of changes ([`crate::coherence::watch`]): then the file is suspect.
+//! An `Own` reads the change time before and after the server's change. An external change between the two reads does
+//! not show in the change time. If the kernel reports changes ([`crate::coherence::watch`]), its report makes the file
+//! suspect.
 
 use std::sync::Arc;
 
@@ -20,14 +21,16 @@ use crate::export::filesystem::Filesystem;
 use crate::ops::overlay::{Unsettled, number};
 use crate::sys::KernelHandle;
 
-/// A change of a file by this server, under way.
+/// A change of a file by this server, in progress.
 pub(crate) struct Own<'a> {
     linked: &'a Linked,
     object: Arc<Inode>,
     cached: Arc<Cached>,
-    /// The file's change time before it, and the one that clients saw; `None` if they are not to see the change.
+    /// The file's change time before the change, and the change time that clients saw. `None` if clients are not to see
+    /// the change.
     before: Option<(u64, u64)>,
-    /// Where the kernel tells of changes by others, if the queue is to be read when this one ends. A thread reads it soon anyway.
+    /// The file system whose queue is to be read when the change ends, if the kernel reports external changes. A thread
+    /// reads the queue soon anyway.
     told: Option<&'a Filesystem>,
 }
 
@@ -47,15 +50,15 @@ impl Drop for Own<'_> {
 }
 
 impl Linked {
-    /// The state of the backing file. Every change gives it another number, unless it comes within the same tick of a
-    /// coarse clock.
+    /// Returns the state of the backing file. Every change gives it another number, unless the change comes within one
+    /// tick of a coarse clock.
     fn version(&self, object: &Inode) -> Option<Version> {
         let attr = object.raw_attr().ok()?;
         let unwatched = self.cache.downtime.covers(self.number(), attr.backing_ctime);
         Some(Version { number: number(attr.backing_ctime), unwatched })
     }
 
-    /// Looks whether others have changed the file, whose attributes were just read.
+    /// Checks for an external change of the file, whose attributes were just read.
     pub(crate) fn look(&self, object: &Inode, attr: &Attr) {
         if let Some(cached) = object.link.get().filter(|cached| !cached.is_seen(number(attr.backing_ctime))) {
             // Again, since a change of this server's own may have ended in between.
@@ -63,8 +66,8 @@ impl Linked {
         }
     }
 
-    /// Drops what is cached of a file, whose contents the backing store has; false if it has not. Nobody may change it
-    /// through this server meanwhile.
+    /// Drops the cached blocks of a file if the backing store has all its contents. Returns false if it has not. No
+    /// thread may change the file through this server meanwhile.
     pub(crate) fn forget(&self, object: &Inode, cached: &Arc<Cached>) -> Result<bool> {
         let attr = object.raw_attr()?;
         let changed = self.cache.engine.changed_outside(cached, attr.size, number(attr.backing_ctime));
@@ -73,15 +76,16 @@ impl Linked {
 }
 
 impl Link {
-    /// Whether [`refresh`] has to be called before contents are read or written: others have changed the file. Not while
-    /// it has contents that only the cache has; those win.
+    /// Returns true if [`refresh`] has to be called before contents are read or written, because an external change
+    /// modified the file. Returns false while the file has contents that only the cache has; those win.
     pub(crate) fn is_suspect(&self) -> bool {
         self.get().is_some_and(|cached| cached.is_suspect() && Unsettled::of(cached).is_none())
     }
 }
 
 impl Filesystem {
-    /// The server begins to change the file, or its change time; until the result is dropped.
+    /// Announces a change of the file, or of its change time, by the server. The change lasts until the result is
+    /// dropped.
     pub(crate) fn own_change(&self, object: &Arc<Inode>) -> Option<Own<'_>> {
         let linked = self.linked()?;
         let cached = object.link.get()?.clone();
@@ -91,15 +95,15 @@ impl Filesystem {
         Some(Own { linked, object: object.clone(), cached, before, told: Some(self) })
     }
 
-    /// The server begins to write to the file for a client. The same as [`Filesystem::own_change`] without its system call at
-    /// the end: a change by others at that moment is noticed within 50 ms.
+    /// Announces a client's write to the file, like [`Filesystem::own_change`] but without its system call at the end.
+    /// An external change at that moment is noticed within 50 ms.
     pub(crate) fn own_write(&self, object: &Arc<Inode>) -> Option<Own<'_>> {
         let mut own = self.own_change(object)?;
         own.told = None;
         Some(own)
     }
 
-    /// Others have changed the contents of a file: so the kernel tells.
+    /// Marks the contents of a file as changed externally, after the kernel's report.
     pub(crate) fn contents_changed(&self, kernel: &KernelHandle) {
         if let Some(linked) = self.linked()
             && let Some(cached) = linked.cache.engine.known(&linked.key(kernel))
@@ -108,7 +112,7 @@ impl Filesystem {
         }
     }
 
-    /// The same for what the engine does to the file: clients saw that when they did it.
+    /// Announces a change by the engine, which clients saw already when they made it.
     pub(crate) fn hidden_change(&self, object: &Arc<Inode>) -> Option<Own<'_>> {
         let linked = self.linked()?;
         let cached = object.link.get()?.clone();
@@ -117,13 +121,13 @@ impl Filesystem {
         Some(Own { linked, object: object.clone(), cached, before: None, told: Some(self) })
     }
 
-    /// The same for a file that need not be in the table.
+    /// Announces a change of a file that need not be in the inode cache.
     pub(crate) fn own_change_of(&self, kernel: &KernelHandle) -> Option<Own<'_>> {
         let linked = self.linked()?;
         match self.inodes.get(kernel) {
             Some(object) => self.own_change(&object),
             None => {
-                // Learnt anew when it is asked for next.
+                // The attributes are read again at the next request for them.
                 linked.cache.engine.known(&linked.key(kernel))?.changed_unseen();
                 None
             }
@@ -131,7 +135,7 @@ impl Filesystem {
     }
 }
 
-/// Drops what the engine knows of a file that was changed behind its back, if it was.
+/// Drops the engine's data of a file that an external change modified, if one did.
 pub(crate) fn refresh(linked: &Linked, target: &Target, cached: &Arc<Cached>) -> Result<()> {
     let _alone = target.object.changing.write();
     let grown = Unsettled::of(cached).is_none() && cached.size() != target.object.raw_attr()?.size;

@@ -1,4 +1,4 @@
-//! Changes that somebody makes on the host: how the server notices them, and what it drops then.
+//! External changes: how the server notices them, and which cached data it then drops.
 
 pub(crate) mod downtime;
 pub(crate) mod external_change;

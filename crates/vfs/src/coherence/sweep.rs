@@ -1,5 +1,5 @@
-//! Lets go of objects whose last link went behind the server's back: a descriptor held here would keep their space in
-//! use, and no client may ever ask for them again.
+//! Closes inodes whose last link an external change removed. The server's descriptor would keep their space in use, and
+//! no client may ever ask for them again.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::caches::inode_cache::SHARDS;
 use crate::error::Error;
 use crate::export::filesystem::Filesystem;
 
-/// Between two looks at a part of the known objects.
+/// Between two looks at a part of the known inodes.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Parts of the table looked at each time: all of it in 16 seconds.
 const AT_ONCE: usize = SHARDS / 16;

@@ -1,5 +1,6 @@
-//! Whether an object changed through this server since something about it was remembered, also for objects that are
-//! not in the table: counters of changes begun and ended, shared by the objects whose handles hash alike.
+//! Versions of inodes: they show if an inode changed through this server since a fact about it was cached, also for
+//! inodes that are not open. A version is a pair of counters, of changes begun and of changes ended. Inodes whose
+//! handles hash alike share it.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::caches::attr_cache::{AttrCache, CachedAttr};
 use crate::sys::KernelHandle;
 
-/// Objects that share counters: a change of one makes what is remembered of the others look changed too.
+/// The number of counters per file system. Inodes that share a counter affect each other: a change of one makes cached
+/// facts about the rest look outdated.
 const SLOTS: usize = 16_384;
 const _: () = assert!(SLOTS <= 1 << u16::BITS);
 
@@ -18,14 +20,14 @@ struct Slot {
     ended: AtomicU64,
 }
 
-/// A state of the objects that share counters.
+/// A state of the inodes that share counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     place: u16,
     ended: u64,
 }
 
-/// The counters of one file system, and what is known of its objects while they stand still.
+/// The counters of one file system, and the cached facts about its inodes that hold while the counters stand still.
 #[derive(Clone, Debug)]
 pub(crate) struct Versions {
     slots: Arc<[Slot]>,
@@ -36,7 +38,7 @@ pub(crate) struct Versions {
 }
 
 impl Versions {
-    /// Changes take objects out of what is `known` of file system number `filesystem`.
+    /// Creates the counters. A change of an inode removes its entry of file system number `filesystem` from `known`.
     pub(crate) fn new(known: Arc<AttrCache>, filesystem: u16) -> Self {
         let slots = (0..SLOTS).map(|_| Slot::default()).collect();
         Versions { slots, hasher: Default::default(), known, filesystem }
@@ -48,7 +50,7 @@ impl Versions {
         (hasher.finish() % SLOTS as u64) as u16
     }
 
-    /// The version now, which is another after every change; `None` while one is under way.
+    /// Returns the version now, which differs after every change. Returns `None` while a change is in progress.
     pub(crate) fn of(&self, kernel: &KernelHandle) -> Option<Version> {
         let place = self.place(kernel);
         let slot = &self.slots[usize::from(place)];
@@ -56,21 +58,21 @@ impl Versions {
         (slot.begun.load(Ordering::Acquire) == ended).then_some(Version { place, ended })
     }
 
-    /// Whether nothing has changed, nor is about to, since the version was this one.
+    /// Returns true if nothing has changed since this version, and no change is in progress.
     pub(crate) fn holds(&self, version: Version) -> bool {
         self.slots[usize::from(version.place)].begun.load(Ordering::Acquire) == version.ended
     }
 
-    /// A change begins; it ends when the result is dropped.
+    /// Begins a change, which ends when the result is dropped.
     pub(crate) fn change(&self, kernel: &KernelHandle) -> Changing<'_> {
         let slot = &self.slots[usize::from(self.place(kernel))];
         slot.begun.fetch_add(1, Ordering::AcqRel);
-        // After that: who learns it asks for the version under the lock that this takes.
+        // After the counter: a thread that caches the inode asks for the version under the lock that this takes.
         self.known.forget(self.filesystem, kernel);
         Changing(slot)
     }
 
-    /// Anything may have changed.
+    /// Makes all inodes look changed, since any of them may be.
     pub(crate) fn change_all(&self) {
         for slot in self.slots.iter() {
             slot.begun.fetch_add(1, Ordering::AcqRel);
@@ -81,23 +83,23 @@ impl Versions {
         }
     }
 
-    /// What is known of an object that nobody has open.
+    /// Returns the cached facts about an inode that is not open.
     pub(crate) fn known(&self, kernel: &KernelHandle) -> Option<CachedAttr> {
         self.known.get(self.filesystem, kernel)
     }
 
-    /// What is known of an object is not needed any more.
+    /// Forgets the cached facts about an inode.
     pub(crate) fn forget(&self, kernel: &KernelHandle) {
         self.known.forget(self.filesystem, kernel);
     }
 
-    /// Remembers what was seen under `version`.
+    /// Caches facts that were read under `version`.
     pub(crate) fn learn(&self, kernel: &KernelHandle, known: CachedAttr, version: Version) {
         self.known.learn(self.filesystem, kernel, known, || self.holds(version));
     }
 }
 
-/// A change under way.
+/// A change in progress.
 pub(crate) struct Changing<'a>(&'a Slot);
 
 impl Drop for Changing<'_> {

@@ -1,9 +1,9 @@
-//! What happens in a served file system behind the server's back, as the kernel tells it (fanotify(7)): with that, what is
-//! known of a file is believed until it changes.
+//! External changes in a served file system, as the kernel reports them (fanotify(7)). With them, the cached facts
+//! about a file are believed until the file changes.
 //!
-//! The kernel queues a notification before the call that made the change returns. So whoever reads the queue first and then
-//! answers from memory never takes a change for undone that somebody has seen done. The exception are pages that a program
-//! has mapped: what it writes there is told when it closes the file.
+//! The kernel queues a notification before the call that made the change returns. A thread that reads the queue first
+//! and then answers from memory therefore includes every change that anyone has seen done. The exception are pages that
+//! a program has mapped: writes to them are reported when the program closes the file.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -18,8 +18,8 @@ use rustix::io::Errno;
 use crate::export::filesystem::Filesystem;
 use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
 
-/// Changes of files: of contents, attributes and links, of names. What is in a directory shows in its change time; that it has
-/// another name itself does not.
+/// Events of files: changes of contents, attributes, links and names. A change of a directory's entries shows in its
+/// change time; a change of the directory's own name does not.
 const EVENTS: u64 = libc::FAN_ONDIR
     | libc::FAN_MODIFY
     | libc::FAN_ATTRIB
@@ -27,19 +27,20 @@ const EVENTS: u64 = libc::FAN_ONDIR
     | libc::FAN_MOVE_SELF
     | libc::FAN_DELETE_SELF;
 
-/// What the server does by name: others may have put another file there that it did not know of.
+/// Events of changes that the server itself makes by name. An external change may have put another file under that
+/// name, unknown to the server.
 const BY_NAME: u64 = libc::FAN_ATTRIB | libc::FAN_MOVE_SELF | libc::FAN_DELETE_SELF;
 
-/// Of contents. A file that is closed may have been written to through pages that a program had mapped.
+/// Events of contents. A file that is closed may have been written to through pages that a program had mapped.
 const CONTENTS: u64 = libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE;
 
 /// Bytes of notifications read at once.
 const BUFFER: usize = 16 << 10;
-/// So many buffers are read by one who wants to answer.
+/// The number of buffers that a thread reads which wants to answer a request.
 const BUFFERS: usize = 8;
-/// So many times that, by one who does not.
+/// A multiple of [`BUFFERS`]: the buffers that a thread reads which has no request to answer.
 const IN_A_ROW: usize = 64;
-/// How often the queue is emptied where nobody asks.
+/// The time between two readings of the queue if no request asks.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Bytes before an event's records: `struct fanotify_event_metadata`.
@@ -52,25 +53,25 @@ const RECORD: usize = 12;
 pub struct HostWatch {
     queue: OwnedFd,
     reading: Mutex<()>,
-    /// Notifications of what others did, counted before what they are about is.
+    /// The number of notifications of external changes, raised before the server acts on them.
     noticed: AtomicU64,
     server: i32,
 }
 
-/// What a notification says.
+/// The content of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notice {
     /// The server itself did it, to a file that it had open.
     Own,
-    /// `contents`: others did it, perhaps to its contents.
+    /// An external change, with `contents` perhaps of the contents.
     Changed { kernel: KernelHandle, contents: bool },
     /// Notifications were lost, or cannot be told apart.
     Anything,
 }
 
 impl HostWatch {
-    /// Watches the file system that `path` is on. `None` where the kernel, the file system or the want of CAP_SYS_ADMIN does not
-    /// allow it, and after any other error, which is logged.
+    /// Watches the file system that `path` is on. `None` where the kernel, the file system or the want of CAP_SYS_ADMIN
+    /// does not allow it, and after any other error, which is logged.
     pub fn open(path: &Path) -> Option<Self> {
         match Self::try_open(path) {
             Ok(watch) => Some(watch),
@@ -96,7 +97,7 @@ impl HostWatch {
         if queue < 0 {
             return Err(last());
         }
-        // SAFETY: the call just returned this descriptor and nobody else owns it.
+        // SAFETY: the call just returned this descriptor, and nothing else owns it.
         let queue = unsafe { OwnedFd::from_raw_fd(queue) };
         let mark = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
         // SAFETY: a live descriptor, plain integers and a C string.
@@ -109,14 +110,15 @@ impl HostWatch {
         Ok(HostWatch { queue, reading: Mutex::default(), noticed: AtomicU64::new(0), server })
     }
 
-    /// How many notifications of what others did were read.
+    /// Returns the number of notifications of external changes that were read.
     pub(crate) fn notices(&self) -> u64 {
         self.noticed.load(Ordering::Acquire)
     }
 
     /// Takes notice of everything that happened before the call; false: there was too much of it.
     pub(crate) fn catch_up(&self, fs: &Filesystem) -> bool {
-        // Whoever waits for the lock may not answer before the other has taken notice of what it has read.
+        // A thread that waits for the lock must not answer before the thread inside has acted on the notifications that
+        // it read.
         let _one = self.reading.lock();
         let mut buffer = [0; BUFFER];
         for _ in 0..BUFFERS {
@@ -145,8 +147,9 @@ impl HostWatch {
     }
 }
 
-/// Whether an error means that there are no such notifications. PERM: no CAP_SYS_ADMIN (a filter that forbids the call is told of
-/// elsewhere). NOSYS and INVAL: the kernel does not know them. OPNOTSUPP, XDEV and NODEV: the file system has no ids.
+/// Returns true if an error means that there are no such notifications. PERM: no CAP_SYS_ADMIN (a filter that forbids
+/// the call is reported elsewhere). NOSYS and INVAL: the kernel does not know them. OPNOTSUPP, XDEV and NODEV: the file
+/// system has no ids.
 fn is_absent(errno: Errno) -> bool {
     let known =
         [Errno::PERM, Errno::NOSYS, Errno::INVAL, Errno::OPNOTSUPP, Errno::XDEV, Errno::NODEV, Errno::NOENT];
@@ -157,7 +160,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// Calls `tell` for each notification in what was read.
+/// Calls `tell` for each notification in `bytes`.
 fn each_notice(mut bytes: &[u8], server: i32, mut tell: impl FnMut(Notice)) {
     while !bytes.is_empty() {
         let len = field(bytes, 0).map_or(0, u32::from_ne_bytes) as usize;
@@ -169,7 +172,7 @@ fn each_notice(mut bytes: &[u8], server: i32, mut tell: impl FnMut(Notice)) {
     }
 }
 
-/// `None`: it cannot be told what changed.
+/// Returns the content of a notification. Returns `None` if it does not say which file changed.
 fn notice(event: &[u8], server: i32) -> Option<Notice> {
     let mask = u64::from_ne_bytes(field(event, 8)?);
     if mask & libc::FAN_Q_OVERFLOW != 0 {

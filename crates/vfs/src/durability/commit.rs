@@ -1,4 +1,4 @@
-//! What makes a change durable before it is answered: the cache's log, the file system's journal, or both.
+//! Makes a change durable before it is answered: through the cache's log, the file system's journal, or both.
 
 use std::sync::Arc;
 
@@ -12,8 +12,9 @@ use crate::export::{Export, Vfs};
 use crate::oplog::{self, Pending, Way};
 
 impl Vfs {
-    /// Makes an intent durable, then calls `done` from some thread. With a cache, and where [`CommitRequest::keeps_answer`],
-    /// `answer` becomes durable as well: after a crash [`Vfs::set_cache`] returns it if the change happened.
+    /// Makes an intent durable, then calls `done` from some thread. With a cache, and where
+    /// [`CommitRequest::keeps_answer`], `answer` becomes durable as well: after a crash [`Vfs::set_cache`] returns it
+    /// if the change happened.
     pub fn commit(&self, export: &Export, mut intent: CommitRequest, answer: &[u8], done: Done) {
         let fs = export.fs.clone();
         let Some(cache) = self.cache.get() else { return settle(&fs, intent, done) };
@@ -36,7 +37,8 @@ impl Vfs {
     }
 }
 
-/// What happens between the file system's part of an intent and `done`: the log's part, and what is forgotten.
+/// Returns the step between the file system's part of a commit request and `done`: the log's part, and the cache
+/// entries to forget.
 fn after_journal(cache: &Arc<Cache>, intent: &mut CommitRequest, done: Done) -> Done {
     let (logged, removal) = (intent.logged.take(), intent.removal.take());
     let syncing = intent.data.as_ref().and_then(Data::begin_sync);
@@ -58,7 +60,8 @@ fn after_journal(cache: &Arc<Cache>, intent: &mut CommitRequest, done: Done) -> 
     })
 }
 
-/// The record is enough while it is on two devices; the file system's journal has to do if the log breaks.
+/// Makes a logged change durable. Its record is enough while the record is on two devices. If the log breaks, the file
+/// system's journal has to commit.
 fn commit_logged(
     cache: &Arc<Cache>,
     fs: Arc<Filesystem>,
@@ -81,13 +84,13 @@ fn commit_logged(
     cache.engine.when_durable(frame, logged);
 }
 
-/// The log is lost, so the file system itself has to make a change durable.
+/// Makes a change durable through the file system itself, because the log is lost.
 fn commit_unlogged(cache: &Arc<Cache>, fs: &Filesystem, mut intent: CommitRequest, done: Done) {
     let done = after_journal(cache, &mut intent, done);
     oplog::submit(cache, fs, intent, done);
 }
 
-/// The file system makes a change durable, whatever the log has of it.
+/// Makes a change durable through the file system, whether or not the log has it.
 fn commit_in_journal(cache: &Arc<Cache>, fs: &Filesystem, mut intent: CommitRequest, done: Done) {
     let done = after_journal(cache, &mut intent, done);
     settle(fs, intent, done);

@@ -1,16 +1,16 @@
 //! Group commit: many acknowledgements, one trip to stable storage.
 //!
-//! ext4 and XFS order all metadata changes in one journal: once a change made LATER is durable, so is
-//! every earlier one. So a batch ends with one tiny change to an unnamed file of the same file system and
-//! one fsync of it, whatever number of directories and files the batch touched. File data is written
-//! before that: started for all files first, then awaited, so that the disk sees the whole batch at once;
-//! the commit's cache flush covers it. Where that order cannot be assumed (btrfs, tmpfs, an external log,
-//! data=journal, barriers off), every object is synced by itself.
+//! ext4 and XFS order all metadata changes in one journal: once a later change is durable, so is every earlier one. So
+//! a batch ends with one tiny change to an unnamed file of the file system and one fsync of that file. The number of
+//! directories and files in the batch does not matter. File data is written before the fsync. Writing is started for
+//! all files first, then awaited, so that the disk sees the whole batch at once. The commit's cache flush covers it.
+//! Where that order cannot be assumed (btrfs, tmpfs, an external log, data=journal, barriers off), every inode is
+//! synced by itself.
 //!
-//! Each object then belongs to one of several lanes that sync at the same time, with batches of their own.
+//! Each inode then belongs to one of several queues that sync in parallel, with batches of their own.
 //!
-//! The first thread that finds nobody leading leads: a lone client pays no hop between threads. When
-//! more work has queued up meanwhile, a helper thread leads the next batch of the journal while this one answers.
+//! A thread that finds no commit in progress leads one itself, so a lone client pays no hop between threads. If more
+//! work has queued up meanwhile, a helper thread leads the next batch of the journal while the first thread answers.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -32,14 +32,14 @@ use crate::error::{Error, Result};
 use crate::oplog::{Pending, Removal};
 use crate::sys;
 
-/// What must be on stable storage before an acknowledgement.
+/// The things that must be on stable storage before an acknowledgement.
 #[derive(Default)]
 pub struct CommitRequest {
     /// Bytes of a file.
     pub(crate) data: Option<Data>,
-    /// Objects whose names or attributes changed.
+    /// Inodes whose names or attributes changed.
     pub(crate) metadata: SmallVec<[Arc<Inode>; 3]>,
-    /// What the cache's log has of it.
+    /// The log's part of the change.
     pub(crate) logged: Option<Logged>,
     /// The change itself, if its answer is to outlive a crash.
     pub(crate) pending: Option<Box<Pending>>,
@@ -57,12 +57,12 @@ pub(crate) enum Logged {
 }
 
 impl CommitRequest {
-    /// Whether the answer is to be given to [`Vfs::commit`](crate::Vfs::commit).
+    /// Returns true if the answer is to be given to [`Vfs::commit`](crate::Vfs::commit).
     pub fn keeps_answer(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Whether nothing of it is the file system's business.
+    /// Returns true if the file system has nothing to make durable.
     pub(crate) fn is_empty(&self) -> bool {
         self.data.is_none() && self.metadata.is_empty()
     }
@@ -80,7 +80,7 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// The file system is about to make them durable: the cache may have copies of them then.
+    /// Announces that the file system is about to make the contents durable. The cache may have copies of them then.
     pub(crate) fn begin_sync(&self) -> Option<forebay_engine::Syncing> {
         self.object.link.get()?.begin_sync(self.offset, self.len)
     }
@@ -89,16 +89,16 @@ impl Data {
 /// Called once, from some thread, when the intent is durable or has failed.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Calls its argument, which runs the [`Done`]s of one batch, exactly once and before it returns: whoever answers in
-/// them may so gather what goes out together.
+/// Calls its argument, which runs the [`Done`]s of one batch, exactly once and before it returns. So the caller can
+/// gather the replies of a batch and send them together.
 pub type Deliver = fn(&mut dyn FnMut());
 
-/// What the file system promises about the order of its metadata changes.
+/// The file system's promise about the order of its metadata changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// One journal: a later durable change implies all earlier ones.
     Journal,
-    /// No such promise: each object is synced by itself.
+    /// No such promise: each inode is synced by itself.
     PerObject,
 }
 
@@ -113,7 +113,7 @@ pub struct JournalStats {
     pub failures: AtomicU64,
     /// Times that all changes of names so far were made durable for no acknowledgement.
     pub barriers: AtomicU64,
-    /// How long batches took.
+    /// The time that batches took.
     pub latency: Recorder,
 }
 
@@ -129,9 +129,9 @@ struct Entry {
 /// Why an intent is not durable.
 #[derive(Clone, Copy, Debug)]
 enum Failed {
-    /// A sync failed: what it covered may be lost, and the verifier has changed.
+    /// A sync failed: the changes that it covered may be lost, and the verifier has changed.
     Sync(Error),
-    /// No sync was tried, so nothing is lost: the same request may succeed later.
+    /// No sync was tried, so nothing is lost. A repetition may succeed later.
     Untried(Error),
 }
 
@@ -154,8 +154,8 @@ struct Queue {
     closed: bool,
 }
 
-/// Lanes where each object is synced by itself: so many syncs may be under way at once. A device takes many, and
-/// flushes that come together become one.
+/// The number of queues where each inode is synced by itself, and so of syncs in progress at once. A device takes many,
+/// and flushes that come together become one.
 const LANES: usize = 64;
 
 /// The group commit of one file system.
@@ -211,7 +211,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// What order this journal relies on.
+    /// Returns the order that this journal relies on.
     pub fn order(&self) -> Order {
         self.order
     }
@@ -234,7 +234,7 @@ impl Journal {
         }
     }
 
-    /// Where an intent queues: changes of one file, or in one directory, together.
+    /// Returns the queue of a commit request. Changes of one file, or in one directory, have one queue.
     fn lane(&self, intent: &CommitRequest) -> &Mutex<Queue> {
         let object = intent.data.as_ref().map(|data| &data.object).or(intent.metadata.first());
         let hash =
@@ -256,7 +256,8 @@ impl Journal {
     }
 
     /// Makes everything done to these files durable; one result each. `errors` of each are
-    /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before the first change that counts.
+    /// [`Uncommitted::errors`](crate::durability::uncommitted::Uncommitted::errors) from before the first change that
+    /// counts.
     pub(crate) fn sync_files(&self, files: &[(Arc<Inode>, u64)]) -> Vec<Result<()>> {
         let data = |(object, errors): &(Arc<Inode>, u64)| Data {
             object: object.clone(),
@@ -275,7 +276,7 @@ impl Journal {
             let fd = file.0.writer(&self.budget, true)?;
             uncommitted.synced(file.1, || {
                 let result = sys::sync_file_range(&fd, 0, 0, true).map_err(Error::from);
-                // Whoever calls this still has the data; clients with unstable data of the same file may not.
+                // The caller still has the data; clients with unstable data of the file may not have theirs.
                 if uncommitted.writes() > 0 { self.or_lost(result) } else { result }
             })
         };
@@ -295,7 +296,7 @@ impl Journal {
         }
     }
 
-    /// Ends the helper thread; batches under way complete.
+    /// Ends the helper thread. Batches in progress complete.
     pub(crate) fn close(&self) {
         self.lanes[0].lock().closed = true;
         self.handed.notify_all();
@@ -355,7 +356,8 @@ impl Journal {
         done(result.map_err(Error::from));
     }
 
-    /// The descriptor that reports what became of the contents. An error says nothing about them: no sync was tried.
+    /// Returns the descriptor that reports the result for the contents. An error says nothing about the contents,
+    /// because no sync was tried.
     fn opened<'a>(&self, object: &'a Inode) -> std::result::Result<Writer<'a>, Failed> {
         object.writer(&self.budget, true).map_err(Failed::Untried)
     }
@@ -376,7 +378,7 @@ impl Journal {
         data.object.uncommitted.synced(data.errors, sync).map_err(Failed::Sync)
     }
 
-    /// A failed sync changes the verifier before anybody can be answered who relies on it.
+    /// Changes the verifier after a failed sync, before any client that relies on the sync can be answered.
     fn or_lost(&self, result: Result<()>) -> Result<()> {
         result.inspect_err(|_| self.verifier.lost())
     }
@@ -414,12 +416,13 @@ impl Journal {
         Ok(synced?)
     }
 
-    /// Whether a commit of the one journal has failed: what it was for may be lost, and no later one tells.
+    /// Returns true if a commit of the one journal has failed. Its changes may be lost, and no later commit reports
+    /// that.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Syncs every object of the batch once, however many of its requests touched it.
+    /// Syncs every inode of the batch once, however many of its requests touched it.
     fn sync_each(&self, batch: &[Entry]) -> Vec<Synced> {
         let mut synced: HashMap<*const Inode, Result<()>> = HashMap::new();
         let mut sync = |object: &Arc<Inode>, errors: u64| -> Result<()> {
@@ -432,7 +435,7 @@ impl Journal {
         let mut each = |entry: &Entry| {
             let data = entry.intent.data.iter().map(|data| (&data.object, data.errors));
             let metadata = entry.intent.metadata.iter().map(|object| (object, object.uncommitted.errors()));
-            // Every object is tried even after one failed: another request may depend on it alone.
+            // Every inode is tried even after one failed: another request may depend on it alone.
             data.chain(metadata).map(|(object, errors)| sync(object, errors)).fold(Ok(()), Result::and)
         };
         batch.iter().map(|entry| each(entry).map_err(Failed::Sync)).collect()
@@ -440,10 +443,10 @@ impl Journal {
 
     fn sync_object(&self, object: &Inode) -> Result<()> {
         let whole = || rustix::fs::syncfs(self.mount.as_fd());
-        // What cannot be opened (a device, a file without permissions to an unprivileged server) is synced with its
-        // file system.
+        // An inode that cannot be opened (a device, or a file without permissions to an unprivileged server) is synced
+        // with its file system.
         let synced = match object.kind() {
-            // The descriptor that was written through: it is the one that learns of write errors.
+            // The descriptor that was used for writing is the one that reports write errors.
             FileType::RegularFile => match object.writer(&self.budget, true) {
                 Ok(fd) => rustix::fs::fsync(fd),
                 Err(_) => whole(),
@@ -465,13 +468,13 @@ mod tests {
     use super::*;
     use crate::{ExportSpec, HandleKey, Vfs};
 
-    /// Files that are answered for, and whether one of them was so long before the others.
+    /// The number of files answered for, and true if one of them was much earlier than the rest.
     static ANSWERED: Mutex<(usize, bool)> = Mutex::new((0, false));
     static CHANGED: Condvar = Condvar::new();
-    /// So many have to be.
+    /// The number of batches that have to be delivered at once.
     const AT_ONCE: usize = 8;
 
-    /// Delivers a batch, and waits until others are delivered as well.
+    /// Delivers a batch, and waits until [`AT_ONCE`] batches are delivered.
     fn deliver(run: &mut dyn FnMut()) {
         run();
         let mut answered = ANSWERED.lock();

@@ -1,4 +1,5 @@
-//! Whether one journal orders all changes of a file system (see [`crate::durability::journal`]), as far as the kernel tells.
+//! Finds out if one journal orders all changes of a file system (see [`crate::durability::journal`]), as far as the
+//! kernel tells.
 
 use std::os::fd::OwnedFd;
 
@@ -7,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::durability::journal::Order;
 use crate::export::filesystem::{EXT4, XFS};
 
-/// Whether one journal orders all metadata of the file system on `device` (see [`crate::durability::journal`]).
+/// Returns the order of metadata changes in the file system on `device` (see [`crate::durability::journal`]).
 pub(crate) fn order_of(root: &OwnedFd, device: u64, magic: i64) -> Order {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     // Options that cannot be read may be any.
@@ -28,8 +29,8 @@ pub(crate) fn order_of(root: &OwnedFd, device: u64, magic: i64) -> Order {
     }
 }
 
-/// Returns the mount and super block options of the file system on `number` ("major:minor"); proc(5). `None` if the mount is not
-/// found or the list of mounts cannot be read.
+/// Returns the mount and super block options of the file system on `number` ("major:minor"); proc(5). `None` if the
+/// mount is not found or the list of mounts cannot be read.
 fn mount_options(number: &str) -> Option<Vec<String>> {
     options_in(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, number)
 }
@@ -41,8 +42,9 @@ fn options_in(mounts: &str, number: &str) -> Option<Vec<String>> {
     Some(mount.split(',').chain(super_block.split(',')).map(String::from).collect())
 }
 
-/// ext4 can be made without a journal, whose thread shows in /proc/fs/jbd2 as "DEVICE-INODE"; and with fast commits, which
-/// persist some objects ahead of older changes of others.
+/// Returns true if ext4 has one journal. ext4 can be made without a journal, whose thread shows in /proc/fs/jbd2 as
+/// "DEVICE-INODE". It can also be made with fast commits, which persist some inodes ahead of older changes of other
+/// inodes.
 fn ext4_has_one_journal(root: &OwnedFd, number: &str) -> bool {
     let Ok(device) = std::fs::read_link(format!("/sys/dev/block/{number}")) else { return false };
     let Some(name) = device.file_name().and_then(|name| name.to_str()) else { return false };
@@ -52,11 +54,12 @@ fn ext4_has_one_journal(root: &OwnedFd, number: &str) -> bool {
         && !ext4_commits_fast(root, name)
 }
 
-/// Whether syncs are fast commits where they can be. No kernel shows the feature, but they are counted: so a few are made.
+/// Returns true if ext4 makes fast commits where it can. No kernel shows the feature, but the kernel counts fast
+/// commits. So this function makes a few.
 fn ext4_commits_fast(root: &OwnedFd, name: &str) -> bool {
     let counted = || match std::fs::read_to_string(format!("/proc/fs/ext4/{name}/fc_info")) {
         Ok(text) => counts_fast_commits(&text),
-        // Linux before 5.10 has none. What cannot be read is taken for the worse.
+        // Linux before 5.10 has none. A file that cannot be read counts as the worse case.
         Err(error) => error.kind() != std::io::ErrorKind::NotFound,
     };
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -68,7 +71,8 @@ fn ext4_commits_fast(root: &OwnedFd, name: &str) -> bool {
     })
 }
 
-/// Whether fc_info, which begins "fc stats:\n1 commits\n2 ineligible\n", counts a commit that was fast or tried to be.
+/// Returns true if fc_info, which begins "fc stats:\n1 commits\n2 ineligible\n", counts a commit that was fast or tried
+/// to be.
 fn counts_fast_commits(text: &str) -> bool {
     let count = |what| text.lines().find_map(|line| line.strip_suffix(what)?.trim().parse::<u64>().ok());
     count(" commits").is_none_or(|count| count > 0) || count(" ineligible").is_none_or(|count| count > 0)

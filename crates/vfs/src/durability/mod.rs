@@ -1,4 +1,4 @@
-//! What a change waits for before it is acknowledged: the cache log, the file system's journal, or both.
+//! Durability of a change before it is acknowledged: through the cache's log, the file system's journal, or both.
 
 pub(crate) mod commit;
 pub(crate) mod journal;

@@ -1,5 +1,6 @@
-//! The locks of changes that take directories away or move them (docs/metadata-log.md, "What conflicts"): those of the
-//! directories in which names change and of the directory that goes, in one order, so that nobody waits in a circle.
+//! The locks of changes that remove or move directories (docs/metadata-log.md, "What conflicts"). They are the locks of
+//! the directories in which names change and of the removed directory. All threads take them in one order, so no
+//! threads wait in a circle.
 
 use std::sync::Arc;
 
@@ -13,11 +14,11 @@ use crate::export::filesystem::Filesystem;
 use crate::ops::change::c_name;
 use crate::sys::KernelHandle;
 
-/// Where a name leads.
+/// The place that a name leads to.
 #[derive(Default)]
 pub(crate) struct Place {
     pub(crate) handle: Option<KernelHandle>,
-    /// It, if it is a directory.
+    /// The inode, if it is a directory.
     pub(crate) dir: Option<Arc<Inode>>,
 }
 
@@ -34,19 +35,19 @@ impl Place {
         Ok(Place { handle, dir: found.filter(|object| object.is_dir()) })
     }
 
-    /// Whether locks taken for what was there are those for what is there `now`.
+    /// Returns true if locks taken for this place also cover `now`, the place as it is found under the locks.
     fn covers(&self, now: &Place) -> bool {
         now.dir.is_none() || (self.dir.is_some() && now.handle == self.handle)
     }
 }
 
-/// Directories locked for a change of what is in them.
+/// Directories locked for a change of their entries.
 type Locks<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 3]>;
 
-/// What RMDIR has locked, and what the name leads to.
+/// The locks of an RMDIR, and the inode that the name leads to.
 type Removal<'a> = (Locks<'a>, Option<KernelHandle>);
 
-/// Locks directories for a change of what is in them.
+/// Locks directories for a change of their entries.
 pub(crate) fn lock<'a>(dirs: &[&'a Arc<Inode>]) -> Locks<'a> {
     let mut dirs = SmallVec::<[&'a Arc<Inode>; 3]>::from_slice(dirs);
     dirs.sort_unstable_by_key(|object| (object.kernel.kind, object.kernel.bytes, object.kernel.len));
@@ -54,8 +55,8 @@ pub(crate) fn lock<'a>(dirs: &[&'a Arc<Inode>]) -> Locks<'a> {
     dirs.into_iter().map(|object| object.changing.write()).collect()
 }
 
-/// Locks a directory for RMDIR of `name`, and the directory that goes, and tells which that is. `None`: another one than was
-/// `seen`.
+/// Locks a directory for RMDIR of `name`, and the directory that goes, and tells which that is. `None`: another one
+/// than was `seen`.
 pub(crate) fn lock_removal<'a>(dir: &'a Target, name: &[u8], seen: &'a Place) -> Result<Option<Removal<'a>>> {
     let dirs: SmallVec<[_; 2]> = [&dir.object].into_iter().chain(&seen.dir).collect();
     let locked = lock(&dirs);
@@ -63,14 +64,15 @@ pub(crate) fn lock_removal<'a>(dir: &'a Target, name: &[u8], seen: &'a Place) ->
     Ok(seen.covers(&now).then_some((locked, now.handle)))
 }
 
-/// What a RENAME saw before it had locks. At first nothing: most of them are of files, which need no more.
+/// The inodes that a RENAME saw before it had locks. At first it has seen nothing: most renames are of files, which
+/// need no more.
 #[derive(Default)]
 pub(crate) struct Seen {
     moved: Place,
     victim: Place,
 }
 
-/// What a RENAME holds.
+/// The locks of a RENAME and the inodes under them.
 pub(crate) struct Moving<'a> {
     pub(crate) moved: Option<KernelHandle>,
     pub(crate) victim: Option<KernelHandle>,
@@ -83,7 +85,8 @@ impl Seen {
         Ok(Seen { moved: Place::look(from.0, from.1)?, victim: Place::look(to.0, to.1)? })
     }
 
-    /// Takes the locks that this needs. If it needs others by now: what is there now.
+    /// Takes the locks that the RENAME needs. If the RENAME needs other locks by now, returns the inodes that are there
+    /// now.
     pub(crate) fn lock<'a>(
         &'a self,
         fs: &'a Filesystem,
@@ -162,7 +165,7 @@ mod tests {
         }
     }
 
-    /// `act` is not through before `held` is let go of.
+    /// Asserts that `act` does not finish before `held` is dropped.
     fn waits_for<G>(held: G, act: impl FnOnce() -> Result<()> + Send) {
         let (send, done) = channel();
         std::thread::scope(|scope| {

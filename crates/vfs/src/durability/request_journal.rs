@@ -1,14 +1,16 @@
-//! Changes under way, for the next server if this one is killed while it carries them out.
+//! The request journal: the changes in progress, for the next server if this one is killed while it carries them out.
 //!
-//! A change is in the directory for some time before its record is in the log. A kill in between leaves it there and takes
-//! its answer away: the client asks again, and would hear that the name exists already, or is gone. So before a change that
-//! cannot be told from one that is done twice, what it is about to do is written into a file of the state directory: not
-//! durably, since what only the page cache has survives a kill, and a power cut takes such a change itself back (or most of
-//! it: the file counts only if the host is still up). The next server looks what came of it
+//! A change is in the directory for some time before its record is in the log. A kill in between leaves the change
+//! there and takes its answer away. The client asks again, and would hear that the name exists already, or does not
+//! exist. The journal covers each change whose first execution looks like a second one. The server writes such a change
+//! into a file of the state directory before it begins.
+//!
+//! The write is not durable. The page cache survives a kill, and a power cut undoes most of such a change itself, so
+//! the file counts only if the host is still up. The next server checks the result of each change
 //! ([`cut_short`](crate::oplog::cut_short)).
 //!
-//! A change has a slot of the file until it is answered. Each slot also says up to which change all were answered when it was
-//! written, so that nothing has to be written when a change ends.
+//! A change has a slot of the file until it is answered. Each slot also names the change up to which all were answered
+//! when the slot was written. So nothing has to be written when a change ends.
 
 use std::fs::File;
 use std::io;
@@ -26,23 +28,26 @@ use crate::export::Target;
 const HEAD: u64 = 4096;
 /// Bytes of a slot, of which a change of two longest names takes less than 1000.
 const SLOT: usize = 1024;
-/// Of more changes than that under way at once, the others are not written down.
+/// The number of changes in progress that are written down. A change beyond it is not.
 const SLOTS: u64 = 4096;
-/// Bytes before a slot's record: its length, how much of its answer is the key, the last change before which all are answered.
+/// Bytes before a slot's record: its length, how much of its answer is the key, the last change before which all are
+/// answered.
 const SLOT_HEAD: usize = 16;
 const MAGIC: &[u8; 8] = b"FBWAY001";
 
 /// A request for a change, which a client may send again.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// What is told of the change if it is found done and nobody was told, as [`Vfs::commit`](crate::Vfs::commit) takes it.
+    /// The answer, as [`Vfs::commit`](crate::Vfs::commit) takes it, for a change that is found done and that no client
+    /// was told of.
     pub answer: Vec<u8>,
-    /// How many bytes at its start tell the request from all others.
+    /// The number of bytes at the answer's start that distinguish the request from all other requests.
     pub key: usize,
 }
 
 impl Asked {
-    /// The same for a creation of several system calls: its name does not show that all are done, so nothing is told.
+    /// Returns the request of a creation of several system calls. Its name does not show that all calls are done, so it
+    /// holds no answer.
     pub(crate) fn in_several(&self) -> Self {
         Asked { answer: self.answer[..self.key].to_vec(), key: self.key }
     }
@@ -51,14 +56,15 @@ impl Asked {
 /// A change that a killed server may have carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CutShort {
-    /// With its answer, and no objects. An entry that leads from nothing to nothing leads to something made by it.
+    /// The operation with its answer, and no inodes. An entry that leads from nothing to nothing leads to an inode that
+    /// the operation creates.
     pub(crate) operation: Operation,
-    /// How much of the answer is the key.
+    /// The number of bytes of the answer that are the key.
     pub(crate) key: usize,
 }
 
 impl CutShort {
-    /// Whether it takes several system calls, of which the first one shows; see [`Asked::in_several`].
+    /// Returns true if the change takes several system calls, of which the first one shows; see [`Asked::in_several`].
     pub(crate) fn is_in_several(&self) -> bool {
         self.operation.reply.len() == self.key
     }
@@ -82,7 +88,7 @@ struct Inner {
     used: u64,
 }
 
-/// A change under way; dropped, it is answered.
+/// A change in progress. When the value is dropped, the change is answered.
 #[derive(Debug)]
 pub(crate) struct Request {
     under_way: Arc<RequestJournal>,
@@ -90,14 +96,15 @@ pub(crate) struct Request {
     slot: u64,
 }
 
-/// What tells the file of this boot of the host and this log from others.
+/// Returns the head of the file, which names this boot of the host and this log.
 fn head(log: u64) -> io::Result<Vec<u8>> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
     Ok([&MAGIC[..], &log.to_le_bytes(), &boot].concat())
 }
 
 impl RequestJournal {
-    /// Opens the file of a log; returns also what was under way when the last server was killed, oldest first.
+    /// Opens the file of a log. Also returns the changes that were in progress when the last server was killed, oldest
+    /// first.
     pub(crate) fn open(state_dir: &Path, log: u64) -> io::Result<(Arc<Self>, Vec<CutShort>)> {
         let (path, head) = (state_dir.join("under-way"), head(log)?);
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -108,19 +115,19 @@ impl RequestJournal {
         Ok((Arc::new(RequestJournal { file, path, head, inner: Mutex::default() }), cut_short))
     }
 
-    /// What was under way is dealt with.
+    /// Empties the file, after the changes that a killed server left were dealt with.
     pub(crate) fn clear(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.write_all_at(&self.head, 0)
     }
 
-    /// Nothing is under way any more, nor will be.
+    /// Ends the journal: no change is in progress, and none will follow.
     pub(crate) fn end(&self) {
-        // If it stays, it says of changes that are in the log what became of them.
+        // A file that stays reports results of changes that are in the log.
         let _ = std::fs::remove_file(&self.path);
     }
 
-    /// A change is about to be carried out, under locks that keep others from these names.
+    /// Writes down a change that is about to be carried out. The caller's locks keep other changes from these names.
     pub(crate) fn begin(
         self: &Arc<Self>,
         filesystem: u32,
@@ -141,7 +148,8 @@ impl RequestJournal {
         bytes.extend_from_slice(&answered.to_le_bytes());
         bytes.extend_from_slice(&record);
         if bytes.len() <= SLOT && slot < SLOTS {
-            // Without it the change is carried out all the same: only a kill right now could tell.
+            // If the write fails, the change is carried out all the same. Only a kill right now would show the
+            // difference.
             let _ = self.file.write_all_at(&bytes, place(slot));
         }
         Request { under_way: self.clone(), number, slot }
@@ -158,7 +166,8 @@ impl Inner {
 }
 
 impl Request {
-    /// The change was carried out, or was refused: then nothing is to be found of it. The locks are still held.
+    /// Notes whether the change was carried out. A refused change leaves nothing in the journal. The locks are still
+    /// held.
     pub(crate) fn carried_out(self, so: bool) -> Option<Self> {
         if so {
             return Some(self);
@@ -178,19 +187,19 @@ impl Drop for Request {
     }
 }
 
-/// Whether there is no such name; whoever calls it has locked the directory.
+/// Returns true if the name does not exist. The caller has locked the directory.
 pub(crate) fn is_free(dir: &Target, name: &[u8]) -> bool {
     let there = rustix::fs::statat(dir.object.path(), name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
     there.err() == Some(Errno::NOENT)
 }
 
-/// Where a slot is.
+/// Returns the offset of a slot.
 fn place(slot: u64) -> u64 {
     HEAD + slot * SLOT as u64
 }
 
-/// What was under way, oldest first; nothing if the file has another head. A slot is written by one call within one page: a
-/// kill leaves all of it or nothing.
+/// Returns the changes that were in progress, oldest first. Returns none if the file has another head. A slot is
+/// written by one call within one page, so a kill leaves all of it or nothing.
 fn read(bytes: &[u8], head: &[u8]) -> Vec<CutShort> {
     if !bytes.starts_with(head) {
         return Vec::new();
@@ -203,7 +212,7 @@ fn read(bytes: &[u8], head: &[u8]) -> Vec<CutShort> {
     found
 }
 
-/// A change, and the last one before which all were answered.
+/// Returns a change, and the last change before which all were answered.
 fn read_slot(slot: &[u8]) -> Option<(CutShort, u64)> {
     let (slot_head, rest) = slot.split_first_chunk::<SLOT_HEAD>()?;
     let number = |at: usize| slot_head.get(at..)?.first_chunk().copied().map(u32::from_le_bytes);

@@ -1,5 +1,5 @@
-//! Creations of several system calls that a killed server had begun: the name is there, some of the attributes may not be. Who
-//! asks again goes on with it. They are kept for that in memory only: another kill before forgets them.
+//! Creations of several system calls that a killed server had begun: the name is there, some of the attributes may not
+//! be. Who asks again goes on with it. They are kept for that in memory only: another kill before forgets them.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use forebay_common::lock::Mutex;
 use crate::durability::request_journal::{Asked, CutShort};
 use crate::sys::KernelHandle;
 
-/// By the key of the request.
+/// Resumable creates by the key of the request.
 #[derive(Debug, Default)]
 pub(crate) struct ResumableCreates(Mutex<HashMap<Box<[u8]>, Made>>);
 
@@ -21,14 +21,14 @@ struct Made {
 }
 
 impl ResumableCreates {
-    /// `cut_short` has made this `object`.
+    /// Keeps the inode `object` that the interrupted creation `cut_short` has created.
     pub(crate) fn keep(&self, CutShort { operation, key }: &CutShort, object: KernelHandle) {
         let Some(entry) = operation.entries.first() else { return };
         let (filesystem, dir, name) = (operation.filesystem, entry.dir, (*entry.name).into());
         self.0.lock().insert(operation.reply[..*key].into(), Made { filesystem, dir, name, object });
     }
 
-    /// What this request has made as `name` in `dir`, if it was cut short in that. It is told once.
+    /// Returns, once, the inode that this request created as `name` in `dir`, if a kill interrupted the creation.
     pub(crate) fn take(
         &self,
         asked: &Asked,

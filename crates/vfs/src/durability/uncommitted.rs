@@ -1,4 +1,4 @@
-//! What of a file's contents clients were told may still be lost, and whether writing it back has failed.
+//! The part of a file's acknowledged contents that may still be lost, and the failures of writing it back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,7 @@ impl Uncommitted {
         Uncommitted { writes: Mutex::default(), budget, syncing: Mutex::default(), errors: AtomicU64::new(0) }
     }
 
-    /// 0 if everything written is stable; else the number of UNSTABLE writes so far, to be handed to
+    /// Returns 0 if all written data is stable, or else the number of UNSTABLE writes so far, for
     /// [`Uncommitted::committed`].
     pub(crate) fn writes(&self) -> u64 {
         let writes = self.writes.lock();
@@ -47,7 +47,7 @@ impl Uncommitted {
         true
     }
 
-    /// The first `seen` writes are stable now.
+    /// Marks the first `seen` writes as stable.
     pub(crate) fn committed(&self, seen: u64) {
         let mut writes = self.writes.lock();
         if seen > writes.stable {
@@ -58,15 +58,15 @@ impl Uncommitted {
         }
     }
 
-    /// How many syncs of the contents have failed so far.
+    /// Returns the number of syncs of the contents that have failed so far.
     pub(crate) fn errors(&self) -> u64 {
         self.errors.load(Ordering::Acquire)
     }
 
-    /// Runs `sync`, which waits for bytes written since `errors` was [`Uncommitted::errors`]. The kernel tells of a
-    /// failure once per descriptor, to whoever asks first: it may have been about these bytes.
+    /// Runs `sync`, which waits for bytes written since `errors` was [`Uncommitted::errors`]. The kernel reports a
+    /// failure once per descriptor, to the first thread that asks. That report may have been about these bytes.
     pub(crate) fn synced(&self, errors: u64, sync: impl FnOnce() -> Result<()>) -> Result<()> {
-        // One at a time: nobody may find "no error" between another's failure and its being counted.
+        // One sync at a time: no thread may find "no error" between another thread's failure and its count.
         let _one = self.syncing.lock();
         sync().inspect_err(|_| {
             self.errors.fetch_add(1, Ordering::AcqRel);

@@ -43,17 +43,17 @@ impl Verifier {
         Ok(verifier)
     }
 
-    /// Whether the last server here did not stop cleanly, as far as the state directory tells.
+    /// Returns true if the last server here did not stop cleanly, as far as the state directory tells.
     pub(crate) fn follows_a_crash(&self) -> bool {
         self.after_crash
     }
 
-    /// The eight bytes for a reply.
+    /// Returns the eight bytes for a reply.
     pub fn get(&self) -> [u8; 8] {
         self.value.load(Ordering::Acquire).to_be_bytes()
     }
 
-    /// Unstable data may have been lost: every reply from now on shows another verifier.
+    /// Changes the verifier in every reply from now on, because unstable data may have been lost.
     pub(crate) fn lost(&self) {
         self.value.store(fresh(), Ordering::Release);
     }

@@ -1,5 +1,5 @@
-//! Streams are written back while they still come in: else the disk idles until COMMIT, and then the client waits for
-//! all of it at once. What is written at random or in small pieces is left to the kernel, which may merge it.
+//! Starts the write-back of streams while they still come in. Otherwise the disk idles until COMMIT, and then the
+//! client waits for all data at once. Random and small writes are left to the kernel, which may merge them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const STEP: u64 = 8 << 20;
 /// Steps that may wait for the disk; beyond them the disk is busy anyway and COMMIT finds the rest.
 const WAITING: usize = 64;
 
-/// What was written UNSTABLE to one file since the last step.
+/// The range that was written UNSTABLE to one file since the last step.
 #[derive(Debug, Default)]
 pub(crate) struct Stream(Mutex<Extent>);
 
@@ -27,8 +27,8 @@ struct Extent {
 }
 
 impl Stream {
-    /// Counts a write; the range to start if a step is complete. Several requests of a client are carried out side by
-    /// side, so that order says nothing: a stream is what covers its range at least half.
+    /// Counts a write. Returns the range to write back if a step is complete. Requests of a client run in parallel, so
+    /// their order says nothing. A stream is a range of which at least half was written.
     fn wrote(&self, offset: u64, len: u64) -> Option<Range<u64>> {
         let mut extent = self.0.lock();
         let end = offset + len;
@@ -45,7 +45,7 @@ impl Stream {
     }
 }
 
-/// The thread of one file system that starts write-back; it may have to wait for the device's queue, as nobody else
+/// The thread of one file system that starts write-back. It may have to wait for the device's queue, as no other thread
 /// should. It ends with the value.
 pub(crate) struct Writeback(SyncSender<(Arc<Inode>, Range<u64>)>);
 
@@ -57,7 +57,7 @@ impl Writeback {
         Ok(Writeback(steps))
     }
 
-    /// An UNSTABLE write was made.
+    /// Counts an UNSTABLE write.
     pub(crate) fn wrote(&self, object: &Arc<Inode>, offset: u64, len: u64) {
         if let Some(range) = object.stream.wrote(offset, len) {
             // Full: see WAITING.

@@ -1,4 +1,4 @@
-//! A backing file system: what it promises, the objects known on it, how handles become objects.
+//! A backing file system: its promises, the inodes known on it, and the way from a handle to an inode.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -38,10 +38,10 @@ use crate::sys::{self, KernelHandle};
 pub(crate) const EXT4: i64 = 0xef53;
 pub(crate) const XFS: i64 = 0x5846_5342;
 
-/// How often a handle is tried again that the kernel has no memory for, it says.
+/// The number of attempts with a handle for which the kernel says that it has no memory.
 const TRIES: u32 = 1000;
 
-/// How handles lead back to files.
+/// The way in which handles lead back to files.
 pub(crate) enum Scheme {
     /// open_by_handle_at: exact, needs CAP_DAC_READ_SEARCH.
     Kernel,
@@ -75,14 +75,14 @@ pub(crate) struct Filesystem {
     pub(crate) name_max: u32,
     /// Bytes of a block.
     block: usize,
-    /// Its free space, for what the cache accepts.
+    /// Its free space, for the reserve of the cache.
     space: Arc<Question<Option<Space>>>,
     pub(crate) versions: Versions,
-    /// What others do in it, if the kernel tells.
+    /// The source of news about external changes in the file system, if the kernel offers one.
     pub(crate) watch: Option<Arc<HostWatch>>,
     /// The cache in front of it.
     pub(crate) linked: OnceLock<Linked>,
-    /// Whether two changes of an object always show different ctimes if it was looked at in between.
+    /// True if two changes of an inode always show different ctimes when the ctime was read in between.
     pub(crate) fine_times: bool,
 }
 
@@ -135,7 +135,8 @@ impl Filesystem {
             block: stat.f_bsize as usize,
             space: Arc::default(),
             versions: Versions::new(budget.known().clone(), number),
-            // Of a file system that others use as well, over a network, the kernel tells what this host does only.
+            // Of a network file system, which other hosts change as well, the kernel reports only the changes by this
+            // host.
             watch: watch.filter(|_| kernel_handles && is_local(magic) && budget.known().has_room()),
             budget,
             fine_times: fine_times(root),
@@ -143,13 +144,13 @@ impl Filesystem {
         })
     }
 
-    /// Whether fstat of an open object needs no more than memory: true of local file systems, not of those that
+    /// Returns true if fstat of an open inode needs only memory. That is so for local file systems, not for those that
     /// ask a server or another process.
     pub(crate) fn attributes_in_memory(&self) -> bool {
         is_local(self.magic)
     }
 
-    /// Whether all lists that say more of permissions than the mode are POSIX ones.
+    /// Returns true if the file system's only access control lists are POSIX ones.
     pub(crate) fn has_posix_acls(&self) -> bool {
         matches!(type_name(self.magic), "ext4" | "xfs" | "btrfs" | "tmpfs" | "f2fs")
     }
@@ -158,7 +159,7 @@ impl Filesystem {
         self.mount.as_fd()
     }
 
-    /// The handle of an open object, and its attributes.
+    /// Returns the handle of an open inode, and its attributes.
     pub(crate) fn identify(&self, fd: impl AsFd) -> Result<(KernelHandle, Attr)> {
         let kernel = match &self.scheme {
             Scheme::Kernel => self.aliases.outer(sys::name_to_handle(&fd, c"")?)?,
@@ -167,33 +168,33 @@ impl Filesystem {
         Ok((kernel, self.attr_of(&rustix::fs::fstat(&fd)?)))
     }
 
-    /// Attributes with the file id that the object has outside.
+    /// Returns the attributes with the file id by which clients know the inode.
     pub(crate) fn attr_of(&self, stat: &Stat) -> Attr {
         let attr = Attr::from(stat);
         Attr { ino: self.aliases.fileid(attr.ino), ..attr }
     }
 
-    /// The server's own directory, made if it is not there.
+    /// Returns the server's own directory, and creates it if it does not exist.
     pub(crate) fn private(&self) -> Result<OwnedFd> {
         self.aliases.private()
     }
 
-    /// The same, if it is there.
+    /// Returns the server's private directory in the file system, if it exists.
     pub(crate) fn private_if_there(&self) -> Result<Option<OwnedFd>> {
         self.aliases.private_if_there()
     }
 
-    /// Whether a name leads to what is the server's own.
+    /// Returns true if a name leads to the server's private directory.
     pub(crate) fn is_private(&self, dir: &KernelHandle, name: &[u8]) -> bool {
         name == PRIVATE.as_bytes() && *dir == self.root
     }
 
-    /// The object an O_PATH descriptor refers to, and its attributes.
+    /// Brings the inode of an O_PATH descriptor into the inode cache. Returns the inode and its attributes.
     pub(crate) fn adopt(&self, fd: OwnedFd) -> Result<(Arc<Inode>, Attr)> {
         self.adopt_opened((fd, GoodFor::Elsewhere))
     }
 
-    /// The same of any descriptor.
+    /// Brings the inode of a newly opened descriptor into the inode cache.
     fn adopt_opened(&self, opened: (OwnedFd, GoodFor)) -> Result<(Arc<Inode>, Attr)> {
         let (kernel, attr) = self.identify(&opened.0)?;
         let object = match self.inodes.get(&kernel) {
@@ -226,14 +227,15 @@ impl Filesystem {
         self.inodes.insert(object, |leaving| self.remember(leaving))
     }
 
-    /// Keeps what is known of an object that has left the table.
+    /// Keeps the cached facts about an inode that has left the inode cache.
     fn remember(&self, object: &Inode) {
         if self.watch.is_none() || object.is_dir() {
             return;
         }
         let kernel = &object.kernel;
         let version = self.versions.of(kernel);
-        // Not what the object refers to: it may have come into the table again, and into the cache, since it left.
+        // The link of the inode is not used here. The inode may have entered the inode cache again, and the cache,
+        // since it left.
         let overlay = self.overlay(kernel);
         let recorded = self.making.is_through(object.made_by.load(Ordering::Relaxed));
         let settled = overlay.as_ref().is_none_or(Overlay::is_settled);
@@ -243,22 +245,22 @@ impl Filesystem {
                 let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
                 self.versions.learn(kernel, CachedAttr { attr, verdicts }, version);
             }
-            // What was kept of it before it came into the table is older.
+            // Facts kept from before the inode entered the inode cache are older.
             _ => self.versions.forget(kernel),
         }
     }
 
-    /// Keeps attributes that were just seen, under `version`, of what is not in the table. The backing store knew
-    /// everything of it.
+    /// Caches attributes that were just read, under `version`, of an inode that is not in the inode cache. The backing
+    /// store knew all its changes.
     pub(crate) fn saw(&self, kernel: &KernelHandle, attr: &Attr, version: Version) {
-        // Nobody may see an object before the record that made it is in the log.
+        // Nobody may see an inode before the record that made it is in the log.
         let recorded = self.linked.get().is_none() || self.making.latest() == 0;
         if self.watch.is_some() && recorded && attr.kind != FileType::Directory {
             self.versions.learn(kernel, CachedAttr { attr: *attr, verdicts: Classes::default() }, version);
         }
     }
 
-    /// Answers about an object that is not in the table, without asking the file system; `None`: not enough is known.
+    /// Answers about an inode that is not in the table, without asking the file system; `None`: not enough is known.
     /// A request that may not wait comes again if this fails: it counts then.
     pub(crate) fn known<T>(
         &self,
@@ -277,24 +279,26 @@ impl Filesystem {
         answered
     }
 
-    /// Takes notice of what others have done up to now; false: nobody tells, or it is too much.
+    /// Acts on all external changes up to now. Returns false if the kernel does not report them, or if there are too
+    /// many.
     pub(crate) fn catch_up(&self) -> bool {
         self.watch.as_ref().is_some_and(|watch| watch.catch_up(self))
     }
 
-    /// How often others have changed something, as far as the server has taken notice.
+    /// Returns the number of external changes that the server has noticed.
     pub(crate) fn notices(&self) -> u64 {
         self.watch.as_ref().map_or(0, |watch| watch.notices())
     }
 
-    /// What a name leads to that was seen after `notices` had been [`Filesystem::notices`]. Its version counts only if it is from
-    /// before anything that others have done to the child since: no notice was taken of anything up to now.
+    /// Returns the child that a name leads to, with its version. The name was looked up after `notices` had been the
+    /// value of [`Filesystem::notices`]. The version counts only if no external change was noticed since: it is older
+    /// than every such change of the child.
     pub(crate) fn child_since(&self, kernel: KernelHandle, notices: u64) -> Child {
         let version = self.watch.as_ref().and_then(|_| self.versions.of(&kernel));
         Child { kernel, version: version.filter(|_| self.notices() == notices) }
     }
 
-    /// Others have changed an object.
+    /// Drops the cached facts about an inode after an external change.
     pub(crate) fn changed_behind(&self, inner: &KernelHandle, contents: bool) {
         if let Some(kernel) = self.aliases.outer_if_met(inner) {
             drop(self.versions.change(&kernel));
@@ -304,7 +308,7 @@ impl Filesystem {
         }
     }
 
-    /// Whatever is known of an object is asked for again.
+    /// Forgets the cached facts about an inode, so that they are read again.
     pub(crate) fn forget_known(&self, kernel: &KernelHandle) {
         drop(self.versions.change(kernel));
         if let Some(object) = self.inodes.get(kernel) {
@@ -312,12 +316,12 @@ impl Filesystem {
         }
     }
 
-    /// Others may have changed anything.
+    /// Drops all cached facts, since any of them may be outdated by an external change.
     pub(crate) fn anything_changed(&self) {
         self.versions.change_all();
     }
 
-    /// The handle of `name` in `dir` without keeping the object; for READDIRPLUS.
+    /// Returns the handle of `name` in `dir` without keeping the inode, for READDIRPLUS.
     pub(crate) fn handle_at(&self, dir: &Inode, name: &std::ffi::CStr) -> Result<KernelHandle> {
         match &self.scheme {
             Scheme::Kernel => self.aliases.outer(sys::name_to_handle(dir.path(), name)?),
@@ -330,7 +334,7 @@ impl Filesystem {
         }
     }
 
-    /// The object a kernel handle names.
+    /// Returns the inode that a kernel handle names.
     pub(crate) fn resolve(&self, kernel: &KernelHandle, wait: bool) -> Result<Arc<Inode>> {
         if let Some(object) = self.inodes.get(kernel) {
             return Ok(object);
@@ -349,8 +353,8 @@ impl Filesystem {
         Ok(self.enter(Inode::new(fd, kernel, &attr, &self.budget, &self.versions), &attr))
     }
 
-    /// An object is asked for by its handle: the record of its creation has to be in the log before anything is done to it.
-    /// Waits for other threads only.
+    /// Waits until the record of an inode's creation is in the log. A request that names the inode by its handle must
+    /// do nothing to it before. Waits for other threads only.
     pub(crate) fn is_recorded(&self, object: &Inode, wait: bool) -> Result<()> {
         let made_by = object.made_by.load(Ordering::Relaxed);
         if made_by == 0 {
@@ -366,7 +370,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Whether it takes no system call to tell that this is no directory.
+    /// Returns true if the inode is known, without a system call, not to be a directory.
     pub(crate) fn is_known_file(&self, kernel: &KernelHandle) -> bool {
         match self.inodes.get(kernel) {
             Some(object) => !object.is_dir(),
@@ -374,13 +378,13 @@ impl Filesystem {
         }
     }
 
-    /// Whether an object has no name any more.
+    /// Returns true if an inode has no name any more.
     pub(crate) fn is_gone(&self, kernel: &KernelHandle) -> bool {
         let found = self.resolve(kernel, true).and_then(|object| object.raw_attr());
         found == Err(Error::Stale)
     }
 
-    /// Opens what the file system itself calls so, as O_PATH.
+    /// Opens an inode as O_PATH by the identity that the file system has for it.
     pub(crate) fn open_inner(&self, inner: &KernelHandle) -> Result<OwnedFd> {
         if is_made_up(inner) {
             // No alias leads from it to anything, as a power cut may leave it.
@@ -415,17 +419,16 @@ impl Filesystem {
         }
     }
 
-    /// Looks `name` up in `dir` and takes what it finds into the table.
+    /// Looks `name` up in `dir` and brings the inode into the inode cache.
     pub(crate) fn child(&self, dir: &Inode, name: &[u8], cached: bool) -> Result<(Arc<Inode>, Attr)> {
         self.adopt_named(self.open_child(dir, name, cached)?, dir, name)
     }
 
-    /// Takes a directory into the table that was just made, so that what it was given can be asked for without opening it
-    /// again.
+    /// Brings a new directory into the inode cache. Its inherited attributes can then be read without opening it again.
     pub(crate) fn new_directory(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY;
         let Ok(fd) = self.open_named(dir, name, how, ResolveFlags::empty()) else {
-            // A server without privileges may make what it cannot read.
+            // A server without privileges may create a directory that it cannot read.
             return self.child(dir, name, false);
         };
         let (object, attr) = self.adopt_opened((fd, GoodFor::ToRead))?;
@@ -433,7 +436,7 @@ impl Filesystem {
         Ok((object, attr))
     }
 
-    /// Takes the object an O_PATH descriptor refers to into the table; it was just seen as `name` in `dir`.
+    /// Takes the inode an O_PATH descriptor refers to into the table; it was just seen as `name` in `dir`.
     pub(crate) fn adopt_named(&self, fd: OwnedFd, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
         let (object, attr) = self.adopt(fd)?;
         self.seen_as(&object.kernel, dir, name);
@@ -446,8 +449,8 @@ impl Filesystem {
         }
     }
 
-    /// Whether `dir` lies in the tree below `root`; climbs by "..", so it is right even after a
-    /// directory was moved behind the server's back.
+    /// Returns true if `dir` lies in the tree below `root`. Climbs by "..", so the answer is right even after an
+    /// external change moved a directory.
     pub(crate) fn is_below(&self, dir: &Inode, root: &Inode) -> Result<bool> {
         let mut at = rustix::fs::openat(dir.path(), c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         loop {
@@ -464,14 +467,14 @@ impl Filesystem {
         }
     }
 
-    /// Whether its objects have flags that FS_IOC_FSGETXATTR does not tell of.
+    /// Returns true if inodes of the file system have flags that FS_IOC_FSGETXATTR does not report.
     pub(crate) fn has_inode_flags(&self) -> bool {
         self.magic == EXT4
     }
 
-    /// The longest text that a symbolic link may have, in bytes.
+    /// Returns the longest text that a symbolic link may have, in bytes.
     pub(crate) fn longest_link(&self) -> usize {
-        /// Of a path, without its NUL.
+        /// The longest path, without its NUL.
         const PATH: usize = 4095;
         match self.magic {
             XFS => 1023,
@@ -487,7 +490,7 @@ impl Filesystem {
         self.space.anew(PATIENCE, move || reserve::space(fs.mount())).flatten()
     }
 
-    /// The most hard links a file may have.
+    /// Returns the most hard links a file may have.
     pub(crate) fn max_links(&self) -> u32 {
         match self.magic {
             EXT4 => 65_000,
@@ -497,8 +500,8 @@ impl Filesystem {
     }
 }
 
-/// The largest file that the file system can hold and this process may write, in bytes: what an unnamed file can be
-/// lengthened to. A write beyond it that the cache had accepted could never be destaged.
+/// Returns the largest size in bytes that a file may have in the file system and that this process may write. Finds it
+/// by lengthening an unnamed file. The cache could never destage an accepted write beyond it.
 fn largest_file(root: &OwnedFd, magic: i64) -> Result<u64> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     let most = (i64::MAX as u64).min(limit.unwrap_or(u64::MAX));
@@ -523,7 +526,7 @@ fn largest_file(root: &OwnedFd, magic: i64) -> Result<u64> {
     Ok(least)
 }
 
-/// The name of a file system type for people.
+/// Returns the name of a file system type for people.
 pub(crate) fn type_name(magic: i64) -> &'static str {
     match magic {
         EXT4 => "ext4",
@@ -539,13 +542,14 @@ pub(crate) fn type_name(magic: i64) -> &'static str {
     }
 }
 
-/// Whether only this host's kernel changes a file system of this type.
+/// Returns true if only this host's kernel changes a file system of this type.
 pub(crate) fn is_local(magic: i64) -> bool {
     matches!(type_name(magic), "ext4" | "xfs" | "btrfs" | "tmpfs" | "zfs" | "f2fs")
 }
 
-/// Whether the kernel gives this file system fine-grained change times (Linux 6.13 and most local ones), tried with an
-/// unnamed file: with times as coarse as a tick, eight changes in a row share some.
+/// Returns true if the kernel gives this file system fine-grained change times (Linux 6.13 and most local file
+/// systems). Tries it with an unnamed file: if times are as coarse as a tick, some of eight consecutive changes share
+/// one.
 fn fine_times(root: &OwnedFd) -> bool {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let Ok(probe) = rustix::fs::openat(root, c".", flags, Mode::RUSR) else { return false };
@@ -557,8 +561,8 @@ fn fine_times(root: &OwnedFd) -> bool {
     })
 }
 
-/// Whether the file system has handles that this process may open, by what came of opening one. Clients' handles depend on it, so
-/// an error that says neither yes nor no ends the start.
+/// Returns true if the file system has handles that this process may open, judged by the result of opening one.
+/// Clients' handles depend on the answer, so an error that decides neither ends the start.
 fn has_handles(opened: rustix::io::Result<()>) -> Result<bool> {
     match opened {
         Ok(()) => Ok(true),

@@ -31,14 +31,14 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The handle with these bytes on the wire, at most [`HANDLE_MAX`].
+    /// Returns the handle with these bytes on the wire, at most [`HANDLE_MAX`].
     pub(crate) fn of(wire: &[u8]) -> Self {
         let mut bytes = [0; HANDLE_MAX];
         bytes[..wire.len()].copy_from_slice(wire);
         Handle { len: wire.len() as u8, bytes }
     }
 
-    /// The bytes on the wire.
+    /// Returns the bytes on the wire.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Handle {
 #[derive(Clone)]
 pub struct HandleKey {
     hasher: SipHasher24,
-    /// What goes into the handles of some exports as well, by their ids.
+    /// Values that go into the handles of some exports as well, by export id.
     salts: Vec<(u32, u64)>,
 }
 
@@ -64,8 +64,8 @@ impl HandleKey {
         HandleKey { hasher: SipHasher24::new_with_key(secret), salts: Vec::new() }
     }
 
-    /// With what else goes into the handles of some exports, by their ids: another number than before, and no handle from
-    /// before names anything. An export that is not among them has handles without.
+    /// Adds values to the handles of some exports, by their ids. Another value than before invalidates all earlier
+    /// handles of the export. An export that is not listed has handles without a value.
     pub fn salted(self, salts: Vec<(u32, u64)>) -> Self {
         HandleKey { salts, ..self }
     }
@@ -79,7 +79,7 @@ impl HandleKey {
         hasher.finish().to_le_bytes()
     }
 
-    /// A number derived from a name and the secret: export and file system identities, equal after
+    /// Returns a number derived from a name and the secret: export and file system identities, equal after
     /// every restart.
     pub fn derive(&self, name: &[u8]) -> u64 {
         let mut hasher = self.hasher;
@@ -100,7 +100,7 @@ impl HandleKey {
         Handle { len: (end + MAC) as u8, bytes }
     }
 
-    /// Checks a handle from the wire; returns the export it belongs to and what it names there.
+    /// Checks a handle from a client. Returns its export and the kernel handle in it.
     pub(crate) fn open(&self, wire: &[u8]) -> Result<(u32, KernelHandle)> {
         let body = wire.len().checked_sub(MAC).filter(|end| *end >= HEAD).ok_or(Error::BadHandle)?;
         let (signed, mac) = wire.split_at(body);

@@ -1,8 +1,8 @@
-//! Objects that clients, the log and the cache know under another identity than the file system's own: what recovery
-//! had to make again, and what came by the inode number that such an object shows.
+//! The handle map: inodes that clients, the log and the cache know by another identity than the file system's. These
+//! are the inodes that recovery recreated, and inodes with a number that such an inode already shows.
 //!
-//! Each alias is an empty file "OUTER=INNER" in `.forebay/aliases` on the file system itself: one transaction, in order
-//! with those that it goes with, and gone with them.
+//! Each entry is an empty file "OUTER=INNER" in `.forebay/aliases` on the file system itself. It is made in one
+//! transaction, in order with the changes that it belongs to, and is lost only with them.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -19,15 +19,15 @@ use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
 /// The server's own directory in the root of the first export of a file system. Clients do not see it there.
 pub(crate) const PRIVATE: &str = ".forebay";
 const ALIASES: &str = "aliases";
-/// What recovery has taken from one place and not brought to another one yet.
+/// The directory of inodes that recovery has moved from one place and not yet brought to another.
 pub(crate) const MOVING: &str = "moving";
-/// What RENAMEs are about to do.
+/// The directory of rename intents.
 pub(crate) const SLOTS: &str = "slots";
 const OWN: [&str; 3] = [ALIASES, MOVING, SLOTS];
 
 /// The kind of an identity that the server made up: a number.
 const MADE_UP: i32 = -2;
-/// File ids of made-up identities begin here: no file system has so many inodes.
+/// The first file id of made-up identities. No file system has that many inodes.
 const MADE_UP_INO: u64 = 1 << 62;
 /// ext4's and XFS's handles: inode number and generation of 32 bits each; with this bit the number has 64 bits (XFS).
 const INO_GENERATION: i32 = 1;
@@ -37,7 +37,7 @@ const LARGE_INO: i32 = 0x80;
 pub(crate) struct HandleMap {
     /// The directory whose `.forebay` they are in.
     root: OwnedFd,
-    /// Only where handles are the kernel's.
+    /// True only if handles are the kernel's.
     used: bool,
     any: AtomicBool,
     maps: RwLock<Maps>,
@@ -47,13 +47,13 @@ pub(crate) struct HandleMap {
 struct Maps {
     inner: HashMap<KernelHandle, KernelHandle>,
     outer: HashMap<KernelHandle, KernelHandle>,
-    /// The inode numbers that outer identities show, and how many show each.
+    /// The inode numbers that outer identities show, each with the number of identities that show it.
     shown: HashMap<u64, usize>,
-    /// By the inode numbers of inner ones.
+    /// The file ids, by the inode numbers of inner identities.
     fileids: HashMap<u64, u64>,
 }
 
-/// The inode number that an identity shows, where it tells.
+/// Returns the inode number that an identity shows, where it tells.
 pub(crate) fn ino_of(identity: &KernelHandle) -> Option<u64> {
     let bytes = identity.as_slice();
     match identity.kind {
@@ -64,7 +64,7 @@ pub(crate) fn ino_of(identity: &KernelHandle) -> Option<u64> {
     }
 }
 
-/// Whether the kernel has no such handle.
+/// Returns true if the identity is made up, so that no kernel handle equals it.
 pub(crate) fn is_made_up(identity: &KernelHandle) -> bool {
     identity.kind == MADE_UP
 }
@@ -106,7 +106,7 @@ pub(crate) fn dir_if_there(at: impl AsFd, name: &str) -> Result<Option<OwnedFd>>
     }
 }
 
-/// Removes the server's own directory in `root`, and those in it; what is not empty stays.
+/// Removes the server's own directory in `root` and its subdirectories, as far as they are empty.
 fn remove_empty(root: &OwnedFd, private: &OwnedFd) {
     for name in OWN {
         let _ = rustix::fs::unlinkat(private, name, AtFlags::REMOVEDIR);
@@ -114,7 +114,7 @@ fn remove_empty(root: &OwnedFd, private: &OwnedFd) {
     let _ = rustix::fs::unlinkat(root, PRIVATE, AtFlags::REMOVEDIR);
 }
 
-/// The names in a directory.
+/// Returns the names in a directory.
 pub(crate) fn names(dir: &OwnedFd) -> Result<Vec<CString>> {
     let all: rustix::io::Result<Vec<_>> =
         Dir::read_from(dir)?.map(|entry| Ok(entry?.file_name().to_owned())).collect();
@@ -134,7 +134,7 @@ impl Maps {
         }
     }
 
-    /// What an object is called outside; `None`: it needs an identity of its own.
+    /// Returns the identity by which clients know an inode. `None` says that the inode needs an identity of its own.
     fn outer_of(&self, inner: &KernelHandle) -> Option<KernelHandle> {
         match self.outer.get(inner) {
             Some(outer) => Some(*outer),
@@ -182,8 +182,8 @@ impl HandleMap {
         Ok(())
     }
 
-    /// Takes over the server's own directory in another directory of the file system, where it was when that was the first
-    /// export. May be cut anywhere: the rest is taken at the next start.
+    /// Takes over the server's own directory in another directory of the file system, where it was when that was the
+    /// first export. May be cut anywhere: the rest is taken at the next start.
     pub(crate) fn gather(&self, other: &OwnedFd) -> Result<()> {
         let theirs = if self.used { dir_if_there(other, PRIVATE)? } else { None };
         let Some(theirs) = theirs else { return Ok(()) };
@@ -207,32 +207,32 @@ impl HandleMap {
         private_dir(self.private()?, ALIASES)
     }
 
-    /// The server's own directory, made if it is not there.
+    /// Returns the server's own directory, and creates it if it does not exist.
     pub(crate) fn private(&self) -> Result<OwnedFd> {
         private_dir(&self.root, PRIVATE)
     }
 
-    /// The same, if it is there.
+    /// Returns the server's private directory, if it exists.
     pub(crate) fn private_if_there(&self) -> Result<Option<OwnedFd>> {
         if self.used { dir_if_there(&self.root, PRIVATE) } else { Ok(None) }
     }
 
-    /// Whether there are none.
+    /// Returns true if the handle map has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Acquire)
     }
 
-    /// All of them: outer, inner.
+    /// Returns all entries: outer identity, inner identity.
     pub(crate) fn all(&self) -> Vec<(KernelHandle, KernelHandle)> {
         self.maps.read().inner.iter().map(|(outer, inner)| (*outer, *inner)).collect()
     }
 
-    /// Whether an object has another name outside than in the file system.
+    /// Returns true if clients know an inode by another identity than the file system's.
     pub(crate) fn has(&self, outer: &KernelHandle) -> bool {
         !self.is_empty() && self.maps.read().inner.contains_key(outer)
     }
 
-    /// What the file system calls an object.
+    /// Returns the identity that the file system has for an inode.
     pub(crate) fn inner(&self, outer: &KernelHandle) -> KernelHandle {
         if self.is_empty() {
             return *outer;
@@ -240,8 +240,8 @@ impl HandleMap {
         self.maps.read().inner.get(outer).copied().unwrap_or(*outer)
     }
 
-    /// What an object is called outside. One that came by a number that another shows gets a made-up identity, lest two
-    /// have one file id.
+    /// Returns the identity by which clients know an inode. An inode whose number is already the number of another
+    /// identity gets a made-up one, so that no two inodes have one file id.
     pub(crate) fn outer(&self, inner: KernelHandle) -> Result<KernelHandle> {
         if self.is_empty() {
             return Ok(inner);
@@ -258,18 +258,18 @@ impl HandleMap {
         Ok(outer)
     }
 
-    /// The same of an object that need not be an exported one. `None`: nobody has asked for it yet, so nothing can be known
-    /// of it under the name that it will have.
+    /// Returns the identity by which clients know an inode, which need not be exported. `None` says that no client has
+    /// asked for it yet, so nothing can be cached under its future identity.
     pub(crate) fn outer_if_met(&self, inner: &KernelHandle) -> Option<KernelHandle> {
         if self.is_empty() { Some(*inner) } else { self.maps.read().outer_of(inner) }
     }
 
-    /// The file id of what has this inode number.
+    /// Returns the file id of the inode with this number.
     pub(crate) fn fileid(&self, ino: u64) -> u64 {
         if self.is_empty() { ino } else { self.maps.read().fileids.get(&ino).copied().unwrap_or(ino) }
     }
 
-    /// From now on `inner` is known as `outer`, and nothing else is. One transaction.
+    /// Makes `inner` known as `outer`, and no other inode. Takes one transaction.
     pub(crate) fn insert(&self, outer: KernelHandle, inner: KernelHandle) -> Result<()> {
         self.write(&mut self.maps.write(), outer, inner)
     }
@@ -296,7 +296,7 @@ impl HandleMap {
         Ok(())
     }
 
-    /// Forgets the alias of `outer`, if there is one: the object is gone.
+    /// Forgets the alias of `outer`, if there is one: the inode is gone.
     pub(crate) fn remove(&self, outer: &KernelHandle) -> Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -332,7 +332,7 @@ mod tests {
         let aliases = open(&dir);
         assert!(aliases.is_empty() && !dir.path().join(PRIVATE).exists());
         aliases.insert(handle(10, 1), handle(20, 2)).unwrap();
-        // Made again after another crash: no chain grows.
+        // The inode is recreated after another crash: no chain of entries grows.
         aliases.insert(handle(10, 1), handle(30, 3)).unwrap();
         for aliases in [aliases, open(&dir)] {
             assert_eq!(aliases.all(), [(handle(10, 1), handle(30, 3))]);
@@ -386,7 +386,7 @@ mod tests {
             assert_eq!(aliases.inner(&outer), newcomer);
             assert_eq!(aliases.fileid(10), fileid);
         }
-        // Two that were made again may have got each other's numbers.
+        // Two recreated inodes may have got each other's numbers.
         let aliases = open(&dir);
         aliases.insert(handle(41, 1), handle(42, 5)).unwrap();
         aliases.insert(handle(42, 1), handle(41, 5)).unwrap();

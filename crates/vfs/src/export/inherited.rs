@@ -1,8 +1,8 @@
-//! What the kernel gives an object besides its attributes: access control lists, security labels, flags and the project,
-//! most of them from the directory that it is made in.
+//! Inherited attributes: access control lists, security labels, flags and the project, which the kernel gives an inode.
+//! Most of them come from the directory in which the inode is created.
 //!
-//! A power cut may take the object away, and recovery makes it again from the log: without these it would grant more than
-//! before. So they are in the record of its creation (docs/decisions/019-given.md).
+//! A power cut may remove the inode, and recovery recreates it from the log. Without these attributes it would grant
+//! more than before. So the record of its creation holds them (docs/decisions/019-given.md).
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -17,13 +17,14 @@ use crate::sys;
 
 const ACL: &CStr = c"system.posix_acl_access";
 
-/// Of `fsx_xflags`: those that a file system sets by itself (preallocated, real-time, has extended attributes).
+/// The bits of `fsx_xflags` that a file system sets by itself (preallocated, real-time, has extended attributes).
 const XFLAGS_OWN: u32 = 0x8000_0003;
-/// Of the flags of FS_IOC_GETFLAGS, those that ext4 gives from the directory: SECRM, UNRM, COMPR, SYNC, NODUMP, NOATIME,
+/// The flags of FS_IOC_GETFLAGS that ext4 inherits from the directory: SECRM, UNRM, COMPR, SYNC, NODUMP, NOATIME,
 /// JOURNAL_DATA, NOTAIL, DIRSYNC, PROJINHERIT.
 const INHERITED: u32 = 0x2001_c0cf;
 
-/// What an object that was just made has. `has_inode_flags`: FS_IOC_FSGETXATTR does not tell of all flags.
+/// Returns the inherited attributes of a new inode. `has_inode_flags` says that FS_IOC_FSGETXATTR does not report all
+/// flags.
 pub(crate) fn of_new(dir: &Inode, object: &Inode, has_inode_flags: bool) -> Result<Given> {
     let mut path = [0; 32];
     let path = sys::proc_path(&mut path, object.path());
@@ -55,7 +56,7 @@ pub(crate) fn of_new(dir: &Inode, object: &Inode, has_inode_flags: bool) -> Resu
     Ok(given)
 }
 
-/// What goes with the mode of an object that was there before.
+/// Returns the inherited attributes that belong to the mode of an older inode.
 pub(crate) fn of_old(object: &Inode) -> Result<Given> {
     let mut path = [0; 32];
     let path = sys::proc_path(&mut path, object.path());
@@ -66,7 +67,7 @@ pub(crate) fn of_old(object: &Inode) -> Result<Given> {
     Ok(Given { acl, ..Given::default() })
 }
 
-/// The names of all extended attributes, each ended by a NUL.
+/// Returns the names of all extended attributes, each ended by a NUL.
 fn list(path: &CStr, data: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
     let ask = |into: &mut [u8]| match data {
         Some(fd) => rustix::fs::flistxattr(fd, into),
@@ -93,7 +94,8 @@ fn list(path: &CStr, data: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
     }
 }
 
-/// The value of an extended attribute; `None`: there is no such attribute. `data` saves the way through /proc.
+/// Returns the value of an extended attribute, or `None` if there is no such attribute. `data` saves the way through
+/// /proc.
 fn value(path: &CStr, data: Option<BorrowedFd<'_>>, name: &CStr) -> Result<Option<Box<[u8]>>> {
     let ask = |into: &mut [u8]| match data {
         Some(fd) => rustix::fs::fgetxattr(fd, name, into),
@@ -146,7 +148,7 @@ fn set_fs_xattr(fd: BorrowedFd<'_>, set: FsXattr) -> Result<()> {
     }
 }
 
-/// `None`: it has none, or the file system knows none.
+/// Returns the flags of an inode, or `None` if it has none, or if the file system knows none.
 fn flags_of(fd: BorrowedFd<'_>, has_inode_flags: bool) -> Result<Option<Flags>> {
     let found = match fs_xattr(fd) {
         Err(Errno::NOTTY | Errno::OPNOTSUPP | Errno::INVAL) => return Ok(None),
@@ -162,16 +164,16 @@ fn flags_of(fd: BorrowedFd<'_>, has_inode_flags: bool) -> Result<Option<Flags>> 
     Ok((flags != Flags::default()).then_some(flags))
 }
 
-/// Of `fsx_xflags`: what is made in the directory has its project.
+/// The bit of `fsx_xflags` by which a directory gives its project to new inodes in it.
 const PROJINHERIT: u32 = 0x200;
 
-/// What a directory gives to what has no flags of its own.
+/// Returns the project that a directory gives to an inode without flags of its own.
 fn project_from(dir: BorrowedFd<'_>) -> Result<Option<Flags>> {
     let given = flags_of(dir, false)?.filter(|flags| flags.extended & PROJINHERIT != 0 && flags.project != 0);
     Ok(given.map(|Flags { project, .. }| Flags { project, ..Flags::default() }))
 }
 
-/// From now on what is made in a directory has this project.
+/// Makes a directory give this project to new inodes in it.
 pub(crate) fn pass_on_project(dir: BorrowedFd<'_>, project: u32) -> Result<()> {
     let is = project_from(dir)?.map_or(0, |flags| flags.project);
     if is == project {
@@ -182,8 +184,8 @@ pub(crate) fn pass_on_project(dir: BorrowedFd<'_>, project: u32) -> Result<()> {
     set_fs_xattr(dir, FsXattr { xflags, projid: project, ..found })
 }
 
-/// Gives what recovery has made what its record says, and nothing else of the kind. `path` and `fd` lead to it; `None`
-/// of an object that has no flags.
+/// Gives an inode that recovery created exactly the inherited attributes of its record. `path` and `fd` lead to it;
+/// `fd` is `None` for an inode that has no flags.
 pub(crate) fn give(path: &CStr, fd: Option<BorrowedFd<'_>>, given: &Given) -> Result<()> {
     for name in list(path, None)?.split(|byte| *byte == 0) {
         // From the directory that recovery has made it in.

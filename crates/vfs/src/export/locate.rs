@@ -1,8 +1,10 @@
-//! Handles without privilege: an object is known by inode number and birth time and found by its name.
+//! Handles without privilege: an inode is known by inode number and birth time, and found by its name.
 //!
-//! Limits, printed at start: the server must have seen the object's name since it started, or the first
-//! use of an old handle walks the tree; at most `MAX_KNOWN` names are remembered; a file renamed behind the
-//! server's back costs another walk.
+//! Three limits are printed at the start:
+//!
+//! - The server must have seen the inode's name since it started, or the first use of an old handle walks the tree.
+//! - At most `MAX_KNOWN` names are remembered.
+//! - An external change of a file's name costs another walk.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,10 +23,10 @@ use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
 /// Marks handles of this kind; the kernel's own types are positive.
 const KIND: i32 = -1;
 const MAX_KNOWN: usize = 4_000_000;
-/// A path cannot be deeper than this; guards against a loop in what is remembered.
+/// A path cannot be deeper than this. Guards against a loop in the remembered names.
 const MAX_DEPTH: usize = 2048;
 
-/// The handle of an open object: inode number and birth time (ctime of creation, nanoseconds), 16 bytes.
+/// Returns the handle of an open inode: inode number and birth time in nanoseconds, 16 bytes.
 pub(crate) fn identity(fd: impl AsFd) -> Result<KernelHandle> {
     let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
     let birth = (stat.stx_btime.tv_sec as u64)
@@ -42,14 +44,14 @@ fn inode(kernel: &KernelHandle) -> u64 {
     u64::from_le_bytes(ino)
 }
 
-/// Where an inode was seen: its parent's inode number and its name there.
+/// The place where an inode was seen: its parent's inode number and its name there.
 type Seen = (u64, Box<[u8]>);
 
-/// Finds objects by what was seen of their names.
+/// Finds inodes by the names under which they were seen.
 pub(crate) struct Locator {
     root: OwnedFd,
     known: Mutex<HashMap<u64, Seen, foldhash::fast::RandomState>>,
-    /// One walk at a time; who waits for it may find its object without another.
+    /// Allows one walk at a time. A thread that waits here may then find its inode without a walk of its own.
     walking: Mutex<()>,
 }
 
@@ -58,7 +60,7 @@ impl Locator {
         Locator { root, known: Mutex::default(), walking: Mutex::new(()) }
     }
 
-    /// Remembers where an object was seen.
+    /// Remembers where an inode was seen.
     pub(crate) fn learn(&self, object: &KernelHandle, parent: &KernelHandle, name: &[u8]) {
         if !matches!(name, b"." | b"..") {
             self.learn_inode(inode(object), inode(parent), name);
@@ -79,7 +81,7 @@ impl Locator {
         }
     }
 
-    /// Opens the object `kernel` names.
+    /// Opens the inode that `kernel` names.
     pub(crate) fn find(&self, kernel: &KernelHandle) -> Result<OwnedFd> {
         if kernel.kind != KIND || kernel.len != 16 {
             return Err(Error::BadHandle);
@@ -95,7 +97,7 @@ impl Locator {
         self.follow(kernel).ok_or(Error::Stale)
     }
 
-    /// Follows remembered names from the root; `None` if they do not lead to this very object.
+    /// Follows remembered names from the root. Returns `None` if they do not lead to this inode.
     fn follow(&self, kernel: &KernelHandle) -> Option<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut fd = rustix::fs::openat(&self.root, c".", flags, Mode::empty()).ok()?;
@@ -129,7 +131,7 @@ impl Locator {
             let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
             let dir = match rustix::fs::openat2(&self.root, &path, flags, Mode::empty(), resolve) {
                 Ok(dir) => dir,
-                // What may not be read, or is gone by now, hides nothing that could be opened.
+                // A directory that may not be read, or that no longer exists, hides nothing that could be opened.
                 Err(Errno::ACCESS | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 Err(errno) => return Err(errno.into()),
             };

@@ -1,4 +1,4 @@
-//! Exports and the table of them; how a handle from the wire becomes an object.
+//! Exports, and the way from a handle of a client to an inode.
 
 pub(crate) mod filesystem;
 pub(crate) mod handle;
@@ -35,7 +35,7 @@ use crate::identity::{self, ExportIdentity, Stamp};
 use crate::oplog::{self, Checkpointed, Recovery};
 use crate::state::Before;
 
-/// Whether an operation may wait for a disk.
+/// The permission of an operation to wait for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Fail with [`Error::WouldBlock`] instead.
@@ -53,13 +53,13 @@ impl Wait {
 /// A directory to export.
 #[derive(Clone, Debug)]
 pub struct ExportSpec {
-    /// Its number within handles, unique and the same after every restart.
+    /// Its number within handles: unique, and unchanged by a restart.
     pub id: u32,
     /// The path clients mount, such as "/" or "/data".
     pub name: String,
     /// The directory served.
     pub path: PathBuf,
-    /// What tells of changes by others in its file system, if anything does.
+    /// The source of news about external changes in its file system, if it has one.
     pub watch: Option<Arc<HostWatch>>,
 }
 
@@ -73,11 +73,11 @@ pub struct Export {
     pub path: PathBuf,
     /// RFC 1813 fattr3 fsid.
     pub fsid: u64,
-    /// Which directory of which file system it is.
+    /// The identity of the directory and its file system.
     pub identity: ExportIdentity,
     pub(crate) root: Arc<Inode>,
     pub(crate) fs: Arc<Filesystem>,
-    /// What statvfs(2) of the directory says.
+    /// The answer of statvfs(2) for the directory.
     space: Arc<Question<Result<Space>>>,
 }
 
@@ -88,59 +88,61 @@ impl Export {
         self.space.begin(Duration::ZERO, move || Space::of(root.path()));
     }
 
-    /// The type of the backing file system, for people.
+    /// Returns the type of the backing file system, for people.
     pub fn fs_type(&self) -> &'static str {
         filesystem::type_name(self.fs.magic)
     }
 
-    /// The group commit of the backing file system.
+    /// Returns the group commit of the backing file system.
     pub fn journal(&self) -> &Arc<Journal> {
         &self.fs.journal
     }
 
-    /// Whether handles work through the kernel (exact) or through names (see the crate's `locate`).
+    /// Returns true if handles work through the kernel (exact), false if they work through names (see the crate's
+    /// `locate`).
     pub fn kernel_handles(&self) -> bool {
         matches!(self.fs.scheme, Scheme::Kernel)
     }
 
-    /// The exported directory as a target.
+    /// Returns the exported directory as a target.
     pub fn root(self: &Arc<Self>) -> Target {
         Target { export: self.clone(), object: self.root.clone() }
     }
 
-    /// Whether nothing can be changed, since its file system's journal cannot make anything durable; `Busy`: for now.
+    /// Fails if nothing in the file system can be changed, because its journal cannot make anything durable. `Busy`
+    /// says that this is temporary.
     pub fn can_change(&self) -> Result<()> {
         self.fs.can_change()
     }
 
-    /// The count of starts that its directory has.
+    /// Returns the count of starts that its directory has.
     pub fn stamp(&self) -> Result<Option<Stamp>> {
         identity::read_stamp(self.root.path())
     }
 
-    /// Writes the count of starts, durably. False: the directory can have none.
+    /// Writes the count of starts durably. Returns false if the directory cannot have one.
     pub fn set_stamp(&self, stamp: Stamp) -> Result<bool> {
         identity::write_stamp(self.root.path(), stamp)
     }
 
-    /// Whether one journal orders all changes of the backing file system, and that is relied on.
+    /// Returns true if one journal orders all changes of the backing file system and the server relies on that order.
     pub fn ordered(&self) -> bool {
         self.fs.journal.order() == Order::Journal
     }
 }
 
-/// An object reached through an export.
+/// An inode reached through an export.
 #[derive(Clone)]
 pub struct Target {
     /// The export, whose rules apply.
     pub export: Arc<Export>,
-    /// The object.
+    /// The inode.
     pub object: Arc<Inode>,
 }
 
 impl Target {
-    /// Attributes; an object whose last link went behind the server's back is forgotten, so that its
-    /// space is freed.
+    /// Returns the attributes. If an external change removed the last link, the inode is forgotten, so that its space
+    /// is freed.
     pub(crate) fn attr(&self) -> Result<Attr> {
         self.object.attr().inspect_err(|error| {
             if *error == Error::Stale {
@@ -153,7 +155,7 @@ impl Target {
 /// Files that a stop syncs together.
 const TOGETHER: usize = 1024;
 
-/// How a stop went.
+/// The result of a stop.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopped {
     /// Files whose unstable data could not be made durable.
@@ -182,7 +184,7 @@ impl Space {
     }
 }
 
-/// What a file system can hold, as FSINFO and PATHCONF report it (RFC 1813 sections 3.3.19 and 3.3.20).
+/// The limits of a file system, as FSINFO and PATHCONF report them (RFC 1813 sections 3.3.19 and 3.3.20).
 #[derive(Clone, Copy, Debug)]
 pub struct Most {
     /// The longest name, in bytes.
@@ -193,7 +195,7 @@ pub struct Most {
     pub max_links: u32,
 }
 
-/// Everything served.
+/// All exports of a server.
 pub struct Vfs {
     exports: Vec<Arc<Export>>,
     pub(crate) key: HandleKey,
@@ -201,7 +203,7 @@ pub struct Vfs {
     pub creds: Creds,
     /// The write verifier in force.
     pub verifier: Arc<Verifier>,
-    /// Descriptors held by known objects.
+    /// The limit of descriptors that inodes hold.
     pub budget: Budget,
     pub(crate) cache: OnceLock<Arc<Cache>>,
     pub(crate) privileged: bool,
@@ -209,8 +211,8 @@ pub struct Vfs {
 }
 
 impl Vfs {
-    /// Opens every export. Fails on the first that cannot be served, with its place in `specs`. `deliver` runs the
-    /// completions of each group commit.
+    /// Opens every export. Fails on the first that cannot be served, and returns its place in `specs`. `deliver` runs
+    /// the completions of each group commit.
     pub fn open(
         specs: &[ExportSpec],
         key: HandleKey,
@@ -221,7 +223,8 @@ impl Vfs {
         Self::open_telling(specs, key, verifier, budget, deliver, |_| ())
     }
 
-    /// Opens every export, as [`Vfs::open`]. Calls `begin` with each before its file system is asked, which may not answer.
+    /// Opens every export, like [`Vfs::open`]. Calls `begin` with each export before it asks the file system, which may
+    /// not answer.
     pub fn open_telling(
         specs: &[ExportSpec],
         key: HandleKey,
@@ -230,7 +233,7 @@ impl Vfs {
         deliver: Deliver,
         begin: impl Fn(&ExportSpec),
     ) -> std::result::Result<Self, (usize, Error)> {
-        // Modes are the client's business, which has applied its own umask already.
+        // The client has applied its own umask already.
         rustix::process::umask(rustix::fs::Mode::empty());
         let mut exports: Vec<Arc<Export>> = Vec::new();
         for (place, spec) in specs.iter().enumerate() {
@@ -257,8 +260,8 @@ impl Vfs {
         let identity = ExportIdentity::of(&root)?;
         let device = rustix::fs::fstat(&root)?.st_dev;
         let fs = match earlier.iter().find(|export| export.fs.device == device) {
-            // Exports of one file system share objects, so their locks and caches agree. Without kernel
-            // handles an object is found from one root only.
+            // Exports of one file system share inodes, so their locks and caches agree. Without kernel handles an inode
+            // is found from one root only.
             Some(export) if export.kernel_handles() => {
                 if crate::sys::name_to_handle(&root, c"")? != export.fs.root {
                     export.fs.aliases.gather(&root)?;
@@ -266,7 +269,7 @@ impl Vfs {
                 export.fs.clone()
             }
             _ => {
-                // Numbers are those of exports, of which there are fewer.
+                // The number of a file system is at most the number of exports.
                 let number = u16::try_from(earlier.len());
                 let watch = spec.watch.clone().filter(|_| number.is_ok());
                 let number = number.unwrap_or_default();
@@ -297,12 +300,12 @@ impl Vfs {
         })
     }
 
-    /// The exports, in the order given.
+    /// Returns the exports, in the order given.
     pub fn exports(&self) -> &[Arc<Export>] {
         &self.exports
     }
 
-    /// The object a handle from the wire names.
+    /// Returns the inode that a handle of a client names.
     pub fn target(&self, wire: &[u8], wait: Wait) -> Result<Target> {
         let (id, kernel) = self.key.open(wire)?;
         let export = self.exports.iter().find(|export| export.id == id).ok_or(Error::Stale)?;
@@ -314,15 +317,14 @@ impl Vfs {
         Ok(Target { export: export.clone(), object })
     }
 
-    /// Answers about what a handle from the wire names, if that is not open and enough is known of it all the same. Never
-    /// waits.
+    /// Answers a request about an inode that is not open, if the attribute cache knows enough of it. Never waits.
     pub fn known<T>(&self, wire: &[u8], answer: impl FnOnce(&Export, &CachedAttr) -> Option<T>) -> Option<T> {
         let (id, kernel) = self.key.open(wire).ok()?;
         let export = self.exports.iter().find(|export| export.id == id)?;
         export.fs.known(&kernel, Wait::No, |known| answer(export, known))
     }
 
-    /// The handle of a target.
+    /// Returns the handle of a target.
     pub fn handle(&self, target: &Target) -> Handle {
         self.handle_of(&target.export, &target.object)
     }
@@ -339,7 +341,7 @@ impl Vfs {
         self.key.seal(export.id, kernel)
     }
 
-    /// The file systems served, each with the ids of its exports.
+    /// Returns the served file systems, each with the ids of its exports.
     fn groups(&self) -> Vec<(Arc<Filesystem>, Vec<u32>)> {
         let mut groups: Vec<(Arc<Filesystem>, Vec<u32>)> = Vec::new();
         for export in &self.exports {
@@ -351,9 +353,9 @@ impl Vfs {
         groups
     }
 
-    /// Every file system served, for the cache engine. Their numbers in its keys are kept in `state_dir`; `recorded` are
-    /// those that the pool has for exports, by their ids. The exports in `adopted` are other directories than before: what
-    /// the engine has for the old ones is set aside.
+    /// Returns every served file system, for the cache engine. Their numbers in the engine's keys are kept in
+    /// `state_dir`. `recorded` holds the numbers that the pool has for exports, by export id. The exports in `adopted`
+    /// are other directories than before: the engine's data for the old ones is set aside.
     pub fn store(
         &self,
         state_dir: &Path,
@@ -368,20 +370,20 @@ impl Vfs {
         Ok(Store::new(filesystems, names, self.budget.clone(), state_dir, given_up))
     }
 
-    /// The number that an export's file system has in the keys of the cache.
+    /// Returns the number that an export's file system has in the keys of the cache.
     pub fn number_of(&self, store: &Store, export: &Export) -> u32 {
         let found = store.filesystems().iter().find(|(_, fs)| Arc::ptr_eq(fs, &export.fs));
         found.map_or(0, |(number, _)| *number)
     }
 
-    /// The exported directories of a file system.
+    /// Returns the exported directories of a file system.
     fn directories_of(&self, fs: &Arc<Filesystem>) -> String {
         let exports = self.exports.iter().filter(|export| Arc::ptr_eq(&export.fs, fs));
         exports.map(|export| export.path.display().to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    /// From now on everything served, which is `store`, is owned by a server with this `pool`, which may hold copies of it
-    /// unless it is `fresh`. When that was so before is kept in `state_dir`.
+    /// Records that a server with this `pool` now owns all file systems of `store`. The pool may hold copies of their
+    /// data unless it is `fresh`. `state_dir` holds the time of the last ownership, from which the downtime follows.
     pub fn own(&self, store: &Store, state_dir: &Path, pool: u128, fresh: bool) -> std::io::Result<Downtime> {
         let numbers = store.filesystems().iter().map(|(number, _)| *number);
         let owned =
@@ -389,9 +391,9 @@ impl Vfs {
         Downtime::end(state_dir, pool, fresh, &owned.collect::<Vec<_>>())
     }
 
-    /// Makes everything served, which is the engine's backing `store`, equal to what the engine found in its log: `notes`.
-    /// `log` tells the logs of different pools apart. What was under way when a server was killed is in `state_dir`.
-    /// Nobody may have looked at it yet, not even the engine.
+    /// Makes everything served, which is the engine's backing `store`, equal to the user records `notes` that the
+    /// engine found in its log. `log` tells the logs of different pools apart. `state_dir` names the changes that were
+    /// in progress when a server was killed. No thread may have read the file systems yet, not even the engine.
     pub fn recover(
         &self,
         store: &Store,
@@ -404,9 +406,10 @@ impl Vfs {
         Ok(recovery)
     }
 
-    /// Puts the engine in front of everything served, which is its backing `store`, after [`Vfs::recover`].
-    /// Returns the answers to the last changes before the start, as [`Vfs::commit`] was given them, oldest first. Nobody
-    /// may be served yet. `tell` is told when what the log has cannot be made durable in a file system, and when it can.
+    /// Puts the engine in front of everything served, which is its backing `store`, after [`Vfs::recover`]. Returns the
+    /// answers to the last changes before the start, as [`Vfs::commit`] was given them, oldest first. No client may be
+    /// served yet. Calls `tell` when the log's operations cannot be made durable in a file system, and when they can
+    /// again.
     pub fn set_cache(
         &self,
         engine: Arc<Engine>,
@@ -420,17 +423,17 @@ impl Vfs {
         let cache = Cache::new(engine, self.verifier.clone(), downtime, under_way, weak.collect(), tell)?;
         for (number, fs) in store.filesystems() {
             let linked = fs.linked.get_or_init(|| Linked::new(cache.clone(), *number));
-            // What recovery looked at is in the table already.
+            // Inodes that recovery opened are in the inode cache already.
             for object in fs.inodes.all() {
                 if let Ok(attr) = object.raw_attr() {
                     linked.meet(&object, &attr);
                 }
             }
         }
-        // Before what it puts into the log, which may be full of notes.
+        // The checkpoints start first, because settling appends to the log, which may be full of user records.
         cache.checkpoints.start()?;
         let answers = oplog::settle(&cache, recovery, store.filesystems())?;
-        // What was seen before had not been brought to where the log says it is, nor was the cache asked.
+        // Attributes read before now may lack operations of the log, and the cache was not asked for them.
         for (_, fs) in store.filesystems() {
             fs.anything_changed();
         }
@@ -438,30 +441,30 @@ impl Vfs {
         Ok(answers)
     }
 
-    /// The engine, if there is a cache.
+    /// Returns the engine, if there is a cache.
     pub fn engine(&self) -> Option<&Arc<Engine>> {
         self.cache.get().map(|cache| &cache.engine)
     }
 
-    /// The cache's log broke: what it has accepted and not made durable may be lost.
+    /// Notes that the cache's log broke: data that it accepted and did not make durable may be lost.
     pub fn log_broke(&self) {
         if let Some(cache) = self.cache.get() {
             cache.log_broke();
         }
     }
 
-    /// Free space of the file system behind an export, without what is promised to data that only the cache has. Waits a
-    /// quarter of a second for a file system that does not answer, then says what it said before.
+    /// Returns the free space of the file system behind an export, without the space promised to dirty blocks. Waits at
+    /// most a quarter of a second for the file system, then returns its last answer.
     ///
     /// # Errors
-    /// `Busy`: it has not answered yet.
+    /// `Busy`: the file system has not answered yet.
     pub fn space(&self, export: &Export) -> Result<Space> {
         export.ask_for_space();
         Ok(self.without_dirty(export.space.known().answer.ok_or(Error::Busy)??))
     }
 
-    /// Free space behind every export, as [`Vfs::space`]: how long the file system has not answered, and what it said last. Waits
-    /// a quarter of a second for all of them together.
+    /// Returns the free space behind every export, as [`Vfs::space`] counts it, with the age of each answer. Waits at
+    /// most a quarter of a second for all of them together.
     pub fn spaces(&self) -> Vec<Answer<Result<Space>>> {
         self.exports.iter().for_each(|export| export.ask_for_space());
         let known = |export: &Arc<Export>| {
@@ -471,7 +474,7 @@ impl Vfs {
         self.exports.iter().map(known).collect()
     }
 
-    /// What the file system behind an export can hold. It is not asked.
+    /// Returns the limits of the file system behind an export, without asking the file system.
     pub fn most(&self, export: &Export) -> Most {
         Most {
             name_max: export.fs.name_max,
@@ -480,14 +483,14 @@ impl Vfs {
         }
     }
 
-    /// What is left of what the file system says is free.
+    /// Subtracts the space that dirty blocks need from the free space of the file system.
     fn without_dirty(&self, space: Space) -> Space {
         let dirty = self.cache.get().map_or(0, |cache| cache.engine.dirty_bytes());
         let (all, free, usable) = space.bytes;
         Space { bytes: (all, free.saturating_sub(dirty), usable.saturating_sub(dirty)), ..space }
     }
 
-    /// Which of `want` the caller has on the target, whose attributes were just read.
+    /// Returns those accesses of `want` that the caller has on the target, whose attributes were just read.
     pub(crate) fn granted(
         &self,
         target: &Target,
@@ -517,18 +520,18 @@ impl Vfs {
         if self.granted(target, cred, attr, want, wait)? == want { Ok(()) } else { Err(Error::ACCESS) }
     }
 
-    /// The thread acts as the caller while the result lives.
+    /// Makes the thread act as the caller while the result lives.
     pub(crate) fn act_as(&self, cred: &Cred) -> Result<Option<Acting>> {
         Acting::begin(cred, self.privileged)
     }
 
-    /// Whether the object belongs to who the server acts as for this caller.
+    /// Returns true if the inode belongs to the user as whom the server acts for this caller.
     pub(crate) fn owns(&self, cred: &Cred, attr: &Attr) -> bool {
         let acting = if self.privileged { cred.uid() } else { self.server_uid };
         acting == attr.uid
     }
 
-    /// Whether the server may act as its callers and open files by handle.
+    /// Returns true if the server may act as its callers and open files by handle.
     pub fn is_privileged(&self) -> bool {
         self.privileged
     }
@@ -551,8 +554,8 @@ impl Vfs {
         Ok(rustix::fs::syncfs(export.fs.mount())?)
     }
 
-    /// What a server that crashed has left in the page cache becomes durable: clients are about to see it, and reads never
-    /// go back in time. Takes as long as the disks need for it, and calls `begin` with each export before that. Returns the
+    /// Makes the data durable that a crashed server left in the page cache. Clients are about to see it, and reads
+    /// never go back in time. Takes as long as the disks need, and calls `begin` with each export first. Returns the
     /// exports for which it failed.
     pub fn settle_after_crash(&self, begin: impl Fn(&Export)) -> Vec<(&Export, Error)> {
         let settle = |export: &Export| {
@@ -563,7 +566,7 @@ impl Vfs {
         exports.filter_map(|export| Some((&**export, settle(export)?))).collect()
     }
 
-    /// Makes all data that clients were told is unstable durable; returns how many files failed.
+    /// Makes all data that was acknowledged as unstable durable. Returns the number of files for which it failed.
     pub fn sync_unstable(&self) -> usize {
         let mut failed = 0;
         for export in &self.exports {

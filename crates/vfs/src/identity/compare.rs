@@ -1,27 +1,32 @@
-//! What is where an export was, against what is recorded of it. Nothing is written before it is decided.
+//! Compares the directory at an export's path with the recorded identity. Nothing is written before the decision.
 //!
 //! | row | file system | directory | count of starts | then |
 //! |---|---|---|---|---|
-//! | I1 | nothing is recorded of the export | | | it is what is there |
-//! | I2 | the recorded one, wherever it is mounted now | the recorded one, by whatever path | none is recorded | serve |
-//! | I3 | the recorded one | the recorded one | the recorded one, or the next of this pool: a cut between the two writes | serve |
+//! | I1 | nothing is recorded of the export | | | record the present one |
+//! | I2 | recorded, on any mount point | recorded, by any path | none is recorded | serve |
+//! | I3 | recorded | recorded | recorded, or the next of this pool (1) | serve |
 //! | I4 | another type | | | refuse: nothing is mounted, or another file system is |
 //! | I5 | another UUID | | | refuse |
-//! | I6 | another subvolume of the same btrfs | | | refuse |
-//! | I7 | the recorded one | another one | | refuse |
-//! | I8 | the recorded one | the recorded one | lower, or missing | refuse: an older copy, a snapshot |
-//! | I9 | the recorded one | the recorded one | the recorded one, of another pool | refuse: two copies went on, each with a pool |
-//! | I10 | the recorded one | the recorded one | higher | refuse if the pool holds changes: it was served without them |
+//! | I6 | another subvolume of the recorded btrfs | | | refuse |
+//! | I7 | recorded | another | | refuse |
+//! | I8 | recorded | recorded | lower, or missing | refuse: an older copy, a snapshot |
+//! | I9 | recorded | recorded | recorded, of another pool | refuse: two copies, each with a pool |
+//! | I10 | recorded | recorded | higher | refuse if the pool holds changes (2) |
 //!
-//! What the rows come to: unmounted is I4 or I5; a copy of another UUID I5; a copy of the same UUID I8 as soon as the original
-//! was served once more, and until then it is the original; a bind mount, another mount point, another device node and a
-//! directory that was moved are I2 and I3; a subvolume that is not mounted I6, or I7 where its parent is an ordinary
-//! directory. A file system that was adopted counts on beyond the record, so the one that it replaced is I8.
+//! (1) A crash may come between the two writes of the count. (2) The directory was served without those changes.
+//!
+//! The rows stand for these cases:
+//!
+//! - Unmounted: I4 or I5. A copy of another UUID: I5.
+//! - A copy of the recorded UUID: I8 as soon as the original was served once more; until then it is the original.
+//! - A bind mount, another mount point, another device node, a directory that was moved: I2 and I3.
+//! - A subvolume that is not mounted: I6, or I7 if its parent is an ordinary directory.
+//! - An adopted file system counts on beyond the record, so the file system that it replaced is I8.
 
 use super::record::Recorded;
 use super::{ExportIdentity, Stamp};
 
-/// How what is there is not what is recorded.
+/// The difference between the directory that is there and the recorded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// Rows I4 to I6.
@@ -36,8 +41,8 @@ pub enum Difference {
     Newer,
 }
 
-/// Compares by the table above. `stamp` is the count in the directory, `pool` the low 64 bits of the UUID of the pool that
-/// has `recorded`. `None`: it is the recorded one.
+/// Compares by the table above. `stamp` is the count in the directory, `pool` the low 64 bits of the UUID of the pool
+/// that has `recorded`. `None`: it is the recorded one.
 pub fn compare(
     recorded: &Recorded,
     here: &ExportIdentity,
@@ -74,7 +79,7 @@ mod tests {
         ExportIdentity { magic: 0xef53, uuid: [1; 16], part: 256, root: 5, ..ExportIdentity::default() }
     }
 
-    /// Against a record of start 10; `change` makes of the recorded directory what is there.
+    /// Compares with a record of start 10. `change` turns the recorded directory into the one that is there.
     fn against(change: impl FnOnce(&mut ExportIdentity), stamp: Option<(u64, u64)>) -> Option<Difference> {
         let recorded = Recorded { export: 1, number: 1, start: 10, identity: identity() };
         let mut here = identity();

@@ -1,4 +1,4 @@
-//! What the state directory knows of the exports, and what an administrator has said that they are to be.
+//! The state directory's records of the exports, and the administrator's decisions about them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ const ADOPT: &str = "adopt";
 /// An export as the state directory knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownExport {
-    /// Goes into its handles, so that those of what it was before name nothing; 0: nothing does.
+    /// A value in the export's handles, so that handles of its earlier directory name nothing; 0 for no value.
     pub salt: u64,
     /// The directory.
     pub identity: ExportIdentity,
@@ -23,23 +23,23 @@ pub struct KnownExport {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownExports(pub BTreeMap<u32, KnownExport>);
 
-/// How a directory is taken for an export that was another one.
+/// The way in which a directory is accepted under an export that had another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// It is another one: what the cache holds of the old one is set aside.
+    /// The directory is another one. The cache's data for the old one is set aside.
     New,
-    /// It is the same, as an administrator knows: what the cache holds goes there.
+    /// The directory holds the recorded files, as an administrator knows. The cache's data goes there.
     Same,
 }
 
-/// An administrator's word that a directory, as it is now, is to be served though it is not the one that was.
+/// An administrator's decision that a directory, as it is now, is to be served although it is not the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adoption {
     /// The export's directory.
     pub path: PathBuf,
-    /// What is there.
+    /// The directory that is there.
     pub identity: ExportIdentity,
-    /// As what.
+    /// The way to accept it.
     pub how: How,
 }
 
@@ -54,7 +54,7 @@ impl KnownExports {
             Some((id.parse().ok()?, KnownExport { salt: salt.parse().ok()?, identity }))
         };
         let known: Option<_> = lines.iter().map(known).collect();
-        // What cannot be read may not be taken for nothing.
+        // An unreadable file must not count as an empty one.
         known.map(KnownExports).ok_or_else(|| damaged(state_dir, FILE))
     }
 
@@ -72,7 +72,7 @@ impl KnownExports {
 }
 
 impl Adoption {
-    /// What was said since the last start.
+    /// Returns the decisions since the last start.
     pub fn read(state_dir: &Path) -> io::Result<Vec<Self>> {
         let adoption = |line: &String| {
             let (how, rest) = line.split_once(';')?;
@@ -85,7 +85,7 @@ impl Adoption {
         all.ok_or_else(|| damaged(state_dir, ADOPT))
     }
 
-    /// Says it for the next start, durably.
+    /// Writes the decision for the next start, durably.
     pub fn write(&self, state_dir: &Path) -> io::Result<()> {
         let mut all = Self::read(state_dir)?;
         all.retain(|other| other.path != self.path);
@@ -100,7 +100,7 @@ impl Adoption {
         })
     }
 
-    /// It was done: nothing is said any more. Durable.
+    /// Removes the decisions, durably, after they were carried out.
     pub fn clear(state_dir: &Path) -> io::Result<()> {
         match std::fs::remove_file(state_dir.join(ADOPT)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,8 +1,9 @@
-//! Which directory of which file system an export is, so that a server never takes another one for it: an array that is
-//! not mounted, another disk mounted in its place, an older copy (docs/decisions/015-identity.md).
+//! Identities of exports: which directory of which file system an export is. With them a server never takes another
+//! directory for it: an array that is not mounted, another disk mounted in its place, an older copy
+//! (docs/decisions/015-identity.md).
 //!
-//! The pool carries what it belongs to in its superblocks ([`record`]), and the state directory has a copy for servers
-//! without a cache ([`known`]). Both are compared ([`compare`]) before anything is opened for writing.
+//! The pool carries the identities of its exports in its superblocks ([`record`]), and the state directory has a copy
+//! for servers without a cache ([`known`]). Both are compared ([`compare`]) before anything is opened for writing.
 
 mod compare;
 pub(crate) mod known;
@@ -31,22 +32,22 @@ use crate::export::filesystem::{is_local, open_root, type_name};
 use crate::sys;
 use mounts::Mounted;
 
-/// Which directory of which file system an export is.
+/// The directory of an export and its file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportIdentity {
     /// The type, as statfs(2) has it.
     pub(crate) magic: u32,
     /// The file system's own UUID; zeros where it has none, or none that survives a mount.
     pub(crate) uuid: [u8; 16],
-    /// What tells trees of one UUID apart: the subvolume of a btrfs; of a ZFS its f_fsid; else 0.
+    /// The number that tells trees of one UUID apart: the subvolume of a btrfs; the f_fsid of a ZFS; else 0.
     pub(crate) part: u64,
     /// A hash of the directory's kernel handle, with its generation; 0 where handles do not survive a mount.
     pub(crate) root: u64,
-    /// Whether the directory is where something is mounted. For people: a bind mount is as good.
+    /// True if the directory is a mount point. For people: a bind mount is as good.
     pub(crate) mount_root: bool,
-    /// What was mounted, such as "/dev/sdb1". For people: device nodes change their names.
+    /// The mounted device, such as "/dev/sdb1". For people: device nodes change their names.
     pub(crate) source: String,
-    /// Where. For people.
+    /// The mount point, for people.
     pub(crate) mounted_at: String,
 }
 
@@ -81,42 +82,42 @@ impl ExportIdentity {
         })
     }
 
-    /// Whether it is the same file system, wherever that is mounted.
+    /// Returns true if both are one file system, wherever it is mounted.
     pub fn is_filesystem_of(&self, other: &Self) -> bool {
         (self.magic, self.uuid, self.part) == (other.magic, other.uuid, other.part)
     }
 
-    /// Whether it is the same directory of the same file system, wherever that is mounted.
+    /// Returns true if both are one directory of one file system, wherever that is mounted.
     pub fn is(&self, other: &Self) -> bool {
         self.is_filesystem_of(other) && self.root == other.root
     }
 
-    /// The type, for people.
+    /// Returns the type, for people.
     pub fn fs_type(&self) -> &'static str {
         type_name(i64::from(self.magic))
     }
 
-    /// The device as it was called, for people; may be empty.
+    /// Returns the device as it was called, for people; may be empty.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Where its file system was mounted, for people, if that is known.
+    /// Returns the mount point of its file system, for people, if that is known.
     pub fn mounted_at(&self) -> Option<&str> {
         Some(&*self.mounted_at).filter(|at| !at.is_empty())
     }
 
-    /// Whether it is where something is mounted.
+    /// Returns true if the directory is a mount point.
     pub fn is_mount(&self) -> bool {
         self.mount_root
     }
 
-    /// The subvolume's id, of a btrfs.
+    /// Returns the subvolume's id, of a btrfs.
     pub fn subvolume(&self) -> Option<u64> {
         (self.fs_type() == "btrfs").then_some(self.part)
     }
 
-    /// The UUID as it is written, if there is one.
+    /// Returns the UUID as it is written, if there is one.
     pub fn uuid(&self) -> Option<String> {
         let hex: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let written = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
@@ -141,7 +142,7 @@ impl fmt::Display for ExportIdentity {
     }
 }
 
-/// A hash of the handle that the kernel gives the directory; 0 if it gives none.
+/// Returns a hash of the handle that the kernel gives the directory; 0 if it gives none.
 fn root_hash(root: impl AsFd) -> u64 {
     let Ok(handle) = sys::name_to_handle(root, c"") else { return 0 };
     let mut hasher = SipHasher24::new();

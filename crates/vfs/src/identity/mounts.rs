@@ -1,4 +1,4 @@
-//! Where file systems are mounted, and word of what is mounted and unmounted.
+//! Mount points of file systems, and news of mounts and unmounts.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,13 +17,13 @@ use crate::export::{Export, Vfs};
 /// A mount.
 #[derive(Default)]
 pub(super) struct Mounted {
-    /// What is mounted, such as "/dev/sdb1".
+    /// The mounted device, such as "/dev/sdb1".
     pub(super) source: String,
-    /// Where.
+    /// The mount point.
     pub(super) at: String,
 }
 
-/// The mount that an open object is on; `None` if /proc does not tell.
+/// Returns the mount that an open inode is on, or `None` if /proc does not tell.
 pub(super) fn of(fd: impl AsFd) -> Option<Mounted> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd())).ok()?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().to_owned();
@@ -31,7 +31,7 @@ pub(super) fn of(fd: impl AsFd) -> Option<Mounted> {
     mounts.lines().find(|line| line.split(' ').next() == Some(&id)).and_then(parse)
 }
 
-/// A line of proc_pid_mountinfo(5).
+/// Parses a line of proc_pid_mountinfo(5).
 fn parse(line: &str) -> Option<Mounted> {
     let (before, after) = line.split_once(" - ")?;
     Some(Mounted { source: unescaped(after.split(' ').nth(1)?), at: unescaped(before.split(' ').nth(4)?) })
@@ -43,14 +43,15 @@ fn unescaped(text: &str) -> String {
     escapes.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// Told of an export whose path leads elsewhere, and where; or (`None`) that it leads to what is served again.
+/// Called with an export whose path leads elsewhere, and a description of that place. `None` says that the path leads
+/// to the served directory again.
 type Tell = Box<dyn Fn(&Export, Option<&str>) + Send>;
 
-/// Looks after every mount and unmount whether the exports' paths still lead to what is served. Service is not concerned: it
-/// has its directories open.
+/// Checks after every mount and unmount whether the exports' paths still lead to the served directories. Service is not
+/// affected, since it has its directories open.
 #[derive(Debug)]
 pub struct MountWatch {
-    /// What is there instead, by the exports' ids.
+    /// Descriptions of the directories found instead, by export id.
     elsewhere: Arc<Mutex<BTreeMap<u32, String>>>,
 }
 
@@ -69,7 +70,7 @@ impl MountWatch {
         Ok(MountWatch { elsewhere })
     }
 
-    /// What is at the path of an export now, if that is not what is served.
+    /// Describes the directory at the path of an export, if it is not the served one.
     pub fn elsewhere(&self, export: &Export) -> Option<String> {
         self.elsewhere.lock().get(&export.id).cloned()
     }
@@ -82,18 +83,18 @@ fn wait(mounts: &std::fs::File) -> bool {
     !poll(&mut polled, Some(&limit)).is_err_and(|errno| errno != rustix::io::Errno::INTR)
 }
 
-/// What a path leads to, each asked for in a thread of its own.
+/// Questions about the directories at the paths, each asked in a thread of its own.
 type Paths = [Arc<Question<Result<Option<String>>>>];
 
-/// How long it is waited for what a path leads to: that of a file system that does not answer holds up no other.
+/// The time to wait for the directory behind a path. A file system that does not answer holds up no other.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// False once there is nothing to look at any more.
+/// Checks the paths of all exports. Returns false once there are no exports any more.
 fn look(vfs: &Weak<Vfs>, asked: &Paths, elsewhere: &Mutex<BTreeMap<u32, String>>, tell: &Tell) -> bool {
     let Some(vfs) = vfs.upgrade() else { return false };
     for (export, asked) in vfs.exports().iter().zip(asked) {
         let question = export.clone();
-        // One that does not answer is looked at again later.
+        // A path without an answer is checked again later.
         let there = match asked.anew(PATIENCE, move || leads_to(&question)) {
             None => continue,
             Some(Ok(there)) => there,
@@ -110,7 +111,7 @@ fn look(vfs: &Weak<Vfs>, asked: &Paths, elsewhere: &Mutex<BTreeMap<u32, String>>
     true
 }
 
-/// What the path of an export leads to, if that is not what is served.
+/// Describes the directory at the path of an export, if it is not the served one.
 fn leads_to(export: &Export) -> Result<Option<String>> {
     let there = open_root(&export.path)?;
     let [now, served] = [rustix::fs::fstat(&there)?, rustix::fs::fstat(export.root.path())?];

@@ -1,4 +1,4 @@
-//! What a pool belongs to, as its superblocks carry it (docs/on-disk-format.md): one record for each export.
+//! The owner of a pool, as its superblocks carry it (docs/on-disk-format.md): one record for each export.
 
 use super::ExportIdentity;
 
@@ -6,7 +6,7 @@ const VERSION: u8 = 1;
 /// The longest text, in bytes.
 const TEXT_MAX: usize = 96;
 
-/// What a pool knows of an export.
+/// The facts that a pool has about an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// The export's id, as in file handles.
@@ -19,8 +19,8 @@ pub struct Recorded {
     pub identity: ExportIdentity,
 }
 
-/// The records as bytes, at most `most`. Texts for people are left out where there is no room, then whole records: these
-/// exports are compared with what the state directory has of them only.
+/// Returns the records as bytes, at most `most`. Where there is no room, texts for people are left out, and then whole
+/// records. Exports without a record are compared with the state directory's copy only.
 pub fn encode_owner(records: &[Recorded], most: usize) -> Vec<u8> {
     let all = |texts: bool| {
         let mut out = vec![VERSION];
@@ -40,7 +40,7 @@ pub fn encode_owner(records: &[Recorded], most: usize) -> Vec<u8> {
     }
 }
 
-/// The records in these bytes; `None`: they are not of this version.
+/// Returns the records in these bytes, or `None` if they are not of this version.
 pub fn decode_owner(bytes: &[u8]) -> Option<Vec<Recorded>> {
     let Some((version, mut rest)) = bytes.split_first() else { return Some(Vec::new()) };
     let mut records = Vec::new();

@@ -1,8 +1,8 @@
-//! The count of starts that is kept in the file system itself: it tells an older copy, which has the same UUID and the same
+//! The count of starts in the file system itself. It distinguishes an older copy, which has an equal UUID and equal
 //! handles, from the original.
 //!
-//! It is an extended attribute of the exported directory, written before the pool's copy of it. Of two copies of one state
-//! the one that is served first goes on counting, and the other one is the older from then on.
+//! The count is an extended attribute of the exported directory, written before the pool's copy of it. Of two copies of
+//! one state, the copy that is served first goes on counting. The other copy is the older one from then on.
 
 use std::os::fd::AsFd;
 
@@ -25,7 +25,7 @@ pub struct Stamp {
     pub pool: u64,
 }
 
-/// What the directory has; `None`: nothing, or it can have none.
+/// Returns the directory's count of starts. Returns `None` if it has none, or cannot have one.
 pub(crate) fn read(root: impl AsFd) -> Result<Option<Stamp>> {
     let mut bytes = [0; 64];
     let root = sys::reopen(root, OFlags::RDONLY | OFlags::DIRECTORY)?;

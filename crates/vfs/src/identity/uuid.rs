@@ -1,4 +1,4 @@
-//! What a file system calls itself: asked in the way of its type, since the common one is as new as Linux 6.9.
+//! The UUID of a file system, read in the way of its type, since the common way is as new as Linux 6.9.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -15,15 +15,15 @@ const EXT4_GETFSUUID: libc::c_ulong = 0x8008_662c;
 const XFS_FSGEOMETRY: libc::c_ulong = 0x8070_5864;
 /// BTRFS_IOC_FS_INFO: 1024 bytes, with the UUID at 16.
 const BTRFS_FS_INFO: libc::c_ulong = 0x8400_941f;
-/// BTRFS_IOC_INO_LOOKUP: 4096 bytes; the tree's id, then an object's, then its name.
+/// BTRFS_IOC_INO_LOOKUP: 4096 bytes; the tree's id, then an inode's, then its name.
 const BTRFS_INO_LOOKUP: libc::c_ulong = 0xd000_9412;
-/// The root directory of each subvolume; whoever has it open may ask in which subvolume that is.
+/// The root directory of each subvolume. A process that has it open may ask for the subvolume's number.
 const BTRFS_FIRST_FREE_OBJECTID: u64 = 256;
 
-/// The file system's UUID; zeros where it has none.
+/// Returns the file system's UUID, or zeros if it has none.
 ///
 /// # Errors
-/// The kernel refuses in a way that does not say that there is none: nothing may be concluded then.
+/// The kernel refuses in a way that does not say that there is no UUID. Nothing may be concluded then.
 pub(super) fn uuid(root: impl AsFd, magic: i64) -> Result<[u8; 16]> {
     if let Some(found) = ask::<17>(&root, FS_GETFSUUID, &[])? {
         return Ok(field(&found, 1));
@@ -39,7 +39,7 @@ pub(super) fn uuid(root: impl AsFd, magic: i64) -> Result<[u8; 16]> {
     Ok(own.unwrap_or_default())
 }
 
-/// What tells trees of one UUID apart.
+/// Returns the number that tells trees of one UUID apart.
 pub(super) fn part(root: impl AsFd, magic: i64) -> Result<u64> {
     match type_name(magic) {
         "btrfs" => {
@@ -48,7 +48,7 @@ pub(super) fn part(root: impl AsFd, magic: i64) -> Result<u64> {
             let found = ask::<4096>(root, BTRFS_INO_LOOKUP, &asked)?;
             Ok(found.map_or(0, |found| u64::from_ne_bytes(field(&found, 0))))
         }
-        // Made of the data set's GUID, unlike those of XFS and others, which are made of device numbers.
+        // Made of the data set's GUID. XFS and other file systems make theirs of device numbers.
         "zfs" => Ok(rustix::fs::fstatvfs(root)?.f_fsid),
         _ => Ok(0),
     }
@@ -66,8 +66,8 @@ fn ask<const N: usize>(root: impl AsFd, request: libc::c_ulong, asked: &[u8]) ->
     assert!(N <= size_of_val(&buffer) && asked.len() <= N);
     let bytes: &mut [u8] = as_bytes(&mut buffer);
     bytes[..asked.len()].copy_from_slice(asked);
-    // SAFETY: the buffer is live, aligned for any of the structures, and not smaller than the `N` bytes that the request's
-    // number says the kernel fills.
+    // SAFETY: the buffer is live, aligned for any of the structures, and not smaller than the `N` bytes that the
+    // request's number says the kernel fills.
     let result = unsafe { libc::ioctl(root.as_fd().as_raw_fd(), request, bytes.as_mut_ptr()) };
     if result >= 0 {
         return Ok(Some(field(bytes, 0)));

@@ -1,8 +1,8 @@
-//! Checkpoints: what the log alone made durable becomes durable in the backing file systems, and a record says so. Then the
-//! log need not keep it.
+//! Checkpoints: operations that only the log made durable become durable in the backing file systems, and a record says
+//! so. Then the log need not keep them.
 //!
-//! One commit of the journal is enough: it orders all changes, and those that have a number were carried out before. Those of
-//! all file systems are under way at once, and one that does not end in time is not waited for.
+//! One commit of the journal is enough: it orders all changes, and an operation that has a number was carried out
+//! before. The commits of all file systems run in parallel, and a commit that does not end in time is not waited for.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -23,51 +23,52 @@ use crate::error::{Error, Result};
 use crate::export::filesystem::Filesystem;
 use crate::sys::KernelHandle;
 
-/// Between two checkpoints at most, while there is something for one: recovery has so much to compare.
+/// The longest time between two checkpoints while there are changes for one. Recovery has that many changes to compare.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// So long a commit may take before nobody waits for it any more.
+/// The time that a thread waits for a commit. After it no thread waits for the commit any more.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What became of a checkpoint of a file system; told when it changes.
+/// The result of a file system's checkpoints, reported when it changes.
 #[derive(Clone, Copy, Debug)]
 pub enum Checkpointed {
     /// The journal could not be asked for a commit; it is asked again every few seconds.
     Refused(Error),
-    /// A commit failed. Until a restart nobody knows what is in the file system.
+    /// A commit failed. Until a restart the contents of the file system are unknown.
     Failed(Error),
-    /// A commit has not ended for so long.
+    /// A commit has not ended for this time.
     Late(Duration),
-    /// It can be asked again.
+    /// The journal can be asked for commits again.
     Healed,
 }
 
-/// Told what became of a checkpoint.
+/// Called with each result of a checkpoint that differs from the result before.
 pub(crate) type Tell = Arc<dyn Fn(Checkpointed) + Send + Sync>;
 
-/// What its journal is good for.
+/// The state of a file system's journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Sound,
-    /// It cannot be asked for a commit now: nothing may be changed.
+    /// The journal cannot be asked for a commit now, so nothing may be changed.
     Refused,
-    /// A commit failed: it is not known any more what the file system has, and nothing may be changed.
+    /// A commit failed: the contents of the file system are unknown, and nothing may be changed.
     Failed,
-    /// A commit does not end. Changes have to come again: what the log has of them is carried, which must not become more.
+    /// A commit does not end. Clients have to repeat changes: the log keeps its records of the file system, and they
+    /// must not become more.
     Late,
 }
 
 const STATES: [State; 4] = [State::Sound, State::Refused, State::Failed, State::Late];
 
-/// A commit under way.
+/// A commit in progress.
 struct UnderWay {
     begun: Instant,
-    /// What it proves if it succeeds.
+    /// The operations that the commit proves durable if it succeeds.
     proof: Proof,
     ended: Receiver<Result<()>>,
 }
 
-/// What of one file system is in the log and not known to be durable in it.
+/// The operations of one file system that are in the log and not known to be durable in the file system.
 #[derive(Default)]
 pub(crate) struct Logging {
     /// The last change with a record.
@@ -75,34 +76,34 @@ pub(crate) struct Logging {
     /// All changes up to this one are in the file system, durably, and a durable record says so.
     checkpoint: AtomicU64,
     state: AtomicU8,
-    /// Looked at by the one that makes a checkpoint.
+    /// The commit in progress; only the thread that makes a checkpoint looks at it.
     commit: Mutex<Option<UnderWay>>,
     /// The file system says that the log was lost.
     lost: Mutex<bool>,
-    /// What the last commit that succeeded proves.
+    /// The operations that the last successful commit proves durable.
     proof: Mutex<Proof>,
     /// The objects that later changes touched, and the last change of each.
     touched: Mutex<HashMap<KernelHandle, u64, foldhash::fast::RandomState>>,
 }
 
 impl Logging {
-    /// A change got a number.
+    /// Notes that a change of these objects got a number.
     pub(super) fn touch(&self, number: u64, objects: &[Object]) {
         self.touched.lock().extend(objects.iter().map(|object| (object.identity, number)));
         self.last.fetch_max(number, Ordering::AcqRel);
     }
 
-    /// Whether recovery would make the object, or set its attributes, from the log.
+    /// Returns true if recovery would create the inode, or set its attributes, from the log.
     pub(crate) fn is_touched(&self, object: &KernelHandle) -> bool {
         self.touched.lock().contains_key(object)
     }
 
-    /// Whether nothing that is changed now could become durable.
+    /// Returns true if no change made now could become durable.
     pub(crate) fn is_failing(&self) -> bool {
         self.state() != State::Sound
     }
 
-    /// Why nothing may be changed now, if nothing may.
+    /// Returns the reason why nothing may be changed now, if there is one.
     pub(super) fn refusal(&self) -> Option<Error> {
         match self.state() {
             State::Sound => None,
@@ -120,7 +121,7 @@ impl Logging {
         STATES[usize::from(self.state.swap(state as u8, Ordering::AcqRel))]
     }
 
-    /// A commit succeeded that began after this was true.
+    /// Notes the proof of a commit that succeeded and that began after the proof was true.
     pub(crate) fn proven(&self, proof: Proof) {
         let mut known = self.proof.lock();
         if proof.upto > known.upto && !self.is_failing() {
@@ -128,7 +129,7 @@ impl Logging {
         }
     }
 
-    /// Whether a change with this number may be missing in the file system after a crash.
+    /// Returns true if a change with this number may be missing in the file system after a crash.
     fn needs(&self, number: u64) -> bool {
         !self.proof.lock().covers(number)
     }
@@ -147,7 +148,7 @@ impl Logging {
         self.last.load(Ordering::Acquire) > self.checkpoint.load(Ordering::Acquire)
     }
 
-    /// Recovery, or a checkpoint, has come so far.
+    /// Notes that recovery, or a checkpoint, has reached this change.
     pub(super) fn reached(&self, upto: u64) {
         self.checkpoint.fetch_max(upto, Ordering::AcqRel);
         self.touched.lock().retain(|_, number| *number > upto);
@@ -163,22 +164,23 @@ struct Shared {
     under_way: Mutex<()>,
 }
 
-/// Makes checkpoints: every few seconds, when the log asks for room, and when somebody needs one.
+/// The threads that make checkpoints: every few seconds, when the log asks for room, and when a request needs one.
 pub(crate) struct Checkpoints {
     shared: Arc<Shared>,
     threads: Mutex<Option<Threads>>,
 }
 
-/// What ends the first, and both.
+/// The sender whose drop ends the first thread, and the handles of both.
 struct Threads {
     stop: Sender<()>,
     both: [JoinHandle<()>; 2],
 }
 
 impl Shared {
-    /// Everything that has a number by now is in the backing file systems, durably, but for those that fail. `then` is
-    /// called before anything else is done about it, also before the records, which may have to wait for the very room
-    /// that it makes: what is found of the log without them is in the file systems.
+    /// Makes all operations that have a number by now durable in their backing file systems, except those that fail.
+    /// Calls `then` before the checkpoint's records go to the log. Appending them may have to wait for the very room
+    /// that `then` makes. If recovery finds the log without those records, the operations are in the file systems all
+    /// the same.
     fn make<T>(&self, then: impl FnOnce(Result<()>) -> T) -> T {
         let one = self.under_way.lock();
         let upto = self.oplog.carried_out();
@@ -192,14 +194,14 @@ impl Shared {
         let result = committed.iter().copied().fold(Ok(()), Result::and);
         self.engine.keep_notes(result.err().map(crate::backing::io_error));
         let value = then(result);
-        // Who waits for room here must not keep others from making it.
+        // A thread that waits for room here must not keep other threads from making room.
         drop(one);
         let through = due.iter().zip(committed).filter(|(_, committed)| committed.is_ok());
         through.for_each(|((filesystem, fs), _)| self.record(*filesystem, fs, upto, result.is_ok()));
         value
     }
 
-    /// The same for one file system. `Busy`: its journal does not answer.
+    /// Makes a checkpoint of one file system. `Busy`: its journal does not answer.
     fn make_of(&self, fs: &Filesystem) -> Result<()> {
         let Some(linked) = fs.linked() else { return Ok(()) };
         let one = self.under_way.lock();
@@ -214,7 +216,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets go of notes up to `upto`, which were appended before the checkpoint that ended so. False: they stay for now.
+    /// Releases the user records up to `upto`, which were appended before the checkpoint that ended with `made`.
+    /// Returns false if they stay for now.
     fn let_go(&self, upto: UserRecordId, made: Result<()>) -> bool {
         if made.is_ok() {
             self.engine.let_go(upto);
@@ -223,7 +226,8 @@ impl Shared {
         block_on(self.engine.let_go_but(upto, |note| self.is_needed(note))).unwrap_or(false)
     }
 
-    /// Whether recovery may need a note, since its file system fails. What is of the others is in them.
+    /// Returns true if recovery may need a user record, because its file system fails. The operations of file systems
+    /// that do not fail are in them.
     fn is_needed(&self, note: &[u8]) -> bool {
         let Some(Record::Operation(operation)) = Record::decode(note) else { return false };
         let fs = self.filesystems.iter().find(|(number, _)| *number == operation.filesystem);
@@ -232,7 +236,8 @@ impl Shared {
         fs.is_some_and(|fs| fs.linked().is_some_and(|linked| needs(&linked.logging)))
     }
 
-    /// Puts into the log what a commit has made true. `wait`: for room; nobody may make any while a file system fails.
+    /// Logs the result of a commit. `wait` says that the append may wait for room; no thread may make any while a file
+    /// system fails.
     fn record(&self, filesystem: u32, fs: &Filesystem, upto: u64, wait: bool) {
         let record = Record::Checkpoint { filesystem, upto }.encode();
         let noted = block_on(async {
@@ -251,10 +256,10 @@ impl Shared {
         }
     }
 
-    /// Has a thread commit, unless one does not come back. Who calls this makes a checkpoint, as of the others here.
+    /// Starts a thread that commits, unless an earlier commit does not end. The caller makes a checkpoint.
     fn begin(&self, fs: &Filesystem) -> Result<()> {
         let Some(linked) = fs.linked() else { return Ok(()) };
-        // One that has ended since says nothing of what was done after it had begun.
+        // A commit that has ended since says nothing of the changes made after it began.
         if self.end(fs, Duration::ZERO) == Err(LATE) {
             return Err(LATE);
         }
@@ -265,7 +270,7 @@ impl Shared {
         let (send, ended) = channel();
         let thread = std::thread::Builder::new().name("forebay-barrier".into());
         let commit = move || {
-            // Whoever waited for it may have given up.
+            // The receiver may have given up waiting.
             let _ = send.send(journal.barrier());
         };
         thread.spawn(commit).map_err(|_| Error::Busy)?;
@@ -273,7 +278,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What comes of the commit under way, within so long of its beginning.
+    /// Returns the result of the commit in progress, within `patience` of its beginning.
     fn end(&self, fs: &Filesystem, patience: Duration) -> Result<()> {
         let Some(linked) = fs.linked() else { return Ok(()) };
         let mut commit = linked.logging.commit.lock();
@@ -289,7 +294,8 @@ impl Shared {
             return result;
         }
         let proof = commit.take().map(|commit| commit.proof);
-        // Whoever it was for: a commit that succeeds after one that failed proves nothing of what that one was for.
+        // A commit that succeeds after a failed one proves nothing of the operations of the failed one, whichever
+        // thread made it.
         let result = if fs.journal.has_failed() { result.and(Err(FAILED)) } else { result };
         match result {
             Ok(()) => self.set_state(linked, State::Sound, Checkpointed::Healed),
@@ -325,19 +331,19 @@ impl Checkpoints {
         Checkpoints { shared, threads: Mutex::new(None) }
     }
 
-    /// Begins with it: what recovery found in the log is in the file systems, durably.
+    /// Starts the threads. The operations that recovery found in the log must be in the file systems, durably.
     pub(crate) fn start(&self) -> std::io::Result<()> {
         let (stop, stopped) = channel::<()>();
         let timed = self.shared.clone();
         let timed = std::thread::Builder::new().name("forebay-checkpoint".into()).spawn(move || {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                // It says itself what fails.
+                // The checkpoint itself reports its failures.
                 timed.make(drop);
             }
         })?;
         let asked = self.shared.clone();
         let asked = std::thread::Builder::new().name("forebay-answers".into()).spawn(move || {
-            // What is let go was answered so long ago that nobody asks again.
+            // The records to release were answered so long ago that no client asks again.
             while let Some(upto) = block_on(asked.engine.notes_due()) {
                 if !asked.make(|made| asked.let_go(upto, made)) {
                     // Until the engine closes: it would ask again at once.
@@ -349,12 +355,13 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Everything of a file system that has a number by now is in it, durably.
+    /// Makes every operation of a file system that has a number by now durable in it.
     pub(crate) fn make_of(&self, fs: &Filesystem) -> Result<()> {
         self.shared.make_of(fs)
     }
 
-    /// The last one: nothing may be changed any more. Returns whether the log may let go of all notes.
+    /// Makes the last checkpoint, after which nothing may be changed. Returns true if the log may release all user
+    /// records.
     pub(crate) fn make_last(&self) -> bool {
         let let_go = || self.shared.engine.let_go(UserRecordId::MAX);
         let made = self.shared.make(|made| made.map(|()| let_go()).is_ok());
@@ -365,10 +372,10 @@ impl Checkpoints {
         made
     }
 
-    /// The log needs nothing any more of what is in the file systems for it.
+    /// Removes the server's files that the file systems keep for the log, when the log needs them no more.
     pub(crate) fn tidy(&self) {
         for fs in self.shared.filesystems.iter().filter_map(|(_, fs)| fs.upgrade()) {
-            // What stays does no harm: the next start looks at it.
+            // A file that stays does no harm: the next start looks at it.
             let _ = rename_intents::clear(&fs).and_then(|()| fs.aliases.tidy());
         }
     }

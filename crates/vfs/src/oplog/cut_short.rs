@@ -1,11 +1,14 @@
-//! What a killed server had carried out without a record.
+//! Finds the changes that a killed server had carried out without a record.
 //!
 //! | a change | and | then |
 //! |---|---|---|
 //! | has its answer in the log | | it has a record |
-//! | else | a later one of the same name was begun | it was carried out: it had the lock |
-//! | else | each name it was to change leads where it should, and not where the log alone says | it was carried out: its answer goes into the log; a creation of several system calls goes on when the client asks again ([`begun`](crate::durability::resumable_create)) |
-//! | else | | it was not, or recovery has taken it back: it is done when the client asks again |
+//! | else | a later change of that name was begun | it was carried out: it had the lock |
+//! | else | each name leads where the change says, and not where the log alone says | it was carried out |
+//! | else | | it was not, or recovery has undone it: it is carried out when the client asks again |
+//!
+//! The answer of a change that was carried out goes into the log. A creation of several system calls goes on when the
+//! client asks again ([`begun`](crate::durability::resumable_create)).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -16,8 +19,8 @@ use crate::durability::request_journal::CutShort;
 use crate::error::Error;
 use crate::sys::KernelHandle;
 
-/// What a killed server has carried out and has no record of; see the table above. `leads_to` says where names lead:
-/// an error where that cannot be found out.
+/// Returns the changes that a killed server carried out without a record; see the table at the top of this file.
+/// `leads_to` returns the inode that a name leads to, or an error if that cannot be found out.
 pub(super) fn carried_out(
     found: &Found,
     cut_short: &[CutShort],
@@ -54,7 +57,8 @@ pub(super) fn carried_out(
     carried_out
 }
 
-/// Whether a name that leads `there` does so as after the change. From nothing to nothing: to what the change made.
+/// Returns true if a name that leads `there` does so as after the change. A change that names no inode before or after
+/// has made one, so the name must lead to some inode.
 fn is_done(entry: &Binding, there: Option<KernelHandle>) -> bool {
     match (entry.was, entry.now) {
         (_, Some(now)) => there == Some(now),
@@ -67,7 +71,7 @@ fn name(operation: &Operation, entry: &Binding) -> Name {
     (operation.filesystem, entry.dir, entry.name.clone())
 }
 
-/// Where the log says that the names of these changes lead to.
+/// Returns the inodes that the names of these changes lead to according to the log.
 fn last_words(found: &Found, cut_short: &[CutShort]) -> HashMap<Name, Option<KernelHandle>> {
     let asked = cut_short.iter().flat_map(|it| names(&it.operation));
     let asked: HashSet<Name> = asked.map(|(name, _)| name).collect();
@@ -75,18 +79,18 @@ fn last_words(found: &Found, cut_short: &[CutShort]) -> HashMap<Name, Option<Ker
     logged.filter(|(name, _)| asked.contains(name)).collect()
 }
 
-/// The names that a change is about, and what they lead to after it.
+/// Returns the names of a change, and the inodes that they lead to after it.
 fn names(operation: &Operation) -> impl Iterator<Item = (Name, Option<KernelHandle>)> {
     operation.entries.iter().map(|entry| (name(operation, entry), entry.now))
 }
 
-/// What makes the answer to a change known that has happened: there is nothing else to say of it.
+/// Returns the change that makes a carried-out operation's answer known. Nothing else is to be logged of it.
 pub(super) fn answered(number: u64, operation: Operation) -> Change {
     let Operation { filesystem, reply: answer, .. } = operation;
     Change { number, confirmed: 0, filesystem, entries: Entries::new(), answer }
 }
 
-/// Where a name leads, now.
+/// Returns the inode that a name leads to now.
 pub(super) fn leads_to(
     filesystems: &Filesystems,
     number: u32,
@@ -109,8 +113,8 @@ mod tests {
         KernelHandle { kind: 1, len: 1, bytes: [n; KERNEL_HANDLE_MAX] }
     }
 
-    /// Changes 1, 2, ... without a record, of names in one directory: what each led to and what it is to lead to; 0 is
-    /// nothing. The key of each is its name's first letter.
+    /// Returns changes 1, 2, ... without a record, of names in one directory: for each name the inodes before and
+    /// after, where 0 is none. The key of each change is its name's first letter.
     fn cut_short(changes: &[&[(&str, u8, u8)]]) -> Vec<CutShort> {
         let object = |n: u8| (n > 0).then(|| handle(n));
         let entry = |(name, was, now): &(&str, u8, u8)| Binding {
@@ -127,7 +131,7 @@ mod tests {
         (1..).zip(changes).map(change).collect()
     }
 
-    /// The numbers of those that were carried out where the directory has these names.
+    /// Returns the numbers of the changes that count as carried out if the directory has these names.
     fn done(found: &Found, changes: &[&[(&str, u8, u8)]], there: &[(&str, u8)]) -> Vec<u64> {
         let leads_to = |_, entry: &Binding| {
             let there = there.iter().find(|(name, _)| name.as_bytes() == &entry.name[..]);

@@ -28,18 +28,18 @@ pub(crate) struct FilesError {
 /// See the file's comment.
 pub(crate) struct Files<'a> {
     fs: &'a Filesystem,
-    /// What slots say of other logs is none of its business.
+    /// The number of its log. Intents in the slots that name other logs are ignored.
     log: u64,
 }
 
 type Result<T> = std::result::Result<T, FilesError>;
 
-/// Says what failed.
+/// Adds a description of the failed step to an error.
 fn during<T>(what: impl FnOnce() -> String, result: std::result::Result<T, impl Into<Error>>) -> Result<T> {
     result.map_err(|why| FilesError { what: what(), why: why.into() })
 }
 
-/// A name for people.
+/// Returns a name in a form for people.
 fn shown(name: &[u8]) -> String {
     name.escape_ascii().to_string()
 }
@@ -57,7 +57,7 @@ impl<'a> Files<'a> {
         during(|| "asking for an object's identity".into(), sys::name_to_handle(fd, c""))
     }
 
-    /// `None`: there is no such name.
+    /// Opens a child of a directory. Returns `None` if there is no such name.
     fn child(&self, dir: &OwnedFd, name: &[u8]) -> Result<Option<OwnedFd>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat2(dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
@@ -99,7 +99,7 @@ fn time(time: crate::attr::Time) -> Time {
     Time { sec: time.sec, nsec: time.nsec }
 }
 
-/// What the log says of an object with these attributes.
+/// Returns the log's description of an inode with these attributes.
 pub(crate) fn attributes(attr: &Attr) -> Option<Attributes> {
     let &Attr { mode, uid, gid, atime, mtime, .. } = attr;
     Some(Attributes { kind: kind_of(attr.kind)?, mode, uid, gid, atime: time(atime), mtime: time(mtime) })

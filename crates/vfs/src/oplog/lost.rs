@@ -1,6 +1,7 @@
-//! What becomes of changes when the log is lost with the last cache device: the file system makes them durable itself, and
-//! first says that it has more than that log. For the devices may come back, and what the log says of names and attributes
-//! then must not undo what was done without it.
+//! Changes after the log was lost with the last cache device.
+//!
+//! The file system makes such changes durable itself. Before that it records that it has more than the log. The devices
+//! may come back, and the names and attributes in their log must not undo changes made without it.
 
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use crate::export::filesystem::Filesystem;
 use forebay_engine::Seq;
 
 impl Filesystem {
-    /// Said before a change without a record becomes durable: the journal keeps the order.
+    /// Records in the file system that the log is lost, before a change without a record becomes durable. The journal
+    /// keeps the order.
     fn log_lost(&self) -> Result<()> {
         let Some(linked) = self.linked() else { return Ok(()) };
         linked.logging.lose_log(|| {
@@ -33,8 +35,8 @@ pub(crate) fn submit(cache: &Cache, fs: &Filesystem, intent: CommitRequest, done
     }
 }
 
-/// What is to be called when the file system has made a change durable whose record is in `frame`: it calls `done` when
-/// that is durable, too.
+/// Returns the completion to call when the file system has made a change durable whose record is in `frame`. It calls
+/// `done` when that frame is durable, too.
 pub(crate) fn both(
     cache: &Arc<Cache>,
     fs: &Arc<Filesystem>,
@@ -47,7 +49,7 @@ pub(crate) fn both(
         Ok(()) => {
             let (theirs, logs) = (cache.clone(), pending.way() != Way::Each);
             let recorded = move |durable: std::result::Result<(), _>| {
-                // Not before: recovery may need what its slot says.
+                // The slot is freed only now, because recovery may need its intent.
                 drop(pending);
                 match durable {
                     Err(_) if logs => submit(&theirs, &fs, CommitRequest::default(), done),

@@ -1,18 +1,18 @@
-//! Creations under way, which others wait for.
+//! Creations in progress. A change that sees a new inode waits until the inode's creation has ended.
 
 use std::sync::Arc;
 
 use forebay_common::lock::{Condvar, Mutex};
 use forebay_oplog::Creations;
 
-/// The creations under way on a file system, numbered from 1.
+/// The creations in progress on a file system, numbered from 1.
 #[derive(Debug, Default)]
 pub(crate) struct Making {
     inner: Mutex<Creations>,
     ended: Condvar,
 }
 
-/// A creation under way; it ends when this is dropped.
+/// A creation in progress; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     making: Arc<Making>,
@@ -25,17 +25,18 @@ impl Making {
         Ticket { making: self.clone(), number }
     }
 
-    /// The last creation that may have made what is seen now; 0: none.
+    /// Returns the number of the last creation that may have made an inode seen now; 0 if there was none.
     pub(crate) fn latest(&self) -> u64 {
         self.inner.lock().latest()
     }
 
-    /// Whether all creations up to this one have ended.
+    /// Returns true if all creations up to this number have ended.
     pub(crate) fn is_through(&self, upto: u64) -> bool {
         self.inner.lock().is_through(upto)
     }
 
-    /// Waits for that: as long as other threads take to put records into the log.
+    /// Waits until all creations up to this number have ended, which takes as long as other threads need to put records
+    /// into the log.
     pub(crate) fn wait(&self, upto: u64) {
         let mut inner = self.inner.lock();
         while !inner.is_through(upto) {

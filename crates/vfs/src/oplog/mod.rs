@@ -1,12 +1,12 @@
-//! Changes of names and attributes in the cache's log: a client that asks again after a crash gets its answer, nothing is
-//! done twice, and where a journal orders all changes of the file system the log makes them durable by itself.
-//! docs/metadata-log.md is the design.
+//! Changes of names and attributes in the cache's log. A client that repeats a request after a crash gets its answer,
+//! and no change is carried out twice. If a journal orders all changes of the file system, the log makes them durable
+//! by itself. docs/metadata-log.md is the design.
 //!
-//! A change is carried out in the backing file system under its locks, where it gets its number; then its record goes to
-//! the log, in order of numbers; the client is answered when the record is durable ([`Way::Log`]), or when the file system's
-//! journal has committed as well ([`Way::Journal`]). Where no journal orders changes the record is of another kind, which
-//! says what was known to be durable when it was written: recovery looks for the others in the directories
-//! ([`Way::Each`], see [`recover`]).
+//! A change is carried out in the backing file system under its locks, where it gets its number. Then its record goes
+//! to the log, in order of numbers. The client is answered when the record is durable ([`Way::Log`]), or when the file
+//! system's journal has committed as well ([`Way::Journal`]). Where no journal orders changes, the record is of another
+//! kind. It states which changes were known to be durable when it was written. Recovery looks for the remaining changes
+//! in the directories ([`Way::Each`], see [`recover`]).
 
 mod checkpoint;
 pub(crate) mod cut_short;
@@ -47,7 +47,7 @@ use rename_intents::RenameIntents;
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Tells this log from others.
+    /// The number that distinguishes this log from other logs.
     identity: u64,
     numbers: Numbers,
 }
@@ -61,12 +61,12 @@ pub(crate) struct OpLog {
     queue: Queue,
 }
 
-/// How a change becomes durable.
+/// The way in which a change becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// With its record.
+    /// The change is durable with its record.
     Log,
-    /// With its record and the journal's commit.
+    /// The change is durable with its record and the journal's commit.
     Journal,
     /// The file system makes each object durable; the record is for its reply.
     Each,
@@ -81,22 +81,22 @@ pub(crate) struct Pending {
     bindings: Bindings,
     /// The objects that it touched.
     objects: Vec<Object>,
-    /// Of an object that it made: what it was to be.
+    /// The rights that a new inode was to have.
     made: Option<Rights>,
-    /// Of a RENAME: where it said what it was about to do. Taken back with the value.
+    /// The slot with the intent of a RENAME. The intent is withdrawn with the value.
     slot: Option<(Arc<RenameIntents>, OwnedFd)>,
-    /// Of a creation, until its record is in the log.
+    /// The ticket of a creation, until its record is in the log.
     ticket: Option<Ticket>,
-    /// For the next server, if this one is killed before it is durable.
+    /// The entry of the request journal, for the next server, if this one is killed before the change is durable.
     _request: Option<Request>,
-    /// It never became durable; nor may it seem so.
+    /// The change never became durable, and must not seem durable.
     failed: bool,
     /// Its record went to the log, or never will.
     recorded: bool,
 }
 
 impl OpLog {
-    /// Everything up to `last` is settled; `identity` tells this log from others.
+    /// Marks all changes up to `last` as settled. `identity` distinguishes this log from other logs.
     fn settled(&self, identity: u64, last: u64) {
         let mut inner = self.inner.lock();
         inner.identity = identity;
@@ -110,34 +110,35 @@ impl OpLog {
         if way == Way::Each { numbers.begin_open() } else { numbers.begin() }
     }
 
-    /// For what is still to be carried out.
+    /// Returns the log's identity and the number of a change that is still to be carried out.
     fn begin_ahead(&self) -> (u64, u64) {
         let mut inner = self.inner.lock();
         (inner.identity, inner.numbers.begin_ahead())
     }
 
-    /// All changes of [`Way::Each`] up to this one are durable.
+    /// Returns the number up to which all changes of [`Way::Each`] are durable.
     fn confirmed(&self) -> u64 {
         self.inner.lock().numbers.confirmed()
     }
 
-    /// All changes up to this one are carried out.
+    /// Returns the number up to which all changes are carried out.
     fn carried_out(&self) -> u64 {
         self.inner.lock().numbers.carried_out()
     }
 
-    /// The log's identity, and the number of the last change.
+    /// Returns the log's identity, and the number of the last change.
     fn last(&self) -> (u64, u64) {
         let inner = self.inner.lock();
         (inner.identity, inner.numbers.last())
     }
 
-    /// What a commit that begins now will prove.
+    /// Returns the operations that a commit which begins now will prove durable.
     pub(crate) fn proof(&self) -> Proof {
         self.inner.lock().numbers.proof()
     }
 
-    /// Waits until everything that has a number by now is carried out: system calls of others, who have all they need.
+    /// Waits until every change that has a number by now is carried out. Other threads are in its system calls, and
+    /// they hold all the locks that they need.
     fn carry_out(&self) {
         let mut inner = self.inner.lock();
         let last = inner.numbers.last();
@@ -148,7 +149,7 @@ impl OpLog {
 }
 
 impl Drop for Pending {
-    /// It is durable, or there is no record of it.
+    /// The change is durable, or there is no record of it.
     fn drop(&mut self) {
         if !self.failed {
             self.log.inner.lock().numbers.durable(self.number);
@@ -162,23 +163,24 @@ impl Drop for Pending {
     }
 }
 
-/// What a change did, to be told to [`Filesystem::changed`].
+/// The effects of a change, for [`Filesystem::changed`].
 #[derive(Default)]
 pub(crate) struct Did {
     /// Each name that it changed.
     pub(crate) bindings: Bindings,
     /// The objects that it touched, as they are now.
     pub(crate) objects: Vec<Object>,
-    /// Of an object that it made: what it was to be.
+    /// The rights that a new inode was to have.
     pub(crate) made: Option<Rights>,
-    /// Of a creation: from before it.
+    /// The ticket of a creation, from before the creation.
     pub(crate) ticket: Option<Ticket>,
-    /// Of a change that cannot be told from one done twice: from before it.
+    /// The entry of the request journal, from before the change. Set for changes whose first execution looks like a
+    /// second one.
     pub(crate) request: Option<Request>,
 }
 
 impl Filesystem {
-    /// How changes become durable now. `None`: there is no cache.
+    /// Returns the way in which changes become durable now, or `None` if there is no cache.
     pub(crate) fn way(&self) -> Option<Way> {
         let linked = self.linked()?;
         let ordered = self.journal.order() == Order::Journal && matches!(self.scheme, Scheme::Kernel);
@@ -190,7 +192,7 @@ impl Filesystem {
         })
     }
 
-    /// Whether recovery may make an object again, or set its attributes, from what the log has of changes now.
+    /// Returns true if changes made now get records from which recovery may recreate an inode or set its attributes.
     pub(crate) fn is_recorded_whole(&self) -> bool {
         self.way().is_some_and(|way| way != Way::Each)
     }
@@ -200,9 +202,10 @@ impl Filesystem {
         self.linked().and_then(|linked| linked.logging.refusal()).map_or(Ok(()), Err)
     }
 
-    /// How a change that may have set the size of a file becomes durable. The cache's records carry sizes, and not of what is
-    /// not dirty: the file has to be durable before it is answered, and not be made by recovery afterwards. The result says
-    /// whether recovery will not: the journal's commit may succeed though that of the checkpoint was late.
+    /// Returns the way in which a change that may have set the size of a file becomes durable. The cache's records
+    /// carry sizes only for dirty files. So the file has to be durable before the reply, and recovery must not create
+    /// it afterwards. The result tells if recovery will not: the journal's commit may succeed although the checkpoint's
+    /// commit was late.
     pub(crate) fn way_with_size(
         &self,
         object: &crate::caches::inode::Inode,
@@ -217,9 +220,9 @@ impl Filesystem {
         (Some(Way::Journal), made)
     }
 
-    /// What changes in the directories that the caller has locked will have no record: from here on nothing in the log is
-    /// about what came before it. To be called before that change, so that recovery does not take half of it back, and after
-    /// it, so that it stays.
+    /// Declares that the next change in the directories that the caller has locked has no record: no record in the log
+    /// describes an earlier state any more. The caller calls this before the change, so that recovery does not take
+    /// half of it back, and after the change, so that it stays.
     pub(crate) fn without_record(&self) -> Result<()> {
         let way = self.way().filter(|way| *way != Way::Each);
         let Some((linked, _)) = self.linked().zip(way) else { return Ok(()) };
@@ -227,29 +230,30 @@ impl Filesystem {
         linked.cache.checkpoints.make_of(self)
     }
 
-    /// What was just changed, under locks that the caller holds, is in the file system, durably, and nothing that the log has of it
-    /// before counts any more. For what a record cannot hold.
+    /// Makes the change that was just made durable in the file system, for changes that a record cannot hold. The
+    /// caller holds its locks. Nothing that the log has of earlier states counts any more.
     pub(crate) fn made_durable(&self) -> Result<()> {
         self.without_record()?;
         // There was nothing for a checkpoint, perhaps.
         self.journal.barrier()
     }
 
-    /// What a server that was killed had made for the same request: see [`ResumableCreates`](crate::durability::resumable_create::ResumableCreates).
+    /// Returns the inode that a killed server made for this request: see
+    /// [`ResumableCreates`](crate::durability::resumable_create::ResumableCreates).
     pub(crate) fn begun(&self, asked: &Asked, dir: &Target, name: &[u8]) -> Option<Identity> {
         let linked = self.linked()?;
         linked.cache.begun.take(asked, (linked.number(), &dir.object.kernel, name))
     }
 
-    /// Says what is about to be carried out, under locks that keep others from these names; in case the server is killed before
-    /// its record is in the log.
+    /// Writes the change that is about to be carried out to the request journal, in case the server is killed before
+    /// the record is in the log. The caller's locks keep other changes from these names.
     pub(crate) fn under_way(&self, bindings: Bindings, asked: Option<&Asked>) -> Option<Request> {
         let (linked, asked) = self.linked().zip(asked)?;
         Some(linked.cache.under_way.begin(linked.number(), bindings, asked))
     }
 
-    /// A change was just carried out. To be called under the locks that it was carried out under, so that numbers tell the
-    /// order. `None`: there is no cache.
+    /// Gives a number to a change that was just carried out. The caller still holds the locks of the change, so that
+    /// numbers tell the order. Returns `None` if there is no cache.
     pub(crate) fn changed(&self, way: Option<Way>, did: Did) -> Option<Box<Pending>> {
         let (linked, way) = self.linked().zip(way)?;
         let log = linked.cache.oplog.clone();
@@ -280,8 +284,8 @@ impl Filesystem {
         })
     }
 
-    /// Begins a RENAME from one of these directories to the other, whose locks are held. `None`: nothing needs to be said of
-    /// it.
+    /// Begins a RENAME from one of these directories to the other, whose locks are held. `None`: nothing needs to be
+    /// said of it.
     pub(crate) fn announce(&self, way: Option<Way>, dirs: [Identity; 2]) -> Result<Option<Announced>> {
         let Some((linked, way)) = self.linked().zip(way.filter(|way| *way != Way::Each)) else {
             return Ok(None);
@@ -294,7 +298,7 @@ impl Filesystem {
         Ok(Some(Announced { log, slots, intent, way, slot: Some(slot), ended: false }))
     }
 
-    /// What was announced was carried out; as [`Filesystem::changed`].
+    /// Logs an announced change that was carried out, like [`Filesystem::changed`].
     pub(crate) fn carried_out(&self, mut announced: Announced, did: Did) -> Option<Box<Pending>> {
         let linked = self.linked()?;
         let (log, number, way) = (announced.log.clone(), announced.intent.number, announced.way);
@@ -305,8 +309,9 @@ impl Filesystem {
     }
 }
 
-/// A RENAME that a slot tells of. Dropped, it was not carried out: then its thread may have to put others' records into the
-/// log, and to wait for room there, so nobody may hold locks of directories who drops it.
+/// A RENAME whose intent is in a slot. If the value is dropped, the RENAME was not carried out. Its thread may then
+/// have to append the records of other threads and wait for room, so the dropping thread must hold no locks of
+/// directories.
 pub(crate) struct Announced {
     log: Arc<OpLog>,
     slots: Arc<RenameIntents>,
@@ -317,7 +322,7 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
-    /// Says in the slot what is about to be done.
+    /// Writes the intent into the slot.
     pub(crate) fn say(&self) -> Result<()> {
         self.slot.as_ref().map_or(Ok(()), |slot| rename_intents::say(slot, &self.intent))
     }
@@ -326,7 +331,7 @@ impl Announced {
 impl Drop for Announced {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            // What cannot be taken back stays true: nothing is where it says.
+            // An intent that cannot be withdrawn does no harm: nothing is where it says.
             let _ = self.slots.withdraw(slot);
         }
         self.log.inner.lock().numbers.through(self.intent.number);
@@ -337,7 +342,7 @@ impl Drop for Announced {
     }
 }
 
-/// `name` in `dir` led to `was` and now leads to `now`.
+/// Returns the statement that `name` in `dir` led to `was` and now leads to `now`.
 pub(crate) fn binding(
     dir: &Target,
     name: &[u8],
@@ -347,13 +352,13 @@ pub(crate) fn binding(
     Binding { dir: dir.object.kernel, name: name.into(), was, now }
 }
 
-/// What the log says of an object with these attributes, which the change made if there is a `new`.
+/// Returns the log's description of an inode with these attributes. `new` is set if the change made the inode.
 pub(crate) fn object(target: &Target, attr: &Attr, new: Option<New>, access: Access) -> Option<Object> {
     Some(Object { identity: target.object.kernel, attributes: attributes(attr)?, new, access })
 }
 
-/// The same of objects that were there before, as they are now: with what only the cache has, which may be destaged and
-/// forgotten before the record is. The change has set neither mode nor owner.
+/// Returns the log's descriptions of inodes that existed before, as they are now. They include changes that only the
+/// cache has, which may be destaged and forgotten before the record is. The change has set neither mode nor owner.
 pub(crate) fn objects(targets: &[&Target]) -> Vec<Object> {
     let object = |target: &&Target| object(target, &target.object.attr().ok()?, None, Access::Kept);
     targets.iter().filter_map(object).collect()
@@ -361,7 +366,8 @@ pub(crate) fn objects(targets: &[&Target]) -> Vec<Object> {
 
 const _: () = assert!(forebay_oplog::RECORD_MAX == USER_RECORD_MAX);
 
-/// A record fits a note unless it has a longer text of a symbolic link, in bytes; see [`Filesystem::without_record`].
+/// The longest text of a symbolic link, in bytes, with which a record fits a user record; see
+/// [`Filesystem::without_record`].
 pub(crate) const TEXT_MAX: usize = 2048;
 
 impl Pending {
@@ -393,10 +399,10 @@ impl Pending {
     }
 }
 
-/// Puts a change with its answer into the log, behind all changes with lower numbers, and calls `then` with the frame that
-/// makes the record durable; `None`: there is no record, since it is too long; an error: there is no log any more. May wait for
-/// room there, for itself and others. Of [`Way::Log`] some thread calls `then` as part of the change's turn, others wait for
-/// theirs.
+/// Appends a change with its answer to the log, behind all changes with lower numbers. Then calls `then` with the frame
+/// that makes the record durable. `None` says that there is no record, since it is too long; an error says that there
+/// is no log any more. May wait for room in the log, for this change and for other changes. For [`Way::Log`] some
+/// thread calls `then` as part of the change's turn; other changes wait for their turns.
 pub(crate) fn keep(
     cache: &Cache,
     mut pending: Box<Pending>,
@@ -423,7 +429,7 @@ pub(crate) fn keep(
             });
         });
     } else if let Some((pending, kept)) = log.queue.turn(number, note) {
-        // It may be this thread that leads a commit of the journal: not in a turn, which others wait for.
+        // This thread may lead a commit of the journal. It must not do so in a turn, for which other threads wait.
         then(pending, kept);
     }
 }

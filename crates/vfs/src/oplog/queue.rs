@@ -1,12 +1,12 @@
-//! Records go to the log in order of their numbers, which were given out under the locks of the changes: so a record that
-//! is found after a crash has all those before it that it builds on.
+//! The order of records in the log. Records go to the log in order of their numbers, which were given out under the
+//! locks of the changes. So a record that is found after a crash has all earlier records that it builds on.
 
 use std::sync::mpsc::sync_channel;
 
 use forebay_common::lock::Mutex;
 use forebay_oplog::Turns;
 
-/// What is to be done when it is a number's turn.
+/// The work to do when it is a number's turn.
 type Turn = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -16,33 +16,33 @@ struct Inner {
     busy: bool,
 }
 
-/// See the file's comment. Nobody waits for those before: a thread that comes too early leaves what is to be done to the one
-/// whose turn it is, which goes on with all that follow.
+/// The queue of records. No thread waits for the records before its own. A thread that comes too early leaves its work
+/// to the thread whose turn it is, which continues with all that follow.
 #[derive(Default)]
 pub(super) struct Queue {
     inner: Mutex<Inner>,
 }
 
 impl Queue {
-    /// The first number is `next`.
+    /// Sets the first number, `next`.
     pub(super) fn begin(&self, next: u64) {
         self.inner.lock().turns.begin(next);
     }
 
-    /// Has `act` called, by some thread, when it is this number's turn: all before it are through. Each number has its turn,
-    /// or is skipped, soon after it was given out.
+    /// Has `act` called, by some thread, when it is this number's turn: all before it are through. Each number has its
+    /// turn, or is skipped, soon after it was given out.
     pub(super) fn submit(&self, number: u64, act: impl FnOnce() + Send + 'static) {
         self.ready(number, Some(Box::new(act)));
     }
 
-    /// The same for who needs what comes of it; `None` if `act` panicked.
+    /// Runs `act` at the turn of `number` and returns its result, or `None` if `act` panicked.
     pub(super) fn turn<T: Send + 'static>(
         &self,
         number: u64,
         act: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let (send, result) = sync_channel(1);
-        // Whoever waits for it is still there.
+        // The receiver waits for the result, so it still exists.
         self.submit(number, move || drop(send.send(act())));
         result.recv().ok()
     }

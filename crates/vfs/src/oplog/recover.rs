@@ -1,22 +1,25 @@
-//! Which of the changes in the log happened.
+//! Decides which changes in the log happened.
 //!
 //! | a change | and | then |
 //! |---|---|---|
-//! | was declared void by an earlier recovery | | it did not happen |
+//! | was declared invalid by an earlier recovery | | it did not happen |
 //! | was known to be durable, or is settled | | it happened |
-//! | else | each name it changed leads where it says, and what it made is as it was to be | it happened |
-//! | else | the same, but for names that a later change, which happened, has changed again | it happened: changes of one name keep their order |
+//! | else | each name leads where the change says, and its inodes are as it says | it happened |
+//! | else | a later change that happened has changed those names that lead elsewhere | it happened (1) |
 //! | else | an earlier change of one of its names did not happen | nor did this one, whatever it looks like |
-//! | else | | it did not happen, or only in part: it is void, and done again if the client asks again |
-//! | of attributes only | not known to be durable | void: doing it again does no harm |
+//! | else | | it did not happen, or only in part (2) |
+//! | of attributes only | not known to be durable | invalid: a repetition does no harm |
 //!
-//! This is of changes that the file system itself makes durable, object by object. What the log makes durable has happened:
-//! [`reconcile`] sees to that.
+//! (1) Changes of one name keep their order. (2) The change is invalid, and is carried out again if the client asks
+//! again.
 //!
-//! What has no record may have happened as well ([`cut_short`](super::cut_short)).
+//! The table holds for changes that the file system itself makes durable, inode by inode. The changes that the log
+//! makes durable have happened: [`reconcile`] sees to that.
 //!
-//! Only the last few changes before a crash are looked for. What is decided is put into the log before anybody is
-//! answered, and the file systems are synced: what happened stays so.
+//! Changes without a record may have happened as well ([`cut_short`](super::cut_short)).
+//!
+//! Only the last few changes before a crash are examined. The decisions are logged before any client is answered, and
+//! the file systems are synced. So a change that happened stays so.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -45,22 +48,23 @@ const VOID: usize = (USER_RECORD_MAX - 9) / 8;
 pub(super) type Filesystems = [(u32, Arc<Filesystem>)];
 pub(super) type Name = (u32, KernelHandle, smallvec::SmallVec<[u8; 32]>);
 
-/// What came of the log of changes: the file systems are where it says they are.
+/// The result of recovering the operations of the log: the file systems are as the log says.
 pub struct Recovery {
     found: Found,
     log: u64,
     pub(crate) under_way: Arc<RequestJournal>,
-    /// What a killed server may have carried out without a record.
+    /// The changes that a killed server may have carried out without a record.
     cut_short: Vec<CutShort>,
     /// The highest number in the log and in the slots.
     last: u64,
-    /// File systems that were given up; what the log has of them is set aside.
+    /// File systems that were given up. The log's operations for them are set aside.
     given_up: Vec<u32>,
-    /// What was in the way of what the log has, and has another name now: one sentence each.
+    /// The files in the way of names in the log, which now have other names: one sentence each.
     pub set_aside: Vec<String>,
 }
 
-/// Makes the file systems equal to the log with this identity, durably. Nobody may look at them yet, not even the cache.
+/// Makes the file systems equal to the log with this identity, durably. Nobody may look at them yet, not even the
+/// cache.
 pub(crate) fn recover(
     (under_way, cut_short): (Arc<RequestJournal>, Vec<CutShort>),
     log: u64,
@@ -100,7 +104,7 @@ pub(crate) fn recover(
     Ok(Recovery { found, log, under_way, cut_short, last, given_up, set_aside })
 }
 
-/// Sets aside what the log has of file systems that were given up. Returns their numbers.
+/// Sets aside the log's operations for file systems that were given up. Returns their numbers.
 fn give_up(found: &mut Found, store: &Store) -> io::Result<Vec<u32>> {
     let given_up: Vec<u32> =
         found.operations.keys().copied().filter(|number| store.is_given_up(*number)).collect();
@@ -117,7 +121,7 @@ fn give_up(found: &mut Found, store: &Store) -> io::Result<Vec<u32>> {
     Ok(given_up)
 }
 
-/// What a change did, for people: a line for each name, and for each object.
+/// Returns the effects of a change for people: a line for each name, and for each inode.
 fn described(operation: &Operation) -> String {
     let object =
         |object: Option<KernelHandle>| object.map_or("nothing".to_owned(), |object| object.to_name());
@@ -139,7 +143,7 @@ fn described(operation: &Operation) -> String {
 }
 
 impl Recovery {
-    /// What the log and a killed server say of objects that may be gone.
+    /// Returns the facts that the log and a killed server have about inodes that may not exist any more.
     pub(crate) fn logged(&self) -> Logged {
         let mut logged = Logged::default();
         let mut led_to = HashMap::<Name, KernelHandle>::new();
@@ -190,8 +194,8 @@ fn told(fs: &Filesystem, SetAside { dir, name, .. }: &SetAside) -> String {
     )
 }
 
-/// Puts into the log what came of it, and returns the answers of all changes in it that happened, oldest first. Decides about
-/// those of which that is not known yet.
+/// Decides about the changes in the log whose result is not known yet, and logs the decisions. Returns the answers of
+/// all changes in it that happened, oldest first.
 pub(crate) fn settle(
     cache: &Cache,
     recovery: Recovery,
@@ -234,7 +238,7 @@ pub(crate) fn settle(
             || fs.private_if_there().is_ok_and(|private| private.is_some())
         {
             note(cache, &Record::Checkpoint { filesystem: *number, upto: last }).map_err(failed)?;
-            // What the slots say is old now.
+            // The intents in the slots are out of date now.
             rename_intents::clear(fs).map_err(|error| io::Error::other(error.to_string()))?;
         }
         for (outer, _) in fs.aliases.all() {
@@ -242,8 +246,8 @@ pub(crate) fn settle(
                 fs.aliases.remove(&outer).map_err(|error| io::Error::other(error.to_string()))?;
             }
         }
-        // Also what the stop before this start has emptied: a slot that a power cut brings back would prove what has
-        // got a lower number since.
+        // This also covers slots that the stop before this start emptied. A slot that a power cut brings back would
+        // prove a change that got a lower number since.
         fs.journal.barrier().map_err(|error| io::Error::other(error.to_string()))?;
         if let Some(linked) = fs.linked() {
             linked.logging.reached(last);
@@ -260,7 +264,7 @@ fn read(notes: &[UserRecord]) -> io::Result<Found> {
     })
 }
 
-/// The changes that are not settled and did not happen; see the table above.
+/// Returns the changes that are not settled and did not happen; see the table at the top of this file.
 fn decide(found: &Found, mut looks_right: impl FnMut(&Name, &Entry) -> bool) -> BTreeSet<u64> {
     let mut proven = HashSet::<Name>::new();
     let mut void = BTreeSet::new();
@@ -290,7 +294,7 @@ fn names(change: &Change) -> impl Iterator<Item = Name> {
     change.entries.iter().map(|entry| (change.filesystem, entry.dir, entry.name.clone()))
 }
 
-/// Whether a name leads where a change says, now.
+/// Returns true if a name leads where a change says, now.
 fn leads_where_it_says(filesystems: &Filesystems, (number, dir, name): &Name, entry: &Entry) -> bool {
     let Some((_, fs)) = filesystems.iter().find(|(id, _)| id == number) else { return false };
     let found = fs.resolve(dir, true).and_then(|dir| fs.child(&dir, name, false));
@@ -310,7 +314,7 @@ fn sync(filesystems: &Filesystems, touched: HashSet<u32>) -> crate::error::Resul
     touched.map(|(_, fs)| fs.journal.barrier()).fold(Ok(()), Result::and)
 }
 
-/// Puts what was decided into the log, the last part of it last: a part without it decides nothing.
+/// Logs the decisions, the last part of them last: a part without it decides nothing.
 fn declare(cache: &Cache, last: u64, void: &BTreeSet<u64>) -> Result<(), forebay_engine::Error> {
     let void: Vec<_> = void.iter().copied().collect();
     let rest = void.chunks(VOID).skip(1).map(|void| Record::Settled { upto: 0, void: void.to_vec() });
@@ -338,7 +342,7 @@ mod tests {
         KernelHandle { kind: 1, len: 1, bytes: [n; KERNEL_HANDLE_MAX] }
     }
 
-    /// Changes 1, 2, ... of names in one directory; 0 is "gone".
+    /// Returns changes 1, 2, ... of names in one directory; 0 is "gone".
     fn found(settled: u64, changes: &[&[(&str, u8)]]) -> Found {
         let change = |(number, entries): (u64, &&[(&str, u8)])| {
             let entry = |(name, object): &(&str, u8)| Entry {
@@ -353,7 +357,7 @@ mod tests {
         Found { changes: (1..).zip(changes).map(change).collect(), settled, ..Found::default() }
     }
 
-    /// The changes that are void where the directory has these names.
+    /// Returns the changes that did not happen, given the names in the directory.
     fn void(found: &Found, there: &[(&str, u8)]) -> Vec<u64> {
         let void = decide(found, |(_, _, name), entry| {
             let object = there.iter().find(|(other, _)| other.as_bytes() == &name[..]);

@@ -1,4 +1,5 @@
-//! A name being removed: only when no removal of a name of a file is under way, and it is gone, does the cache forget it.
+//! A removal of a name. The cache forgets a file only after its last name is removed, while no other removal of its
+//! names is in progress.
 
 use std::sync::Arc;
 
@@ -15,14 +16,14 @@ pub(crate) struct Removal {
 }
 
 impl Removal {
-    /// A name of `victim` is about to be removed. `None`: there is no cache.
+    /// Begins the removal of a name of `victim`. Returns `None` if there is no cache.
     pub(crate) fn begin(fs: &Arc<Filesystem>, victim: KernelHandle) -> Option<Self> {
         fs.linked()?;
         fs.removals.lock().begin(victim);
         Some(Removal { fs: fs.clone(), victim, sure: true })
     }
 
-    /// It was carried out; `gone`: what the cache knows of the file, if that has no name any more.
+    /// Notes that the name was removed. `gone` is the cache's object of the file, if the file has no name any more.
     pub(crate) fn carried_out(mut self, gone: Option<Arc<Cached>>) -> Self {
         self.sure = false;
         if let Some(gone) = gone {
@@ -34,7 +35,7 @@ impl Removal {
         self
     }
 
-    /// It outlives a crash.
+    /// Notes that the removal survives a crash.
     pub(crate) fn durable(mut self) {
         self.sure = true;
     }

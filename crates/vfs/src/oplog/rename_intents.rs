@@ -1,5 +1,5 @@
-//! Slots: files in `.forebay` whose extended attribute says what a RENAME is about to do (docs/metadata-log.md,
-//! "Intents"); and beside them one that says how far a log counts that was lost.
+//! Slots: files in `.forebay` whose extended attribute holds the intent of a RENAME (docs/metadata-log.md, "Intents").
+//! Beside them one file records how far a log counts that was lost.
 
 use std::os::fd::OwnedFd;
 
@@ -15,7 +15,7 @@ use crate::export::handle_map::{SLOTS, dir_if_there, names, private_dir};
 const ATTRIBUTE: &str = "user.forebay.intent";
 const LOST: &str = "lost";
 const LOST_ATTRIBUTE: &str = "user.forebay.lost";
-/// Renames between their system call and the durable frame of their note.
+/// The number of RENAMEs that may be between their system call and the durable frame of their user record.
 const MOST: usize = 256;
 
 /// The slots of one file system.
@@ -32,8 +32,9 @@ struct Inner {
 }
 
 impl RenameIntents {
-    /// A slot for a RENAME, to be given back once its record is durable, or it has failed. Waits until one is free, for as
-    /// long as a frame of the log takes: so nobody may have a number yet, which others' records wait for.
+    /// Takes a slot for a RENAME. The caller gives it back once the record is durable, or the RENAME has failed. Waits
+    /// until a slot is free, for as long as a frame of the log takes. So the caller must not have a number yet, for
+    /// which the records of other threads would wait.
     pub(crate) fn take(&self, fs: &Filesystem) -> Result<OwnedFd> {
         self.take_or_make(MOST, |made| {
             let dir = private_dir(fs.private()?, SLOTS)?;
@@ -58,7 +59,7 @@ impl RenameIntents {
         }
     }
 
-    /// The RENAME failed: what its slot says is not to be found.
+    /// Withdraws the intent of a RENAME that failed, so that recovery does not find it.
     pub(crate) fn withdraw(&self, slot: OwnedFd) -> Result<()> {
         let withdrawn = rustix::fs::fremovexattr(&slot, ATTRIBUTE);
         self.give_back(slot);
@@ -71,12 +72,12 @@ impl RenameIntents {
     }
 }
 
-/// Says in a slot what its RENAME is about to do.
+/// Writes the intent of a RENAME into a slot.
 pub(crate) fn say(slot: &OwnedFd, intent: &RenameIntent) -> Result<()> {
     Ok(rustix::fs::fsetxattr(slot, ATTRIBUTE, &intent.encode(), XattrFlags::empty())?)
 }
 
-/// What the slots of earlier runs say.
+/// Returns the rename intents in the slots of earlier runs.
 pub(crate) fn read(fs: &Filesystem) -> Result<Vec<RenameIntent>> {
     let mut intents = Vec::new();
     each(fs, |dir, name| {
@@ -84,7 +85,7 @@ pub(crate) fn read(fs: &Filesystem) -> Result<Vec<RenameIntent>> {
         let slot = rustix::fs::openat(dir, name, flags, Mode::empty())?;
         let mut bytes = [0; 1024];
         match rustix::fs::fgetxattr(&slot, ATTRIBUTE, &mut bytes) {
-            // An extended attribute is set as a whole: what cannot be read is another version's.
+            // An extended attribute is set as a whole, so an unreadable one is from another version of the program.
             Ok(len) => intents.push(RenameIntent::decode(&bytes[..len]).ok_or(Errno::BADMSG)?),
             Err(Errno::NODATA) => {}
             Err(errno) => return Err(errno.into()),
@@ -94,8 +95,9 @@ pub(crate) fn read(fs: &Filesystem) -> Result<Vec<RenameIntent>> {
     Ok(intents)
 }
 
-/// The log with this identity is lost, and may come back: all changes up to `upto` are in the file system, with what was
-/// done since. True once the journal has committed; also found are changes that depend on it only if this is.
+/// Records that the log with this identity is lost, and may come back. All changes up to `upto` are in the file system,
+/// with later changes. The record counts once the journal has committed; changes that depend on it are found only if
+/// the record is.
 pub(crate) fn say_lost(fs: &Filesystem, log: u64, filesystem: u32, upto: u64) -> Result<()> {
     let dir = private_dir(fs.private()?, SLOTS)?;
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -105,7 +107,8 @@ pub(crate) fn say_lost(fs: &Filesystem, log: u64, filesystem: u32, upto: u64) ->
     Ok(rustix::fs::fsetxattr(&file, LOST_ATTRIBUTE, &bytes, XattrFlags::empty())?)
 }
 
-/// Up to which change the file system has all that the log with this identity may say of it, for having been lost since.
+/// Returns the number of a change if the log with this identity was lost. Up to this change the file system has all
+/// operations of that log.
 pub(crate) fn lost_after(fs: &Filesystem, log: u64, filesystem: u32) -> Result<Option<u64>> {
     let Some(private) = fs.private_if_there()? else { return Ok(None) };
     let Some(dir) = dir_if_there(&private, SLOTS)? else { return Ok(None) };
@@ -126,8 +129,8 @@ pub(crate) fn lost_after(fs: &Filesystem, log: u64, filesystem: u32) -> Result<O
     }
 }
 
-/// Removes the slots of earlier runs. To be durable before a number is given out: numbers may begin again, and nobody may take
-/// what they say for news.
+/// Removes the slots of earlier runs. The removal has to be durable before a number is given out: numbers may begin
+/// again, and an old intent must not pass for a new one.
 pub(crate) fn clear(fs: &Filesystem) -> Result<()> {
     each(fs, |dir, name| Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?))
 }

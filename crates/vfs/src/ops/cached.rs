@@ -20,7 +20,7 @@ use crate::export::{Target, Vfs, Wait};
 use crate::ops::data::{read_full, write_full};
 use crate::ops::overlay::{Unsettled, now};
 
-/// Set-uid and set-gid: a write by others than root takes them away.
+/// Set-uid and set-gid. A write by any user but root removes them.
 const SET_ID: u32 = 0o6000;
 
 /// A checked WRITE.
@@ -35,20 +35,20 @@ pub(crate) struct Writing<'a> {
     pub(crate) errors: u64,
 }
 
-/// Where a READ's data is.
+/// The place of a READ's data.
 pub(crate) enum Found {
-    /// That many bytes of it are in the caller's buffer.
+    /// The data's bytes of this number are in the caller's buffer.
     Read(usize),
     /// On the cache devices; only for a caller that may not wait.
     OnSsd(SsdRead),
-    /// Nothing stands between the caller and the backing file.
+    /// The caller uses the backing file directly.
     Plain,
 }
 
-/// The largest READ that an event loop begins itself, in bytes: the copying of larger ones keeps others waiting.
+/// The largest READ in bytes that an event loop begins itself. Copying a larger one would delay other requests.
 const SMALL_READ: usize = 64 << 10;
 
-/// A READ of what is on the cache devices: it can be carried out on a thread that must not block.
+/// A READ of data on the cache devices. It can be carried out on a thread that must not block.
 pub struct SsdRead {
     engine: Arc<Engine>,
     object: Arc<Cached>,
@@ -114,15 +114,15 @@ impl Vfs {
             |buf: &mut [u8]| block_on(linked.cache.engine.read(cached, offset, buf)).map_err(from_cache);
         let len = read(buf)?;
         if len < buf.len() && Unsettled::of(cached).is_none() {
-            // It grew behind the server's back.
+            // An external change made the file longer.
             refresh(linked, target, cached)?;
             return read(buf).map(Found::Read);
         }
         Ok(Found::Read(len))
     }
 
-    /// For a worker to wait for: the kernel begins to read what it has not got when it is asked without waiting, so that
-    /// as many reads are with the disks as there are requests, not as there are workers.
+    /// Starts reading, for a worker to wait for. A read that is not to wait makes the kernel begin to read the pages
+    /// that it lacks. So the disks have as many reads as there are requests, not only as many as there are workers.
     fn start_reading(&self, target: &Target, offset: u64, buf: &mut [u8]) -> Result<Found> {
         if buf.len() <= SMALL_READ
             && let Ok(file) = target.object.reader(&self.budget, false)
@@ -133,8 +133,8 @@ impl Vfs {
         Err(Error::WouldBlock)
     }
 
-    /// Writes into the cache's log or to the backing file, as the mode and the room there is say. Returns the bytes
-    /// written, whether more than what was asked for is stable, and what has to become durable before the reply.
+    /// Writes into the cache's log or to the backing file, as the mode and the free room decide. Returns the bytes
+    /// written, whether more than the requested data is stable, and the commit request of the reply.
     pub(crate) fn write_cached(
         &self,
         linked: &Linked,
@@ -145,7 +145,7 @@ impl Vfs {
         if !wait.allowed() && (object.link.get().is_none() || object.link.is_suspect()) {
             return Err(Error::WouldBlock);
         }
-        // What cannot be opened cannot be destaged either.
+        // A file that cannot be opened cannot be destaged either.
         object.writer(&self.budget, wait.allowed())?;
         let cached = linked.object(object)?;
         if object.link.is_suspect() {
@@ -181,7 +181,7 @@ impl Vfs {
         self.write_rest(linked, write, accepted, wait)
     }
 
-    /// Writes to the backing file what the log has not accepted.
+    /// Writes the part that the log has not accepted to the backing file.
     fn write_rest(
         &self,
         linked: &Linked,
@@ -192,7 +192,7 @@ impl Vfs {
         let rest = Writing { offset: write.offset + len as u64, data: &write.data[len..], ..*write };
         let direct = if rest.data.is_empty() { None } else { Some(self.write_direct(linked, &rest, wait)) };
         let (direct, stable, intent) = match direct {
-            // What was accepted counts; the client sends the rest again and then learns the error.
+            // The accepted part counts. The client sends the rest again and then gets the error.
             Some(Err(error)) if len == 0 => return Err(error),
             None | Some(Err(_)) => (0, write.stable, None),
             Some(Ok(written)) => written,
@@ -260,13 +260,13 @@ impl Vfs {
         Ok((len, stable, intent))
     }
 
-    /// Whether a WRITE has a chance not to wait for a disk.
+    /// Returns true if a WRITE may be answered without waiting for a disk.
     pub fn writes_in_memory(&self) -> bool {
         let cache = self.cache.get();
         cache.is_some_and(|cache| cache.engine.effective_mode() == forebay_engine::Mode::WriteBack)
     }
 
-    /// Changes the size of a file on behalf of a caller who may; the caller's own call follows.
+    /// Changes the size of a file on behalf of a caller who may do that. The caller's own call follows.
     pub(crate) fn resize_cached(
         &self,
         fs: &Filesystem,
@@ -292,7 +292,7 @@ impl Vfs {
     }
 }
 
-/// Bytes of the backing store that a write may take: it has whole blocks.
+/// Returns the bytes of the backing store that a write may take, in whole blocks.
 fn space_of(offset: u64, len: usize) -> u64 {
     let block = BLOCK as u64;
     if len == 0 {

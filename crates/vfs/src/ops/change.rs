@@ -23,26 +23,25 @@ use crate::oplog::{self, Access, Announced, Did, Pending, Removal, binding};
 use crate::ops::lookup::stamp;
 use crate::sys::{KernelHandle, proc_path};
 
-/// The outcome of a change: it happened or not, the attributes around it, and what must become durable
-/// before it is acknowledged.
+/// The outcome of a change: the result, the attributes around it, and the commit request.
 pub struct Changed<T> {
-    /// What came of it.
+    /// The result of the operation.
     pub result: Result<T>,
-    /// Attributes of the changed object or directory around the change.
+    /// Attributes of the changed inode or directory around the change.
     pub wcc: Wcc,
-    /// To be made durable before the reply; `None` if nothing changed.
+    /// The commit request, to be durable before the reply; `None` if nothing changed.
     pub intent: Option<CommitRequest>,
 }
 
 /// The outcome of RENAME: two directories.
 pub struct Renamed {
-    /// What came of it.
+    /// The result of the operation.
     pub result: Result<()>,
     /// Around the source directory.
     pub from: Wcc,
     /// Around the target directory.
     pub to: Wcc,
-    /// To be made durable before the reply.
+    /// The commit request, to be durable before the reply.
     pub intent: Option<CommitRequest>,
 }
 
@@ -62,7 +61,7 @@ impl<'a> Renaming<'a> {
         Renaming { _alone: Some(alone), ..Self::locked(dir) }
     }
 
-    /// The caller has locked it, with others.
+    /// Begins a change of a directory that the caller has locked, together with other directories.
     fn locked(dir: &'a Target) -> Self {
         let object = &dir.object;
         let notices = dir.export.fs.notices();
@@ -72,12 +71,12 @@ impl<'a> Renaming<'a> {
         Renaming { dir, _alone: None, stamp, notices, change }
     }
 
-    /// The directory's attributes before the change.
+    /// Returns the directory's attributes before the change.
     pub(crate) fn before(&self) -> Result<Attr> {
         self.change.before.or_else(|_| self.dir.attr())
     }
 
-    /// What the log says of the directory, after the change.
+    /// Returns the log's description of the directory after the change.
     pub(crate) fn logged(&self) -> Option<oplog::Object> {
         oplog::object(self.dir, &self.change.after()?, None, Access::Kept)
     }
@@ -87,7 +86,7 @@ impl<'a> Renaming<'a> {
         let changed = if done { changed } else { &[] };
         let wcc = self.change.end();
         let after = wcc.after.as_ref().and_then(|attr| stamp(&self.dir.object, attr));
-        // Under a coarse ctime a later change by others could go unnoticed: then nothing is carried over.
+        // Under a coarse ctime a later external change could go unnoticed. Then no name is carried over.
         if let (Some(from), Some(to), Some(names)) = (self.stamp, after, &self.dir.object.names)
             && self.dir.export.fs.fine_times
         {
@@ -150,7 +149,7 @@ impl Vfs {
     ) -> Changed<()> {
         let dir = renaming.dir;
         let bindings: Bindings = [binding(dir, name, victim, None)].into_iter().collect();
-        // Its link count changes, and with it what was seen of it under other names.
+        // The link count changes, so attributes seen under its other names are outdated.
         let fs = &dir.export.fs;
         let mut removal = victim.and_then(|victim| Removal::begin(fs, victim));
         let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
@@ -280,7 +279,7 @@ impl Vfs {
             }
         };
         drop(locked);
-        // Of one that failed. It would be dropped before the locks are if the closure had it.
+        // The announcement of a rename that failed. In the closure it would be dropped before the locks are.
         drop(announced);
         let gone = self.forget_if_gone(to, victim);
         let intent = intent.map(|intent| {
@@ -318,8 +317,8 @@ impl Vfs {
         let kernel = Some(target.object.kernel);
         let bindings: Bindings = [binding(dir, name, None, kernel)].into_iter().collect();
         let request = fs.under_way(bindings.clone(), asked.filter(|_| request_journal::is_free(dir, name)));
-        // As the server: a caller may link what it does not own (as over any NFS server), if it may
-        // change the directory.
+        // The server itself makes the link: a caller who may change the directory may link a file of another user, as
+        // over any NFS server.
         let result = renaming
             .before()
             .and_then(|attr| self.require(dir, cred, &attr, want::WRITE | want::EXECUTE, Wait::Yes))
@@ -346,8 +345,8 @@ impl Vfs {
         Wcc { before: attr, after: attr }
     }
 
-    /// Lets go of an object whose last link is gone, so that its space is freed and its handle is stale. Returns what
-    /// the cache knows of it, to be forgotten when that is durable.
+    /// Forgets an inode whose last link was removed, so that its space is freed and its handle is stale. Returns the
+    /// cache's entry for the inode, to be forgotten when the removal is durable.
     pub(crate) fn forget_if_gone(
         &self,
         dir: &Target,
@@ -360,8 +359,8 @@ impl Vfs {
         }
         let known = match fs.inodes.get(&kernel) {
             Some(object) => Some(object),
-            // Nobody has it open, but the cache may hold some of it. Without kernel handles it would have to be looked
-            // for in the whole tree: what is cached of it is left to age.
+            // The file is not open, but the cache may hold some of it. Without kernel handles the whole tree would have
+            // to be searched for it, so its cached blocks are left to age.
             None if matches!(fs.scheme, Scheme::DentryCache(_)) => {
                 let linked = fs.linked()?;
                 linked
@@ -386,7 +385,7 @@ impl Vfs {
     }
 }
 
-/// Fails unless clients may change what a name leads to, as far as this server is concerned.
+/// Fails unless this server lets clients change the inode that a name leads to.
 pub(crate) fn changeable(dir: &Target, name: &[u8]) -> Result<()> {
     require_dir(&dir.object)?;
     crate::check_name(name)?;
@@ -394,14 +393,14 @@ pub(crate) fn changeable(dir: &Target, name: &[u8]) -> Result<()> {
     if dir.export.fs.is_private(&dir.object.kernel, name) { Err(Error::ACCESS) } else { Ok(()) }
 }
 
-/// The intent of a change to names or attributes of these objects.
+/// Returns the commit request of a change to names or attributes of these inodes.
 pub(crate) fn metadata(targets: &[&Target], pending: Option<Box<Pending>>) -> CommitRequest {
     let mut metadata: SmallVec<[_; 3]> = smallvec![];
     metadata.extend(targets.iter().map(|target| target.object.clone()));
     CommitRequest { metadata, pending, ..CommitRequest::default() }
 }
 
-/// A checked name for a system call that takes C strings.
+/// Returns a checked name for a system call that takes C strings.
 pub(crate) fn c_name(name: &[u8]) -> std::ffi::CString {
     // A NUL was refused before; the empty name leads nowhere.
     std::ffi::CString::new(name).unwrap_or_default()

@@ -20,7 +20,7 @@ use crate::ops::change::{Changed, Renaming, c_name, changeable, metadata};
 use crate::ops::set_attr::timespec;
 use crate::sys::{self, KernelHandle, proc_path};
 
-/// How CREATE treats a name that is taken (RFC 1813 createmode3).
+/// The way in which CREATE treats a name that exists (RFC 1813 createmode3).
 #[derive(Clone, Copy, Debug)]
 pub enum Create {
     /// An existing file is fine; only its size is set.
@@ -31,7 +31,7 @@ pub enum Create {
     Exclusive([u8; 8]),
 }
 
-/// What to make besides regular files.
+/// An inode to create that is not a regular file.
 #[derive(Clone, Copy, Debug)]
 pub enum Special<'a> {
     /// A directory.
@@ -48,8 +48,9 @@ pub enum Special<'a> {
     Block(u32, u32),
 }
 
-/// The verifier of an exclusive create lives in the new file's times, where it survives a restart; the
-/// client sets the times right after. 31 bits each: the range every file system can store.
+/// Returns the times that hold the verifier of an exclusive create. It lives in the new file's times, where it survives
+/// a restart; the client sets the times right after. Each time takes 31 bits, the range that every file system can
+/// store.
 fn verifier_times(verifier: [u8; 8]) -> (Time, Time) {
     let half = |i: usize| {
         let word = u32::from_be_bytes([verifier[i], verifier[i + 1], verifier[i + 2], verifier[i + 3]]);
@@ -58,8 +59,8 @@ fn verifier_times(verifier: [u8; 8]) -> (Time, Time) {
     (half(0), half(4))
 }
 
-/// Makes a regular file; returns also what of its attributes is still to be set. The descriptor is for reading only if `to_read`
-/// says that this is enough, and the kernel allows it.
+/// Creates a regular file. Also returns the attributes that are still to be set. The descriptor is for reading only if
+/// `to_read` says that this is enough, and the kernel allows it.
 fn open_new(dir: &Inode, name: &[u8], how: Create, to_read: bool) -> Result<(OwnedFd, GoodFor, SetAttr)> {
     let set = match how {
         Create::Unchecked(set) | Create::Guarded(set) => set,
@@ -78,8 +79,8 @@ fn open_new(dir: &Inode, name: &[u8], how: Create, to_read: bool) -> Result<(Own
     Ok((rustix::fs::openat(dir.path(), name, flags, mode)?, made, set))
 }
 
-/// Makes a file that has its times before its name: after a crash at any instant, a client that asks again with the same
-/// verifier finds nothing, or what is its own. `None` where the file system has no files without a name.
+/// Creates a file that has its times before its name. After a crash at any instant, a client that repeats the request
+/// with its verifier finds nothing, or its own file. Returns `None` if the file system has no files without a name.
 fn open_new_with_times(dir: &Inode, name: &[u8], atime: Time, mtime: Time) -> Result<Option<OwnedFd>> {
     // A name that is taken counts before a directory that may not be written, as for open(2).
     if rustix::fs::statat(dir.path(), name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
@@ -100,7 +101,7 @@ fn open_new_with_times(dir: &Inode, name: &[u8], atime: Time, mtime: Time) -> Re
 
 type Made = (Target, Attr);
 
-/// A request to make an object.
+/// A request to make an inode.
 struct Wanted<'a> {
     cred: &'a Cred,
     /// The size that was asked for.
@@ -111,7 +112,7 @@ struct Wanted<'a> {
     asked: Option<Cow<'a, Asked>>,
 }
 
-/// What came of it, and what it takes to make it again, if it was made.
+/// The result of a creation and, if it made an inode, the facts from which recovery could recreate that inode.
 type Making = (Made, Option<New>);
 
 impl Vfs {
@@ -170,14 +171,14 @@ impl Vfs {
         };
         let identified = fs.identify(&file).inspect_err(|_| take_back(file.as_fd()))?;
         let (object, attr) = fs.adopt_new((file, made), identified, &dir.object, name);
-        // What creation already gave needs no second call.
+        // Attributes that the creation already gave need no second call.
         let set = SetAttr { mode: None, size: set.size.filter(|size| *size != 0), ..set };
         let target = Target { export: dir.export.clone(), object: object.clone() };
         self.finish(target, attr, set, cred).inspect_err(|_| take_back(object.path()))
     }
 
-    /// Removes what was just made and could not be finished: the client is told that it is not there. Others may have given
-    /// the name to something else, unless it still leads to inode `number`, where that is known.
+    /// Removes a new inode that could not be finished, since the client is told that it does not exist. Another program
+    /// may have reused the name, unless the name still leads to inode `number`, if that is known.
     fn take_back(&self, dir: &Target, name: &[u8], number: Option<u64>) {
         let fs = &dir.export.fs;
         let Ok(found) = rustix::fs::statat(dir.object.path(), name, AtFlags::SYMLINK_NOFOLLOW) else {
@@ -190,7 +191,7 @@ impl Vfs {
         let directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         let changing = victim.as_ref().map(|victim| (fs.versions.change(victim), fs.own_change_of(victim)));
-        // What cannot be removed either is left behind: there is nobody else to tell.
+        // An inode that cannot be removed is left behind, since no client is left to tell.
         let _ = rustix::fs::unlinkat(dir.object.path(), name, flags);
         drop(changing);
         if let (Some(cached), Some(linked)) = (self.forget_if_gone(dir, victim), fs.linked()) {
@@ -270,7 +271,7 @@ impl Vfs {
         })
     }
 
-    /// Goes on with a creation that a killed server had begun, if the name still leads to what that one has made.
+    /// Completes a creation that a killed server had begun, if the name still leads to the inode that server created.
     fn go_on(
         &self,
         dir: &Target,
@@ -284,14 +285,14 @@ impl Vfs {
             Ok((object, attr)) if object.kernel == begun => (object, attr),
             _ => return Ok(None),
         };
-        // What was given at the making may have been taken away since: chown(2) does.
+        // Attributes given at creation may have been removed since, as by chown(2).
         let mode = set.mode.filter(|_| attr.kind != FileType::Symlink);
         let set = SetAttr { mode, size: set.size.filter(|size| *size != 0), ..set };
         self.finish(Target { export: dir.export.clone(), object }, attr, set, cred).map(Some)
     }
 
-    /// Fails if the kernel is about to refuse a symbolic link with a text of `len` bytes, since checkpoints come first. The
-    /// directory is locked, with these attributes.
+    /// Fails if the kernel is about to refuse a symbolic link with a text of `len` bytes, since checkpoints come first.
+    /// The directory is locked, with these attributes.
     fn may_link(&self, dir: &Target, attr: &Attr, name: &[u8], len: usize, cred: &Cred) -> Result<()> {
         self.require(dir, cred, attr, want::EXECUTE, Wait::Yes)?;
         // A name that is taken counts before a directory that may not be written, as for symlink(2).
@@ -302,8 +303,8 @@ impl Vfs {
         if len > dir.export.fs.longest_link() { Err(Error::Os(Errno::NAMETOOLONG)) } else { Ok(()) }
     }
 
-    /// Runs `make` with the directory locked and reports the change of the directory; `make` is told what an earlier server had
-    /// made for the same request, if it was killed then.
+    /// Runs `make` with the directory locked and reports the change of the directory. `make` gets the inode that an
+    /// earlier server created for this request, if that server was killed then.
     fn make_name(
         &self,
         dir: &Target,
@@ -349,10 +350,10 @@ impl Vfs {
         Changed { result: result.map(|(made, _)| made), wcc, intent }
     }
 
-    /// Applies what could not be given at the making, and takes the final attributes.
+    /// Applies the attributes that could not be given at creation, and reads the final attributes.
     fn finish(&self, target: Target, attr: Attr, set: SetAttr, cred: &Cred) -> Result<Made> {
-        // Only root gives away what it makes. Others who ask (some clients always send their ids) get
-        // what creation gave: the directory's group where it is set-gid.
+        // Only root gives its new files away. Any other caller that asks for an owner (some clients always send their
+        // ids) gets the owner from creation, with the directory's group where that is set-gid.
         let may_give = self.privileged && cred.uid() == 0;
         let uid = set.uid.filter(|uid| may_give && *uid != attr.uid);
         let gid = set.gid.filter(|gid| may_give && *gid != attr.gid);
@@ -372,21 +373,22 @@ impl Vfs {
     }
 }
 
-/// What is known of a creation with these attributes if the server is killed in it.
+/// Returns the request as the request journal keeps it: if the server is killed in a creation with these attributes,
+/// this is known of it.
 fn asked_of<'a>(set: &SetAttr, asked: &'a Asked) -> Cow<'a, Asked> {
     if is_one_call(set) { Cow::Borrowed(asked) } else { Cow::Owned(asked.in_several()) }
 }
 
-/// Whether creation itself gives all these attributes, so that what has its name has them.
+/// Returns true if creation itself gives all these attributes, so that an inode which has its name has them too.
 fn is_one_call(set: &SetAttr) -> bool {
     set.mode.is_none_or(|mode| mode & 0o6000 == 0)
         && SetAttr { mode: None, size: set.size.filter(|size| *size > 0), ..*set }.is_empty()
 }
 
-/// What an object has besides its attributes is more than a record can hold, or cannot be told.
+/// The inode has more inherited attributes than a record can hold, or they cannot be read.
 struct Unrecorded;
 
-/// What the log is to say of the access to an object that was made.
+/// Returns the access attributes of a new inode, for the log.
 fn access_of(dir: &Target, target: &Target, new: &New) -> std::result::Result<Access, Unrecorded> {
     let fs = &target.export.fs;
     if !fs.is_recorded_whole() {
@@ -403,8 +405,9 @@ fn access_of(dir: &Target, target: &Target, new: &New) -> std::result::Result<Ac
     }
 }
 
-/// What is to be logged of a creation, or of one that found its object there. One that cannot be recorded whole is in the file
-/// system, durably: the log must not have it as new, or recovery might make it again without what it has.
+/// Returns the facts about a creation for the log, also if the inode existed already. An inode that a record cannot
+/// hold whole is made durable in the file system instead. The log must not have it as new, or recovery might recreate
+/// it without some of its attributes.
 fn did(
     renaming: &Renaming<'_>,
     name: &[u8],
@@ -454,8 +457,8 @@ mod tests {
     use crate::cred::Identity;
     use crate::{Budget, ExportSpec, HandleKey, HostWatch, Verifier};
 
-    /// Somebody on the host renames a file while a client makes another one: between the two looks at the directory, so that its
-    /// change time shows one change only.
+    /// The host renames a file while a client creates another one, between the two reads of the directory's change
+    /// time. So the change time shows one change only.
     #[test]
     fn a_name_that_somebody_changed_during_a_change_of_the_server_is_not_believed() {
         let dir = tempfile::tempdir().unwrap();

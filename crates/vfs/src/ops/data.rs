@@ -17,12 +17,12 @@ use crate::ops::cached::{Found, SsdRead, Writing};
 use crate::ops::change::Changed;
 use crate::sys::resident;
 
-/// Where READ puts what it finds.
+/// The destination of a READ's data.
 pub trait ReadInto {
-    /// A buffer for up to `len` bytes; it may hold less. Takes the place of one given before.
+    /// Returns a buffer for up to `len` bytes, which may hold less. The buffer replaces an earlier one.
     fn buffer(&mut self, len: usize) -> &mut [u8];
 
-    /// Whether [`splice`](Self::splice) is worth trying.
+    /// Returns true if [`splice`](Self::splice) is worth trying.
     fn may_splice(&self, offset: u64, len: usize) -> bool;
 
     /// Takes `len` bytes of `file` at `offset` without copying them, waiting for the disk if need be; false if not all
@@ -30,38 +30,39 @@ pub trait ReadInto {
     fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> bool;
 }
 
-/// What READ found.
+/// The result of a READ.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOut {
     /// Bytes read: spliced, or at the front of the buffer.
     pub len: usize,
-    /// Whether they reach the end of the file.
+    /// True if the data reach the end of the file.
     pub eof: bool,
     /// The file's attributes.
     pub attr: Attr,
 }
 
-/// What came of a READ.
+/// A READ's data or its way to the client.
 pub enum Reading {
-    /// It is done.
+    /// The READ is done.
     Done(ReadOut),
     /// Its data is on the cache devices: [`SsdRead::fill`] gets all that [`ReadOut::len`] says. Only with [`Wait::No`].
     OnSsd(SsdRead, ReadOut),
 }
 
-/// What WRITE did.
+/// The result of a WRITE.
 #[derive(Clone, Copy, Debug)]
 pub struct Wrote {
     /// Bytes written.
     pub len: usize,
-    /// Whether the data is (or, with an intent, will be) on stable storage; possibly more than was asked.
+    /// True if the data is on stable storage, or will be once the commit request is durable. This may be more than the
+    /// client asked for.
     pub stable: bool,
     /// The verifier from before the write: it goes into the reply of an unstable write.
     pub verifier: [u8; 8],
 }
 
-/// The owner may read and write whatever the mode says: a file created read-only is still written by
-/// its creator (RFC 1813 section 4.4).
+/// Checks that the caller may access the file's contents. The owner may read and write whatever the mode says: a file
+/// created read-only is still written by its creator (RFC 1813 section 4.4).
 fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wait: Wait) -> Result<()> {
     match attr.kind {
         FileType::RegularFile => {}
@@ -72,7 +73,7 @@ fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wai
         return Ok(());
     }
     match vfs.require(target, cred, attr, want, wait) {
-        // What may be executed must be read to be executed.
+        // A file that may be executed must be readable to be executed over NFS.
         Err(Error::Os(Errno::ACCESS)) if want == want::READ => {
             vfs.require(target, cred, attr, want::EXECUTE, wait)
         }
@@ -81,8 +82,8 @@ fn permitted(vfs: &Vfs, target: &Target, cred: &Cred, attr: &Attr, want: u8, wai
 }
 
 impl Vfs {
-    /// Reads up to `count` bytes at `offset`, or fewer if `into` has no room for them. With [`Wait::No`] it is done only
-    /// if all of them are in memory.
+    /// Reads up to `count` bytes at `offset`, or fewer if `into` has no room for them. With [`Wait::No`] it is done
+    /// only if all of them are in memory.
     pub fn read(
         &self,
         target: &Target,
@@ -146,7 +147,8 @@ impl Vfs {
         Ok((read_full(file, buf, offset, wait)?, buf.len()))
     }
 
-    /// Whether the kernel says the truth about what of a file is in memory: it does to those who might change it.
+    /// Returns true if the kernel tells the truth about a file's pages in memory. It does to callers who may change the
+    /// file.
     fn sees_residency(&self, attr: &Attr) -> bool {
         self.is_privileged() || attr.uid == self.server_uid
     }
@@ -201,14 +203,14 @@ impl Vfs {
         }
     }
 
-    /// Whether others have changed the file since it was cached. `attr` was just read.
+    /// Returns true if an external change modified the file since it was cached. `attr` was just read.
     fn is_outdated(&self, target: &Target, attr: &Attr) -> bool {
         let Some(linked) = target.export.fs.linked() else { return false };
         linked.look(&target.object, attr);
         target.object.link.is_suspect()
     }
 
-    /// Drops what is cached of a file that others have changed. `attr` was just read.
+    /// Drops the cached contents of a file that an external change modified. `attr` was just read.
     pub(crate) fn refresh(&self, target: &Target, attr: &Attr, wait: Wait) -> Result<()> {
         let outdated = self.is_outdated(target, attr);
         match target.export.fs.linked().zip(target.object.link.get()).filter(|_| outdated) {
@@ -250,8 +252,9 @@ impl Vfs {
         Ok((Wrote { len, stable, verifier }, intent))
     }
 
-    /// What must become durable for COMMIT: nothing if the file has no unstable data. The count is to be
-    /// given to [`Vfs::committed`] once the intent is durable. A range that no file can have is all of this one.
+    /// Returns the commit request for a COMMIT; it is empty if the file has no unstable data. The caller gives the
+    /// count to [`Vfs::committed`] once the request is durable. A range that no file can have stands for the whole
+    /// file.
     pub fn commit_range(&self, target: &Target, cred: &Cred, offset: u64, count: u64) -> (Changed<()>, u64) {
         let (offset, count) = within(offset, count, target.export.fs.largest_file);
         let errors = target.object.uncommitted.errors();
@@ -274,14 +277,15 @@ impl Vfs {
         (Changed { result, wcc, intent }, if whole { seen } else { 0 })
     }
 
-    /// A COMMIT of the whole file became durable.
+    /// Notes that a COMMIT of the whole file became durable.
     pub fn committed(&self, target: &Target, seen: u64) {
         target.object.uncommitted.committed(seen);
     }
 }
 
-/// What to sync for a COMMIT of `count` bytes at `offset` in a file that can have `largest` bytes; a count of 0 is
-/// everything behind the offset. RFC 1813 section 3.3.21 has no error for a bad range, and a Linux server takes it as here.
+/// Returns the range to sync for a COMMIT of `count` bytes at `offset` in a file of at most `largest` bytes. A count of
+/// 0 means everything behind the offset. RFC 1813 section 3.3.21 has no error for a bad range, and a Linux server
+/// treats it in this way.
 fn within(offset: u64, count: u64, largest: u64) -> (u64, u64) {
     match offset.checked_add(count) {
         _ if offset >= largest => (0, 0),
@@ -314,7 +318,7 @@ pub(crate) fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result
             Ok(0) => break,
             Ok(n) => done += n,
             Err(Errno::INTR) => {}
-            // What was written counts; the client sends the rest again and then learns the error.
+            // The written part counts. The client sends the rest again and then gets the error.
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno.into()),
         }

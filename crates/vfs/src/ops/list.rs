@@ -1,7 +1,7 @@
-//! READDIR, and what READDIRPLUS has in common with it.
+//! READDIR, and the parts that READDIRPLUS shares with it.
 //!
-//! A cookie is the backing file system's own position (d_off): ext4 hashes names, XFS and btrfs number entries,
-//! tmpfs likewise, so a cookie stays right while others create and remove.
+//! A cookie is the backing file system's own position (d_off). ext4 hashes names; XFS, btrfs and tmpfs number entries.
+//! So a cookie stays right while other requests create and remove entries.
 
 use std::mem::MaybeUninit;
 
@@ -23,23 +23,23 @@ pub struct Entry<'a> {
     pub ino: u64,
     /// The name.
     pub name: &'a [u8],
-    /// Where the listing goes on after this entry.
+    /// The position behind this entry.
     pub cookie: u64,
 }
 
-/// One name with what it leads to, where that can be told.
+/// One name with the inode that it leads to, if that can be found out.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryPlus<'a> {
     /// The name.
     pub entry: Entry<'a>,
-    /// The attributes and handle of what it leads to.
+    /// The attributes and the handle of the inode.
     pub found: Option<(Attr, Handle)>,
 }
 
-/// How a listing ended.
+/// The end of a listing.
 #[derive(Clone, Copy, Debug)]
 pub struct ListEnd {
-    /// Whether the last entry was reached.
+    /// True if the last entry was reached.
     pub eof: bool,
     /// The directory's attributes.
     pub attr: Attr,
@@ -50,10 +50,10 @@ pub struct ListEnd {
 const CHUNK: usize = 32 * 1024;
 
 impl Vfs {
-    /// The verifier of a directory's cookies (RFC 1813 cookieverf3): cookies of another server or
-    /// directory are refused.
+    /// Returns the verifier of a directory's cookies (RFC 1813 cookieverf3). Cookies of another server or directory are
+    /// refused.
     pub fn cookie_verifier(&self, target: &Target) -> [u8; 8] {
-        // One that recovery made again has other cookies.
+        // A directory that recovery recreated has other cookies.
         let inner = target.export.fs.aliases.inner(&target.object.kernel);
         let handle = self.seal(&target.export, &inner);
         self.derive(handle.as_slice()).to_be_bytes()
@@ -112,7 +112,8 @@ impl Vfs {
         Ok(!stopped)
     }
 
-    /// The directory opened and placed at `cookie`; the last listing's descriptor if nobody else has it.
+    /// Returns the directory opened and placed at `cookie`. Uses the last listing's descriptor if no other request has
+    /// it.
     fn listing_at(&self, target: &Target, cookie: u64) -> Result<(CountedFd, u64)> {
         let kept = target.object.listing.lock().take();
         let (fd, position) = match kept {

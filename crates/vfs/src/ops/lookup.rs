@@ -14,7 +14,7 @@ use crate::export::handle::Handle;
 use crate::export::{Target, Vfs, Wait};
 use crate::sys::KernelHandle;
 
-/// What ACCESS asks about, in POSIX terms; the protocol layer maps its own bits to these.
+/// The permissions that ACCESS asks about, in POSIX terms. The protocol layer maps its own bits to these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Read the contents or list the directory.
@@ -38,35 +38,35 @@ impl Access {
 }
 
 impl CachedAttr {
-    /// What of `asked` the caller may do, if the kernel has said so.
+    /// Returns the part of `asked` that the caller has, if the kernel's verdict is cached.
     pub fn access(&self, cred: &Cred, asked: Access) -> Option<Access> {
         self.verdicts.find(cred, &self.attr, asked.want()).map(Access::of)
     }
 }
 
-/// What LOOKUP finds.
+/// The result of a LOOKUP.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// The object's handle.
+    /// The inode's handle.
     pub handle: Handle,
     /// Its attributes.
     pub attr: Attr,
 }
 
 impl Vfs {
-    /// The attributes of a target. Does not wait.
+    /// Returns the attributes of a target. Does not wait.
     pub fn getattr(&self, target: &Target) -> Result<Attr> {
         target.attr()
     }
 
-    /// What of `asked` the caller may do, and the attributes.
+    /// Returns the part of `asked` that the caller has, and the attributes.
     pub fn access(&self, target: &Target, cred: &Cred, asked: Access, wait: Wait) -> Result<(Access, Attr)> {
         let attr = target.attr()?;
         let granted = self.granted(target, cred, &attr, asked.want(), wait)?;
         Ok((Access::of(granted), attr))
     }
 
-    /// Finds `name` in a directory: the object's handle and attributes, and the directory's attributes. The second is
+    /// Finds `name` in a directory: the inode's handle and attributes, and the directory's attributes. The second is
     /// there even when the lookup fails.
     pub fn lookup(
         &self,
@@ -128,7 +128,7 @@ impl Vfs {
         child.map(|(object, attr)| found(&object.kernel, attr))
     }
 
-    /// What is known of a name in a directory that was just seen in this state.
+    /// Returns the cached answer for a name in a directory that was just seen in this state.
     fn known_name(&self, dir: &Target, stamp: Stamp, name: &[u8]) -> Option<dentry_cache::Found> {
         let (fs, names) = (&dir.export.fs, dir.object.names.as_ref()?);
         let known = names.lock().get(stamp, name)?;
@@ -149,14 +149,14 @@ impl Vfs {
         }
         let fs = &dir.export.fs;
         let (object, attr) = fs.child(&dir.object, b"..", false)?;
-        // A directory moved out of the export behind the server's back must not lead its clients out.
+        // An external change may have moved the directory out of the export. It must not lead the export's clients out.
         if !fs.is_below(&object, &dir.export.root)? {
             return Err(Error::ACCESS);
         }
         Ok(Found { handle: self.handle_of(&dir.export, &object), attr })
     }
 
-    /// The target of a symbolic link, and the link's attributes.
+    /// Returns the target of a symbolic link, and the link's attributes.
     pub fn readlink(&self, target: &Target) -> Result<(Vec<u8>, Attr)> {
         let attr = target.attr()?;
         if target.object.kind() != rustix::fs::FileType::Symlink {
@@ -167,7 +167,7 @@ impl Vfs {
     }
 }
 
-/// The state names may be believed under; `None` while a change is under way.
+/// Returns the state of the directory under which names may be believed. Returns `None` while a change is in progress.
 pub(crate) fn stamp(dir: &Inode, attr: &Attr) -> Option<Stamp> {
     Some(Stamp { ctime: attr.ctime, changes: dir.quiet()? })
 }

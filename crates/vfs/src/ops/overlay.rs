@@ -1,6 +1,7 @@
-//! What clients see of a file's attributes where that is not what the backing file has: size and modification time of what
-//! is not destaged yet, and a change time that destaging does not move, since a Linux client drops what it has cached of a
-//! file whose change time moves.
+//! Corrects the backing file's attributes for clients.
+//!
+//! Size and modification time cover the blocks that are not destaged yet. The change time does not move when a file is
+//! destaged, since a Linux client drops its cached contents of a file whose change time moves.
 
 use std::ops::Deref;
 
@@ -18,7 +19,7 @@ pub(crate) struct Unsettled {
 }
 
 impl Unsettled {
-    /// `None` if the backing store knows everything.
+    /// Returns the corrections for a file, or `None` if the backing store knows all its changes.
     pub(crate) fn of(cached: &Cached) -> Option<Self> {
         let (size, mtime) = cached.unsettled()?;
         let mtime = mtime.map(|mtime| Time { sec: mtime.sec, nsec: mtime.nsec });
@@ -26,7 +27,7 @@ impl Unsettled {
     }
 }
 
-/// What is to be laid over the backing file's attributes.
+/// The corrections to the backing file's attributes.
 pub(crate) struct Overlay<C> {
     cached: C,
     unsettled: Option<Unsettled>,
@@ -38,12 +39,12 @@ impl<C: Deref<Target = Cached>> Overlay<C> {
         Overlay { cached, unsettled }
     }
 
-    /// Whether the backing store knows everything.
+    /// Returns true if the backing store knows all changes of the file.
     pub(crate) fn is_settled(&self) -> bool {
         self.unsettled.is_none()
     }
 
-    /// The attributes clients are to see instead of the backing file's.
+    /// Returns the attributes that clients are to see instead of the backing file's.
     pub(crate) fn over(&self, attr: Attr) -> Attr {
         let seen = number(attr.backing_ctime);
         let base = match self.cached.shown(seen) {
@@ -63,12 +64,13 @@ impl<C: Deref<Target = Cached>> Overlay<C> {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A change time as the engine's version number; never one of the two that stand for something else.
+/// Returns a change time as the engine's version number. The result is never one of the two numbers that stand for
+/// something else.
 pub(crate) fn number(ctime: Time) -> u64 {
     (ctime.sec as u64).wrapping_mul(SECOND).wrapping_add(u64::from(ctime.nsec)).clamp(1, u64::MAX - 1)
 }
 
-/// The clock that file times come from.
+/// Returns the time of the clock that file times come from.
 pub(crate) fn now() -> Time {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     Time { sec: now.tv_sec, nsec: now.tv_nsec as u32 }

@@ -20,15 +20,16 @@ use crate::ops::lookup::stamp as current;
 use crate::ops::overlay::Overlay;
 use crate::sys::KernelHandle;
 
-/// How long a listing believes attributes that it saw before, in milliseconds, if the object was not changed through this
-/// server since and the kernel does not tell what others do: their changes show in listings this late.
+/// The time in milliseconds for which a listing believes attributes that it saw before. It counts for an inode that was
+/// not changed through this server since, if the kernel does not report external changes. Those show in listings after
+/// at most this time.
 const FRESH: u64 = 1000;
 
-/// What was seen of an entry.
+/// An entry as it was seen: attributes and handle.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sight {
     found: Option<(Attr, Handle)>,
-    /// The same, if it may be remembered.
+    /// The attributes and the handle, if they may be remembered.
     lasting: Option<Seen>,
 }
 
@@ -38,21 +39,21 @@ impl Sight {
     }
 
     fn entry<'a>(&self, entry: &Entry<'a>) -> EntryPlus<'a> {
-        // The name may lead elsewhere since it was listed: all that is told of it is of one object.
+        // The name may lead elsewhere since it was listed: all that is told of it is of one inode.
         let ino = self.found.as_ref().map_or(entry.ino, |(attr, _)| attr.ino);
         EntryPlus { entry: Entry { ino, ..*entry }, found: self.found }
     }
 }
 
-/// How far a listing from memory came.
+/// The progress of a listing from memory.
 struct Went {
     /// The cookie behind which the directory has to be asked; `None`: no more was wanted, or there is no more.
     goes_on: Option<u64>,
-    /// Whether the last entry was listed.
+    /// True if the last entry was listed.
     ended: bool,
 }
 
-/// The directory itself and its parent.
+/// Returns true for the names of the directory itself and its parent.
 fn is_dot(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
@@ -64,8 +65,8 @@ fn now() -> u64 {
 }
 
 impl Vfs {
-    /// Lists names with attributes and handles. With [`Wait::No`] it succeeds only if all it comes to is known; `visit` may
-    /// have been called in vain.
+    /// Lists names with attributes and handles. With [`Wait::No`] it succeeds only if everything it needs is cached; if
+    /// it fails, `visit` may have been called already.
     pub fn readdirplus(
         &self,
         target: &Target,
@@ -77,7 +78,7 @@ impl Vfs {
         let attr = target.attr()?;
         require_dir(&target.object)?;
         self.require(target, cred, &attr, want::READ, wait)?;
-        // Who may not search the directory sees its names but nothing of what they lead to.
+        // A caller who may not search the directory sees its names, but not the inodes that they lead to.
         let search = self.granted(target, cred, &attr, want::EXECUTE, wait)? != 0;
         let export = target.export.id;
         let stamp = current(&target.object, &attr).filter(|_| search && settled(attr.ctime));
@@ -108,7 +109,7 @@ impl Vfs {
         Ok(ListEnd { eof, attr })
     }
 
-    /// Lists what is kept of a directory in this state from `cookie` on.
+    /// Lists the cached entries of a directory in this state from `cookie` on.
     fn list_kept(
         &self,
         target: &Target,
@@ -138,7 +139,7 @@ impl Vfs {
                     visit(Sight::passing(Some((seen.attr, seen.handle))).entry(&entry))
                 }
                 seen if wait.allowed() || is_dot(known.name) => {
-                    // The disk may have to be waited for: others go on meanwhile.
+                    // The disk may have to be waited for, so the lock is not held meanwhile.
                     let name = SmallVec::<[u8; 256]>::from_slice(known.name);
                     drop(kept);
                     let entry = Entry { ino, name: &name, cookie: reached };
@@ -164,9 +165,9 @@ impl Vfs {
         Ok(Went { goes_on: (!ended).then_some(from), ended })
     }
 
-    /// Attributes and handle of an entry; none if it vanished meanwhile, lies on another mount, or is the
-    /// parent (which may lie outside the export). `known` is what the name led to when the directory was in the state of
-    /// `stamp`.
+    /// Returns attributes and handle of an entry. Returns none if the entry vanished meanwhile, lies on another mount,
+    /// or is the parent (which may lie outside the export). `known` is the inode that the name led to when the
+    /// directory was in the state of `stamp`.
     fn see(&self, dir: &Target, name: &[u8], known: Option<KernelHandle>, stamp: Option<Stamp>) -> Sight {
         let fs = &dir.export.fs;
         if name == b"." || name == b".." && dir.object.kernel == dir.export.root.kernel {
@@ -185,7 +186,7 @@ impl Vfs {
         let (version, overlay) = (fs.versions.of(&kernel), fs.overlay(&kernel));
         let stat = rustix::fs::statat(dir.object.path(), c_name, AtFlags::SYMLINK_NOFOLLOW);
         let Some(stat) = stat.ok().filter(|stat| stat.st_dev == fs.device) else { return Sight::default() };
-        // What was learnt holds if nothing has changed the directory up to now, after the attributes were taken.
+        // The names hold if nothing has changed the directory between the read of its attributes and now.
         let holds = known.is_none() || stamp.is_some_and(|stamp| dir.object.quiet() == Some(stamp.changes));
         if !holds || !kernel.may_be_of(stat.st_ino) {
             return Sight::passing(self.see_by_descriptor(dir, name));
@@ -195,7 +196,7 @@ impl Vfs {
         let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
         let handle = self.seal(&dir.export, &kernel);
         let version = version.filter(|version| fs.versions.holds(*version));
-        // Nothing but announced changes moves what is the backing file's own. Of directories only their names are watched.
+        // Only announced changes move the backing file's own attributes. Of directories only the names are watched.
         let own = settled && attr.ctime == attr.backing_ctime && attr.kind != FileType::Directory;
         let until = if own && fs.watch.is_some() { CHANGE } else { now() + FRESH };
         let lasting = version.map(|version| Seen { attr, handle, version, until });
@@ -210,13 +211,13 @@ impl Vfs {
         Sight { found: Some((attr, handle)), lasting }
     }
 
-    /// The same where another file may have got the name in between (or the handle does not begin with the inode number):
-    /// one descriptor settles it.
+    /// Reads attributes and handle through one descriptor. It is for entries whose name may have gone to another file
+    /// in between, and for handles that do not begin with the inode number.
     fn see_by_descriptor(&self, dir: &Target, name: &[u8]) -> Option<(Attr, Handle)> {
         let fs = &dir.export.fs;
         let fd = fs.open_child(&dir.object, name, false).ok()?;
         let kernel = fs.identify(&fd).ok()?.0;
-        // What is seen here is not kept; nobody is to see what is older after it.
+        // The attributes read here are not cached, so older ones must not be served after them.
         fs.versions.forget(&kernel);
         let overlay = fs.overlay(&kernel);
         let attr = fs.attr_of(&rustix::fs::fstat(&fd).ok()?);

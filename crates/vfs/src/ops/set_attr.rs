@@ -20,15 +20,15 @@ impl Vfs {
         if let Err(error) = target.export.fs.can_change() {
             return Changed { result: Err(error), wcc: self.wcc_of(target), intent: None };
         }
-        // Only what the cache knows of can be outdated in it.
+        // Only files that the cache knows can be outdated in it.
         let cached = target.object.link.get().is_some();
         let seen = cached.then(|| target.attr()).transpose();
         let refreshed =
             seen.and_then(|attr| attr.map_or(Ok(()), |attr| self.refresh(target, &attr, Wait::Yes)));
         let _alone = target.object.changing.write();
         let change = target.object.begin_change();
-        // Even a failure may have changed something: several attributes are several system calls. What was refused before
-        // the first of them needs no record, and no commit of the journal.
+        // Even a failure may have changed something, since several attributes take several system calls. A request
+        // refused before the first call needs no record, and no commit of the journal.
         let mut changed = false;
         let result = refreshed.and(change.before).and_then(|attr| match guard {
             Some(ctime) if ctime != attr.ctime => Err(Error::NotSync),
@@ -51,7 +51,7 @@ impl Vfs {
         Changed { result: result.and(access.map(drop)).and(made), wcc, intent }
     }
 
-    /// What the log is to say of the mode and the owner after `set`.
+    /// Returns the mode and the owner after `set`, for the log.
     fn access_after(&self, target: &Target, set: &SetAttr, changed: bool) -> Result<Access> {
         let fs = &target.export.fs;
         // The kernel takes set-id bits away when the size changes.
@@ -67,8 +67,8 @@ impl Vfs {
         Ok(Access::Given(Box::new(given)))
     }
 
-    /// Applies `set` as the caller; the kernel decides. Sets `changed` once the object may be another one than before, also
-    /// if the result is an error.
+    /// Applies `set` as the caller; the kernel decides. Sets `changed` once the inode may be another one than before,
+    /// also if the result is an error.
     pub(crate) fn apply(
         &self,
         target: &Target,
@@ -104,7 +104,7 @@ impl Vfs {
             linked.object(object)?;
         }
         let others = set.uid.is_some_and(|uid| uid != attr.uid) || set.gid.is_some_and(|gid| gid != attr.gid);
-        // The kernel refuses everybody else: nothing is destaged for that.
+        // The kernel refuses all other callers, so nothing is destaged for them.
         let may_give = self.privileged && cred.uid() == 0 || self.owns(cred, attr);
         if let Some(linked) = fs.linked().filter(|_| others && may_give) {
             linked.settle_charge(fs, object, attr);
@@ -138,7 +138,7 @@ impl Vfs {
     }
 }
 
-/// As whoever the thread acts as. Sets `changed` once one of them was.
+/// Changes owner and mode as the user as whom the thread acts. Sets `changed` once one of them was changed.
 fn change_owner_and_mode(object: &Inode, set: &SetAttr, changed: &mut bool) -> Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
         let (uid, gid) = (set.uid.map(rustix::fs::Uid::from_raw), set.gid.map(rustix::fs::Gid::from_raw));

@@ -1,5 +1,5 @@
-//! What of a pool does not count any more: noted in the state directory while no cache device of the pool is there to say
-//! so itself, in case they are seen again at a later start.
+//! Notes about the parts of a pool that no longer count. They are in the state directory while no cache device of the
+//! pool can hold them. A later start may see the devices again.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use forebay_common::lock::Mutex;
 use forebay_engine::io::{Disowned as What, Key, Time};
 
-/// The notes, one file for each pool: a line for each, with a full stop, so that a torn one says nothing.
+/// The notes, one file for each pool. Each note is a line with a full stop, so that a torn line counts for nothing.
 pub(crate) struct Disowned {
     state_dir: PathBuf,
     /// One writer at a time.
@@ -25,7 +25,7 @@ impl Disowned {
         self.state_dir.join(format!("disowned-{pool:032x}"))
     }
 
-    /// Durable when this returns.
+    /// Adds a note, durably.
     pub(crate) fn add(&self, pool: u128, object: &Key, what: &What) -> io::Result<()> {
         let _one = self.writing.lock();
         let mut file =
@@ -34,7 +34,7 @@ impl Disowned {
         if len == 0 {
             File::open(&self.state_dir)?.sync_all()?;
         }
-        // What an earlier one left that failed half-way is a line of its own.
+        // The rest of an earlier write that failed half-way becomes a line of its own.
         match what {
             What::Blocks(blocks) => writeln!(file, "\n{object:?} {} {}.", blocks.start, blocks.end)?,
             What::Copies(blocks) => writeln!(file, "\n{object:?} copies {} {}.", blocks.start, blocks.end)?,
@@ -45,7 +45,7 @@ impl Disowned {
         file.sync_data()
     }
 
-    /// What was noted of the pool.
+    /// Returns the notes about the pool.
     pub(crate) fn all(&self, pool: u128) -> io::Result<Vec<(Key, What)>> {
         let mut text = String::new();
         match File::open(self.path(pool)) {
@@ -56,7 +56,7 @@ impl Disowned {
         Ok(text.lines().filter_map(parse).collect())
     }
 
-    /// Durable when this returns.
+    /// Removes the notes about a pool, durably.
     pub(crate) fn forget(&self, pool: u128) -> io::Result<()> {
         match std::fs::remove_file(self.path(pool)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,4 +1,5 @@
-//! What the cache holds of the files below a path, and dropping it with all that is known of names and attributes.
+//! Reports the cache's contents of the files below a path, and drops them together with all cached names and
+//! attributes.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -18,14 +19,14 @@ use crate::export::filesystem::Filesystem;
 use crate::export::{Export, Vfs};
 use crate::sys::KernelHandle;
 
-/// What the cache holds of some files.
+/// The cache's contents of some files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Files looked at; one with several names counts once.
     pub files: u64,
-    /// Those of which anything is cached.
+    /// The number of files with any cached contents.
     pub cached_files: u64,
-    /// Those with contents that only the cache has.
+    /// The number of files with contents that only the cache has.
     pub dirty_files: u64,
     /// Bytes on the cache devices, each copy of dirty data counted once.
     pub ssd_bytes: u64,
@@ -37,7 +38,7 @@ pub struct Holdings {
     pub kept_files: u64,
 }
 
-/// Why nothing can be said of a path: one sentence, with what to do.
+/// The reason why a path cannot be inspected: one sentence, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InspectError {
     /// No export contains it.
@@ -56,7 +57,7 @@ pub enum InspectError {
     Dirty(String, Error),
 }
 
-/// How often a file that clients write to is tried again.
+/// The number of attempts with a file that clients write to.
 const TRIES: usize = 8;
 
 /// A walk over the files below a path.
@@ -71,8 +72,8 @@ struct Walk<'a> {
 }
 
 impl Vfs {
-    /// What the cache holds of the file at `path`, or of all below the directory. `path` is absolute, without symbolic
-    /// links.
+    /// Returns the cache's contents of the file at `path`, or of all files below the directory. `path` is absolute,
+    /// without symbolic links.
     pub fn holdings(&self, path: &Path) -> std::result::Result<Holdings, InspectError> {
         if self.cache.get().is_none() {
             return Err(InspectError::NoCache);
@@ -80,8 +81,9 @@ impl Vfs {
         self.walk(path, false).map(|walk| walk.found)
     }
 
-    /// Forgets names and attributes of what is at `path`, and of all below a directory. Destages what only the cache has
-    /// of these files, then drops everything cached of them: durably when this returns. What was there before is the result.
+    /// Forgets names and attributes of the inode at `path`, and of all inodes below a directory. Destages the dirty
+    /// blocks of these files, then drops all their cached blocks, durably when this returns. Returns the cache's
+    /// contents from before.
     pub fn drop_cached(&self, path: &Path) -> std::result::Result<Holdings, InspectError> {
         let Walk { fs, linked, mut found, cached, .. } = self.walk(path, true)?;
         let Some(linked) = linked else { return Ok(found) };
@@ -114,7 +116,7 @@ impl Vfs {
         Ok(walk)
     }
 
-    /// The export that contains `path`, and the way from its root.
+    /// Returns the export that contains `path`, and the way from its root.
     fn export_of(&self, path: &Path) -> Option<(&Export, std::path::PathBuf)> {
         let below = |export: &Arc<Export>| {
             let root = std::fs::canonicalize(&export.path).ok()?;
@@ -180,7 +182,7 @@ impl Walk<'_> {
     }
 }
 
-/// False if clients wrote to the file all the time.
+/// Destages a file and drops its cached blocks. Returns false if clients wrote to the file all the time.
 fn drop_file(fs: &Filesystem, linked: &Linked, cached: &Arc<Cached>) -> Result<bool> {
     let engine = &linked.cache.engine;
     let Some((_, kernel)) = crate::backing::cache::parse_key(cached.key()) else { return Ok(true) };
@@ -195,7 +197,7 @@ fn drop_file(fs: &Filesystem, linked: &Linked, cached: &Arc<Cached>) -> Result<b
     Ok(false)
 }
 
-/// Opens what is at `path` below `dir` as O_PATH, never through a symbolic link and never onto another mount.
+/// Opens the inode at `path` below `dir` as O_PATH, never through a symbolic link and never onto another mount.
 fn open(dir: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -1,8 +1,9 @@
-//! Data that the cache has and that belongs nowhere any more: its file is gone, and the log knows of no removal; or its file
-//! system was given up. It is destaged into files of the state directory, where a person finds it (`forebay lost`).
+//! Cached data without a place: its file is gone and the log knows of no removal, or its file system was given up. It
+//! is destaged into files of the state directory, where an administrator finds it (`forebay lost`).
 //!
-//! Each is a directory `lost/ID` with a sparse file `data`, which has what only the cache had at its place in the file, and
-//! `about`. Not in the exported directory: that may be the wrong one, or full, and its users may not see what was written.
+//! Each file has a directory `lost/ID`. A sparse file `data` has the blocks that only the cache had, each at its place
+//! in the file. `about` has the description. The exported directory is not used: it may be the wrong one, or full, and
+//! its users may not be allowed to see the data.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -32,7 +33,7 @@ pub(crate) enum Why {
     Gone,
     /// The file system was given up for another one.
     GivenUp,
-    /// It is a list of changes of names and attributes in a file system that was given up.
+    /// The data is a list of changes of names and attributes in a file system that was given up.
     Changes,
 }
 
@@ -45,13 +46,13 @@ const WHYS: [(Why, &str); 3] = [
 /// Something that was set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostFile {
-    /// What `forebay lost` calls it.
+    /// Its name in `forebay lost`.
     pub id: String,
     /// The last path that was known of it, within the export's directory as this host names it; empty if none was.
     pub path: String,
     /// The exported directories of its file system.
     pub exports: String,
-    /// What identified it: file system, handle type and kernel handle, in hexadecimal digits.
+    /// The identity that it had: file system, handle type and kernel handle, in hexadecimal digits.
     pub handle: String,
     /// Why it is here.
     pub why: &'static str,
@@ -59,21 +60,21 @@ pub struct LostFile {
     pub since_ns: u64,
     /// Bytes up to the end of the last range.
     pub size: u64,
-    /// What of it is here: first byte and the byte after the last one.
+    /// The ranges that are here: first byte, and the byte after the last one.
     pub ranges: Vec<(u64, u64)>,
 }
 
 /// Told of each that is new.
 type Tell = Box<dyn Fn(&LostFile) + Send + Sync>;
 
-/// What the cache's backing store has set aside.
+/// The data that the cache's backing store has set aside.
 pub(crate) struct Lost {
     dir: PathBuf,
     open: Mutex<HashMap<Key, Arc<File>>>,
     tell: OnceLock<Tell>,
 }
 
-/// What to say of something when it is set aside.
+/// The description of data that is set aside.
 pub(crate) struct About {
     pub(crate) path: String,
     pub(crate) exports: String,
@@ -95,7 +96,7 @@ impl Lost {
         let _ = self.tell.set(tell);
     }
 
-    /// What is there of an object from this or an earlier run; `None`: nothing was written yet.
+    /// Returns the file with an inode's data from this or an earlier run. Returns `None` if no data was written yet.
     fn found(&self, key: &Key) -> io::Result<Option<Arc<File>>> {
         let mut open = self.open.lock();
         if let Some(file) = open.get(key) {
@@ -109,12 +110,12 @@ impl Lost {
         }
     }
 
-    /// Bytes of what is there.
+    /// Returns the size of the file with the data, in bytes.
     pub(crate) fn size(&self, key: &Key) -> io::Result<u64> {
         self.found(key)?.map_or(Ok(0), |file| Ok(file.metadata()?.len()))
     }
 
-    /// Reads what is there; less than the buffer at the end.
+    /// Reads data that was set aside. At the end of the file it returns less than the buffer holds.
     pub(crate) fn read(&self, key: &Key, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let Some(file) = self.found(key)? else { return Ok(0) };
         let mut done = 0;
@@ -127,7 +128,7 @@ impl Lost {
         Ok(done)
     }
 
-    /// Keeps what only the cache has; durable after [`Lost::sync`].
+    /// Keeps data that only the cache has. It is durable after [`Lost::sync`].
     pub(crate) fn write(
         &self,
         key: &Key,
@@ -163,7 +164,7 @@ impl Lost {
         }
     }
 
-    /// Makes an empty one, durably: its names, not what will be in it.
+    /// Creates an empty file, with its names durable but not its later contents.
     fn make(&self, key: &[u8], about: &About) -> io::Result<File> {
         let dir = self.dir.join(id_of(key));
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
@@ -187,19 +188,20 @@ impl Lost {
         Ok(file)
     }
 
-    /// Cuts or lengthens what is there, if anything is.
+    /// Sets the size of the file with the data, if there is one.
     pub(crate) fn truncate(&self, key: &Key, size: u64) -> io::Result<()> {
         self.found(key)?.map_or(Ok(()), |file| file.set_len(size))
     }
 
-    /// Sets the modification time of what is there, if anything is.
+    /// Sets the modification time of the file with the data, if there is one.
     pub(crate) fn set_mtime(&self, key: &Key, mtime: Time) -> io::Result<()> {
         let Some(file) = self.found(key)? else { return Ok(()) };
         let Ok(seconds) = u64::try_from(mtime.sec) else { return Ok(()) };
         file.set_modified(UNIX_EPOCH + Duration::new(seconds, mtime.nsec))
     }
 
-    /// Makes what was written durable. A failed one says nothing of the next: the file is opened again for that.
+    /// Makes the written data durable. After a failure the file is opened again, so that the next sync reports its own
+    /// result.
     pub(crate) fn sync(&self, key: &Key) -> io::Result<()> {
         let Some(file) = self.found(key)? else { return Ok(()) };
         file.sync_all().inspect_err(|_| {
@@ -208,7 +210,7 @@ impl Lost {
     }
 }
 
-/// What was set aside in the directory with these files.
+/// Reads the description and the ranges of the data in `dir`.
 fn read(dir: &Path) -> io::Result<LostFile> {
     let about = std::fs::read_to_string(dir.join(ABOUT))?;
     let field = |name: &str| {
@@ -229,7 +231,7 @@ fn read(dir: &Path) -> io::Result<LostFile> {
     })
 }
 
-/// Where there is anything in a sparse file.
+/// Returns the ranges of a sparse file that hold data.
 fn ranges(data: &File) -> io::Result<Vec<(u64, u64)>> {
     let (mut ranges, mut at) = (Vec::new(), 0);
     loop {
@@ -243,7 +245,7 @@ fn ranges(data: &File) -> io::Result<Vec<(u64, u64)>> {
     }
 }
 
-/// All that was set aside with this state directory, oldest first.
+/// Returns all data that was set aside with this state directory, oldest first.
 pub fn lost_files(state_dir: &Path) -> io::Result<Vec<LostFile>> {
     let entries = match std::fs::read_dir(state_dir.join(DIR)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -254,7 +256,7 @@ pub fn lost_files(state_dir: &Path) -> io::Result<Vec<LostFile>> {
     Ok(all)
 }
 
-/// The directory of one, by its id, of which the beginning is enough if it is the only one.
+/// Returns the directory of one file that was set aside, by its id. The beginning of the id is enough if it is unique.
 fn find(state_dir: &Path, id: &str) -> io::Result<PathBuf> {
     let mut found = lost_files(state_dir)?.into_iter().filter(|file| file.id.starts_with(id));
     match (found.next(), found.next()) {
@@ -264,19 +266,19 @@ fn find(state_dir: &Path, id: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// One of them.
+/// Returns one file that was set aside.
 pub fn lost_file(state_dir: &Path, id: &str) -> io::Result<LostFile> {
     read(&find(state_dir, id)?)
 }
 
-/// Copies what was set aside to `to`, durably: a new file of mode 0600, or with `over` the ranges over what is there.
-/// Returns how many bytes that are.
+/// Copies data that was set aside to `to`, durably. `to` is a new file of mode 0600; with `over`, the ranges go over an
+/// existing file. Returns the number of bytes copied.
 pub fn restore_lost(state_dir: &Path, id: &str, to: &Path, over: bool) -> io::Result<u64> {
     let dir = find(state_dir, id)?;
     let (from, about) = (File::open(dir.join(DATA))?, read(&dir)?);
     let mut options = File::options();
     options.write(true).mode(0o600);
-    // Never through a symbolic link that somebody else may have put there.
+    // Never through a symbolic link that another user may have put there.
     options.custom_flags(libc::O_NOFOLLOW);
     let file = if over { options.open(to)? } else { options.create_new(true).open(to)? };
     let mut buffer = vec![0; 1 << 20];
@@ -299,7 +301,7 @@ pub fn restore_lost(state_dir: &Path, id: &str, to: &Path, over: bool) -> io::Re
     Ok(copied)
 }
 
-/// Removes what was set aside.
+/// Removes data that was set aside.
 pub fn drop_lost(state_dir: &Path, id: &str) -> io::Result<()> {
     let dir = find(state_dir, id)?;
     for name in [DATA, ABOUT] {
@@ -308,7 +310,7 @@ pub fn drop_lost(state_dir: &Path, id: &str) -> io::Result<()> {
     std::fs::remove_dir(dir)
 }
 
-/// A path for people of a name in a directory that is open.
+/// Returns a path for people of a name in a directory that is open.
 pub(crate) fn path_of(dir: impl std::os::fd::AsFd, name: &[u8]) -> String {
     let mut buffer = [0; 32];
     let dir = rustix::fs::readlink(crate::sys::proc_path(&mut buffer, dir), Vec::new());

@@ -23,7 +23,7 @@ pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()
     }
 }
 
-/// The secret of this state directory for file handles; made at the first start.
+/// Returns the secret of this state directory for file handles, which is created at the first start.
 pub fn handle_secret(state_dir: &Path) -> io::Result<[u8; 16]> {
     let path = state_dir.join("handle.key");
     let mut secret = [0; 16];
@@ -38,18 +38,18 @@ pub fn handle_secret(state_dir: &Path) -> io::Result<[u8; 16]> {
     Ok(secret)
 }
 
-/// What is known of the numbers of file systems besides what the state directory has.
+/// Facts about the numbers of file systems besides the state directory.
 pub(crate) struct Before<'a> {
-    /// Those that the pool has, by the ids of exports: for a state directory that was lost.
+    /// The numbers that the pool has, by the ids of exports: for a state directory that was lost.
     pub(crate) recorded: &'a [(u32, u32)],
     /// Exports that are other directories than before.
     pub(crate) adopted: &'a [u32],
 }
 
-/// The numbers that tell file systems apart in the keys of the cache, for groups of exports (by their ids) that share one;
-/// and those that were given up, now or before.
-/// A group keeps the number that any of its exports had before, so that exports may come and go. No two groups have one, and
-/// none has one that was given up.
+/// Returns the numbers that identify file systems in the keys of the cache, for groups of exports (by their ids) that
+/// share one. Also returns the numbers that were given up, now or before. A group keeps the number that any of its
+/// exports had before, so that exports may come and go. No two groups have one number, and none has a number that was
+/// given up.
 pub(crate) fn filesystem_numbers(
     state_dir: &Path,
     groups: &[Vec<u32>],
@@ -74,7 +74,7 @@ pub(crate) fn filesystem_numbers(
         let is_free = |number: &u32| !numbers.contains(number) && !given_up.contains(number);
         let before = ids.iter().find_map(|id| known.get(id)).copied().filter(is_free);
         let used: HashSet<u32> = known.values().chain(known.keys()).chain(&was).copied().collect();
-        // An id is nobody else's, and neither is a number that was made of one.
+        // An id belongs to one export, and so does a number made of an id.
         let first = ids.iter().min().copied().unwrap_or(0);
         let is_nobodys = !was.contains(&first) && known.values().all(|number| *number != first);
         let own = Some(first).filter(|first| is_nobodys && is_free(first));
@@ -84,7 +84,7 @@ pub(crate) fn filesystem_numbers(
         numbers.push(number);
     }
     given_up.extend(was.into_iter().filter(|number| !known.values().any(|it| it == number)));
-    // First: what is set aside may not get the number's files.
+    // This comes first: data that is set aside must not get the number's files.
     replace(&given_up_path, |file| given_up.iter().try_for_each(|number| writeln!(file, "{number}")))?;
     replace(&path, |file| known.iter().try_for_each(|(id, number)| writeln!(file, "{id} {number}")))?;
     Ok((numbers, given_up))
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(numbers(&[vec![7, 9], vec![3]]), [7, 3]);
         assert_eq!(numbers(&[vec![3], vec![1, 9]]), [3, 7]);
         assert_eq!(numbers(&[vec![1]]), [7]);
-        // What was one file system is two.
+        // Two file systems now stand where one was.
         let [first, second] = numbers(&[vec![7], vec![9]])[..] else { panic!() };
         assert!(first == 7 && second != 7 && second != 3, "{second}");
         assert_eq!(numbers(&[vec![7], vec![9]]), [first, second]);

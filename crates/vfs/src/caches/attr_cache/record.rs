@@ -1,4 +1,4 @@
-//! An object's identity and what is known of it in few bytes.
+//! An inode's identity and cached facts in few bytes.
 
 use rustix::fs::FileType;
 
@@ -10,7 +10,7 @@ use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
 /// The longest handle kept, in bytes: enough for ext4 and XFS.
 const HANDLE: usize = 12;
 
-/// An object's identity and what is known of it.
+/// An inode's identity and cached facts.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Record {
@@ -28,7 +28,7 @@ pub(crate) struct Record {
     /// The file type and the mode.
     mode: u16,
     pub(crate) filesystem: u16,
-    /// Of the handle; 0: this is nobody's.
+    /// The length of the handle; 0 says that the record is free.
     pub(crate) len: u8,
     /// Requests answered from it, up to a few.
     pub(crate) uses: u8,
@@ -50,7 +50,7 @@ fn unpack_time(packed: u64) -> Time {
 }
 
 impl Record {
-    /// `None`: too unusual to be kept.
+    /// Packs the facts about an inode. Returns `None` if they are too unusual to be kept.
     pub(crate) fn pack(filesystem: u16, kernel: &KernelHandle, known: CachedAttr) -> Option<Self> {
         let CachedAttr { attr, verdicts } = known;
         let mut handle = [0; HANDLE];
@@ -78,7 +78,7 @@ impl Record {
         })
     }
 
-    /// What of an older one of the same object goes on to count.
+    /// Takes over those facts of an older record of the inode that still hold.
     pub(crate) fn take_over(&mut self, older: &Record) {
         self.uses = older.uses;
         let [.., ctime] = self.times;

@@ -29,7 +29,7 @@ fn attr(n: u64) -> Attr {
     }
 }
 
-/// With these attributes, and nothing said of who may do what.
+/// Returns an entry with these attributes and without access verdicts.
 fn of(attr: Attr) -> CachedAttr {
     CachedAttr { attr, verdicts: Classes::default() }
 }
@@ -55,7 +55,7 @@ fn what_is_learnt_is_known_as_it_was_until_it_is_forgotten() {
     known.forget(0, &kernel(1));
     known.forget(0, &kernel(3));
     assert_eq!((known.get(0, &kernel(1)), known.get(0, &kernel(2))), (None, Some(seen(2))));
-    // What does not fit into a record is not known any more.
+    // An inode whose attributes do not fit into a record leaves the cache.
     let strange = Attr { mtime: Time { sec: 1 << 40, nsec: 0 }, ..attr(2) };
     known.learn(0, &kernel(2), of(strange), || true);
     assert_eq!(known.get(0, &kernel(2)), None);
@@ -121,7 +121,7 @@ fn what_is_forgotten_and_learnt_again_takes_no_more_room() {
     assert!(known.bytes() <= most + most / 4, "{} bytes, {most} at first", known.bytes());
 }
 
-/// 100,000 files, or as many as FOREBAY_TEST_FILES says.
+/// Uses 100,000 files, or the number in FOREBAY_TEST_FILES.
 #[test]
 fn ten_million_files_fit_into_less_than_a_third_of_four_gibibytes() {
     let files: u64 = std::env::var("FOREBAY_TEST_FILES").map_or(100_000, |text| text.parse().unwrap());

@@ -45,7 +45,7 @@ fn run(cookies: impl IntoIterator<Item = u64>) -> Run {
     run
 }
 
-/// Cookies of what is kept from a place on.
+/// Returns the cookies of the cached entries from a place on.
 fn cookies(kept: &mut DirCache, state: State, cookie: u64) -> Option<Vec<u64>> {
     let from = kept.find(state, cookie)?;
     let entries = (from..).map_while(|at| kept.get(at));
@@ -143,7 +143,7 @@ fn a_walk_over_everything_takes_the_place_of_nothing_that_is_used() {
         assert!(budget.listings().bytes() <= limit, "{} of {limit}", budget.listings().bytes());
     }
     assert!(used.iter().all(list), "the walk has displaced what is used");
-    // What comes back soon after it had to go is used as well.
+    // A listing that comes back soon after it had to leave counts as used.
     let back = &others[others.len() - 100..];
     for _ in 0..3 {
         back.iter().take(5).for_each(|dir| {
