@@ -76,7 +76,7 @@ fn bodies() -> [Body; 3] {
         Record::Invalidate { object: 0, block: 5, count: u64::MAX },
         Record::Destaged { object: 0, block: 0, count: 9 },
         Record::Forget { object: 1 },
-        Record::Note { bytes: (*b"a note").into() },
+        Record::UserRecord { bytes: (*b"a note").into() },
     ];
     let many = few.iter().cycle().take(500).cloned().collect();
     [Body::default(), Body { objects: objects.clone(), records: few }, Body { objects, records: many }]
