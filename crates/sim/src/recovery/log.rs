@@ -154,6 +154,27 @@ pub(crate) fn r19_a_leg_that_lacks_a_frame_before_the_last_one_does_not_count() 
 }
 
 #[test]
+fn it_is_told_once_when_everything_is_on_two_devices_again() {
+    let rig = two_frames();
+    rig.frame(1, &frame_at(3, 6), &[0, 1]);
+    rig.rot(1, 1, 3);
+    let opened = rig.open().unwrap();
+    assert!(!opened.engine.is_mirrored());
+    // Only dirty blocks are in its way now.
+    opened.engine.let_go(opened.recovered.notes[2].id);
+    let (engine, clock) = (opened.engine.clone(), rig.executor.clone());
+    rig.run(async move {
+        while !engine.is_mirrored() {
+            forebay_engine::io::Clock::sleep(&clock, Duration::from_millis(1)).await;
+        }
+    });
+    let events = rig.events.lock().clone();
+    let is_told = |event: &&Event| matches!(event, Event::Degraded { .. } | Event::Restored);
+    let told: Vec<_> = events.iter().filter(is_told).collect();
+    assert!(matches!(told[..], [Event::Degraded { .. }, Event::Restored]), "{told:?}");
+}
+
+#[test]
 pub(crate) fn r20_the_last_frame_says_where_the_log_begins() {
     let rig = two_frames();
     rig.header(segment(2, 3), &[0, 1]);

@@ -179,4 +179,7 @@ fn r22_a_pool_that_never_had_two_devices_drops_a_log_with_a_hole() {
     let opened = rig.open().unwrap();
     assert_eq!((opened.notes(), opened.read(&rig, 0)), (vec![], Ok(BACKING)));
     assert!(rig.events.lock().contains(&Event::LogDropped));
+    let engine = opened.engine.clone();
+    let (frame, _) = rig.run(async move { engine.note(&[1; 8]).await }).unwrap();
+    assert!(frame > 3, "frame {frame}: no number is used again");
 }
