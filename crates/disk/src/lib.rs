@@ -32,6 +32,6 @@ pub use clock::SystemClock;
 pub use device::FileDevice;
 pub use executor::block_on;
 pub use open::{MIN_SIZE, OpenError};
-pub use threads::{Threads, unblock};
+pub use threads::{Threads, block_on_apart, unblock};
 pub use wear::{Health, ask as ask_health};
 pub use whereabouts::{Whereabouts, whereabouts};

@@ -4,6 +4,7 @@ use std::fs::{File, FileType};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_engine::buffer::{BLOCK, Buffer};
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags};
@@ -51,6 +52,18 @@ pub enum OpenError {
     InUse {
         /// The device.
         path: PathBuf,
+    },
+    /// The device does not answer.
+    #[error(
+        "cannot use {} as a cache device: it has not answered for {} s; see the kernel's log, and when it answers, add it with \
+         `forebay pool add`",
+        path.display(), after.as_secs()
+    )]
+    Silent {
+        /// The device.
+        path: PathBuf,
+        /// The time without an answer.
+        after: Duration,
     },
     /// The file system cannot hold the file.
     #[error(

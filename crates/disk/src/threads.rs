@@ -1,6 +1,7 @@
 //! Background tasks in production: one thread each.
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 
 use forebay_common::lock::Mutex;
@@ -51,6 +52,37 @@ pub fn unblock<T: Send + Unpin + 'static>(
         work.into_iter().for_each(|work| slot.complete(work()));
     }
     Box::pin(Completion::Waiting(slot))
+}
+
+/// Runs `future` to its end on a thread of its own, or on this thread if the system refuses one.
+///
+/// Unlike [`block_on`], it returns when the future ends, even if operations whose futures were dropped are still in flight
+/// on a device. The new thread waits for those. So a silent device delays no caller that has given it up. Must not be
+/// called from inside [`block_on`].
+pub fn block_on_apart<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
+    let (send, result) = channel();
+    let future = Arc::new(Mutex::new(Some(future)));
+    let run = {
+        let future = future.clone();
+        move || {
+            let Some(future) = future.lock().take() else { return };
+            // Sending fails only if the caller has gone.
+            block_on(async move { drop(send.send(future.await)) });
+        }
+    };
+    let thread = std::thread::Builder::new().name("forebay-apart".into()).spawn(run);
+    match (result.recv(), thread) {
+        (Ok(result), _) => result,
+        (Err(_), Ok(thread)) => match thread.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => unreachable!("the thread has sent what the future gave"),
+        },
+        (Err(_), Err(_)) => {
+            let own = future.lock().take();
+            let Some(own) = own else { unreachable!("no thread has taken it") };
+            block_on(own)
+        }
+    }
 }
 
 impl Spawn for Threads {

@@ -22,6 +22,14 @@ pub enum Event {
         /// How long the device has not answered.
         after: Duration,
     },
+    /// A cache device has not answered for long while the pool is opened, and the pool cannot be opened without it. The
+    /// start waits for it. Reported once for each device.
+    DeviceAwaited {
+        /// The device's name.
+        device: String,
+        /// How long the device has not answered.
+        after: Duration,
+    },
     /// A cache device joined the pool.
     DeviceAdded {
         /// The device's name.

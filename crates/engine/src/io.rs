@@ -24,6 +24,16 @@ pub enum DeviceError {
     /// The device is missing.
     #[error("the device is gone")]
     Gone,
+    /// The device has not answered before the deadline and is given up.
+    #[error("the device does not answer")]
+    Silent,
+}
+
+impl DeviceError {
+    /// Returns true if every later request to the device fails as well.
+    pub fn is_final(self) -> bool {
+        matches!(self, DeviceError::Gone | DeviceError::Silent)
+    }
 }
 
 /// The moment at which a device write becomes durable.

@@ -49,6 +49,13 @@ forebay_common::plants![
     "what a power cut may take back of the backing file is cached",
     "a cut is carried out before its record is durable",
     "epochs are not given out",
+    "a loss waits for a device that is being added",
+    "a device that is being added is waited for",
+    "a device that was not added leaves its epoch",
+    "a device is waited for while the pool is opened",
+    "a device is waited for while the pool is recovered",
+    "a device that is needed is left out of the pool",
+    "a device that owes no answer is taken for one that answers",
     ; in unit tests:
     "legs are used again before it is durable that they are given up",
 ];

@@ -45,6 +45,20 @@ pub(crate) async fn before<T>(limit: impl Future<Output = ()>, future: impl Futu
     .await
 }
 
+/// Waits for `future`, and polls `task` beside it until then.
+pub(crate) async fn beside<T>(task: impl Future<Output = ()>, future: impl Future<Output = T>) -> T {
+    let (mut task, mut future) = (std::pin::pin!(task), std::pin::pin!(future));
+    let mut over = false;
+    poll_fn(|context| {
+        if let Poll::Ready(value) = future.as_mut().poll(context) {
+            return Poll::Ready(value);
+        }
+        over = over || task.as_mut().poll(context).is_ready();
+        Poll::Pending
+    })
+    .await
+}
+
 /// Waits for all of `futures` side by side. Returns their results in order.
 pub(crate) async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.into_iter().map(Some).collect();

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use forebay_common::lock::Mutex;
 use forebay_config::{Mode, Settings, format_size};
 use forebay_control::{EventLog, Severity};
-use forebay_disk::{FileDevice, SystemClock, Threads, block_on};
+use forebay_disk::{FileDevice, SystemClock, Threads, block_on, block_on_apart};
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::{Device, Witness};
 use forebay_engine::pool::{Pool, PoolError, Uuid};
-use forebay_engine::{ChangeError, Engine, Env, Recovered};
+use forebay_engine::{ChangeError, Engine, Env, Event, Recovered};
 use forebay_nfs::Nfs;
 use forebay_vfs::Vfs;
 
@@ -25,6 +25,7 @@ use crate::in_use::InUse;
 use crate::linger::Linger;
 use crate::placement::Rules;
 use crate::roster::Roster;
+use crate::side_by_side::open_beside_others;
 use crate::tell::{tell, tell_checkpoint, tell_lost};
 use crate::under_way::UnderWay;
 
@@ -134,7 +135,7 @@ pub(crate) fn open(
     events: &Arc<EventLog>,
     asker: Option<Asker>,
     linger: Linger,
-    under_way: &UnderWay,
+    under_way: &Arc<UnderWay>,
 ) -> Result<Option<(Cache, CacheReady)>, Error> {
     let in_use = InUse::new(&settings.state_dir);
     let Some((paths, mut notices)) = devices::paths(settings) else {
@@ -143,7 +144,7 @@ pub(crate) fn open(
         return Ok(None);
     };
     let (roster, rules) = (Roster::open(&settings.state_dir)?, Rules::of(settings));
-    let start = Start { settings, in_use: &in_use, roster: &roster, rules: &rules };
+    let start = Start { settings, in_use: &in_use, roster: &roster, rules: &rules, events, under_way };
     let opened = start.open(&paths, linger)?;
     notices.extend(opened.notices);
     let (uuid, fresh, pool) = (opened.pool.uuid, opened.fresh, opened.pool);
@@ -203,7 +204,7 @@ pub(crate) fn random() -> u128 {
 fn start_engine(
     settings: &Settings,
     (vfs, nfs): (&Arc<Vfs>, &Nfs),
-    (events, under_way, identities): (&Arc<EventLog>, &UnderWay, &mut Identities),
+    (events, under_way, identities): (&Arc<EventLog>, &Arc<UnderWay>, &mut Identities),
     watch: &Arc<CacheMonitor>,
     (mut pool, fresh): (Pool, bool),
     (in_use, names): (&InUse, &[String]),
@@ -220,13 +221,19 @@ fn start_engine(
     let downtime = vfs.own(&store, &settings.state_dir, uuid, fresh).map_err(failed)?;
     let threads = Arc::new(Threads::new());
     let (log, watch, weak) = (events.clone(), watch.clone(), Arc::downgrade(vfs));
+    let theirs = under_way.clone();
     let env = Env {
         clock: Arc::new(SystemClock::new()),
         spawn: threads.clone(),
         backing: Arc::new(store.clone()),
         witness: Some(Arc::new(watch.roster.clone()) as Arc<dyn Witness>),
         deliver: Arc::new(|run: &mut dyn FnMut()| forebay_rpc::batch(run)),
-        events: Arc::new(move |event| tell(&log, &watch, &weak, &event)),
+        events: Arc::new(move |event| {
+            if let Event::DeviceLate { device, .. } = &event {
+                theirs.silent(device);
+            }
+            tell(&log, &watch, &weak, &event);
+        }),
     };
     let chosen = forebay_engine::Settings {
         mode: engine_mode(settings.mode),
@@ -237,7 +244,7 @@ fn start_engine(
     let begun = Instant::now();
     under_way.step("recovering the cache");
     let unusable = |error: forebay_engine::OpenError| Error::Cache(error.to_string());
-    let opened = block_on(Engine::begin_reporting(pool, env, chosen, under_way.recovery.clone()));
+    let opened = block_on_apart(Engine::begin_reporting(pool, env, chosen, under_way.recovery.clone()));
     let opened = opened.map_err(unusable).and_then(|opening| {
         if opening.holds_changes() && in_use.is_outdated(uuid)? {
             return Err(Error::CacheOutdated(names.join(" and ")));
@@ -254,7 +261,7 @@ fn start_engine(
             .recover(&store, &settings.state_dir, log_identity, opening.notes())
             .map_err(|error| Error::Cache(error.to_string()))?;
         under_way.step("recovering files with data that only the cache has");
-        Ok((block_on(opening.finish()).map_err(unusable)?, recovery))
+        Ok((block_on_apart(opening.finish()).map_err(unusable)?, recovery))
     });
     let ((engine, recovered), recovery) = opened?;
     tell_recovered(events, &recovered, begun.elapsed());
@@ -272,6 +279,18 @@ fn tell_recovered(events: &EventLog, recovered: &Recovered, took: Duration) {
         let dirty = format_size(recovered.dirty_blocks * BLOCK as u64);
         let message = format!("the cache is back after {:.1} s with {dirty} dirty", took.as_secs_f64());
         events.add(Severity::Info, "recovered", message, &[("dirty", &dirty)]);
+    }
+}
+
+/// Removes the file of a device that was made and not added. The removal may fail without harm: the returned error says
+/// that the device was not added.
+fn remove_file(path: PathBuf, error: &ChangeError) {
+    let remove = move || drop(std::fs::remove_file(path));
+    if matches!(error, ChangeError::Silent { .. }) {
+        // The file's file system may not answer either.
+        drop(std::thread::Builder::new().name("forebay-remove-file".into()).spawn(remove));
+    } else {
+        remove();
     }
 }
 
@@ -309,12 +328,17 @@ impl Cache {
         let before = self.watch.roster.member(path);
         self.rules.check(path, &others, before.as_ref()).map_err(|error| error.to_string())?;
         let make = is_missing(path);
-        let device = devices::device(path, self.size, Linger::new()).map_err(|error| error.to_string())?;
-        let added = block_on(self.engine.add_device(device.clone(), force));
+        let opened = match make {
+            // To fill a new file may take long.
+            true => devices::device(path, self.size, Linger::new()),
+            false => open_beside_others(path, self.size, Linger::new()),
+        };
+        let device = opened.map_err(|error| error.to_string())?;
+        let (engine, newcomer) = (self.engine.clone(), device.clone());
+        let added = block_on_apart(async move { engine.add_device(newcomer, force).await });
         added.map_err(|error| {
             if make && !matches!(error, ChangeError::Pool(PoolError::Unnoted(_))) {
-                // The removal may fail without harm: the returned error says that the device was not added.
-                let _ = std::fs::remove_file(path);
+                remove_file(path.to_owned(), &error);
             }
             match error {
                 ChangeError::Pool(PoolError::InUse { device, what }) => {
@@ -330,8 +354,9 @@ impl Cache {
 
     /// Takes a device out of use. Data that only this device and its mirror have is destaged first.
     pub(crate) fn remove(&self, path: &Path) -> Result<(), String> {
-        let name = path.display().to_string();
-        block_on(self.engine.remove_device(&name)).map_err(|error| error.to_string())
+        let (engine, name) = (self.engine.clone(), path.display().to_string());
+        let removed = block_on_apart(async move { engine.remove_device(&name).await });
+        removed.map_err(|error| error.to_string())
     }
 
     /// Begins to take a device out of use; an event reports the result.
@@ -350,7 +375,8 @@ impl Cache {
     /// Reads every copy of every block and repairs the bad copies. Runs in the background unless `wait` is set.
     pub(crate) fn scrub(&self, wait: bool) -> Result<(), String> {
         if wait {
-            block_on(self.engine.scrub()).map_err(|error| error.to_string())?;
+            let engine = self.engine.clone();
+            block_on_apart(async move { engine.scrub().await }).map_err(|error| error.to_string())?;
         } else {
             self.engine.start_scrub();
         }

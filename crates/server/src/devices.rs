@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_config::{Mode, Settings, format_size};
-use forebay_disk::{FileDevice, OpenError as DeviceError, block_on};
-use forebay_engine::io::Device;
-use forebay_engine::pool::{Notice, Pool, PoolError};
+use forebay_control::EventLog;
+use forebay_disk::{FileDevice, OpenError as DeviceError, SystemClock, block_on, block_on_apart};
+use forebay_engine::io::{Device, Witness};
+use forebay_engine::pool::{Notice, Patience, Pool, PoolError};
 
 use crate::cache::random;
 use crate::error::Error;
@@ -17,6 +18,9 @@ use crate::in_use::InUse;
 use crate::linger::Linger;
 use crate::placement::Rules;
 use crate::roster::{Record, Roster, refused};
+use crate::side_by_side::{deadline, open_side_by_side};
+use crate::tell::tell_opening;
+use crate::under_way::UnderWay;
 
 /// Names of the cache files that are created if the settings name none.
 const DEFAULT_FILES: [&str; 2] = ["cache-a", "cache-b"];
@@ -104,6 +108,8 @@ pub(crate) struct Start<'a> {
     pub(crate) in_use: &'a InUse,
     pub(crate) roster: &'a Roster,
     pub(crate) rules: &'a Rules,
+    pub(crate) events: &'a Arc<EventLog>,
+    pub(crate) under_way: &'a Arc<UnderWay>,
 }
 
 /// Returns the paths of the devices to use with notices about them; `None` means no cache.
@@ -151,10 +157,16 @@ impl Start<'_> {
         let missing: Vec<_> = paths.iter().filter(|path| is_missing(path)).cloned().collect();
         let format = self.settings.cache.format;
         if !format && !opened.is_empty() {
-            match block_on(Pool::open(dynamic(&opened))) {
+            match self.open_pool(dynamic(&opened)) {
                 Ok(pool) => return self.old(pool, opened, &missing, &unusable),
                 Err(PoolError::NoPool | PoolError::Unfinished(_)) => {}
-                Err(error) => return Err(refused(error)),
+                Err(error) => {
+                    let silent = unusable.iter().find(|error| matches!(error, DeviceError::Silent { .. }));
+                    return Err(match silent {
+                        Some(silent) => Error::Cache(format!("{silent}; without it, {}", refused(error))),
+                        None => refused(error),
+                    });
+                }
             }
         }
         if let Some(error) = unusable.first() {
@@ -164,6 +176,18 @@ impl Start<'_> {
             self.in_use.require_none()?;
         }
         self.new_pool(opened, &missing, linger)
+    }
+
+    /// Opens the pool, without the silent devices if the other devices are enough.
+    fn open_pool(&self, devices: Vec<Arc<dyn Device>>) -> Result<Pool, PoolError> {
+        let (events, under_way) = (self.events.clone(), self.under_way.clone());
+        let patience = Patience {
+            clock: Arc::new(SystemClock::new()),
+            deadline: deadline(),
+            witness: Some(Arc::new(self.roster.clone()) as Arc<dyn Witness>),
+            events: Arc::new(move |event| tell_opening(&events, &under_way, &event)),
+        };
+        block_on_apart(async move { Pool::open_within(devices, &patience).await })
     }
 
     fn check(&self, path: &Path, others: &[PathBuf]) -> Result<(), Error> {
@@ -178,8 +202,10 @@ impl Start<'_> {
         linger: Linger,
     ) -> Result<(Vec<Arc<FileDevice>>, Vec<DeviceError>), Error> {
         let (mut opened, mut unusable) = (Vec::new(), Vec::new());
-        for path in paths.iter().filter(|path| !is_missing(path)) {
-            match device(path, self.settings.cache.size, linger) {
+        let there: Vec<_> = paths.iter().filter(|path| !is_missing(path)).cloned().collect();
+        let waits_for = |path: &Path| self.under_way.silent(&path.display().to_string());
+        for answer in open_side_by_side(there, self.settings.cache.size, linger, waits_for) {
+            match answer {
                 Ok(device) => opened.push(device),
                 Err(error @ DeviceError::InUse { .. }) => return Err(Error::Cache(error.to_string())),
                 Err(error) => unusable.push(error),

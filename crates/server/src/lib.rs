@@ -22,6 +22,7 @@ mod reload;
 mod roster;
 mod sandbox;
 mod serve;
+mod side_by_side;
 mod space;
 mod start;
 mod state_dir;

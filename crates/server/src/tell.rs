@@ -2,6 +2,7 @@
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use forebay_config::format_size;
 use forebay_control::{EventLog, Severity};
@@ -10,6 +11,7 @@ use forebay_engine::buffer::BLOCK;
 use forebay_vfs::{Checkpointed, Error, Export, LostFile, Vfs};
 
 use crate::cache::CacheMonitor;
+use crate::under_way::UnderWay;
 
 /// Reports an engine event to the administrator and to the parts of the server that act on it.
 pub(crate) fn tell(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, event: &Event) {
@@ -25,12 +27,9 @@ pub(crate) fn tell(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, event:
             );
             (Severity::Error, "device-lost", message)
         }
-        Event::DeviceLate { device, after } => {
-            let message = format!(
-                "cache device {device} has not answered for {} s; it is given up if another one answers. See the kernel's log",
-                after.as_secs()
-            );
-            (Severity::Error, "device-late", message)
+        Event::DeviceLate { device, after } => (Severity::Error, "device-late", late(device, *after)),
+        Event::DeviceAwaited { device, after } => {
+            (Severity::Error, "device-awaited", awaited(device, *after))
         }
         Event::DeviceAdded { device } => {
             let device = watch.roster.describe(device);
@@ -111,6 +110,33 @@ pub(crate) fn tell(log: &EventLog, watch: &CacheMonitor, vfs: &Weak<Vfs>, event:
         }
     };
     log.add(severity, kind, message, &[]);
+}
+
+/// Reports cache devices that do not answer while the pool is opened.
+pub(crate) fn tell_opening(log: &EventLog, under_way: &UnderWay, event: &Event) {
+    let (kind, device, message) = match event {
+        Event::DeviceLate { device, after } => ("device-late", device, late(device, *after)),
+        Event::DeviceAwaited { device, after } => ("device-awaited", device, awaited(device, *after)),
+        // No other event happens before the engine runs.
+        _ => return,
+    };
+    under_way.silent(device);
+    log.add(Severity::Error, kind, message, &[]);
+}
+
+fn late(device: &str, after: Duration) -> String {
+    format!(
+        "cache device {device} has not answered for {} s; it is given up if another one answers. See the kernel's log",
+        after.as_secs()
+    )
+}
+
+fn awaited(device: &str, after: Duration) -> String {
+    format!(
+        "the start waits for cache device {device}, which has not answered for {} s, since the cache cannot be opened without it. \
+         See the kernel's log",
+        after.as_secs()
+    )
 }
 
 /// Reports cached data that belongs to no file any more.

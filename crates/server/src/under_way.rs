@@ -24,17 +24,19 @@ pub(crate) struct UnderWay {
     pub(crate) recovery: Arc<RecoveryProgress>,
 }
 
-/// The step in progress, and the file system that it waits for.
+/// The step in progress, and the file system or device that it waits for.
 #[derive(Debug)]
 struct At {
     step: &'static str,
     /// The export that the step waits for, and the time when the wait began.
     awaited: Option<(PathBuf, Instant)>,
+    /// A cache device that has not answered during this step.
+    silent: Option<String>,
 }
 
 impl Default for UnderWay {
     fn default() -> Self {
-        let at = At { step: "opening", awaited: None };
+        let at = At { step: "opening", awaited: None, silent: None };
         UnderWay { begun: Instant::now(), at: Mutex::new(at), recovery: Arc::default() }
     }
 }
@@ -42,7 +44,7 @@ impl Default for UnderWay {
 impl UnderWay {
     /// Begins the step `step`, which waits for no export yet.
     pub(crate) fn step(&self, step: &'static str) {
-        *self.at.lock() = At { step, awaited: None };
+        *self.at.lock() = At { step, awaited: None, silent: None };
         self.recovery.reset();
     }
 
@@ -59,6 +61,11 @@ impl UnderWay {
         self.at.lock().awaited = None;
     }
 
+    /// Records that a cache device does not answer. The progress names it until the next step.
+    pub(crate) fn silent(&self, device: &str) {
+        self.at.lock().silent = Some(device.to_owned());
+    }
+
     /// Returns the progress in the form of the control protocol.
     pub(crate) fn shown(&self) -> Starting {
         let (done, total) = self.recovery.read();
@@ -68,7 +75,11 @@ impl UnderWay {
             elapsed_ns: since.elapsed().as_nanos() as u64,
         });
         let elapsed_ns = self.begun.elapsed().as_nanos() as u64;
-        Starting { step: at.step.to_owned(), done, total, elapsed_ns, awaited }
+        let mut step = at.step.to_owned();
+        if let Some(device) = &at.silent {
+            step += &format!("; cache device {device} does not answer");
+        }
+        Starting { step, done, total, elapsed_ns, awaited }
     }
 }
 

@@ -17,9 +17,11 @@ mod damaged;
 mod early;
 mod given_up;
 mod gone;
+mod joining;
 mod late;
 mod memory;
 mod notes;
+mod opening;
 #[cfg(feature = "plant")]
 mod planted;
 mod pressure;

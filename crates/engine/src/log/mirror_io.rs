@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::event::Event;
 use crate::format::Place;
 use crate::io::{Device, DeviceError, Durability};
+use crate::maintain::deadline::GivenUp;
 use crate::plant;
 use crate::pool::SEGMENTS_START;
 use crate::segments::Segment;
@@ -86,7 +87,7 @@ impl Engine {
     ) -> Result<Buffer, DeviceError> {
         let device = self.device(place.device).ok_or(DeviceError::Gone)?;
         let (buffer, result) = device.read(self.offset(place, slot), Buffer::zeroed(blocks)).await;
-        if result == Err(DeviceError::Gone) {
+        if result.is_err_and(DeviceError::is_final) {
             self.lose(place.device).await;
         }
         result.map(|()| buffer)
@@ -114,6 +115,8 @@ impl Engine {
             device
         };
         if let Some(device) = device {
+            // A failing device may hang as well, and a change of the pool may be writing to it now.
+            device.give_up(GivenUp::Unused);
             self.segments.lose(index);
             self.event(Event::DeviceLost { device: device.name().to_owned(), left: self.active() });
             self.look_at_mirror();

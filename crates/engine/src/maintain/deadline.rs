@@ -10,24 +10,46 @@
 //! owns its memory until it ends, and the pool does not use the device any more. The device can be added again only
 //! once it is closed, and by then no operation is in flight.
 
-use forebay_common::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use forebay_common::lock::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use crate::buffer::{BLOCK, Buffer, Slice};
-use crate::engine::Engine;
-use crate::event::Event;
 use crate::io::{Device, DeviceError, Durability, Io};
-use crate::plant;
 use crate::wait::Gate;
 use forebay_common::lock::Mutex;
 
+mod watch;
+
+pub(crate) use watch::watch_until_service;
+
 /// The number of ticks in the deadline.
-const TICKS: u32 = 4;
+pub(crate) const TICKS: u32 = 4;
 /// The highest number of operations of a device that are watched at once. An operation beyond that ends when the
 /// device answers, or is given up because of another operation.
 const SLOTS: usize = 128;
+/// A tick that never comes.
+const NEVER: u64 = u64::MAX;
+
+/// The reason why a device is given up. The engine waits for none of its operations any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GivenUp {
+    /// The device has not answered within the deadline, and another device has.
+    Late = 1,
+    /// The device is lost for another reason, or is not to become a member any more.
+    Unused = 2,
+}
+
+impl GivenUp {
+    /// Returns the error with which the device's operations end.
+    fn error(self) -> DeviceError {
+        match self {
+            GivenUp::Late => DeviceError::Silent,
+            GivenUp::Unused => DeviceError::Gone,
+        }
+    }
+}
 
 /// The clock of all devices of an engine, in ticks.
 #[derive(Debug, Default)]
@@ -52,14 +74,14 @@ struct Operations {
     under_way: AtomicUsize,
     next: AtomicUsize,
     slots: Vec<Mutex<Option<Slot>>>,
-    /// True if the device is given up: all operations in flight, and all later ones, fail.
-    given_up: AtomicBool,
+    /// A [`GivenUp`], or 0. If it is set, all operations in flight, and all later ones, fail.
+    given_up: AtomicU8,
     told: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// The tick at which the operation began.
+    /// The tick at which the operation began; [`NEVER`] if it may take long on a healthy device.
     since: u64,
     waker: Option<Waker>,
 }
@@ -70,14 +92,26 @@ struct Ticket {
     slot: Option<usize>,
 }
 
+impl Ticks {
+    /// Returns the current tick.
+    fn now(&self) -> u64 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// Counts a tick: a fourth of the deadline has passed.
+    pub(crate) fn advance(&self) {
+        self.now.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 impl Operations {
-    fn begin(self: &Arc<Self>) -> Ticket {
+    /// Begins an operation, as of tick `since`.
+    fn begin(self: &Arc<Self>, since: u64) -> Ticket {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         if self.ticks.idle.load(Ordering::SeqCst) && self.ticks.idle.swap(false, Ordering::SeqCst) {
             self.ticks.begun.wake();
         }
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let since = self.ticks.now.load(Ordering::Relaxed);
         let slot = (0..SLOTS).map(|at| first.wrapping_add(at) % SLOTS).find(|at| {
             let slot = self.slots[*at].try_lock().filter(|slot| slot.is_none());
             slot.map(|mut slot| *slot = Some(Slot { since, waker: None })).is_some()
@@ -86,13 +120,22 @@ impl Operations {
     }
 
     fn is_late(&self) -> bool {
-        let now = self.ticks.now.load(Ordering::Relaxed);
-        let is_late = |slot: &Slot| now - slot.since > u64::from(TICKS);
+        let now = self.ticks.now();
+        let is_late = |slot: &Slot| now.saturating_sub(slot.since) > u64::from(TICKS);
         self.slots.iter().any(|slot| slot.lock().as_ref().is_some_and(is_late))
     }
 
-    fn give_up(&self) {
-        self.given_up.store(true, Ordering::SeqCst);
+    fn given_up(&self) -> Option<GivenUp> {
+        match self.given_up.load(Ordering::SeqCst) {
+            0 => None,
+            1 => Some(GivenUp::Late),
+            _ => Some(GivenUp::Unused),
+        }
+    }
+
+    fn give_up(&self, why: GivenUp) {
+        // If the device was given up before, the first reason stays.
+        let _ = self.given_up.compare_exchange(0, why as u8, Ordering::SeqCst, Ordering::SeqCst);
         let wakers = self.slots.iter().filter_map(|slot| slot.lock().as_mut()?.waker.take());
         let wakers: Vec<_> = wakers.collect();
         wakers.into_iter().for_each(Waker::wake);
@@ -109,11 +152,14 @@ impl Drop for Ticket {
 }
 
 impl Ticket {
-    /// Waits for the operation. Returns `None` if its device is given up.
-    async fn wait<T>(self, mut operation: Io<T>) -> Option<T> {
+    /// Waits for the operation.
+    ///
+    /// # Errors
+    /// The error of [`GivenUp::error`] if the device is given up.
+    async fn wait<T>(self, mut operation: Io<T>) -> Result<T, DeviceError> {
         poll_fn(|context| {
             if let Poll::Ready(value) = operation.as_mut().poll(context) {
-                return Poll::Ready(Some(value));
+                return Poll::Ready(Ok(value));
             }
             if let Some(slot) = self.slot
                 && let Some(slot) = self.operations.slots[slot].lock().as_mut()
@@ -122,7 +168,7 @@ impl Ticket {
                 slot.waker = Some(context.waker().clone());
             }
             // This check comes after the waker is stored.
-            if self.operations.given_up.load(Ordering::SeqCst) { Poll::Ready(None) } else { Poll::Pending }
+            self.operations.given_up().map_or(Poll::Pending, |why| Poll::Ready(Err(why.error())))
         })
         .await
     }
@@ -136,7 +182,7 @@ impl Watched {
             under_way: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
-            given_up: AtomicBool::new(false),
+            given_up: AtomicU8::new(0),
             told: AtomicBool::new(false),
         };
         Arc::new(Watched { device, operations: Arc::new(operations) })
@@ -147,17 +193,44 @@ impl Watched {
         self.operations.under_way.load(Ordering::Relaxed)
     }
 
+    /// Returns the reason if the device is given up.
+    pub(crate) fn given_up(&self) -> Option<GivenUp> {
+        self.operations.given_up()
+    }
+
+    /// Fails all operations in flight on the device, and all later ones. The device may still carry them out, which does no
+    /// harm: an operation owns its memory until the device has answered.
+    pub(crate) fn give_up(&self, why: GivenUp) {
+        self.operations.give_up(why);
+    }
+
+    /// Returns true if an operation has been in flight for longer than the deadline.
+    pub(crate) fn is_late(&self) -> bool {
+        self.operations.is_late()
+    }
+
+    /// Returns true once after the device became late. The caller then reports it.
+    pub(crate) fn is_untold(&self) -> bool {
+        !self.operations.told.swap(true, Ordering::Relaxed)
+    }
+
+    /// Records that the device has answered. If it becomes late again, that is reported again.
+    fn forget_told(&self) {
+        self.operations.told.store(false, Ordering::Relaxed);
+    }
+
     fn run<T: Send + 'static>(
         &self,
+        since: u64,
         begin: impl FnOnce(&dyn Device) -> Io<T>,
-        gone: impl FnOnce() -> T + Send + 'static,
+        failed: impl FnOnce(DeviceError) -> T + Send + 'static,
     ) -> Io<T> {
-        if self.operations.given_up.load(Ordering::SeqCst) {
-            return Box::pin(std::future::ready(gone()));
+        if let Some(why) = self.operations.given_up() {
+            return Box::pin(std::future::ready(failed(why.error())));
         }
-        let ticket = self.operations.begin();
+        let ticket = self.operations.begin(since);
         let operation = begin(self.device.as_ref());
-        Box::pin(async move { ticket.wait(operation).await.unwrap_or_else(gone) })
+        Box::pin(async move { ticket.wait(operation).await.unwrap_or_else(failed) })
     }
 }
 
@@ -172,129 +245,23 @@ impl Device for Watched {
 
     fn read(&self, offset: u64, buffer: Buffer) -> Io<(Buffer, Result<(), DeviceError>)> {
         let blocks = buffer.len() / BLOCK;
-        let gone = move || (Buffer::zeroed(blocks), Err(DeviceError::Gone));
-        self.run(|device| device.read(offset, buffer), gone)
+        let failed = move |error| (Buffer::zeroed(blocks), Err(error));
+        self.run(self.operations.ticks.now(), |device| device.read(offset, buffer), failed)
     }
 
     fn write(&self, offset: u64, data: Slice, durability: Durability) -> Io<Result<(), DeviceError>> {
-        self.run(|device| device.write(offset, data, durability), || Err(DeviceError::Gone))
+        self.run(self.operations.ticks.now(), |device| device.write(offset, data, durability), Err)
     }
 
     fn flush(&self) -> Io<Result<(), DeviceError>> {
-        self.run(|device| device.flush(), || Err(DeviceError::Gone))
+        self.run(self.operations.ticks.now(), |device| device.flush(), Err)
     }
 
-    /// A discard is not watched: it may take long on a healthy device, and no request waits for it.
+    /// A discard may take long on a healthy device, so it does not make the device late. It ends when the device is given up.
     fn discard(&self, offset: u64, len: u64) -> Io<Result<(), DeviceError>> {
-        self.device.discard(offset, len)
-    }
-}
-
-impl Engine {
-    /// Detects devices that do not answer, until the engine closes.
-    pub(crate) async fn run_device_watch(self: Arc<Self>) {
-        let ticks = &self.ticks;
-        let is_busy = || self.devices.read().iter().flatten().any(|device| device.under_way() > 0);
-        while !self.closing() {
-            let ready = || {
-                ticks.idle.store(true, Ordering::SeqCst);
-                (self.closing() || is_busy()).then_some(())
-            };
-            ticks.begun.until(ready).await;
-            ticks.idle.store(false, Ordering::SeqCst);
-            self.rest(self.settings.device_deadline / TICKS).await;
-            ticks.now.fetch_add(1, Ordering::Relaxed);
-            self.give_up_late().await;
-        }
-    }
-
-    /// Gives up the late devices, if another device is not late.
-    async fn give_up_late(&self) {
-        let devices: Vec<_> = self.devices.read().iter().cloned().enumerate().collect();
-        let devices = devices.into_iter().filter_map(|(index, device)| Some((index as u16, device?)));
-        let (late, well): (Vec<_>, Vec<_>) = devices.partition(|(_, device)| device.operations.is_late());
-        for (_, device) in &well {
-            device.operations.told.store(false, Ordering::Relaxed);
-        }
-        for (index, device) in late {
-            if !device.operations.told.swap(true, Ordering::Relaxed) {
-                let after = self.settings.device_deadline;
-                self.event(Event::DeviceLate { device: device.name().to_owned(), after });
-            }
-            if !well.is_empty() && !plant::active("a device that does not answer is waited for") {
-                device.operations.give_up();
-                self.lose(index).await;
-            }
-        }
-    }
-
-    /// Wakes the watch, so that it ends.
-    pub(crate) fn wake_device_watch(&self) {
-        self.ticks.begun.wake();
+        self.run(NEVER, |device| device.discard(offset, len), Err)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::pin::pin;
-    use std::task::Context;
-
-    use super::*;
-
-    /// A device that never answers.
-    struct Silent;
-
-    impl Device for Silent {
-        fn name(&self) -> &str {
-            "silent"
-        }
-        fn size(&self) -> u64 {
-            1 << 30
-        }
-        fn read(&self, _: u64, _: Buffer) -> Io<(Buffer, Result<(), DeviceError>)> {
-            Box::pin(std::future::pending())
-        }
-        fn write(&self, _: u64, _: Slice, _: Durability) -> Io<Result<(), DeviceError>> {
-            Box::pin(std::future::pending())
-        }
-        fn flush(&self) -> Io<Result<(), DeviceError>> {
-            Box::pin(std::future::pending())
-        }
-        fn discard(&self, _: u64, _: u64) -> Io<Result<(), DeviceError>> {
-            Box::pin(std::future::pending())
-        }
-    }
-
-    #[test]
-    fn what_is_under_way_on_a_device_that_is_given_up_ends() {
-        let ticks = Arc::new(Ticks::default());
-        let device = Watched::new(Arc::new(Silent), &ticks);
-        let mut context = Context::from_waker(Waker::noop());
-        let mut flush = device.flush();
-        assert!(flush.as_mut().poll(&mut context).is_pending());
-        ticks.now.fetch_add(u64::from(TICKS), Ordering::Relaxed);
-        let mut read = pin!(device.read(0, Buffer::zeroed(2)));
-        assert!(!device.operations.is_late() && device.under_way() == 2);
-        ticks.now.fetch_add(1, Ordering::Relaxed);
-        assert!(device.operations.is_late());
-        device.operations.give_up();
-        assert_eq!(flush.as_mut().poll(&mut context), Poll::Ready(Err(DeviceError::Gone)));
-        drop(flush);
-        let Poll::Ready((buffer, result)) = read.as_mut().poll(&mut context) else { panic!("it waits") };
-        assert_eq!((buffer.len(), result), (2 * BLOCK, Err(DeviceError::Gone)));
-        let mut later = device.flush();
-        assert_eq!(later.as_mut().poll(&mut context), Poll::Ready(Err(DeviceError::Gone)));
-        assert!(!device.operations.is_late());
-    }
-
-    #[test]
-    fn more_operations_than_are_looked_after_are_not_in_each_others_way() {
-        let ticks = Arc::new(Ticks::default());
-        let device = Watched::new(Arc::new(Silent), &ticks);
-        let operations: Vec<_> = (0..2 * SLOTS).map(|_| device.flush()).collect();
-        assert_eq!(device.under_way(), 2 * SLOTS);
-        drop(operations);
-        assert_eq!(device.under_way(), 0);
-        assert!(device.operations.slots.iter().all(|slot| slot.lock().is_none()));
-    }
-}
+mod tests;

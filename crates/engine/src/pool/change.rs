@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::candidate::Candidate;
 use super::error::PoolError;
 use super::geometry::{Copy, SEGMENTS_MIN, segments, size_for};
-use super::identify::{Contents, identify};
-use super::make::{check_size, read_back, wipe};
+use super::identify::Contents;
+use super::make::{check_size, read_back};
 use super::superblock::{Entry, State, Superblock};
 use super::{Member, Pool};
 use crate::buffer::{Buffer, Slice};
 use crate::format::DEVICES_MAX;
 use crate::io::{Device, DeviceError, Durability};
+use crate::plant;
 use crate::segments::Reach;
 use crate::wait::all;
 
@@ -20,11 +22,12 @@ use crate::wait::all;
 pub type AlsoLost = Vec<u16>;
 
 /// A member that is being added.
-#[derive(Clone, Copy)]
 struct Newcomer {
     index: u16,
     /// True if the pool has only one other member now, and former members have left after a drain.
     second: bool,
+    /// The member that had the index before.
+    before: Option<Member>,
 }
 
 impl Pool {
@@ -121,39 +124,59 @@ impl Pool {
         Ok(also_lost)
     }
 
-    /// Makes `device` a member with no segments in use. Its index is its own former one, or else an unused one, or that
-    /// of a removed or lost member. The former contents of the device are lost, also after an error. A blank device, or
-    /// a former member of this pool, is accepted; any other device only with `force`. Durable as described at
-    /// [`Pool::open_epoch`]. The new member may be among the members lost meanwhile.
+    /// Makes `device` a member with no segments in use: reads it, erases it, and joins it ([`Pool::join`]). The former
+    /// contents of the device are lost, also after an error of [`Pool::join`].
     ///
     /// # Errors
-    /// [`PoolError::InUse`], [`PoolError::Duplicate`], a size out of range, a device that cannot be read or written:
-    /// the pool is unchanged. [`PoolError::NoMemberLeft`], also if all other members are lost meanwhile, which may
-    /// hold the only copy of some data.
+    /// Those of [`Candidate::look`], [`Pool::may_join`], [`Candidate::erase`] and [`Pool::join`].
     pub async fn add(&mut self, device: Arc<dyn Device>, force: bool) -> Result<(u16, AlsoLost), PoolError> {
-        check_size(device.as_ref())?;
-        let count = segments(device.size(), self.segment_size);
-        if count < SEGMENTS_MIN {
+        let candidate = Candidate::look(device).await?;
+        self.may_join(&candidate, force)?;
+        candidate.erase().await?;
+        self.join(&candidate, force).await
+    }
+
+    /// Checks that the device can become a member and may be erased. A blank device, or a former member of this pool, is
+    /// accepted; any other device only with `force`. Writes nothing.
+    ///
+    /// # Errors
+    /// [`PoolError::InUse`], [`PoolError::Duplicate`], [`PoolError::Full`], a size out of range.
+    pub fn may_join(&self, candidate: &Candidate, force: bool) -> Result<(), PoolError> {
+        let device = candidate.device.as_ref();
+        check_size(device)?;
+        if segments(device.size(), self.segment_size) < SEGMENTS_MIN {
             let needed = size_for(SEGMENTS_MIN, self.segment_size);
-            return Err(PoolError::TooSmall {
-                device: device.name().to_owned(),
-                size: device.size(),
-                needed,
-            });
+            let device = device.name().to_owned();
+            return Err(PoolError::TooSmall { device, size: candidate.device.size(), needed });
         }
-        let index = self.index_for(device.as_ref(), force).await?;
-        wipe(device.as_ref()).await?;
+        self.index_for(candidate, force).map(drop)
+    }
+
+    /// Makes an erased device a member with no segments in use. Its index is its own former one, or else an unused one, or
+    /// that of a removed or lost member. Durable as described at [`Pool::open_epoch`]. Also returns the other members lost
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Pool::may_join`]. After [`PoolError::Unreadable`] or [`PoolError::Unwritable`] of the device, the pool has
+    /// its former members, in an epoch that the device does not know. So nothing that the device may still write counts.
+    /// [`PoolError::NoMemberLeft`], also if all other members are lost meanwhile, which may hold the only copy of some data.
+    pub async fn join(&mut self, candidate: &Candidate, force: bool) -> Result<(u16, AlsoLost), PoolError> {
+        self.may_join(candidate, force)?;
+        let index = self.index_for(candidate, force)?;
+        let device = &candidate.device;
         let at = usize::from(index);
+        let others = self.members.iter().filter(|member| member.state != State::Removed).count();
+        let newcomer = Newcomer { index, second: others == 1, before: self.members.get(at).cloned() };
+        let uuid = self.fresh_uuid(index);
         let member = Member {
-            uuid: self.fresh_uuid(index),
+            uuid,
             index,
-            segments: count,
+            segments: segments(device.size(), self.segment_size),
             state: State::Active,
             since_epoch: self.epoch + 1,
             device: Some(device.clone()),
             write_first: Copy::A,
         };
-        let before = self.members.clone();
         match self.members.get_mut(at) {
             Some(place) => *place = member,
             None => self.members.push(member),
@@ -166,24 +189,39 @@ impl Pool {
             None => read_back(&self.members[at], &self.members).await,
         };
         if let Err(error) = written {
-            self.members = before;
+            self.put_back(&newcomer);
+            // Only the newcomer may carry this epoch, so nothing may be written in it.
+            if !plant::active("a device that was not added leaves its epoch") {
+                self.change().await?;
+            }
             return Err(error);
         }
-        let others = before.iter().filter(|member| member.state != State::Removed).count();
-        let newcomer = Newcomer { index, second: others == 1 };
         let changed = self.change_with(Some(newcomer)).await;
         // A newcomer that is left alone is no member. The other members may come back, and it must not declare them
         // out of date.
-        changed.inspect_err(|_| self.members[at].device = None).map(|also_lost| (index, also_lost))
+        let leave_alone = |member: &mut Member| member.device = None;
+        let changed = changed.inspect_err(|_| {
+            self.members.iter_mut().filter(|member| member.uuid == uuid).for_each(leave_alone);
+        });
+        changed.map(|also_lost| (index, also_lost))
     }
 
-    /// Returns the index that `device` gets, if its contents may be overwritten.
-    async fn index_for(&self, device: &dyn Device, force: bool) -> Result<u16, PoolError> {
+    /// Restores the members as they were before the newcomer.
+    fn put_back(&mut self, newcomer: &Newcomer) {
+        self.refused.extend(self.members.get(usize::from(newcomer.index)).map(|member| member.uuid));
+        match (&newcomer.before, self.members.get_mut(usize::from(newcomer.index))) {
+            (Some(before), Some(place)) => *place = before.clone(),
+            // The newcomer is behind all other members.
+            _ => self.members.truncate(usize::from(newcomer.index)),
+        }
+    }
+
+    /// Returns the index that the device gets, if its contents may be overwritten.
+    fn index_for(&self, candidate: &Candidate, force: bool) -> Result<u16, PoolError> {
+        let Candidate { device, contents } = candidate;
         let name = || device.name().to_owned();
-        let contents = identify(device).await;
-        let contents = contents.map_err(|error| PoolError::Unreadable { device: name(), error })?;
-        let mut before = None;
-        if let Contents::Pool(superblock) = &contents
+        let (mut before, mut is_free) = (None, *contents == Contents::Blank);
+        if let Contents::Pool(superblock) = contents
             && superblock.pool == self.uuid
         {
             before = self.members.iter().find(|member| member.uuid == superblock.device);
@@ -192,11 +230,12 @@ impl Pool {
                     return Err(PoolError::Duplicate { first: twin.name().to_owned(), second: name() });
                 }
                 Some((State::Active, None)) => before = None,
+                None => is_free = self.is_refused(superblock),
                 // A member that continued without the others may hold data that they lack.
-                _ => before = before.filter(|member| superblock.in_use < member.since_epoch),
+                Some(_) => before = before.filter(|member| superblock.in_use < member.since_epoch),
             }
         }
-        if before.is_none() && contents != Contents::Blank && !force {
+        if before.is_none() && !is_free && !force {
             return Err(PoolError::InUse { device: name(), what: contents.to_string() });
         }
         let with =
@@ -204,6 +243,14 @@ impl Pool {
         let own = before.map(|member| member.index);
         let unused = (self.members.len() < DEVICES_MAX).then_some(self.members.len() as u16);
         own.or(unused).or(with(State::Removed)).or(with(State::Lost)).ok_or(PoolError::Full)
+    }
+
+    /// Returns true if a device that the table does not name was never a member: a failed attempt to add it wrote this
+    /// superblock.
+    fn is_refused(&self, superblock: &Superblock) -> bool {
+        let own = superblock.members.get(usize::from(superblock.index));
+        let never_in_use = own.is_some_and(|own| own.since_epoch > superblock.in_use);
+        never_in_use || self.refused.contains(&superblock.device)
     }
 
     /// Returns a UUID that no other device has. The pool's own UUID is random, and its devices differ within it.
@@ -228,9 +275,8 @@ impl Pool {
         self.change_with(None).await
     }
 
-    async fn change_with(&mut self, newcomer: Option<Newcomer>) -> Result<AlsoLost, PoolError> {
-        let mut also_lost = AlsoLost::new();
-        let is_new = |at: usize| newcomer.is_some_and(|newcomer| usize::from(newcomer.index) == at);
+    async fn change_with(&mut self, mut newcomer: Option<Newcomer>) -> Result<AlsoLost, PoolError> {
+        let (mut also_lost, mut refused) = (AlsoLost::new(), None);
         loop {
             for at in 0..self.members.len() {
                 let Member { index, state, ref device, .. } = self.members[at];
@@ -239,10 +285,12 @@ impl Pool {
                     also_lost.push(index);
                 }
             }
+            let is_new =
+                |at: usize| newcomer.as_ref().is_some_and(|newcomer| usize::from(newcomer.index) == at);
             let present = self.present().map(|(member, _)| usize::from(member.index));
             // The newcomer comes last: it may not declare members out of date before one of them does.
             let (new, old): (Vec<_>, Vec<_>) = present.partition(|at| is_new(*at));
-            match newcomer {
+            match &newcomer {
                 _ if !old.is_empty() => {}
                 // The log is lost with the only other member, but no data that the backing store lacks. A new log
                 // will begin.
@@ -260,9 +308,21 @@ impl Pool {
             }
             if failed.is_empty() {
                 self.tell_witness().await?;
-                return Ok(also_lost);
+                return refused.map_or(Ok(also_lost), Err);
             }
-            failed.into_iter().for_each(|(at, _)| self.members[at].device = None);
+            for (at, error) in failed {
+                match newcomer.take_if(|newcomer| usize::from(newcomer.index) == at) {
+                    // The other members may carry a table with the newcomer. The next epoch has a table without it.
+                    Some(newcomer) => {
+                        refused = self.members[at]
+                            .device
+                            .as_ref()
+                            .map(|device| PoolError::Unwritable { device: device.name().to_owned(), error });
+                        self.put_back(&newcomer);
+                    }
+                    None => self.members[at].device = None,
+                }
+            }
         }
     }
 

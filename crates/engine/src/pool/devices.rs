@@ -1,12 +1,14 @@
 //! Adding and removing devices in service.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Error;
+use crate::buffer::Buffer;
 use crate::engine::Engine;
 use crate::event::Event;
-use crate::io::Device;
-use crate::maintain::deadline::Watched;
+use crate::io::{Device, DeviceError};
+use crate::maintain::deadline::{GivenUp, TICKS, Watched};
 use crate::plant;
 use crate::pool::{AlsoLost, PoolError, discard};
 use crate::wait::before;
@@ -25,6 +27,23 @@ pub enum ChangeError {
     /// Another device is being removed; only one removal runs at a time.
     #[error("{0} is being removed; wait for the end of that, then ask again")]
     Busy(String),
+    /// The device does not answer.
+    #[error(
+        "{device} was not added, since it has not answered for {} s; see the kernel's log, and add the device again when it answers, \
+         or another one",
+        .after.as_secs()
+    )]
+    Silent {
+        /// The device's name.
+        device: String,
+        /// The time without an answer.
+        after: Duration,
+    },
+    /// Another device was lost meanwhile, and the record of that loss did not wait for the device.
+    #[error(
+        "{0} was not added, since another cache device was lost at that moment, which had to be recorded at once; add it again"
+    )]
+    Interrupted(String),
     /// The cache has no device of this name.
     #[error("{0} is not a device of this cache; `forebay pool status` lists them")]
     Unknown(String),
@@ -42,13 +61,13 @@ impl Engine {
         }
         let name = device.name().to_owned();
         let device = Watched::new(device, &self.ticks);
-        let (added, given_up) = self.members.add(device.clone(), force, &self.log).await;
+        let (added, given_up) = self.members.add(&device, force, &self.log).await;
         let member = match added {
             Ok(member) => member,
             Err(error) => {
                 // This applies even if the device was not added: the other devices may have failed meanwhile.
                 self.lose_all(given_up).await;
-                return Err(error.into());
+                return Err(self.why_not_added(&device, error));
             }
         };
         {
@@ -59,15 +78,52 @@ impl Engine {
             }
             devices[index] = Some(device.clone());
         }
-        // No segment uses the device yet.
-        discard(device.as_ref()).await;
-        self.segments.gain(member.index, member.segments);
+        self.discard_newcomer(&device).await;
+        {
+            // The task that loses the device takes this lock first, and removes the device's segments after that.
+            let devices = self.devices.read();
+            if devices.get(usize::from(member.index)).is_some_and(Option::is_some) {
+                self.segments.gain(member.index, member.segments);
+            }
+        }
         self.lose_all(given_up).await;
+        if let Some(why) = device.given_up() {
+            let (after, error) = (self.settings.device_deadline, DeviceError::Gone);
+            return Err(match why {
+                GivenUp::Late => ChangeError::Silent { device: name, after },
+                GivenUp::Unused => PoolError::Unwritable { device: name, error }.into(),
+            });
+        }
         self.event(Event::DeviceAdded { device: name });
         // The segment being written may have one leg.
         self.log.want_roll();
         self.space.wake();
         Ok(())
+    }
+
+    /// Discards a device that no segment uses yet. A discard may take long on a healthy device, so reads check meanwhile
+    /// that the device answers.
+    async fn discard_newcomer(&self, device: &Watched) {
+        let mut discarding = Box::pin(discard(device));
+        while before(self.rest(self.settings.device_deadline / TICKS), &mut discarding).await.is_none() {
+            // If the device does not answer, the watch gives it up, which ends the discard.
+            let _ = device.read(0, Buffer::zeroed(1)).await;
+        }
+    }
+
+    /// Returns the error that the user sees after `error` of an attempt to add the device.
+    fn why_not_added(&self, device: &Watched, error: PoolError) -> ChangeError {
+        let name = device.name().to_owned();
+        match (error, device.given_up()) {
+            (error @ (PoolError::NoMemberLeft | PoolError::Unnoted(_)), _) => error.into(),
+            (_, Some(GivenUp::Late)) => {
+                ChangeError::Silent { device: name, after: self.settings.device_deadline }
+            }
+            (PoolError::Unwritable { .. } | PoolError::Unreadable { .. }, Some(GivenUp::Unused)) => {
+                ChangeError::Interrupted(name)
+            }
+            (error, _) => error.into(),
+        }
     }
 
     /// Removes a device from use. All data that only it and another device have is destaged first. If only one device

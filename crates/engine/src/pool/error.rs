@@ -236,4 +236,9 @@ pub enum Notice {
         /// The device's error.
         error: DeviceError,
     },
+    /// The device does not answer.
+    #[error(
+        "{0} is not used, since it does not answer; see the kernel's log, and when it answers, add it again with `forebay pool add`"
+    )]
+    Silent(String),
 }

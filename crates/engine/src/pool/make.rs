@@ -67,6 +67,7 @@ impl Pool {
             durable: 0,
             owner: Vec::new(),
             watched: Default::default(),
+            refused: Vec::new(),
         };
         let all: Vec<_> = (0..devices.len()).collect();
         if let Some((at, error)) = pool.write(&all).await.pop() {

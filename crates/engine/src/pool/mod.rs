@@ -19,6 +19,7 @@
 //! Without a witness, two devices that were each opened without the other both look right. This is detected when both
 //! are present again, and refused.
 
+mod candidate;
 mod change;
 pub(crate) mod devices;
 mod error;
@@ -28,6 +29,7 @@ mod make;
 pub(crate) mod membership;
 pub(crate) mod no_device;
 mod open;
+mod patience;
 mod signature;
 mod superblock;
 mod watched;
@@ -37,6 +39,7 @@ mod tests;
 
 use std::sync::Arc;
 
+pub use candidate::Candidate;
 pub use change::AlsoLost;
 pub use error::{Notice, PoolError, Uuid};
 pub use geometry::{DEVICE_MAX, DEVICE_MIN, SEGMENTS_START, segment_offset};
@@ -49,8 +52,9 @@ use crate::format::SegmentId;
 use crate::io::Device;
 use crate::segments::Reach;
 use geometry::Copy;
-use identify::look;
 use open::{Decision, Seen, decide};
+pub use patience::Patience;
+use patience::{Looked, look_at_all};
 use watched::Watched;
 
 /// A pool whose members are known.
@@ -74,6 +78,8 @@ pub struct Pool {
     durable: u64,
     owner: Vec<u8>,
     watched: Watched,
+    /// Devices that could not be added, by their UUIDs: nothing on them counts.
+    refused: Vec<u128>,
 }
 
 /// A member of a pool.
@@ -117,22 +123,19 @@ impl Pool {
     /// # Errors
     /// Every refusal of the table in `pool/open.rs`.
     pub async fn open(devices: Vec<Arc<dyn Device>>) -> Result<Pool, PoolError> {
-        let mut seen = Vec::with_capacity(devices.len());
-        let mut write_first = Vec::with_capacity(devices.len());
-        for device in &devices {
-            let mut looked = look(device.as_ref()).await;
-            // A server that was killed may have left the superblock in the device's cache. Its other copy is
-            // overwritten next, and a power cut may tear all data that was never flushed.
-            if let Ok((Contents::Pool(_), _)) = looked
-                && let Err(error) = device.flush().await
-            {
-                looked = Err(error);
-            }
-            write_first.push(looked.as_ref().map_or(Copy::A, |(_, copy)| *copy));
-            let contents = looked.map(|(contents, _)| contents);
-            seen.push(Seen { name: device.name().to_owned(), size: device.size(), contents });
-        }
-        let Decision { superblock, devices: places, notices } = decide(&seen)?;
+        let looked = look_at_all(&devices).await;
+        Pool::of(devices, looked)
+    }
+
+    /// Returns the pool that `devices` with these contents are the members of.
+    fn of(devices: Vec<Arc<dyn Device>>, looked: Vec<Looked>) -> Result<Pool, PoolError> {
+        let (contents, write_first): (Vec<_>, Vec<_>) = looked.into_iter().unzip();
+        let seen = devices.iter().zip(contents).map(|(device, contents)| Seen {
+            name: device.name().to_owned(),
+            size: device.size(),
+            contents,
+        });
+        let Decision { superblock, devices: places, notices } = decide(&seen.collect::<Vec<_>>())?;
         let member = |((index, entry), at): ((u16, &Entry), Option<usize>)| Member {
             uuid: entry.uuid,
             index,
@@ -156,6 +159,7 @@ impl Pool {
             durable: superblock.durable,
             owner: superblock.owner,
             watched: Watched::default(),
+            refused: Vec::new(),
         })
     }
 

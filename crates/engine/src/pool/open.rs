@@ -67,6 +67,7 @@ pub(super) fn decide(seen: &[Seen]) -> Result<Decision, PoolError> {
             Ok(Contents::Pool(superblock)) => found.push(Found { at, name, size: *size, superblock }),
             Ok(Contents::Blank) => blank = blank.or(Some(name)),
             Ok(Contents::Damaged) => notices.push(Notice::Damaged(name.clone())),
+            Err(DeviceError::Silent) => notices.push(Notice::Silent(name.clone())),
             Err(error) => notices.push(Notice::Unreadable { device: name.clone(), error: *error }),
             // `refuse_what_is_not_ours` has refused these.
             Ok(Contents::Foreign(_) | Contents::Newer { .. } | Contents::UnknownFeatures(_)) => {}
@@ -127,6 +128,7 @@ fn refuse_what_is_not_ours(seen: &[Seen]) -> Result<(), PoolError> {
 fn no_pool(notices: Vec<Notice>) -> PoolError {
     match notices.into_iter().next() {
         Some(Notice::Unreadable { device, error }) => PoolError::Unreadable { device, error },
+        Some(Notice::Silent(device)) => PoolError::Unreadable { device, error: DeviceError::Silent },
         Some(Notice::Damaged(device)) => PoolError::Damaged(device),
         _ => PoolError::NoPool,
     }

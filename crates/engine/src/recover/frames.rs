@@ -9,7 +9,6 @@ use super::{OpenError, RecoveryProgress, is_log, name};
 use crate::Seq;
 use crate::buffer::{BLOCK, Buffer};
 use crate::format::{Body, FrameHead, Place, Record, SegmentId, bind, content_hash, footer, frame, key_hash};
-use crate::io::DeviceError;
 use crate::plant;
 use crate::pool::{Pool, PoolError};
 use crate::segments::Reach;
@@ -89,7 +88,9 @@ pub(super) async fn read_log(
     }
     // R21: data on a device that went missing meanwhile is not lost.
     for (_, device) in pool.present() {
-        if let (_, Err(error @ DeviceError::Gone)) = device.read(0, Buffer::zeroed(1)).await {
+        if let (_, Err(error)) = device.read(0, Buffer::zeroed(1)).await
+            && error.is_final()
+        {
             return Err(PoolError::Unreadable { device: device.name().to_owned(), error }.into());
         }
     }

@@ -28,10 +28,11 @@ use crate::format::{Place, SegmentId as Name, SegmentKind};
 use crate::index::object::Object;
 use crate::io::{BackingError, Device, Durability};
 use crate::log::user_records::UserRecord;
-use crate::maintain::deadline::{Ticks, Watched};
+use crate::maintain::deadline::{GivenUp, Ticks, Watched, watch_until_service};
 use crate::pool::{Pool, PoolError, State};
 use crate::recover::load_clean::Cold;
 use crate::volume::Volumes;
+use crate::wait::beside;
 use crate::{Error, Seq};
 
 use apply::Applied;
@@ -161,6 +162,26 @@ impl Engine {
         if let Some(witness) = &env.witness {
             pool.watch(witness.clone()).await?;
         }
+        let ticks = Arc::new(Ticks::default());
+        let mut devices = Vec::new();
+        for member in &mut pool.members {
+            let watched = member.device.take().map(|device| Watched::new(device, &ticks));
+            member.device = watched.clone().map(|device| device as Arc<dyn Device>);
+            devices.push(watched);
+        }
+        let all = devices.iter().flatten().cloned().collect();
+        let watch = watch_until_service(all, ticks.clone(), env.clone(), settings.device_deadline);
+        beside(watch, Engine::recover(pool, (devices, ticks), env, settings, progress)).await
+    }
+
+    /// Recovers the contents of a pool. The caller watches its `devices` meanwhile.
+    async fn recover(
+        mut pool: Pool,
+        (devices, ticks): (Vec<Option<Arc<Watched>>>, Arc<Ticks>),
+        env: Env,
+        settings: Settings,
+        progress: Arc<RecoveryProgress>,
+    ) -> Result<Opening, OpenError> {
         let (found, unread) = headers::scan(&pool, &progress).await;
         let doubtful = doubtful_before(&pool, unread.is_empty());
         let mut read = frames::read_log(&pool, &found, &progress).await?;
@@ -169,22 +190,19 @@ impl Engine {
         let volumes = Arc::new(Volumes::new(env.backing.clone()));
         let Applied { segments, objects, notes, unsealed, unsure, cold, recovered } =
             apply::apply(&pool, live, &mut read, doubtful, volumes);
-        let names = pool.members.iter().map(|m| m.device.as_ref().map(|d| d.name().to_owned()));
-        let names: Vec<_> = names.collect();
         let also_lost = pool.open_epoch().await?;
         also_lost.iter().for_each(|index| segments.lose(*index));
         let next_seq = read.next_frame;
-        let ticks = Arc::new(Ticks::default());
-        let mut devices = Vec::new();
-        for member in &mut pool.members {
-            let watched = member.device.take().map(|device| Watched::new(device, &ticks));
-            member.device = watched.clone().map(|device| device as Arc<dyn Device>);
-            devices.push(watched);
-        }
+        let mut in_use = devices;
+        let lost = also_lost.iter().filter_map(|index| in_use.get_mut(usize::from(*index))?.take());
+        let lost: Vec<_> = lost.collect();
+        // Operations of a lost device may hang.
+        lost.iter().for_each(|device| device.give_up(GivenUp::Unused));
+        let devices = in_use;
         let parts = Parts { env, pool, segments, objects, notes, next_seq, devices, ticks, settings };
         let engine = Engine::assemble(parts);
-        for device in also_lost.iter().filter_map(|index| names.get(usize::from(*index))?.clone()) {
-            engine.event(Event::DeviceLost { device, left: engine.active() });
+        for device in lost {
+            engine.event(Event::DeviceLost { device: device.name().to_owned(), left: engine.active() });
         }
         if read.dropped {
             engine.event(Event::LogDropped);

@@ -57,6 +57,34 @@ const FINDERS: &[(&str, fn())] = &[
         "what a power cut may take back of the backing file is cached",
         unsynced::no_copy_outlives_a_write_past_the_log_that_a_power_cut_took,
     ),
+    (
+        "a loss waits for a device that is being added",
+        joining::the_loss_of_a_member_is_recorded_at_once_while_a_device_that_is_added_hangs,
+    ),
+    (
+        "a device that is being added is waited for",
+        joining::a_device_that_hangs_while_it_is_added_is_given_up_and_the_pool_is_as_before,
+    ),
+    (
+        "a device that was not added leaves its epoch",
+        joining::what_is_acknowledged_after_a_device_could_not_be_added_survives,
+    ),
+    (
+        "a device is waited for while the pool is opened",
+        opening::a_start_goes_on_without_a_device_that_does_not_answer_from_any_of_its_operations_on,
+    ),
+    (
+        "a device is waited for while the pool is recovered",
+        opening::a_start_goes_on_without_a_device_that_does_not_answer_from_any_of_its_operations_on,
+    ),
+    (
+        "a device that is needed is left out of the pool",
+        opening::a_device_that_is_needed_is_waited_for_at_a_start_and_that_is_told,
+    ),
+    (
+        "a device that owes no answer is taken for one that answers",
+        opening::a_device_is_not_given_up_for_one_that_owes_no_answer_and_gives_none,
+    ),
     ("epochs are not given out", stale::two_devices_that_are_each_there_alone_do_not_go_on_in_one_epoch),
 ];
 

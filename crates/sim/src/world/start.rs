@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_engine::io::Device;
-use forebay_engine::pool::{Pool, PoolError};
+use forebay_engine::io::{Device, Witness};
+use forebay_engine::pool::{Patience, Pool, PoolError};
 use forebay_engine::{Engine, Env, Error, Event, OpenError, Recovered, Settings};
 
 use super::{Crash, DETECTED, LIMIT, World};
@@ -174,10 +174,18 @@ impl World {
             disks.into_iter().map(|disk| Arc::new(disk) as Arc<dyn Device>).collect();
         let mut random = self.rng.fork();
         let (formatted, legs) = (self.formatted, self.shared.epochs.legs());
+        let (events, executor) = (self.events(), Arc::new(self.shared.executor.clone()));
+        let witness = Some(Arc::new(self.shared.epochs.clone()) as Arc<dyn Witness>);
+        let patience = Patience {
+            clock: executor.clone(),
+            deadline: self.plan.deadline,
+            witness: witness.clone(),
+            events: events.clone(),
+        };
         let pool = self.shared.executor.block_on(LIMIT, async move {
             let mut uuid = || u128::from(random.draw()) << 64 | u128::from(random.draw());
             match formatted {
-                true => Pool::open(devices).await,
+                true => Pool::open_within(devices, &patience).await,
                 false => Pool::format(devices, &mut uuid, true).await,
             }
         });
@@ -194,34 +202,13 @@ impl World {
         }
         let members: Vec<_> = pool.present().map(|(_, device)| device.name().to_owned()).collect();
         *self.shared.members.lock() = members.clone();
-        let gone_for_good = self.plan.has(Trouble::Leaving);
-        let shared = self.shared.clone();
-        let executor = Arc::new(shared.executor.clone());
         let env = Env {
             clock: executor.clone(),
             spawn: executor,
-            backing: Arc::new(shared.store.clone()),
-            witness: Some(Arc::new(shared.epochs.clone())),
+            backing: Arc::new(self.shared.store.clone()),
+            witness,
             deliver: Arc::new(|batch| batch()),
-            events: Arc::new(move |event| {
-                shared.tell(|| format!("event {event:?}"));
-                shared.told.lock().push(event.clone());
-                if matches!(event, Event::DeviceLate { .. }) {
-                    shared.hits.hit(Fault::DeviceHung);
-                }
-                if let Event::DeviceRemoved { device } = &event {
-                    shared.members.lock().retain(|name| name != device);
-                }
-                if let Event::DeviceLost { device, left } = event {
-                    shared.lost.lock().push(device);
-                    if left == 0 {
-                        shared.log_broke();
-                    }
-                    if left == 0 && gone_for_good {
-                        shared.notes.lock().lose_all();
-                    }
-                }
-            }),
+            events,
         };
         let settings = Settings {
             mode: self.plan.mode,
@@ -281,6 +268,31 @@ impl World {
             self.shared.executor.start("notes", Box::pin(letting_go));
         }
         Ok(engine)
+    }
+
+    /// Returns the receiver of the engine's events.
+    fn events(&self) -> Arc<dyn Fn(Event) + Send + Sync> {
+        let gone_for_good = self.plan.has(Trouble::Leaving);
+        let shared = self.shared.clone();
+        Arc::new(move |event| {
+            shared.tell(|| format!("event {event:?}"));
+            shared.told.lock().push(event.clone());
+            if matches!(event, Event::DeviceLate { .. }) {
+                shared.hits.hit(Fault::DeviceHung);
+            }
+            if let Event::DeviceRemoved { device } = &event {
+                shared.members.lock().retain(|name| name != device);
+            }
+            if let Event::DeviceLost { device, left } = event {
+                shared.lost.lock().push(device);
+                if left == 0 {
+                    shared.log_broke();
+                }
+                if left == 0 && gone_for_good {
+                    shared.notes.lock().lose_all();
+                }
+            }
+        })
     }
 
     /// Tells the model which part of the log the faults of this world have destroyed on every device (P3).

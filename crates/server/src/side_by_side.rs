@@ -1,0 +1,89 @@
+//! Opens existing cache devices side by side. The system call that opens a hanging device does not return, so each device
+//! is opened in a thread of its own, with a deadline.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use forebay_disk::{FileDevice, OpenError};
+
+use crate::devices::device;
+use crate::linger::Linger;
+
+/// The time between two checks after the deadline.
+const LOOK: Duration = Duration::from_millis(200);
+
+type Answer = Result<Arc<FileDevice>, OpenError>;
+
+/// Returns the time within which a device has to answer.
+pub(crate) fn deadline() -> Duration {
+    forebay_engine::Settings::default().device_deadline
+}
+
+/// Opens devices side by side. Returns one answer for each, in order. A device that misses the deadline is
+/// [`OpenError::Silent`] if another device was opened. Otherwise the call waits for it, and calls `waits_for` with its path.
+pub(crate) fn open_side_by_side(
+    paths: Vec<PathBuf>,
+    size: u64,
+    linger: Linger,
+    waits_for: impl Fn(&Path),
+) -> Vec<Answer> {
+    open_until(paths, size, linger, deadline(), |opened, path| {
+        if opened == 0 {
+            waits_for(path);
+        }
+        opened > 0
+    })
+}
+
+/// Opens a device that is to be added to a pool in service.
+///
+/// # Errors
+/// [`OpenError::Silent`] after the deadline; every other reason why the device cannot be opened.
+pub(crate) fn open_beside_others(path: &Path, size: u64, linger: Linger) -> Answer {
+    let mut answers = open_until(vec![path.to_owned()], size, linger, deadline(), |_, _| true);
+    answers.pop().unwrap_or_else(|| Err(silent(path.to_owned(), deadline())))
+}
+
+fn silent(path: PathBuf, after: Duration) -> OpenError {
+    OpenError::Silent { path, after }
+}
+
+/// Opens devices until each has answered. After the deadline it calls `goes_on` with the number of opened devices and the
+/// path of a silent one; if that returns true, it returns without the silent devices.
+fn open_until(
+    paths: Vec<PathBuf>,
+    size: u64,
+    linger: Linger,
+    after: Duration,
+    goes_on: impl Fn(usize, &Path) -> bool,
+) -> Vec<Answer> {
+    let (send, opened) = channel();
+    let mut answers: Vec<Option<Answer>> = Vec::new();
+    for (at, path) in paths.iter().enumerate() {
+        let (send, theirs) = (send.clone(), path.clone());
+        // A device that answers too late is closed again, since no receiver takes it.
+        let open = move || drop(send.send((at, device(&theirs, size, linger))));
+        let thread = std::thread::Builder::new().name("forebay-open".into()).spawn(open);
+        // If the system refuses a thread, the device is opened here, without a deadline.
+        answers.push(thread.is_err().then(|| device(path, size, linger)));
+    }
+    drop(send);
+    let end = Instant::now() + after;
+    while let Some(at) = answers.iter().position(Option::is_none) {
+        let left = end.saturating_duration_since(Instant::now());
+        match opened.recv_timeout(left.max(LOOK)) {
+            Ok((at, answer)) => answers[at] = Some(answer),
+            Err(RecvTimeoutError::Timeout) => {}
+            // A thread has panicked and has reported that.
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        let there = answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count();
+        if Instant::now() >= end && answers[at].is_none() && goes_on(there, &paths[at]) {
+            break;
+        }
+    }
+    let answers = answers.into_iter().zip(paths);
+    answers.map(|(answer, path)| answer.unwrap_or_else(|| Err(silent(path, after)))).collect()
+}
