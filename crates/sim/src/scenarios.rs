@@ -22,6 +22,7 @@ mod late;
 mod memory;
 mod notes;
 mod opening;
+mod overtaken;
 #[cfg(feature = "plant")]
 mod planted;
 mod pressure;

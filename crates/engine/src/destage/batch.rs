@@ -8,6 +8,7 @@ use crate::Error;
 use crate::buffer::{BLOCK, Buffer, Slice};
 use crate::engine::Engine;
 use crate::index::leaf::Entry;
+use crate::index::moves::Moves;
 use crate::index::object::{Busy, Object};
 use crate::io::{BackingError, BackingResult, Time};
 use crate::plant;
@@ -196,16 +197,25 @@ impl Engine {
         let Part { object, since, blocks, mtime, damaged, .. } = part;
         if result == Err(BackingError::Gone) {
             // The object was removed, so no client will ask for it.
-            object.lock().busy = Busy::No;
+            let mut state = object.lock();
+            state.busy = Busy::No;
+            state.moves = Moves::default();
+            drop(state);
             self.drop_object(&object);
             return true;
         }
         let damaged = damaged.into_inner();
         let mut state = object.lock();
         state.busy = Busy::No;
+        let moves = std::mem::take(&mut state.moves);
         if result.is_ok() {
             for (block, copy) in blocks.iter().filter(|(block, _)| !damaged.contains(block)) {
-                state.cleaned(*block, copy, &self.segments);
+                let now = moves.of(*block, copy);
+                // Reads of clean blocks do not wait for frames, so a copy whose frame is not durable is destaged again.
+                let segment = self.segments.get(now.segment);
+                if segment.is_none_or(|segment| now.slot < segment.durable) {
+                    state.cleaned(*block, &now, &self.segments);
+                }
             }
             // A bypass write in flight sets a later time when it ends, if it finds a time to set.
             if mtime.is_some() && state.mtime == mtime && !state.needs_destage() && state.directs == 0 {

@@ -3,6 +3,7 @@
 
 pub(crate) mod account;
 pub(crate) mod leaf;
+pub(crate) mod moves;
 pub(crate) mod object;
 pub(crate) mod objects;
 pub(crate) mod ranges;

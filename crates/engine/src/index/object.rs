@@ -15,6 +15,7 @@ use crate::buffer::BLOCK;
 use crate::format::key_hash;
 use crate::index::account::Account;
 use crate::index::leaf::{Entry, LEAF, Leaf, Page, SegmentId};
+use crate::index::moves::Moves;
 use crate::index::ranges::Ranges;
 use crate::io::{Key, Time};
 use crate::request::external_change::VersionWatch;
@@ -94,6 +95,8 @@ pub(crate) struct State {
     /// True if the object is in the destage queue.
     pub(crate) queued: bool,
     pub(crate) busy: Busy,
+    /// Moves of blocks within the log since the current destage batch was gathered.
+    pub(crate) moves: Moves,
     /// Number of bypass writes in flight.
     pub(crate) directs: u32,
     pub(crate) syncs: Syncs,

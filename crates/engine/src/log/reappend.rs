@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::format::content_hash;
 use crate::index::leaf::{Entry, Page};
-use crate::index::object::Object;
+use crate::index::object::{Busy, Object};
 use crate::log::Whose;
 use crate::plant;
 use crate::{Result, Seq};
@@ -72,6 +72,9 @@ impl Engine {
                         state.set_damaged(block, true, &self.segments);
                     }
                     self.segments.release(segment);
+                    if state.busy == Busy::Destage && contents.is_some() {
+                        state.moves.moved(block, *copy, moved);
+                    }
                     self.destager.volumes.moved(&object.volume);
                     return Ok(Again::Appended(placed.seq));
                 }

@@ -78,7 +78,7 @@ pub struct Pool {
     durable: u64,
     owner: Vec<u8>,
     watched: Watched,
-    /// Devices that could not be added, by their UUIDs: nothing on them counts.
+    /// UUIDs of devices that could not be added. No data on them counts.
     refused: Vec<u128>,
 }
 

@@ -1,4 +1,4 @@
-//! A device that hangs while it is added: no acknowledgement waits for it, and the pool is as it was before.
+//! Devices that hang while they are added. No acknowledgement waits for such a device, and the pool stays as it was.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,13 +7,13 @@ use forebay_engine::{ChangeError, Event};
 use super::*;
 use crate::disk::{Disk, Operation};
 
-/// From the operation with the number `first` on, none of the device ends.
+/// Makes the device hang from its operation number `first` on.
 pub(super) fn hold_from(disk: &Disk, first: u32) {
     let count = AtomicU32::new(0);
     disk.hold(move |_| count.fetch_add(1, Ordering::Relaxed) >= first);
 }
 
-/// Adds the spare device, and keeps its name among those that the next start finds.
+/// Adds the spare device.
 fn add(world: &World, engine: &Arc<Engine>) -> Result<Result<(), ChangeError>, Stop> {
     let spare = world.shared.spares.lock()[0].clone();
     let theirs = engine.clone();
@@ -21,7 +21,7 @@ fn add(world: &World, engine: &Arc<Engine>) -> Result<Result<(), ChangeError>, S
     world.shared.executor.block_on(LIMIT, added)
 }
 
-/// What a start with all devices finds after the spare one was not added.
+/// Checks that the pool is as it was before the spare device was not added, now and after two starts.
 fn is_as_before(world: &mut World, engine: Arc<Engine>) {
     let spare = world.shared.spares.lock()[0].clone();
     assert_eq!((engine.active(), engine.effective_mode()), (2, Mode::WriteBack));
@@ -31,7 +31,7 @@ fn is_as_before(world: &mut World, engine: Arc<Engine>) {
     let engine = world.start_through(Vec::new()).unwrap();
     assert_eq!(engine.active(), 2);
     check(world, &engine);
-    // The late operations of the first attempt have ended. A blank device, or one that has the table of that attempt, is added.
+    // The late operations of the attempt have ended. The device is blank, or has the table of that attempt.
     world.disks.push(spare);
     cut(world, engine);
     let engine = world.start_through(Vec::new()).unwrap();
@@ -57,7 +57,7 @@ pub(super) fn a_device_that_hangs_while_it_is_added_is_given_up_and_the_pool_is_
         };
         assert!(matches!(error, ChangeError::Silent { .. }), "from operation {first}: {error}");
         assert!(error.to_string().contains(spare.name()), "{error}");
-        // The deadline, and quarters of it: one until time is counted, one until it is looked at; a discard has one more.
+        // The deadline and some quarters of it: until ticks are counted, until the device is checked, and for a discard.
         assert!((Duration::from_secs(10)..Duration::from_secs(19)).contains(&took), "{took:?}");
         if engine.active() == 2 {
             is_as_before(&mut world, engine);
@@ -90,7 +90,7 @@ fn a_device_that_could_not_be_added_is_added_once_it_answers() {
     }
 }
 
-/// The device that dies is recorded as lost while the newcomer hangs: the clients do not wait for the newcomer's deadline.
+/// A member dies while the newcomer hangs. Its loss is recorded without waiting for the newcomer's deadline.
 #[test]
 pub(super) fn the_loss_of_a_member_is_recorded_at_once_while_a_device_that_is_added_hangs() {
     for first in 0..16 {
@@ -109,7 +109,7 @@ pub(super) fn the_loss_of_a_member_is_recorded_at_once_while_a_device_that_is_ad
         let begun = world.shared.executor.time();
         write(&world, &engine, 0, 1);
         let took = world.shared.executor.time() - begun;
-        // The backing store takes its time; the newcomer's deadline is ten seconds.
+        // The write waits for the slow backing store, and not for the newcomer's deadline of ten seconds.
         assert!(took < Duration::from_secs(2), "from operation {first}: {took:?}");
         let added = world.shared.executor.block_on(LIMIT, added).unwrap();
         assert!(added.is_err(), "a device that hangs is added");
@@ -125,7 +125,7 @@ pub(super) fn the_loss_of_a_member_is_recorded_at_once_while_a_device_that_is_ad
     }
 }
 
-/// A member that hangs while a device is added which hangs as well is lost, and clients go on.
+/// A member and a newcomer hang at once. The member is lost, and clients continue.
 #[test]
 fn a_member_and_a_newcomer_that_hang_are_both_given_up() {
     for first in [0, 3, 6, 8, 10, 12, 14] {
@@ -152,7 +152,7 @@ fn a_member_and_a_newcomer_that_hang_are_both_given_up() {
     }
 }
 
-/// A newcomer whose superblock cannot be written: the frames after that belong to an epoch which the members carry.
+/// The newcomer's superblock cannot be written. Later frames belong to an epoch that the members carry.
 #[test]
 pub(super) fn what_is_acknowledged_after_a_device_could_not_be_added_survives() {
     for seed in 0..4 {
@@ -162,7 +162,7 @@ pub(super) fn what_is_acknowledged_after_a_device_could_not_be_added_survives() 
         let spare = world.shared.spares.lock()[0].clone();
         spare.fail_once(|operation| operation == Operation::Write(0));
         if seed % 2 == 1 {
-            // The ends are erased by a write of the first block as well.
+            // The first write of block 0 erases the device, the second one is the superblock.
             let writes = AtomicU32::new(0);
             spare.fail_once(move |operation| {
                 operation == Operation::Write(0) && writes.fetch_add(1, Ordering::Relaxed) == 1
@@ -178,7 +178,7 @@ pub(super) fn what_is_acknowledged_after_a_device_could_not_be_added_survives() 
     }
 }
 
-/// All devices hang: none is better than the others, and the newcomer is waited for like the members.
+/// All devices hang, so none of them is given up.
 #[test]
 fn a_newcomer_is_waited_for_while_all_members_hang_as_well() {
     let mut world = world(7, 2);

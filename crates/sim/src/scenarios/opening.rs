@@ -1,4 +1,4 @@
-//! A device that hangs while the pool is opened or recovered.
+//! Devices that hang while the pool is opened or recovered.
 
 use forebay_engine::Event;
 use forebay_engine::io::Clock as _;
@@ -10,7 +10,7 @@ fn told(world: &World, is_one: impl Fn(&Event) -> bool) -> usize {
     world.shared.told.lock().iter().filter(|event| is_one(event)).count()
 }
 
-/// The pair with data that only the cache has, switched off.
+/// Returns a world of two devices with data that only the cache has, after a power cut.
 fn used(seed: u64) -> World {
     let mut world = world(seed, 2);
     let engine = world.start_through(Vec::new()).unwrap();
@@ -79,7 +79,7 @@ fn devices_that_all_hang_at_a_start_are_waited_for() {
     }
 }
 
-/// The device that hangs was used alone: the other one is out of date, so the start waits, and says so.
+/// The hanging device was used alone, and the other device is out of date. So the start waits, and reports that.
 #[test]
 pub(super) fn a_device_that_is_needed_is_waited_for_at_a_start_and_that_is_told() {
     for first in 0..5 {
@@ -119,14 +119,14 @@ fn the_only_device_is_waited_for_at_a_start() {
     }
 }
 
-/// A controller that both devices are behind hangs while only one of them is read.
+/// A controller with both devices hangs while only one of them is read.
 #[test]
 pub(super) fn a_device_is_not_given_up_for_one_that_owes_no_answer_and_gives_none() {
     for first in [8, 12, 20, 40] {
         let mut world = used(first.into());
         let other = world.disks[0].clone();
         let count = std::sync::atomic::AtomicU32::new(0);
-        // The other one hangs from the same moment on.
+        // The other device hangs from that moment on.
         world.disks[1].hold(move |_| {
             let hangs = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= first;
             if hangs {
