@@ -87,3 +87,47 @@ fn open_until(
     let answers = answers.into_iter().zip(paths);
     answers.map(|(answer, path)| answer.unwrap_or_else(|| Err(silent(path, after)))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use forebay_disk::MIN_SIZE;
+
+    use super::*;
+
+    /// Returns two devices. The second one is held open, so another opening of it lasts until it is closed.
+    fn one_and_a_silent_one(folder: &Path) -> (Vec<PathBuf>, FileDevice) {
+        let paths = vec![folder.join("a"), folder.join("b")];
+        let [_, silent] = [0, 1].map(|at| FileDevice::open_or_create(&paths[at], MIN_SIZE).unwrap());
+        (paths, silent)
+    }
+
+    #[test]
+    fn a_silent_device_is_left_out_once_another_one_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let (paths, _held) = one_and_a_silent_one(folder.path());
+        let asked = RefCell::new(Vec::new());
+        let answers = open_until(paths.clone(), MIN_SIZE, Linger::new(), Duration::ZERO, |opened, path| {
+            asked.borrow_mut().push(path.to_owned());
+            opened > 0 && path == paths[1]
+        });
+        assert!(answers[0].is_ok(), "{:?}", answers[0].as_ref().err());
+        assert!(matches!(&answers[1], Err(OpenError::Silent { path, .. }) if *path == paths[1]));
+        assert!(asked.borrow().contains(&paths[1]));
+    }
+
+    #[test]
+    fn a_silent_device_that_is_needed_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (paths, held) = one_and_a_silent_one(folder.path());
+        let held = RefCell::new(Some(held));
+        let answers = open_until(paths.clone(), MIN_SIZE, Linger::new(), Duration::ZERO, |_, path| {
+            if path == paths[1] {
+                held.take();
+            }
+            false
+        });
+        assert!(answers.iter().all(Result::is_ok));
+    }
+}
