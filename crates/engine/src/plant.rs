@@ -33,6 +33,8 @@ forebay_common::plants![
     "a device that does not answer is waited for",
     "what is noted of the epoch in use does not count",
     "a device of another pool is left out",
+    "writers take the reserve of the log",
+    "slots beyond 255 wrap at recovery",
     ; in scenarios:
     "a failed sync counts for its caller only",
     "a stale leg counts at recovery",
@@ -49,6 +51,7 @@ forebay_common::plants![
     "what a power cut may take back of the backing file is cached",
     "a cut is carried out before its record is durable",
     "epochs are not given out",
+    "blocks moved while they are destaged stay dirty",
     "a loss waits for a device that is being added",
     "a device that is being added is waited for",
     "a device that was not added leaves its epoch",

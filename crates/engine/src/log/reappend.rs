@@ -72,7 +72,8 @@ impl Engine {
                         state.set_damaged(block, true, &self.segments);
                     }
                     self.segments.release(segment);
-                    if state.busy == Busy::Destage && contents.is_some() {
+                    let stays = plant::active("blocks moved while they are destaged stay dirty");
+                    if state.busy == Busy::Destage && contents.is_some() && !stays {
                         state.moves.moved(block, *copy, moved);
                     }
                     self.destager.volumes.moved(&object.volume);

@@ -165,7 +165,10 @@ fn apply_record(record: &Record, known: &[Arc<Object>], id: SegmentId, segments:
         Record::Data { object, block, slot, checksums } => {
             let mut state = known[usize::from(*object)].lock();
             for (i, checksum) in checksums.iter().enumerate() {
-                let slot = slot + i as u16;
+                let mut slot = slot + i as u16;
+                if plant::active("slots beyond 255 wrap at recovery") {
+                    slot &= 0xff;
+                }
                 let copy = Entry { segment: id, checksum: *checksum, slot, dirty: true, hit: false };
                 state.set_entry(block + i as u64, copy, segments);
             }

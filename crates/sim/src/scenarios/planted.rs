@@ -85,6 +85,10 @@ const FINDERS: &[(&str, fn())] = &[
         "a device that owes no answer is taken for one that answers",
         opening::a_device_is_not_given_up_for_one_that_owes_no_answer_and_gives_none,
     ),
+    (
+        "blocks moved while they are destaged stay dirty",
+        overtaken::blocks_that_move_while_they_are_destaged_are_clean_afterwards,
+    ),
     ("epochs are not given out", stale::two_devices_that_are_each_there_alone_do_not_go_on_in_one_epoch),
 ];
 
