@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use forebay_common::lock::Mutex;
 use forebay_config::{Mode, Settings, format_size};
 use forebay_control::{EventLog, Severity};
-use forebay_disk::{FileDevice, SystemClock, Threads, block_on};
+use forebay_disk::FileDevice;
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::{Device, Witness};
 use forebay_engine::pool::{Pool, PoolError, Uuid};
 use forebay_engine::{ChangeError, Engine, Env, Recovered};
 use forebay_nfs::Nfs;
+use forebay_runtime::{SystemClock, Threads, block_on};
 use forebay_vfs::Vfs;
 
 use crate::devices::{self, Missing, Start, is_missing, shared_disks};

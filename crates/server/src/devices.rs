@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_config::{Mode, Settings, format_size};
-use forebay_disk::{FileDevice, OpenError as DeviceError, block_on};
+use forebay_disk::{FileDevice, OpenError as DeviceError};
 use forebay_engine::io::Device;
 use forebay_engine::pool::{Notice, Pool, PoolError};
+use forebay_runtime::block_on;
 
 use crate::cache::random;
 use crate::error::Error;
