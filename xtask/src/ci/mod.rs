@@ -1,24 +1,26 @@
-//! `cargo x ci`: runs every check in order. Each is named and timed, and a table comes at the end.
+//! `cargo x ci`: runs every check. Each is named and timed, and a table comes at the end.
 
-use std::{
-    io::Write as _,
-    process::Command,
-    time::{Duration, Instant},
-};
+mod record;
+mod run;
+mod schedule;
+mod steps;
+
+use std::{io::Write as _, process::Command, time::Duration};
 
 use anyhow::{Result, ensure};
 
+pub(crate) use record::list;
+pub(crate) use run::{run_for_parent, run_steps};
+use schedule::Share;
+pub(crate) use steps::{all, quick};
+
 use crate::{
-    boot, dist, documents,
-    process::{command, line, lines, output, root, run, target_dir, within},
-    quota, readme,
-    server::{Kind, Server},
+    process::{command, line, lines, output, root, run, within},
     setup,
-    suites::{self, Counts, SUITES, Target},
-    untar,
+    suites::Counts,
 };
 
-/// Longest time of a step. A step that takes longer is ended, and the following steps still run.
+/// Longest time of a command. A command that takes longer is ended, and the following steps still run.
 const LIMIT: Duration = Duration::from_mins(25);
 
 /// Time of all fuzz targets together.
@@ -27,126 +29,31 @@ const FUZZING: Duration = Duration::from_secs(60);
 /// A named check.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
-    check: Box<dyn Fn() -> Result<Counts>>,
+    /// The contents, for `cargo x ci --list`.
+    about: &'static str,
+    share: Share,
+    /// The steps that must end before this one begins.
+    after: &'static [&'static str],
+    check: Box<dyn Fn() -> Result<Counts> + Sync>,
 }
 
-fn step(name: &'static str, check: impl Fn() -> Result<Counts> + 'static) -> Step {
-    Step { name, check: Box::new(check) }
+/// Returns a background step that needs no other step.
+fn step(
+    name: &'static str,
+    about: &'static str,
+    check: impl Fn() -> Result<Counts> + Sync + 'static,
+) -> Step {
+    Step { name, about, share: Share::Background, after: &[], check: Box::new(check) }
 }
 
-/// Returns the checks of a quick run: some minutes, without root, and without anything to install.
-pub(crate) fn quick() -> Vec<Step> {
-    vec![
-        step("format", || one(&mut command("cargo", ["fmt", "--all", "--check"]))),
-        step("clippy", || {
-            one(&mut command("cargo", ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
-        }),
-        step("tests", || tests(&mut command("cargo", ["test", "--workspace", "--no-fail-fast"]))),
-        step("documents", documents::check),
-    ]
-}
-
-/// Returns all checks.
-pub(crate) fn all() -> Vec<Step> {
-    let mut steps = quick();
-    steps.extend([
-        step("rustdoc", || {
-            one(command("cargo", ["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
-        }),
-        step("dependencies", || {
-            // The advisory database cannot be reached from everywhere, so advisories are left out.
-            one(&mut command("cargo", ["deny", "check", "bans", "licenses", "sources"]))
-        }),
-        // Repeats the tests that do not set a mode, in write-back.
-        step("write-back", || {
-            // The command covers the workspace: for one package, dependencies would have other features and be built
-            // again.
-            let mut command = command("cargo", ["test", "--workspace", "--test", "nfs", "--no-fail-fast"]);
-            tests(command.env("FOREBAY_TEST_MODE", "write-back"))
-        }),
-        step("fuzz", fuzz),
-        // The step has a number of worlds, not a time, so that it has one meaning on every machine.
-        step("sim", || one(&mut sim(&["--seeds", "800"]))),
-        step("sim: all", || {
-            one(&mut sim(&["--exhaustive", "2", "--stride", "4"]))?;
-            one(&mut sim(&["--exhaustive", "3", "--stride", "40"]))
-        }),
-        step("sim: names", || {
-            one(&mut sim(&["--names", "--seeds", "10000"]))?;
-            one(&mut sim(&["--names", "--exhaustive", "3", "--stride", "40"]))
-        }),
-        step("sim: joined", || one(&mut sim(&["--joined", "--seeds", "1000"]))),
-        step("sim: bugs", || {
-            let scenarios = ["test", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features"];
-            one(command("cargo", scenarios).args(["plant", "--lib", "planted"]))?;
-            let engine = ["test", "--quiet", "--package", "forebay-engine", "--features", "plant", "--lib"];
-            one(command("cargo", engine).arg("planted"))?;
-            let features =
-                ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
-            one(command("cargo", features).args(["--", "--plants", "--seeds", "800"]))?;
-            one(command("cargo", features).args(["--", "--names", "--plants", "--seeds", "800"]))?;
-            one(command("cargo", features).args(["--", "--joined", "--plants", "--seeds", "4000"]))
-        }),
-        // The step has a number of orders, not a time, so that it has one meaning on every machine.
-        step("threads", || {
-            let arguments = ["test", "--package", "forebay-threads", "--features", "shuttle"];
-            tests(&mut command("cargo", arguments))
-        }),
-        step("release", || {
-            one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))?;
-            dist::split(&target_dir().join("release/forebay"), &target_dir().join("dist"))?;
-            Ok(Counts { passed: 2, ..Counts::default() })
-        }),
-        // Sends real requests through FUSE and a loop device. The ratios between loads must be those of the model.
-        step("array", || {
-            let arguments =
-                ["bench", "array", "calibrate", "--check", "--model", "nl-sas-8", "--seconds", "4"];
-            one(Command::new(target_dir().join("release/forebay")).args(arguments))
-        }),
-        step("readme", || readme::check(false)),
-    ]);
-    steps.extend(SUITES.iter().map(|suite| {
-        step(suite.name, move || {
-            suites::run(suite, Kind::Forebay, Target::Own(Server::start(Kind::Forebay, None)?))
-        })
-    }));
-    // Cuts the power under a kernel client that unpacks a tree.
-    steps.push(step("untar", untar::check));
-    // This machine's kernel may have no quotas, but the guest's has.
-    steps.push(step("quota", quota::check));
-    // Tests the shipped unit under systemd.
-    steps.push(step("boot", boot::check));
-    steps
-}
-
-/// Runs the steps and prints the table. Returns true if no step failed.
-pub(crate) fn run_steps(steps: &[Step]) -> bool {
-    let start = Instant::now();
-    let mut table = Vec::new();
-    let mut total = Counts::default();
-    for Step { name, check } in steps {
-        eprintln!("\n== {name}");
-        let start = Instant::now();
-        let counts = check().unwrap_or_else(|error| {
-            println!("FAILED {name}: {error:#}");
-            Counts { failed: 1, ..Counts::default() }
-        });
-        total.passed += counts.passed;
-        total.failed += counts.failed;
-        total.expected += counts.expected;
-        total.skipped += counts.skipped;
-        table.push((*name, counts, start.elapsed()));
+impl Step {
+    fn shared(self, share: Share) -> Self {
+        Self { share, ..self }
     }
-    table.push(("all", total, start.elapsed()));
-    println!(
-        "\n{:<14} {:>7} {:>7} {:>9} {:>8} {:>8}",
-        "step", "passed", "failed", "expected", "skipped", "seconds"
-    );
-    for (name, Counts { passed, failed, expected, skipped }, time) in table {
-        println!("{name:<14} {passed:>7} {failed:>7} {expected:>9} {skipped:>8} {:>8.1}", time.as_secs_f64());
+
+    fn after(self, after: &'static [&'static str]) -> Self {
+        Self { after, ..self }
     }
-    println!("{} passed, {} failed", total.passed, total.failed);
-    total.failed == 0
 }
 
 /// Returns the command of the simulator with `arguments`.
