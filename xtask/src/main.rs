@@ -7,6 +7,7 @@ mod ci;
 mod dist;
 mod documents;
 mod english;
+mod ladder;
 mod mutants;
 mod process;
 mod quota;
@@ -34,11 +35,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     /// Run all checks of CI: format, clippy, tests, documents, dependencies, fuzzing, and the suites
-    Ci {
-        /// Run only these steps, separated by commas
-        #[arg(long, value_delimiter = ',', value_name = "STEPS")]
-        only: Vec<String>,
-    },
+    Ci(CiArguments),
+    /// Run one step of `ci` for `ci` itself
+    #[command(hide = true)]
+    CiStep { name: String, result: PathBuf },
     /// Run the quick part of `ci`: format, clippy, tests, documents
     Test,
     /// Install the programs that `ci` needs and this machine lacks (as root: packages by apt)
@@ -85,6 +85,19 @@ enum Verb {
     Boot(boot::Boot),
     /// Run a command under a stock Linux kernel in an emulated machine, with an NFS export mounted at /mnt
     Vm(VmArguments),
+}
+
+#[derive(Args)]
+struct CiArguments {
+    /// Run only these steps, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "STEPS")]
+    only: Vec<String>,
+    /// List the steps, with the seconds, processor seconds and result of each one's last run; run nothing
+    #[arg(long)]
+    list: bool,
+    /// Run one step at a time, and print its output as it is written
+    #[arg(long)]
+    in_turn: bool,
 }
 
 #[derive(Args)]
@@ -181,14 +194,19 @@ fn status(counts: &suites::Counts) -> ExitCode {
     if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn steps(all: Vec<ci::Step>, only: &[String]) -> Result<ExitCode> {
+fn steps(all: Vec<ci::Step>, arguments: &CiArguments) -> Result<ExitCode> {
+    let CiArguments { only, list, in_turn } = arguments;
     if let Some(unknown) = only.iter().find(|name| all.iter().all(|step| step.name != **name)) {
         let names: Vec<_> = all.iter().map(|step| step.name).collect();
         anyhow::bail!("there is no step {unknown}; the steps are {}", names.join(", "));
     }
     let chosen: Vec<_> =
         all.into_iter().filter(|step| only.is_empty() || only.iter().any(|name| name == step.name)).collect();
-    Ok(if ci::run_steps(&chosen) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if *list {
+        ci::list(&chosen);
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(if ci::run_steps(&chosen, *in_turn)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs the test `hostile` for longer than `cargo test` does.
@@ -200,8 +218,9 @@ fn hostile(minutes: u64) -> Result<ExitCode> {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().verb {
-        Verb::Ci { only } => steps(ci::all(), &only),
-        Verb::Test => steps(ci::quick(), &[]),
+        Verb::Ci(arguments) => steps(ci::all(), &arguments),
+        Verb::CiStep { name, result } => ci::run_for_parent(&name, &result).map(|()| ExitCode::SUCCESS),
+        Verb::Test => steps(ci::quick(), &CiArguments { only: Vec::new(), list: false, in_turn: true }),
         Verb::Setup { peers, mutants } => setup::setup(peers, mutants).map(|()| ExitCode::SUCCESS),
         Verb::Sim { arguments } => process::run(&mut ci::sim(&arguments)).map(|()| ExitCode::SUCCESS),
         Verb::Readme { update } => readme::check(update).map(|_| ExitCode::SUCCESS),

@@ -9,9 +9,10 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_disk::{FileDevice, block_on};
+use forebay_disk::FileDevice;
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Device, Durability};
+use forebay_runtime::block_on;
 use futures_util::future::join;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};

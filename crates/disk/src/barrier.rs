@@ -21,6 +21,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
+use forebay_runtime::{Observer, Request, Target};
 use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
 
 use crate::wear;
@@ -38,7 +39,7 @@ const QUICK: Duration = Duration::from_micros(300);
 /// The flush that the durable writes to files of one file system share.
 pub(crate) struct Barrier {
     /// The directory of a device, which is synced for all writes, and hardly ever changes.
-    directory: File,
+    directory: Arc<File>,
     state: Mutex<State>,
     devices: AtomicUsize,
     is_slow: AtomicBool,
@@ -47,58 +48,33 @@ pub(crate) struct Barrier {
 /// A device's place behind a barrier.
 pub(crate) struct Behind(Arc<Barrier>);
 
+/// One count numbers writes and flushes in the order in which they begin. A flush makes a write durable if its number
+/// is greater than the count at the write's end.
 #[derive(Default)]
 struct State {
-    /// The number of writes begun so far, and the numbers of the writes in flight.
+    /// The number of writes and flushes begun so far.
     begun: u64,
+    /// The numbers of the writes in flight.
     writing: Vec<u64>,
-    /// The number of flushes begun so far, whether the last one is in flight, and the last ones that succeeded and
-    /// failed.
-    flushes: u64,
-    flushing: bool,
+    /// The flush in flight.
+    flushing: Option<Flushing>,
+    /// The numbers of the last flushes that succeeded and failed.
     succeeded: u64,
     failed: u64,
     waiting: Vec<Waker>,
 }
 
-/// The waiters for an operation. The thread on which the operation completes wakes them, whether the operation's future
-/// is polled or not.
-#[derive(Default)]
-pub(crate) enum Ticket {
-    #[default]
-    None,
-    Writing(Writing),
-    Flushing(Flushing),
-    /// A write that has ended and is to be flushed.
-    Written(Written),
-}
-
-/// A durable write that is in flight.
-pub(crate) struct Writing {
-    barrier: Arc<Barrier>,
-    number: u64,
-}
-
-/// A durable write that has ended and is not durable yet.
-pub(crate) struct Written {
-    barrier: Arc<Barrier>,
-    /// The first flush that covers it.
-    need: u64,
-    /// The last write that had begun when it ended.
-    last: u64,
-}
-
 /// A flush that is in flight.
-pub(crate) struct Flushing {
-    barrier: Arc<Barrier>,
+struct Flushing {
     number: u64,
     begun: Instant,
 }
 
 /// The next action for a write that has ended.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Flush, for all writes.
-    Flush(Flushing),
+    /// Flush, for all writes, as the operation with this number.
+    Flush(u64),
     /// Nothing: the flush of another write covers it.
     Covered,
     /// The flush that would have covered the write failed.
@@ -131,19 +107,73 @@ impl Barrier {
 
     fn new(directory: File) -> Self {
         Barrier {
-            directory,
+            directory: Arc::new(directory),
             state: Mutex::default(),
             devices: AtomicUsize::new(0),
             is_slow: AtomicBool::new(false),
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    /// Waits until a flush that began after `moment`, the end of a write, has ended, or this write has to make the
+    /// flush.
+    pub(crate) async fn part(&self, moment: u64) -> Part {
+        poll_fn(|context| self.poll_part(moment, context)).await
+    }
+
+    fn poll_part(&self, moment: u64, context: &mut Context<'_>) -> Poll<Part> {
         let mut state = self.state.lock();
-        change(&mut state);
+        if state.failed > moment {
+            return Poll::Ready(Part::Uncovered);
+        }
+        if state.succeeded > moment {
+            return Poll::Ready(Part::Covered);
+        }
+        // Writes that began later wait for the next flush, so a flush is never put off for ever.
+        if state.flushing.is_some() || state.writing.iter().any(|number| *number <= moment) {
+            state.waiting.push(context.waker().clone());
+            return Poll::Pending;
+        }
+        let number = state.next();
+        state.flushing = Some(Flushing { number, begun: Instant::now() });
+        Poll::Ready(Part::Flush(number))
+    }
+
+    /// Returns the flush `number`, for all writes that wait for it.
+    pub(crate) fn flush(self: &Arc<Self>, target: &Arc<Target>, number: u64) -> Request {
+        target.flush_by(self.directory.clone()).observed(self.clone(), number)
+    }
+
+    /// Returns true if the next flush will probably be short.
+    pub(crate) fn is_quick(&self) -> bool {
+        !self.is_slow.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    /// Numbers a write or flush that begins.
+    fn next(&mut self) -> u64 {
+        self.begun += 1;
+        self.begun
+    }
+}
+
+impl Observer for Barrier {
+    /// Records the end of the write or flush `number`, and wakes the writes that wait for it.
+    fn ended(&self, number: u64, succeeded: bool) -> u64 {
+        let mut state = self.state.lock();
+        match state.flushing.take_if(|flushing| flushing.number == number) {
+            Some(Flushing { begun, .. }) => {
+                self.is_slow.store(begun.elapsed() > QUICK, Ordering::Relaxed);
+                let last = if succeeded { &mut state.succeeded } else { &mut state.failed };
+                *last = number;
+            }
+            None => state.writing.retain(|other| *other != number),
+        }
+        let moment = state.begun;
         let woken = std::mem::take(&mut state.waiting);
         drop(state);
         woken.into_iter().for_each(Waker::wake);
+        moment
     }
 }
 
@@ -153,95 +183,22 @@ impl Behind {
         Behind(barrier)
     }
 
-    /// Begins a durable write; returns `None` if no other device is behind the barrier.
-    pub(crate) fn begin(&self) -> Option<Writing> {
+    /// Begins a durable write. Returns its number, and the barrier, which observes it. Returns `None` if no other
+    /// device is behind the barrier.
+    pub(crate) fn begin(&self) -> Option<(Arc<Barrier>, u64)> {
         if self.0.devices.load(Ordering::Relaxed) < 2 {
             return None;
         }
         let mut state = self.0.state.lock();
-        state.begun += 1;
-        let number = state.begun;
+        let number = state.next();
         state.writing.push(number);
-        Some(Writing { barrier: self.0.clone(), number })
+        Some((self.0.clone(), number))
     }
 }
 
 impl Drop for Behind {
     fn drop(&mut self) {
         self.0.devices.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Ticket {
-    /// Records that the operation has ended.
-    pub(crate) fn end(&mut self, succeeded: bool) {
-        *self = match std::mem::take(self) {
-            Ticket::Writing(writing) => Ticket::Written(writing.end()),
-            Ticket::Flushing(flushing) => {
-                flushing.end(succeeded);
-                Ticket::None
-            }
-            other => other,
-        };
-    }
-}
-
-impl Writing {
-    fn end(self) -> Written {
-        let Writing { barrier, number } = self;
-        let (mut need, mut last) = (0, 0);
-        barrier.change(|state| {
-            state.writing.retain(|other| *other != number);
-            (need, last) = (state.flushes + 1, state.begun);
-        });
-        Written { barrier, need, last }
-    }
-}
-
-impl Written {
-    /// Waits until a flush that began after the write's end has ended, or this write has to make the flush.
-    pub(crate) async fn part(self) -> Part {
-        poll_fn(|context| self.poll_part(context)).await
-    }
-
-    fn poll_part(&self, context: &mut Context<'_>) -> Poll<Part> {
-        let mut state = self.barrier.state.lock();
-        if state.failed >= self.need {
-            return Poll::Ready(Part::Uncovered);
-        }
-        if state.succeeded >= self.need {
-            return Poll::Ready(Part::Covered);
-        }
-        // Writes that began later wait for the next flush, so a flush is never put off for ever.
-        if state.flushing || state.writing.iter().any(|number| *number <= self.last) {
-            state.waiting.push(context.waker().clone());
-            return Poll::Pending;
-        }
-        state.flushing = true;
-        state.flushes += 1;
-        let number = state.flushes;
-        Poll::Ready(Part::Flush(Flushing { barrier: self.barrier.clone(), number, begun: Instant::now() }))
-    }
-}
-
-impl Flushing {
-    /// Returns the file to flush.
-    pub(crate) fn of(&self) -> &File {
-        &self.barrier.directory
-    }
-
-    /// Returns true if the flush will probably be short.
-    pub(crate) fn is_quick(&self) -> bool {
-        !self.barrier.is_slow.load(Ordering::Relaxed)
-    }
-
-    fn end(self, succeeded: bool) {
-        self.barrier.is_slow.store(self.begun.elapsed() > QUICK, Ordering::Relaxed);
-        self.barrier.change(|state| {
-            state.flushing = false;
-            let last = if succeeded { &mut state.succeeded } else { &mut state.failed };
-            *last = self.number;
-        });
     }
 }
 
@@ -272,71 +229,75 @@ fn is_overwritten_in_place(file: &File, size: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns the present action for a write that has ended; `None` means to wait.
-    fn part(written: &Written) -> Option<Part> {
-        match written.poll_part(&mut Context::from_waker(Waker::noop())) {
+    /// Returns the present action for a write that ended at `moment`; `None` means to wait.
+    fn part(barrier: &Barrier, moment: u64) -> Option<Part> {
+        match barrier.poll_part(moment, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(part) => Some(part),
             Poll::Pending => None,
         }
     }
 
-    fn flushing(written: &Written) -> Flushing {
-        match part(written) {
-            Some(Part::Flush(flushing)) => flushing,
-            _ => panic!("the flush falls to it"),
+    fn flushing(barrier: &Barrier, moment: u64) -> u64 {
+        match part(barrier, moment) {
+            Some(Part::Flush(number)) => number,
+            other => panic!("the flush falls to it, not {other:?}"),
         }
     }
 
-    fn two() -> [Behind; 2] {
+    fn begin(behind: &Behind) -> u64 {
+        behind.begin().unwrap().1
+    }
+
+    fn two() -> (Arc<Barrier>, [Behind; 2]) {
         let barrier = Arc::new(Barrier::new(File::open("/").unwrap()));
-        [Behind::new(Arc::clone(&barrier)), Behind::new(barrier)]
+        (Arc::clone(&barrier), [Behind::new(Arc::clone(&barrier)), Behind::new(barrier)])
     }
 
     #[test]
     fn one_flush_is_for_all_that_were_written_before_it() {
-        let [a, b] = two();
-        let (first, second) = (a.begin().unwrap(), b.begin().unwrap());
-        let first = first.end();
-        assert!(part(&first).is_none(), "the other one's is soon done");
-        let second = second.end();
-        let flush = flushing(&second);
-        assert!(part(&first).is_none(), "it is under way");
-        flush.end(true);
-        assert!(matches!(part(&first), Some(Part::Covered)));
+        let (barrier, [a, b]) = two();
+        let (first, second) = (begin(&a), begin(&b));
+        let first = barrier.ended(first, true);
+        assert!(part(&barrier, first).is_none(), "the other one's is soon done");
+        let second = barrier.ended(second, true);
+        let flush = flushing(&barrier, second);
+        assert!(part(&barrier, first).is_none(), "it is under way");
+        barrier.ended(flush, true);
+        assert_eq!(part(&barrier, first), Some(Part::Covered));
     }
 
     #[test]
     fn what_was_written_during_a_flush_needs_the_next_one() {
-        let [a, b] = two();
-        let (first, second) = (a.begin().unwrap(), b.begin().unwrap());
-        let (first, second) = (first.end(), second.end());
-        let flush = flushing(&first);
-        let late = b.begin().unwrap().end();
-        flush.end(true);
-        assert!(matches!(part(&second), Some(Part::Covered)));
-        flushing(&late).end(true);
+        let (barrier, [a, b]) = two();
+        let (first, second) = (begin(&a), begin(&b));
+        let (first, second) = (barrier.ended(first, true), barrier.ended(second, true));
+        let flush = flushing(&barrier, first);
+        let late = barrier.ended(begin(&b), true);
+        barrier.ended(flush, true);
+        assert_eq!(part(&barrier, second), Some(Part::Covered));
+        barrier.ended(flushing(&barrier, late), true);
     }
 
     #[test]
     fn a_write_that_has_begun_since_is_not_waited_for() {
-        let [a, b] = two();
-        let first = a.begin().unwrap().end();
-        let _later = b.begin().unwrap();
-        flushing(&first).end(true);
+        let (barrier, [a, b]) = two();
+        let first = barrier.ended(begin(&a), true);
+        let _later = begin(&b);
+        barrier.ended(flushing(&barrier, first), true);
     }
 
     #[test]
     fn a_flush_that_fails_is_no_news_of_other_files() {
-        let [a, b] = two();
-        let (first, second) = (a.begin().unwrap(), b.begin().unwrap());
-        let (first, second) = (first.end(), second.end());
-        flushing(&first).end(false);
-        assert!(matches!(part(&second), Some(Part::Uncovered)));
+        let (barrier, [a, b]) = two();
+        let (first, second) = (begin(&a), begin(&b));
+        let (first, second) = (barrier.ended(first, true), barrier.ended(second, true));
+        barrier.ended(flushing(&barrier, first), false);
+        assert_eq!(part(&barrier, second), Some(Part::Uncovered));
     }
 
     #[test]
     fn a_device_alone_has_nothing_to_share() {
-        let [a, b] = two();
+        let (_, [a, b]) = two();
         drop(b);
         assert!(a.begin().is_none());
     }

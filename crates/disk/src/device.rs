@@ -8,15 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Device, DeviceError, Durability, Io};
+use forebay_runtime::{Completion, Fault, Outcome, Request, Target, Work, start, start_or_run};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::barrier::{Barrier, Behind, Part, Ticket};
-use crate::completion::Completion;
+use crate::barrier::{Barrier, Behind, Part};
 use crate::discard::{Discarder, block_device_size};
-use crate::executor::{start, start_or_run};
 use crate::open::{self, OpenError, Opened};
-use crate::request::{Fault, Outcome, Request, Target, Work};
 use crate::wear;
 
 /// A block device or a preallocated file, owned by this process alone while it is open.
@@ -123,10 +121,11 @@ impl Device for FileDevice {
         if now && target.flush_failed() {
             return Box::pin(ready(Err(DeviceError::Io)));
         }
-        let barrier = self.shared.barrier.as_ref().filter(|_| now);
-        if let Some(writing) = barrier.and_then(Behind::begin) {
-            let write = start(Request::write_behind(target.clone(), offset, data, writing));
-            return Box::pin(self.shared.clone().flushed_together(offset, write));
+        let behind = self.shared.barrier.as_ref().filter(|_| now);
+        if let Some((barrier, number)) = behind.and_then(Behind::begin) {
+            let write = Request::new(target.clone(), offset, Work::Write(data, Durability::Later));
+            let write = start(write.observed(barrier.clone(), number));
+            return Box::pin(self.shared.clone().flushed_together(offset, barrier, write));
         }
         let write = start(Request::new(target.clone(), offset, Work::Write(data, durability)));
         let flush = (now && target.needs_flush()).then(|| start(target.flush()));
@@ -201,22 +200,22 @@ impl Shared {
     async fn flushed_together(
         self: Arc<Self>,
         offset: u64,
+        barrier: Arc<Barrier>,
         write: Completion<Outcome>,
     ) -> Result<(), DeviceError> {
-        let Outcome { result, ticket, written, .. } = write.await;
+        let Outcome { result, written, moment, .. } = write.await;
         self.judge("write", offset, result)?;
-        let Ticket::Written(write) = ticket else { unreachable!("it had a place behind the barrier") };
         let target = &self.target;
-        let flushed = match write.part().await {
+        let flushed = match barrier.part(moment).await {
             Part::Covered => {
                 target.cover(written);
                 Ok(())
             }
             Part::Uncovered => start(target.flush()).await.result,
-            Part::Flush(flushing) if flushing.is_quick() => {
-                start_or_run(Request::flush_all(target, flushing)).await.result
+            Part::Flush(number) if barrier.is_quick() => {
+                start_or_run(barrier.flush(target, number)).await.result
             }
-            Part::Flush(flushing) => start(Request::flush_all(target, flushing)).await.result,
+            Part::Flush(number) => start(barrier.flush(target, number)).await.result,
         };
         self.judge_flush(flushed)
     }

@@ -6,11 +6,9 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use forebay_runtime::{Completion, Fault, Slot, Target};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Setter, ioctl, opcode};
-
-use crate::completion::{Completion, Slot};
-use crate::request::{Fault, Target};
 
 const BLKDISCARD: rustix::ioctl::Opcode = opcode::none(0x12, 119);
 const BLKGETSIZE64: rustix::ioctl::Opcode = opcode::read::<usize>(0x12, 114);

@@ -9,9 +9,10 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use forebay_disk::{FileDevice, MIN_SIZE, OpenError, block_on};
+use forebay_disk::{FileDevice, MIN_SIZE, OpenError};
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::io::{Device, DeviceError, Durability};
+use forebay_runtime::block_on;
 use loop_device::LoopDevice;
 
 fn open(path: &Path) -> FileDevice {

@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
-use forebay_disk::{FileDevice, MIN_SIZE, SystemClock, block_on};
+use forebay_disk::{FileDevice, MIN_SIZE};
 use forebay_engine::buffer::{BLOCK, Buffer};
 use forebay_engine::io::{Clock, Device, DeviceError, Durability};
+use forebay_runtime::{SystemClock, block_on};
 use futures_util::future::{join, join_all};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

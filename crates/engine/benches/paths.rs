@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_main};
 use forebay_common::lock::Mutex;
-use forebay_disk::{SystemClock, Threads, block_on};
 use forebay_engine::buffer::{BLOCK, Buffer, Slice};
 use forebay_engine::format::{bind, content_hash};
 use forebay_engine::io::{Backing, BackingResult, Device, DeviceError, Disowned, Durability, Io, Key, Time};
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Object, Settings, Tried, TriedRead};
+use forebay_runtime::{SystemClock, Threads, block_on};
 
 const OBJECT: u64 = 256 << 20;
 /// Bytes of each end of the device that are kept.

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_disk::tasks;
 use forebay_rpc::{Reply, Workers};
+use forebay_runtime::tasks;
 use forebay_vfs::{ReadInto, ReadOut, Reading, SsdRead, Wait};
 use forebay_wire::nfs3::{self, Fattr3, Nfsstat3, Procedure, ReadArgs, encode_read_header};
 

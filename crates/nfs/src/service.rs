@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use forebay_disk::tasks;
 use forebay_rpc::{CloseReason, Message, Outcome, Peer, Record, Replies, Reply, Service, Ticket, Workers};
+use forebay_runtime::tasks;
 use forebay_vfs::{Export, Target, Vfs, Wait};
 use forebay_wire::mount3;
 use forebay_wire::nfs3::{FileHandle, Nfsstat3, Procedure};

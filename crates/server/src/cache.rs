@@ -8,11 +8,12 @@ use std::thread::JoinHandle;
 use forebay_common::lock::Mutex;
 use forebay_config::{Mode, Settings};
 use forebay_control::{EventLog, Severity};
-use forebay_disk::{FileDevice, Threads, block_on, block_on_apart};
+use forebay_disk::FileDevice;
 use forebay_engine::io::Device;
 use forebay_engine::pool::{PoolError, Uuid};
 use forebay_engine::{ChangeError, Engine};
 use forebay_nfs::Nfs;
+use forebay_runtime::{Threads, block_on, block_on_apart};
 use forebay_vfs::Vfs;
 
 use crate::cache_start::{Claimed, Context};

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use forebay_config::{Settings, format_size};
 use forebay_control::{EventLog, Severity};
-use forebay_disk::{SystemClock, Threads, block_on_apart};
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Witness;
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Event, OpenError, Opening, Recovered};
 use forebay_nfs::Nfs;
+use forebay_runtime::{SystemClock, Threads, block_on_apart};
 use forebay_vfs::{Downtime, Recovery, Store, Vfs};
 
 use crate::cache::{CacheMonitor, engine_mode};

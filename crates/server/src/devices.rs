@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use forebay_config::{Mode, Settings, format_size};
 use forebay_control::EventLog;
-use forebay_disk::{FileDevice, OpenError as DeviceError, SystemClock, block_on, block_on_apart};
+use forebay_disk::{FileDevice, OpenError as DeviceError};
 use forebay_engine::io::{Device, Witness};
 use forebay_engine::pool::{Notice, Patience, Pool, PoolError};
+use forebay_runtime::{SystemClock, block_on, block_on_apart};
 
 use crate::cache::random;
 use crate::error::Error;

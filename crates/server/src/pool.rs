@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use forebay_config::format_size;
 use forebay_control::{CacheCounters, DeviceWear, FlushProgress, PoolDevice, PoolStatus, ScrubStatus};
-use forebay_disk::block_on;
 use forebay_engine::Usage;
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Device;
+use forebay_runtime::block_on;
 
 use crate::cache::Cache;
 use crate::devices::Missing;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_common::lock::Mutex;
-use forebay_disk::{unblock, whereabouts};
+use forebay_disk::whereabouts;
 use forebay_engine::io::{Io, Leg, Noted, Witness, WitnessError};
 use forebay_engine::pool::{Pool, PoolError};
+use forebay_runtime::unblock;
 
 use crate::cache::written;
 use crate::epochs::Epochs;

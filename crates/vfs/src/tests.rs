@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use forebay_disk::{FileDevice, SystemClock, Threads, block_on};
+use forebay_disk::FileDevice;
 use forebay_engine::io::{Backing as _, BackingError, Device};
 use forebay_engine::pool::Pool;
 use forebay_engine::{Engine, Env, Mode, Object as Cached, Settings};
+use forebay_runtime::{SystemClock, Threads, block_on};
 
 use super::durability::request_journal::RequestJournal;
 use super::*;

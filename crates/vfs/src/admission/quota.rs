@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_common::lock::RwLock;
-use forebay_disk::block_on;
 use forebay_engine::{Account, Object as Cached};
+use forebay_runtime::block_on;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 

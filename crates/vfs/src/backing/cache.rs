@@ -14,9 +14,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 use forebay_common::lock::Mutex;
-use forebay_disk::block_on;
 use forebay_engine::io::{BackingError, Key};
 use forebay_engine::{Engine, Error as CacheError, Mode, Object as Cached};
+use forebay_runtime::block_on;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 

@@ -138,7 +138,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
     use std::time::Duration;
 
-    use forebay_disk::block_on;
+    use forebay_runtime::block_on;
 
     use super::*;
 

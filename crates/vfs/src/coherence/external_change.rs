@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use forebay_disk::block_on;
 use forebay_engine::{Object as Cached, Version};
+use forebay_runtime::block_on;
 
 use crate::attr::Attr;
 use crate::backing::cache::{Link, Linked, from_cache};

@@ -12,9 +12,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_common::lock::Mutex;
-use forebay_disk::block_on;
 use forebay_engine::{Engine, UserRecordId};
 use forebay_oplog::{Object, Proof, Record};
+use forebay_runtime::block_on;
 use rustix::io::Errno;
 
 use super::{OpLog, rename_intents};

@@ -22,9 +22,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use forebay_common::lock::{Condvar, Mutex};
-use forebay_disk::{block_on, tasks};
 use forebay_engine::{Mode, Seq, USER_RECORD_MAX};
 use forebay_oplog::{Bindings, Identity, New, Numbers, Operation, Proof, RenameIntent};
+use forebay_runtime::{block_on, tasks};
 
 use crate::attr::Attr;
 use crate::backing::cache::{Cache, Linked};

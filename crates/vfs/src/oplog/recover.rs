@@ -25,11 +25,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use forebay_disk::block_on;
 use forebay_engine::{USER_RECORD_MAX, UserRecord};
 use forebay_oplog::{
     Binding, Change, Entry, Found, Object as LoggedObject, Operation, Record, SetAside, Tree as _, reconcile,
 };
+use forebay_runtime::block_on;
 
 use super::cut_short::{answered, carried_out, leads_to};
 use super::files::Files;

@@ -3,10 +3,10 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use forebay_disk::block_on;
 use forebay_engine::buffer::BLOCK;
 use forebay_engine::io::Time as CacheTime;
 use forebay_engine::{Engine, Logged as Accepted, Object as Cached, Tried, TriedRead};
+use forebay_runtime::block_on;
 
 use crate::attr::{Attr, Time};
 use crate::backing::cache::{Linked, from_cache};

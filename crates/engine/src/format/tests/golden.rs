@@ -18,6 +18,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Compares with the fixture. With `FOREBAY_GOLDEN=write`, writes a new fixture instead.
 #[track_caller]
+#[allow(clippy::disallowed_methods, reason = "the fixtures are files of the repository")]
 pub(crate) fn assert_golden(name: &str, expected: &str, bytes: &[u8]) {
     let found = hex(bytes);
     if std::env::var_os("FOREBAY_GOLDEN").is_some_and(|value| value == "write") {

@@ -12,14 +12,13 @@ use io_uring::{opcode, squeue, types};
 use rustix::fs::FlockOperation;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::barrier::{Flushing, Ticket, Writing};
-
 /// The largest number of bytes handed to the kernel at once, below the kernel's limit for one call.
 const CHUNK: usize = 1 << 30;
 
 /// An open file, and the durability of its writes.
-pub(crate) struct Target {
-    pub(crate) file: File,
+pub struct Target {
+    /// The file.
+    pub file: File,
     /// Writes that completed without being durable.
     written: AtomicU64,
     /// The number of those writes, the first ones, that have been made durable.
@@ -30,32 +29,41 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn new(file: File) -> Self {
+    /// Returns the target of an open file, which is unlocked when the target is dropped.
+    pub fn new(file: File) -> Self {
         // One write counts as not durable: the data of an earlier process may still be in the SSD's cache.
         let (written, flushed) = (AtomicU64::new(1), AtomicU64::new(0));
         Target { file, written, flushed, flush_failed: AtomicBool::new(false) }
     }
 
-    pub(crate) fn needs_flush(&self) -> bool {
+    /// Returns true if a write may not be durable.
+    pub fn needs_flush(&self) -> bool {
         self.written.load(Ordering::SeqCst) > self.flushed.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn flush_failed(&self) -> bool {
+    /// Returns true if making writes durable has failed once. Later flushes are no proof then.
+    pub fn flush_failed(&self) -> bool {
         self.flush_failed.load(Ordering::SeqCst)
     }
 
     /// Returns how many writes a flush that begins now covers.
-    pub(crate) fn written(&self) -> u64 {
+    fn written(&self) -> u64 {
         self.written.load(Ordering::SeqCst)
     }
 
     /// Returns a flush that begins now.
-    pub(crate) fn flush(self: &Arc<Self>) -> Request {
-        Request::new(self.clone(), 0, Work::Flush { covers: self.written() })
+    pub fn flush(self: &Arc<Self>) -> Request {
+        Request::new(self.clone(), 0, Work::Flush { covers: self.written(), by: None })
+    }
+
+    /// Returns a flush that begins now and syncs `file` in place of the target's file. The caller knows that this sync
+    /// makes the target's writes durable as well.
+    pub fn flush_by(self: &Arc<Self>, file: Arc<File>) -> Request {
+        Request::new(self.clone(), 0, Work::Flush { covers: self.written(), by: Some(file) })
     }
 
     /// Records that the first `covers` writes are durable.
-    pub(crate) fn cover(&self, covers: u64) {
+    pub fn cover(&self, covers: u64) {
         self.flushed.fetch_max(covers, Ordering::SeqCst);
     }
 
@@ -65,7 +73,7 @@ impl Target {
             Work::Write(_, Durability::Later) => {
                 self.written.fetch_add(1, Ordering::SeqCst);
             }
-            Work::Flush { covers } if done => self.cover(*covers),
+            Work::Flush { covers, .. } if done => self.cover(*covers),
             Work::Flush { .. } => self.flush_failed.store(true, Ordering::SeqCst),
             // The kernel reports a lost earlier write only once, to the first sync after it.
             Work::Write(_, Durability::Now) if !done && self.needs_flush() => {
@@ -84,67 +92,84 @@ impl Drop for Target {
     }
 }
 
-pub(crate) enum Work {
+/// The kind of an operation, with its memory.
+pub enum Work {
+    /// Fills the buffer.
     Read(Buffer),
+    /// Writes the bytes.
     Write(Slice, Durability),
     /// Makes the first `covers` writes durable.
     Flush {
+        /// The number of writes.
         covers: u64,
+        /// The file to sync in place of the target's file.
+        by: Option<Arc<File>>,
     },
 }
 
+/// The reason why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
+    /// The kernel refused.
     Errno(Errno),
     /// The file ends before the end of the operation.
     End,
 }
 
+/// An observer of operations, for work that must not depend on an operation's future: the future may be dropped or not
+/// polled.
+pub trait Observer: Send + Sync {
+    /// Records that the operation which the observer knows by `number` has ended. Returns the moment of the end, in the
+    /// observer's own count. The thread on which the operation completes makes the call, which may wake any future.
+    fn ended(&self, number: u64, succeeded: bool) -> u64;
+}
+
 /// The remaining part of an operation.
-pub(crate) struct Request {
+pub struct Request {
     target: Arc<Target>,
     offset: u64,
     done: usize,
     work: Work,
-    ticket: Ticket,
+    observer: Option<(Arc<dyn Observer>, u64)>,
 }
 
 /// An operation that came to its end, with its memory.
-pub(crate) struct Outcome {
-    pub(crate) work: Work,
-    pub(crate) result: Result<(), Fault>,
-    pub(crate) ticket: Ticket,
+pub struct Outcome {
+    /// The operation's memory.
+    pub work: Work,
+    /// The result.
+    pub result: Result<(), Fault>,
     /// The number of writes to the target that a flush covers if it begins now.
-    pub(crate) written: u64,
+    pub written: u64,
+    /// The moment of the end by the observer's count, or 0 without an observer.
+    pub moment: u64,
+    observer: Option<(Arc<dyn Observer>, u64)>,
 }
 
 impl Outcome {
-    /// Wakes the waiters for the operation; their wakers may run anything.
+    /// Reports the end to the observer, which may run any waker.
     pub(crate) fn told(mut self) -> Self {
-        self.ticket.end(self.result.is_ok());
+        if let Some((observer, number)) = self.observer.take() {
+            self.moment = observer.ended(number, self.result.is_ok());
+        }
         self
     }
 }
 
 impl Request {
-    pub(crate) fn new(target: Arc<Target>, offset: u64, work: Work) -> Self {
-        Request { target, offset, done: 0, work, ticket: Ticket::None }
+    /// Returns the operation `work` at byte `offset` of the target.
+    pub fn new(target: Arc<Target>, offset: u64, work: Work) -> Self {
+        Request { target, offset, done: 0, work, observer: None }
     }
 
-    /// Returns a write that [`Written::part`](crate::barrier::Written::part) has made durable.
-    pub(crate) fn write_behind(target: Arc<Target>, offset: u64, data: Slice, writing: Writing) -> Self {
-        let work = Work::Write(data, Durability::Later);
-        Request { target, offset, done: 0, work, ticket: Ticket::Writing(writing) }
-    }
-
-    /// Returns a flush for all writes that wait for it.
-    pub(crate) fn flush_all(target: &Arc<Target>, flushing: Flushing) -> Self {
-        Request { ticket: Ticket::Flushing(flushing), ..target.flush() }
+    /// Returns the operation with an observer of its end, which knows it by `number`.
+    pub fn observed(self, observer: Arc<dyn Observer>, number: u64) -> Self {
+        Request { observer: Some((observer, number)), ..self }
     }
 
     fn file(&self) -> &File {
-        match &self.ticket {
-            Ticket::Flushing(flushing) => flushing.of(),
+        match &self.work {
+            Work::Flush { by: Some(file), .. } => file,
             _ => &self.target.file,
         }
     }
@@ -210,7 +235,13 @@ impl Request {
 
     pub(crate) fn end(self, result: Result<(), Fault>) -> Outcome {
         self.target.account(&self.work, result.is_ok());
-        Outcome { written: self.target.written(), work: self.work, result, ticket: self.ticket }
+        Outcome {
+            written: self.target.written(),
+            work: self.work,
+            result,
+            moment: 0,
+            observer: self.observer,
+        }
     }
 }
 

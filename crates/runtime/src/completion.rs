@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use forebay_common::lock::Mutex;
 
 /// The state that the completing thread and the waiting future share.
-pub(crate) struct Slot<T>(Mutex<State<T>>);
+pub struct Slot<T>(Mutex<State<T>>);
 
 enum State<T> {
     Empty(Option<Waker>),
@@ -16,11 +16,13 @@ enum State<T> {
 }
 
 impl<T> Slot<T> {
-    pub(crate) fn new() -> Arc<Self> {
+    /// Returns a slot without an outcome.
+    pub fn new() -> Arc<Self> {
         Arc::new(Slot(Mutex::new(State::Empty(None))))
     }
 
-    pub(crate) fn complete(&self, outcome: T) {
+    /// Stores the outcome and wakes the waiting future.
+    pub fn complete(&self, outcome: T) {
         let before = std::mem::replace(&mut *self.0.lock(), State::Done(Some(outcome)));
         if let State::Empty(Some(waker)) = before {
             waker.wake();
@@ -29,13 +31,16 @@ impl<T> Slot<T> {
 }
 
 /// A future that ends with the outcome. Polling it again after that never ends.
-pub(crate) enum Completion<T> {
+pub enum Completion<T> {
+    /// The outcome was known when the future was made. `None` once the future has ended.
     Ready(Option<T>),
+    /// The outcome will be in the slot.
     Waiting(Arc<Slot<T>>),
 }
 
 impl<T> Completion<T> {
-    pub(crate) fn ready(outcome: T) -> Self {
+    /// Returns a future that ends at its first poll.
+    pub fn ready(outcome: T) -> Self {
         Completion::Ready(Some(outcome))
     }
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -11,22 +13,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use forebay_disk::{FileDevice, Threads, block_on, tasks};
+use common::TestFile;
 use forebay_engine::buffer::{BLOCK, Buffer};
-use forebay_engine::io::{Device, Durability, Io, Spawn};
+use forebay_engine::io::{Durability, Io, Spawn};
+use forebay_runtime::{Threads, block_on, tasks};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 const BLOCKS: u64 = 4096;
 
-/// Returns a device in which each block holds its number.
-fn device(dir: &Path) -> Arc<FileDevice> {
-    let device = FileDevice::open_or_create(&dir.join("a"), BLOCKS * BLOCK as u64).unwrap();
+/// Returns a file in which each block holds its number.
+fn file(dir: &Path) -> Arc<TestFile> {
+    let file = TestFile::new(&dir.join("a"), BLOCKS * BLOCK as u64);
     let mut contents = Buffer::zeroed(BLOCKS as usize);
     for (number, block) in contents.chunks_exact_mut(BLOCK).enumerate() {
         block[..8].copy_from_slice(&(number as u64).to_le_bytes());
     }
-    block_on(device.write(0, contents.into(), Durability::Now)).unwrap();
-    Arc::new(device)
+    block_on(file.write(0, contents.into(), Durability::Now)).unwrap();
+    Arc::new(file)
 }
 
 /// An event loop that has nothing but its tasks.
@@ -60,10 +63,10 @@ impl Drop for Loop {
 }
 
 /// Reads `count` blocks one after another, beginning somewhere.
-async fn read_some(device: Arc<FileDevice>, seed: u64, count: u64, left: Rc<Cell<u64>>) {
+async fn read_some(file: Arc<TestFile>, seed: u64, count: u64, left: Rc<Cell<u64>>) {
     for n in 0..count {
         let block = (seed * 7919 + n * 104_729) % BLOCKS;
-        let (buffer, result) = device.read(block * BLOCK as u64, Buffer::zeroed(1)).await;
+        let (buffer, result) = file.read(block * BLOCK as u64, Buffer::zeroed(1)).await;
         result.unwrap();
         assert_eq!(buffer[..8], block.to_le_bytes());
     }
@@ -73,11 +76,11 @@ async fn read_some(device: Arc<FileDevice>, seed: u64, count: u64, left: Rc<Cell
 #[test]
 fn many_futures_share_the_ring_of_a_thread() {
     let dir = tempfile::tempdir().unwrap();
-    let device = device(dir.path());
+    let file = file(dir.path());
     let events = Loop::new();
     let left = Rc::new(Cell::new(300));
     // More than the kernel is given at once.
-    (0..300).for_each(|seed| tasks::spawn(read_some(device.clone(), seed, 20, left.clone())));
+    (0..300).for_each(|seed| tasks::spawn(read_some(file.clone(), seed, 20, left.clone())));
     assert_eq!(left.get(), 300, "nothing runs before its turn");
     events.run_until(|| left.get() == 0);
 }
@@ -113,14 +116,14 @@ fn a_future_goes_on_when_another_thread_wakes_it() {
 #[test]
 fn block_on_works_on_such_a_thread() {
     let dir = tempfile::tempdir().unwrap();
-    let device = device(dir.path());
+    let file = file(dir.path());
     let events = Loop::new();
     let left = Rc::new(Cell::new(50));
-    (0..50).for_each(|seed| tasks::spawn(read_some(device.clone(), seed, 20, left.clone())));
+    (0..50).for_each(|seed| tasks::spawn(read_some(file.clone(), seed, 20, left.clone())));
     tasks::turn();
     // The completions of the other operations may arrive meanwhile.
     for block in 0..50 {
-        let (buffer, result) = block_on(device.read(block * BLOCK as u64, Buffer::zeroed(1)));
+        let (buffer, result) = block_on(file.read(block * BLOCK as u64, Buffer::zeroed(1)));
         result.unwrap();
         assert_eq!(buffer[..8], block.to_le_bytes());
     }
@@ -130,18 +133,18 @@ fn block_on_works_on_such_a_thread() {
 #[test]
 fn a_thread_may_end_with_operations_under_way() {
     let dir = tempfile::tempdir().unwrap();
-    let device = device(dir.path());
+    let file = file(dir.path());
     for _ in 0..20 {
-        let device = device.clone();
+        let file = file.clone();
         let thread = std::thread::spawn(move || {
             let _events = Loop::new();
             let left = Rc::new(Cell::new(200));
-            (0..200).for_each(|seed| tasks::spawn(read_some(device.clone(), seed, 20, left.clone())));
+            (0..200).for_each(|seed| tasks::spawn(read_some(file.clone(), seed, 20, left.clone())));
             tasks::turn();
         });
         thread.join().unwrap();
     }
-    assert_eq!(Arc::strong_count(&device), 1, "the futures are gone");
+    assert_eq!(Arc::strong_count(&file), 1, "the futures are gone");
 }
 
 #[test]
@@ -153,11 +156,11 @@ fn elsewhere_a_future_is_dropped() {
     assert_eq!(Rc::strong_count(&shared), 1);
 }
 
-/// Returns a task for [`Spawn::here`] that waits for a device.
-fn writing(device: &Arc<FileDevice>, ended: &Arc<AtomicBool>) -> Io<()> {
-    let (device, ended) = (device.clone(), ended.clone());
+/// Returns a task for [`Spawn::here`] that waits for a write.
+fn writing(file: &Arc<TestFile>, ended: &Arc<AtomicBool>) -> Io<()> {
+    let (file, ended) = (file.clone(), ended.clone());
     Box::pin(async move {
-        device.write(0, Buffer::zeroed(1).into(), Durability::Now).await.unwrap();
+        file.write(0, Buffer::zeroed(1).into(), Durability::Now).await.unwrap();
         ended.store(true, Ordering::SeqCst);
     })
 }
@@ -165,9 +168,9 @@ fn writing(device: &Arc<FileDevice>, ended: &Arc<AtomicBool>) -> Io<()> {
 #[test]
 fn what_the_engine_gives_a_loop_is_at_its_end_when_the_loop_is() {
     let home = tempfile::tempdir().unwrap();
-    let (device, ended) = (device(home.path()), Arc::new(AtomicBool::new(false)));
+    let (file, ended) = (file(home.path()), Arc::new(AtomicBool::new(false)));
     let running = Loop::new();
-    assert!(Threads::new().here(writing(&device, &ended)).is_none());
+    assert!(Threads::new().here(writing(&file, &ended)).is_none());
     tasks::spawn(std::future::pending());
     assert!(!ended.load(Ordering::SeqCst), "not before the loop's turn");
     drop(running);
@@ -177,13 +180,13 @@ fn what_the_engine_gives_a_loop_is_at_its_end_when_the_loop_is() {
 #[test]
 fn a_thread_without_a_loop_does_it_where_it_says_that_it_will() {
     let home = tempfile::tempdir().unwrap();
-    let (device, ended) = (device(home.path()), Arc::new(AtomicBool::new(false)));
+    let (file, ended) = (file(home.path()), Arc::new(AtomicBool::new(false)));
     let threads = Threads::new();
-    assert!(threads.here(writing(&device, &ended)).is_some(), "it has no place for it");
+    assert!(threads.here(writing(&file, &ended)).is_some(), "it has no place for it");
     let during = tasks::and_then_run(|| {
-        assert!(threads.here(writing(&device, &ended)).is_none());
+        assert!(threads.here(writing(&file, &ended)).is_none());
         ended.load(Ordering::SeqCst)
     });
     assert!(!during && ended.load(Ordering::SeqCst));
-    assert!(threads.here(writing(&device, &ended)).is_some(), "not any more");
+    assert!(threads.here(writing(&file, &ended)).is_some(), "not any more");
 }

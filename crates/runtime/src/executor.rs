@@ -87,7 +87,7 @@ pub(crate) fn hand_over() {
 }
 
 /// Starts `request` on the thread's ring, or runs it now if there is none or the thread is not inside `block_on`.
-pub(crate) fn start(request: Request) -> Completion<Outcome> {
+pub fn start(request: Request) -> Completion<Outcome> {
     if DEPTH.get() == 0 {
         return Completion::ready(request.run().told());
     }
@@ -100,7 +100,7 @@ pub(crate) fn start(request: Request) -> Completion<Outcome> {
 
 /// Starts `request` like [`start`], but runs it now if the thread has no other operation in flight. Such a thread would
 /// only wait, and other threads would be woken for the operation.
-pub(crate) fn start_or_run(request: Request) -> Completion<Outcome> {
+pub fn start_or_run(request: Request) -> Completion<Outcome> {
     let alone = LOCAL.with_borrow_mut(|local| local.open_ring().is_none_or(|ring| ring.is_idle()));
     if alone { Completion::ready(request.run().told()) } else { start(request) }
 }

@@ -1,0 +1,155 @@
+//! The steps of `cargo x ci`, in the order in which they begin.
+
+use std::process::Command;
+
+use super::{
+    Share::{Alone, Prompt},
+    Step, fuzz, one, sim, step, tests,
+};
+use crate::{
+    boot, dist, documents,
+    process::{command, target_dir},
+    quota, readme,
+    server::{Kind, Server},
+    suites::{self, Counts, SUITES, Target},
+    untar,
+};
+
+/// Returns the checks of a quick run: some minutes, without root, and without anything to install.
+pub(crate) fn quick() -> Vec<Step> {
+    vec![
+        step("format", "cargo fmt", || one(&mut command("cargo", ["fmt", "--all", "--check"]))),
+        step("clippy", "no warnings in any target", || {
+            one(&mut command("cargo", ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+        }),
+        // Each command that runs tests covers the workspace. For a part of it, dependencies would have other features
+        // and be built again.
+        step("test build", "builds all tests", || {
+            one(&mut command("cargo", ["test", "--workspace", "--no-run"]))
+        })
+        .after(&["clippy"]),
+        step("tests", "tests of the programs and of whole crates, with real servers and files", || {
+            let targets = ["--bins", "--test", "*"];
+            tests(command("cargo", ["test", "--workspace", "--no-fail-fast"]).args(targets))
+        })
+        .shared(Prompt)
+        .after(&["test build"]),
+        step("unit tests", "tests of the libraries, and the scenarios of the simulator", || {
+            tests(&mut command("cargo", ["test", "--workspace", "--no-fail-fast", "--lib"]))
+        })
+        .after(&["test build"]),
+        step("doc tests", "examples in comments", || {
+            tests(&mut command("cargo", ["test", "--workspace", "--no-fail-fast", "--doc"]))
+        })
+        .after(&["test build"]),
+        step(
+            "documents",
+            "links, commands and English of the documents; the ladder of crates",
+            documents::check,
+        ),
+    ]
+}
+
+/// Returns all checks.
+pub(crate) fn all() -> Vec<Step> {
+    let mut steps = quick();
+    // Suites need the release build, so it begins with the first steps.
+    steps.insert(1, release());
+    steps.extend([
+        // Repeats the tests that do not set a mode, in write-back.
+        step("write-back", "the tests `nfs` again, in mode write-back", || {
+            let mut command = command("cargo", ["test", "--workspace", "--test", "nfs", "--no-fail-fast"]);
+            tests(command.env("FOREBAY_TEST_MODE", "write-back"))
+        })
+        .shared(Prompt)
+        .after(&["test build"]),
+        step("readme", "the transcript of the README", || readme::check(false))
+            .shared(Prompt)
+            .after(&["release"]),
+        step("rustdoc", "no warnings in documentation", || {
+            one(command("cargo", ["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
+        }),
+        step("dependencies", "licences, sources and bans", || {
+            // The advisory database cannot be had from a registry (decision 041), so advisories are left out.
+            one(&mut command("cargo", ["deny", "check", "bans", "licenses", "sources"]))
+        }),
+    ]);
+    steps.extend(guests());
+    steps.extend(computed());
+    // Sends real requests through FUSE and a loop device. The ratios between loads must be those of the model.
+    steps.push(
+        step("array", "the emulated array against its model", || {
+            let arguments =
+                ["bench", "array", "calibrate", "--check", "--model", "nl-sas-8", "--seconds", "4"];
+            one(Command::new(target_dir().join("release/forebay")).args(arguments))
+        })
+        .shared(Alone)
+        .after(&["release"]),
+    );
+    steps
+}
+
+fn release() -> Step {
+    step("release", "the binary that is installed", || {
+        one(&mut command("cargo", ["build", "--release", "--bin", "forebay"]))?;
+        dist::split(&target_dir().join("release/forebay"), &target_dir().join("dist"))?;
+        Ok(Counts { passed: 2, ..Counts::default() })
+    })
+}
+
+/// Returns the steps with a client of the release build, most of them with a kernel client in an emulated machine. An
+/// emulated machine keeps about one processor busy.
+fn guests() -> Vec<Step> {
+    let suites = SUITES.iter().map(|suite| {
+        step(suite.name, suite.about, move || {
+            suites::run(suite, Kind::Forebay, Target::Own(Server::start(Kind::Forebay, None)?))
+        })
+        .after(&["release"])
+    });
+    let mut steps: Vec<_> = suites.collect();
+    steps.extend([
+        // Both this step and the tests search for free loop devices, and a search disturbs another one.
+        step("untar", "power cuts under a kernel client that unpacks a tree", untar::check).after(&[
+            "tests",
+            "write-back",
+            "release",
+        ]),
+        // This machine's kernel may have no quotas, but the guest's has.
+        step("quota", "quotas of the served file system, in a guest", quota::check).after(&["release"]),
+        step("boot", "the shipped unit under systemd", boot::check).after(&["release"]),
+    ]);
+    steps
+}
+
+/// Returns the steps that only compute. Each has a number of worlds or orders, not a time, so that it has one meaning
+/// on every machine.
+fn computed() -> Vec<Step> {
+    vec![
+        step("sim", "random worlds of the engine", || one(&mut sim(&["--seeds", "800"]))),
+        step("sim: all", "all short workloads", || {
+            one(&mut sim(&["--exhaustive", "2", "--stride", "4"]))?;
+            one(&mut sim(&["--exhaustive", "3", "--stride", "40"]))
+        }),
+        step("sim: names", "names and attributes after crashes", || {
+            one(&mut sim(&["--names", "--seeds", "10000"]))?;
+            one(&mut sim(&["--names", "--exhaustive", "3", "--stride", "40"]))
+        }),
+        step("sim: joined", "names and data in one log", || one(&mut sim(&["--joined", "--seeds", "1000"]))),
+        step("sim: bugs", "planted bugs must be found", || {
+            let scenarios = ["test", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features"];
+            one(command("cargo", scenarios).args(["plant", "--lib", "planted"]))?;
+            let engine = ["test", "--quiet", "--package", "forebay-engine", "--features", "plant", "--lib"];
+            one(command("cargo", engine).arg("planted"))?;
+            let features =
+                ["run", "--quiet", "--profile", "sim", "--package", "forebay-sim", "--features", "plant"];
+            one(command("cargo", features).args(["--", "--plants", "--seeds", "800"]))?;
+            one(command("cargo", features).args(["--", "--names", "--plants", "--seeds", "800"]))?;
+            one(command("cargo", features).args(["--", "--joined", "--plants", "--seeds", "4000"]))
+        }),
+        step("threads", "the engine under a scheduler of threads", || {
+            let arguments = ["test", "--package", "forebay-threads", "--features", "shuttle"];
+            tests(&mut command("cargo", arguments))
+        }),
+        step("fuzz", "a minute of all fuzz targets", fuzz),
+    ]
+}
