@@ -3,10 +3,11 @@
 //! For an inode without an access control list the kernel gives all callers of a class one answer. It looks only at
 //! whether they are root, the owner, or in the group. So one answer serves them all, and it is the kernel's.
 
+use std::os::fd::BorrowedFd;
+
 use rustix::io::Errno;
 
 use crate::attr::{Attr, Time};
-use crate::caches::inode::Inode;
 use crate::cred::Cred;
 use crate::error::Result;
 use crate::sys;
@@ -139,21 +140,22 @@ impl AccessCache {
     }
 }
 
-/// Asks the kernel which of `want` the thread's present identity has on the inode.
-pub(crate) fn ask_kernel(object: &Inode, want: u8) -> Result<u8> {
+/// Asks the kernel which of `want` the thread's present identity has on the inode behind `path`.
+pub(crate) fn ask_kernel(path: BorrowedFd<'_>, want: u8) -> Result<u8> {
     let mut granted = 0;
     for bit in [want::READ, want::WRITE, want::EXECUTE] {
-        if want & bit != 0 && sys::may_access(object.path(), i32::from(bit))? {
+        if want & bit != 0 && sys::may_access(path, i32::from(bit))? {
             granted |= bit;
         }
     }
     Ok(granted)
 }
 
-/// Returns true if the inode certainly has no access control list, on a file system whose lists are POSIX ones.
-pub(crate) fn has_no_acl(object: &Inode) -> bool {
-    let mut path = [0; 32];
-    let path = sys::proc_path(&mut path, object.path());
+/// Returns true if the inode behind `path` certainly has no access control list, on a file system whose lists are POSIX
+/// ones.
+pub(crate) fn has_no_acl(path: BorrowedFd<'_>) -> bool {
+    let mut buffer = [0; 32];
+    let path = sys::proc_path(&mut buffer, path);
     let found = rustix::fs::getxattr(path, c"system.posix_acl_access", &mut [0u8; 0]);
     matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }

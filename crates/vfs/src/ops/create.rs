@@ -13,12 +13,15 @@ use crate::caches::inode::{GoodFor, Inode};
 use crate::cred::Cred;
 use crate::durability::request_journal::{self, Asked};
 use crate::error::{Error, Result};
+use crate::export::Target;
 use crate::export::inherited;
-use crate::export::{Target, Vfs, Wait};
+use crate::export::vfs::Vfs;
+use crate::name::c_name;
 use crate::oplog::{self, Access, Did, Rights, binding};
-use crate::ops::change::{Changed, Renaming, c_name, changeable, metadata};
+use crate::ops::change::{Changed, Renaming, changeable, metadata};
 use crate::ops::set_attr::timespec;
 use crate::sys::{self, KernelHandle, proc_path};
+use crate::wait::Wait;
 
 /// The way in which CREATE treats a name that exists (RFC 1813 createmode3).
 #[derive(Clone, Copy, Debug)]
@@ -296,7 +299,7 @@ impl Vfs {
     fn may_link(&self, dir: &Target, attr: &Attr, name: &[u8], len: usize, cred: &Cred) -> Result<()> {
         self.require(dir, cred, attr, want::EXECUTE, Wait::Yes)?;
         // A name that is taken counts before a directory that may not be written, as for symlink(2).
-        if !request_journal::is_free(dir, name) {
+        if !request_journal::is_free(&dir.object, name) {
             return Err(Error::Os(Errno::EXIST));
         }
         self.require(dir, cred, attr, want::WRITE, Wait::Yes)?;
@@ -324,9 +327,10 @@ impl Vfs {
                 .map_or(Ok(()), |len| self.may_link(dir, &attr, name, len, cred))
                 .and_then(|()| covered())
         });
-        let begun = asked.as_ref().and_then(|asked| fs.begun(asked, dir, name));
-        let asked = asked.filter(|_| request_journal::is_free(dir, name));
-        let request = fs.under_way([binding(dir, name, None, None)].into_iter().collect(), asked.as_deref());
+        let begun = asked.as_ref().and_then(|asked| fs.begun(asked, &dir.object, name));
+        let asked = asked.filter(|_| request_journal::is_free(&dir.object, name));
+        let request =
+            fs.under_way([binding(&dir.object, name, None, None)].into_iter().collect(), asked.as_deref());
         let result = allowed.and_then(|()| make(self, begun));
         let request = request.and_then(|request| request.carried_out(result.is_ok()));
         let child: Option<KernelHandle> = result.as_ref().ok().map(|((target, _), _)| target.object.kernel);
@@ -418,16 +422,17 @@ fn did(
     let kernel = target.object.kernel;
     let Some((new, access)) = new else {
         // With a size, which takes set-id bits away, it has waited for the journal.
-        return Did { objects: oplog::objects(&[target]), ..Did::default() };
+        return Did { objects: oplog::objects(&[&target.object]), ..Did::default() };
     };
     let made = Some(Rights { mode: attr.mode, uid: attr.uid, gid: attr.gid });
     let (new, access) = match access {
         Ok(access) => (Some(new), access),
         Err(Unrecorded) => (None, Access::Kept),
     };
-    let objects = renaming.logged().into_iter().chain(oplog::object(target, attr, new, access)).collect();
+    let objects =
+        renaming.logged().into_iter().chain(oplog::object(&target.object, attr, new, access)).collect();
     Did {
-        bindings: [binding(renaming.dir, name, None, Some(kernel))].into_iter().collect(),
+        bindings: [binding(&renaming.dir.object, name, None, Some(kernel))].into_iter().collect(),
         objects,
         made,
         ..Did::default()
@@ -485,7 +490,7 @@ mod tests {
             // As a look at them learns it.
             let notices = fs.notices();
             let attr = root.attr().unwrap();
-            let stamp = crate::ops::lookup::stamp(&root.object, &attr).unwrap();
+            let stamp = root.object.stamp(&attr).unwrap();
             for (name, kernel) in children {
                 root.object.learn_name(stamp, name, Some(fs.child_since(kernel, notices)));
             }
@@ -496,7 +501,7 @@ mod tests {
                 Ok((made, Some(New::Plain)))
             });
             assert!(made.result.is_ok());
-            let stamp = crate::ops::lookup::stamp(&root.object, &root.attr().unwrap()).unwrap();
+            let stamp = root.object.stamp(&root.attr().unwrap()).unwrap();
             let known = root.object.names.as_ref().unwrap().lock().get(stamp, b"stays");
             assert_eq!(
                 known.is_some(),

@@ -11,7 +11,7 @@ use crate::caches::inode::Inode;
 use crate::error::{Error, Result};
 use crate::export::Target;
 use crate::export::filesystem::Filesystem;
-use crate::ops::change::c_name;
+use crate::name::c_name;
 use crate::sys::KernelHandle;
 
 /// The place that a name leads to.
@@ -116,11 +116,12 @@ mod tests {
 
     use super::*;
     use crate::attr::SetAttr;
-    use crate::caches::inode_cache::Budget;
+    use crate::caches::budget::Budget;
     use crate::cred::{Cred, Identity};
     use crate::durability::verifier::Verifier;
-    use crate::export::handle::HandleKey;
-    use crate::export::{ExportSpec, Vfs};
+    use crate::export::ExportSpec;
+    use crate::export::vfs::Vfs;
+    use crate::handle::HandleKey;
     use crate::ops::create::Special;
 
     struct Scene {
