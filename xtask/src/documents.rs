@@ -1,4 +1,5 @@
 //! Checks of the documents: links lead to files and headings, `cargo x` commands exist, the English follows the rules.
+//! The ladder of files that they describe is checked as well.
 
 use std::{
     fs,
@@ -8,9 +9,10 @@ use std::{
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 
-use crate::{Cli, english, process::root, suites::Counts};
+use crate::{Cli, english, imports, process::root, suites::Counts};
 
-/// Checks every Markdown file of the root, `docs/` and `docs/decisions/` as one case each, and then the English of all.
+/// Checks every Markdown file of the root, `docs/` and `docs/decisions/` as one case each, and then the English of all
+/// and the import cycles of crates.
 pub(crate) fn check() -> Result<Counts> {
     let mut counts = Counts::default();
     for path in documents()? {
@@ -25,12 +27,13 @@ pub(crate) fn check() -> Result<Counts> {
             counts.failed += 1;
         }
     }
-    let english = english::check()?;
-    for problem in &english {
-        println!("FAILED {problem}");
+    for problems in [english::check()?, imports::check()?] {
+        for problem in &problems {
+            println!("FAILED {problem}");
+        }
+        counts.failed += problems.len();
+        counts.passed += usize::from(problems.is_empty());
     }
-    counts.failed += english.len();
-    counts.passed += usize::from(english.is_empty());
     Ok(counts)
 }
 
