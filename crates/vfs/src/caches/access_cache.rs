@@ -48,12 +48,12 @@ struct Answer(u8);
 const ASKED: u32 = 4;
 
 impl Answer {
-    fn asked(self) -> u8 {
+    fn known_bits(self) -> u8 {
         self.0 >> ASKED
     }
 
     fn get(self, want: u8) -> Option<u8> {
-        (self.asked() & want == want).then_some(self.0 & want)
+        (self.known_bits() & want == want).then_some(self.0 & want)
     }
 
     fn learn(&mut self, asked: u8, granted: u8) {
@@ -71,7 +71,7 @@ impl Classes {
     /// Adds the verdicts that were cached of the inode in exactly this state.
     pub(crate) fn add(&mut self, others: &Classes) {
         for (answer, other) in self.0.iter_mut().zip(others.0) {
-            answer.learn(other.asked() & !answer.asked(), other.0);
+            answer.learn(other.known_bits() & !answer.known_bits(), other.0);
         }
     }
 }
@@ -102,13 +102,13 @@ struct Slot {
 
 /// The age that a ctime must have before verdicts under it are cached. On kernels with coarse timestamps (one tick, at
 /// most 10 ms) a younger change may share its ctime with the next change.
-const SETTLED_NANOS: i64 = 20_000_000;
+const TICK_NANOS: i64 = 20_000_000;
 
 /// Returns true if a ctime is old enough that any later change shows a different one.
-pub(crate) fn settled(ctime: Time) -> bool {
+pub(crate) fn is_past_tick(ctime: Time) -> bool {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let nanos = |sec: i64, nsec: i64| sec.saturating_mul(1_000_000_000).saturating_add(nsec);
-    nanos(now.tv_sec, now.tv_nsec).saturating_sub(nanos(ctime.sec, ctime.nsec.into())) > SETTLED_NANOS
+    nanos(now.tv_sec, now.tv_nsec).saturating_sub(nanos(ctime.sec, ctime.nsec.into())) > TICK_NANOS
 }
 
 impl AccessCache {

@@ -16,7 +16,7 @@ use forebay_common::lock::{Mutex, RwLock};
 use rustix::fs::{FileType, OFlags};
 
 use crate::attr::{Attr, Wcc};
-use crate::caches::access_cache::{AccessCache, AccessVerdict, Classes, settled};
+use crate::caches::access_cache::{AccessCache, AccessVerdict, Classes, is_past_tick};
 use crate::caches::budget::{Budget, CountedFd};
 use crate::caches::dentry_cache::{Child, DentryCache};
 use crate::caches::dir_cache::DirCache;
@@ -71,6 +71,12 @@ pub(crate) enum GoodFor {
     ToRead,
     /// Reading and writing. Of a server without privileges, which could not open every file that it has made once more.
     ToWrite,
+}
+
+/// A descriptor that an inode is opened with.
+pub(crate) struct Opened {
+    pub(crate) file: OwnedFd,
+    pub(crate) good_for: GoodFor,
 }
 
 /// A descriptor to change a file with, while it is in use.
@@ -131,13 +137,13 @@ impl Inode {
 
     /// Creates an inode from a descriptor that has more uses than to stand for the inode.
     pub(crate) fn opened(
-        (file, made): (OwnedFd, GoodFor),
+        Opened { file, good_for }: Opened,
         kernel: KernelHandle,
         attr: &Attr,
         budget: &Budget,
         versions: &Versions,
     ) -> Self {
-        Inode { made, ..Self::new(file, kernel, attr, budget, versions) }
+        Inode { made: good_for, ..Self::new(file, kernel, attr, budget, versions) }
     }
 
     /// Returns the type of the inode, which never changes.
@@ -257,7 +263,7 @@ impl Inode {
             return Err(Error::WouldBlock);
         }
         let verdict = ask(want)?;
-        if settled(attr.backing_ctime) {
+        if is_past_tick(attr.backing_ctime) {
             let mut verdicts = self.verdicts.lock();
             if verdicts.ctime == attr.backing_ctime {
                 verdicts.learn(cred, attr, want, verdict);

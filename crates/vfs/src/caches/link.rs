@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use forebay_engine::Object as Cached;
 use forebay_engine::io::Key;
 
-use crate::caches::overlay::{Overlay, Unsettled};
+use crate::caches::overlay::{Overlay, Undestaged};
 use crate::caches::streams::ReadStream;
 use crate::sys::{KERNEL_HANDLE_MAX, KernelHandle};
 
@@ -36,7 +36,7 @@ impl Link {
     /// Returns true if the cached contents have to be refreshed before a read or a write, because an external change
     /// modified the file. Returns false while the file has contents that only the cache has; those win.
     pub(crate) fn is_suspect(&self) -> bool {
-        self.get().is_some_and(|cached| cached.is_suspect() && Unsettled::of(cached).is_none())
+        self.get().is_some_and(|cached| cached.is_suspect() && Undestaged::of(cached).is_none())
     }
 }
 

@@ -14,7 +14,7 @@ use forebay_engine::{Object as Cached, Version};
 
 use crate::attr::Attr;
 use crate::caches::inode::Inode;
-use crate::caches::overlay::{Unsettled, number};
+use crate::caches::overlay::{Undestaged, number};
 use crate::error::{Result, from_cache};
 use crate::export::cache::Linked;
 use crate::export::filesystem::Filesystem;
@@ -118,7 +118,7 @@ impl Filesystem {
 /// Drops the engine's data of a file that an external change modified, if one did.
 pub(crate) fn refresh(linked: &Linked, object: &Inode, cached: &Arc<Cached>) -> Result<()> {
     let _alone = object.changing.write();
-    let grown = Unsettled::of(cached).is_none() && cached.size() != object.raw_attr()?.size;
+    let grown = Undestaged::of(cached).is_none() && cached.size() != object.raw_attr()?.size;
     if grown || cached.is_suspect() {
         linked.forget(object, cached)?;
     }

@@ -29,8 +29,8 @@ impl Filesystem {
         // since it left.
         let overlay = self.overlay(kernel);
         let recorded = self.making.is_through(object.made_by.load(Ordering::Relaxed));
-        let settled = overlay.as_ref().is_none_or(Overlay::is_settled);
-        match (version.filter(|_| recorded && settled), object.raw_attr()) {
+        let destaged = overlay.as_ref().is_none_or(Overlay::is_destaged);
+        match (version.filter(|_| recorded && destaged), object.raw_attr()) {
             (Some(version), Ok(attr)) => {
                 let verdicts = object.verdicts(&attr);
                 let attr = overlay.map_or(attr, |overlay| overlay.over(attr));

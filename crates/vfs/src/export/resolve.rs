@@ -8,7 +8,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::attr::Attr;
-use crate::caches::inode::{GoodFor, Inode};
+use crate::caches::inode::{GoodFor, Inode, Opened};
 use crate::error::{Error, Result};
 use crate::export::filesystem::{Filesystem, Scheme};
 use crate::export::handle_map::is_made_up;
@@ -36,12 +36,12 @@ impl Filesystem {
 
     /// Brings the inode of an O_PATH descriptor into the inode cache. Returns the inode and its attributes.
     pub(crate) fn adopt(&self, fd: OwnedFd) -> Result<(Arc<Inode>, Attr)> {
-        self.adopt_opened((fd, GoodFor::Elsewhere))
+        self.adopt_opened(Opened { file: fd, good_for: GoodFor::Elsewhere })
     }
 
     /// Brings the inode of a newly opened descriptor into the inode cache.
-    fn adopt_opened(&self, opened: (OwnedFd, GoodFor)) -> Result<(Arc<Inode>, Attr)> {
-        let (kernel, attr) = self.identify(&opened.0)?;
+    fn adopt_opened(&self, opened: Opened) -> Result<(Arc<Inode>, Attr)> {
+        let (kernel, attr) = self.identify(&opened.file)?;
         let object = match self.inodes.get(&kernel) {
             Some(object) => object,
             None => self.enter(Inode::opened(opened, kernel, &attr, &self.budget, &self.versions), &attr),
@@ -54,14 +54,15 @@ impl Filesystem {
     /// Takes a file into the table that was just made as `name` in `dir`, with the descriptor that made it.
     pub(crate) fn adopt_new(
         &self,
-        file: (OwnedFd, GoodFor),
-        (kernel, attr): (KernelHandle, Attr),
+        opened: Opened,
+        kernel: KernelHandle,
+        attr: &Attr,
         dir: &Inode,
         name: &[u8],
-    ) -> (Arc<Inode>, Attr) {
-        let object = Inode::opened(file, kernel, &attr, &self.budget, &self.versions);
+    ) -> Arc<Inode> {
+        let object = Inode::opened(opened, kernel, attr, &self.budget, &self.versions);
         self.seen_as(&kernel, dir, name);
-        (self.enter(object, &attr), attr)
+        self.enter(object, attr)
     }
 
     fn enter(&self, object: Inode, attr: &Attr) -> Arc<Inode> {
@@ -182,7 +183,7 @@ impl Filesystem {
             // A server without privileges may create a directory that it cannot read.
             return self.child(dir, name, false);
         };
-        let (object, attr) = self.adopt_opened((fd, GoodFor::ToRead))?;
+        let (object, attr) = self.adopt_opened(Opened { file: fd, good_for: GoodFor::ToRead })?;
         self.seen_as(&object.kernel, dir, name);
         Ok((object, attr))
     }

@@ -232,7 +232,7 @@ impl Filesystem {
     /// [`ResumableCreates`](crate::durability::resumable_create::ResumableCreates).
     pub(crate) fn begun(&self, asked: &Asked, dir: &Inode, name: &[u8]) -> Option<Identity> {
         let linked = self.linked()?;
-        linked.cache.begun.take(asked, (linked.number(), &dir.kernel, name))
+        linked.cache.begun.take(asked, linked.number(), &dir.kernel, name)
     }
 
     /// Writes the change that is about to be carried out to the request journal, in case the server is killed before

@@ -10,7 +10,7 @@ use forebay_engine::{Engine, Logged as Accepted, Object as Cached, Tried, TriedR
 
 use crate::attr::{Attr, Time};
 use crate::caches::inode::Inode;
-use crate::caches::overlay::{Unsettled, now};
+use crate::caches::overlay::{Undestaged, now};
 use crate::cred::Cred;
 use crate::durability::journal::{Data, SyncRequest};
 use crate::error::{Error, Result, from_cache};
@@ -68,7 +68,7 @@ impl SsdRead {
 
 impl Vfs {
     /// Reads into `buf`, from wherever it is fastest.
-    pub(crate) fn read_cached(
+    pub(crate) fn read_through_cache(
         &self,
         linked: &Linked,
         target: &Target,
@@ -117,7 +117,7 @@ impl Vfs {
         let read =
             |buf: &mut [u8]| block_on(linked.cache.engine.read(cached, offset, buf)).map_err(from_cache);
         let len = read(buf)?;
-        if len < buf.len() && Unsettled::of(cached).is_none() {
+        if len < buf.len() && Undestaged::of(cached).is_none() {
             // An external change made the file longer.
             refresh(linked, &target.object, cached)?;
             return read(buf).map(Found::Read);
@@ -281,7 +281,7 @@ impl Vfs {
         let Some(linked) = fs.linked() else { return Ok(()) };
         let cached = linked.object(object)?;
         // Nothing to cut off, nothing to keep in order.
-        if cached.size() == size && Unsettled::of(cached).is_none() && object.raw_attr()?.size == size {
+        if cached.size() == size && Undestaged::of(cached).is_none() && object.raw_attr()?.size == size {
             return Ok(());
         }
         let now = cache_time(mtime.unwrap_or_else(now));

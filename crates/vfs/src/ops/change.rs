@@ -23,7 +23,7 @@ use crate::name::{c_name, check_name};
 use crate::oplog::removal::Removal;
 use crate::oplog::{self, Access, Announced, Did, Pending, binding};
 use crate::ops::commit::CommitRequest;
-use crate::ops::rename_locks::{self, Moving, Place, Seen};
+use crate::ops::rename_locks::{self, DirEntry, Moving, Place, Seen};
 use crate::sys::{KernelHandle, proc_path};
 use crate::wait::Wait;
 
@@ -47,6 +47,22 @@ pub struct Renamed {
     pub to: Wcc,
     /// The commit request, to be durable before the reply.
     pub intent: Option<CommitRequest>,
+}
+
+/// The caller of a change.
+struct Caller<'a> {
+    cred: &'a Cred,
+    /// The request, if it may not be carried out twice.
+    asked: Option<&'a Asked>,
+}
+
+/// A name to remove.
+struct Unlinked<'a> {
+    name: &'a [u8],
+    /// The inode that the name leads to, if it leads to one.
+    victim: Option<KernelHandle>,
+    /// The flags of unlinkat(2).
+    flags: AtFlags,
 }
 
 /// A directory locked for a change of its names.
@@ -113,7 +129,7 @@ impl Vfs {
         }
         let renaming = Renaming::begin(dir);
         let victim = dir.export.fs.handle_at(&dir.object, &c_name(name)).ok();
-        self.unlink(renaming, (name, victim, AtFlags::empty()), cred, asked)
+        self.unlink(renaming, Unlinked { name, victim, flags: AtFlags::empty() }, Caller { cred, asked })
     }
 
     /// Removes an empty directory.
@@ -134,8 +150,8 @@ impl Vfs {
             };
             match rename_locks::lock_removal(dir, name, &seen) {
                 Ok(Some((_locked, victim))) => {
-                    let removed = (name, victim, AtFlags::REMOVEDIR);
-                    return self.unlink(Renaming::locked(dir), removed, cred, asked);
+                    let unlinked = Unlinked { name, victim, flags: AtFlags::REMOVEDIR };
+                    return self.unlink(Renaming::locked(dir), unlinked, Caller { cred, asked });
                 }
                 Ok(None) => {}
                 Err(error) => return failed(error),
@@ -143,14 +159,10 @@ impl Vfs {
         }
     }
 
-    /// Removes `name`, which leads to `victim`.
-    fn unlink(
-        &self,
-        renaming: Renaming<'_>,
-        (name, victim, flags): (&[u8], Option<KernelHandle>, AtFlags),
-        cred: &Cred,
-        asked: Option<&Asked>,
-    ) -> Changed<()> {
+    /// Removes a name of a directory.
+    fn unlink(&self, renaming: Renaming<'_>, unlinked: Unlinked<'_>, caller: Caller<'_>) -> Changed<()> {
+        let Unlinked { name, victim, flags } = unlinked;
+        let Caller { cred, asked } = caller;
         let dir = renaming.dir;
         let bindings: Bindings = [binding(&dir.object, name, victim, None)].into_iter().collect();
         // The link count changes, so attributes seen under its other names are outdated.
@@ -209,11 +221,11 @@ impl Vfs {
         if let Err(error) = refused {
             return failed(error);
         }
-        let (from, to) = ((from, from_name), (to, to_name));
+        let (from, to) = (DirEntry { dir: from, name: from_name }, DirEntry { dir: to, name: to_name });
         let mut seen = Seen::default();
         loop {
-            let now = match seen.lock(&from.0.export.fs, from, to) {
-                Ok(Ok(moving)) => return self.rename_locked(from, to, (cred, asked), moving),
+            let now = match seen.lock(&from.dir.export.fs, from, to) {
+                Ok(Ok(moving)) => return self.rename_locked(from, to, Caller { cred, asked }, moving),
                 Ok(Err(now)) => now,
                 Err(error) => return failed(error),
             };
@@ -223,9 +235,9 @@ impl Vfs {
 
     fn rename_locked(
         &self,
-        (from, from_name): (&Target, &[u8]),
-        (to, to_name): (&Target, &[u8]),
-        (cred, asked): (&Cred, Option<&Asked>),
+        DirEntry { dir: from, name: from_name }: DirEntry<'_>,
+        DirEntry { dir: to, name: to_name }: DirEntry<'_>,
+        Caller { cred, asked }: Caller<'_>,
         locked: Moving<'_>,
     ) -> Renamed {
         let fs = &from.export.fs;

@@ -48,7 +48,7 @@ impl Vfs {
         let theirs = cache.clone();
         oplog::keep(cache, pending, answer, move |pending, kept| match kept {
             Ok(Some(frame)) if pending.way() == Way::Log => {
-                commit_logged(&theirs, fs, intent, (pending, frame), done);
+                commit_logged(&theirs, fs, intent, Recorded { pending, frame }, done);
             }
             Ok(Some(frame)) => {
                 let done = both(&theirs, &fs, pending, frame, done);
@@ -83,13 +83,20 @@ fn after_journal(cache: &Arc<Cache>, intent: &mut CommitRequest, done: Done) -> 
     })
 }
 
+/// A change whose record is in the log.
+struct Recorded {
+    pending: Box<Pending>,
+    /// The frame of the record.
+    frame: forebay_engine::Seq,
+}
+
 /// Makes a logged change durable. Its record is enough while the record is on two devices. If the log breaks, the file
 /// system's journal has to commit.
 fn commit_logged(
     cache: &Arc<Cache>,
     fs: Arc<Filesystem>,
     mut intent: CommitRequest,
-    (pending, frame): (Box<Pending>, forebay_engine::Seq),
+    Recorded { pending, frame }: Recorded,
     done: Done,
 ) {
     let theirs = cache.clone();

@@ -108,7 +108,7 @@ impl Vfs {
             Some(linked) => {
                 linked.look(&target.object, &attr);
                 let buf = into.buffer(count);
-                (self.read_cached(linked, target, offset, buf, wait)?, buf.len())
+                (self.read_through_cache(linked, target, offset, buf, wait)?, buf.len())
             }
             None => (Found::Plain, 0),
         };

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use crate::attr::Attr;
-use crate::caches::access_cache::{settled, want};
+use crate::caches::access_cache::{is_past_tick, want};
 use crate::caches::attr_cache::record::CachedAttr;
 use crate::caches::dentry_cache;
 use crate::caches::stamp::Stamp;
@@ -125,7 +125,7 @@ impl Vfs {
             // Change times from elsewhere are cached and coarse.
             Err(error) => (*error == NONE && fs.attributes_in_memory()).then_some(None),
         };
-        if let (Some(kernel), Some(stamp)) = (kernel, stamp.filter(|_| settled(attr.ctime))) {
+        if let (Some(kernel), Some(stamp)) = (kernel, stamp.filter(|_| is_past_tick(attr.ctime))) {
             dir.object.learn_name(stamp, name, kernel);
         }
         child.map(|(object, attr)| found(&object.kernel, attr))

@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, FileType};
 use smallvec::SmallVec;
 
 use crate::attr::Attr;
-use crate::caches::access_cache::{settled, want};
+use crate::caches::access_cache::{is_past_tick, want};
 use crate::caches::dir_cache::{CHANGE, Run, Seen, State};
 use crate::caches::overlay::Overlay;
 use crate::caches::stamp::Stamp;
@@ -82,7 +82,7 @@ impl Vfs {
         // A caller who may not search the directory sees its names, but not the inodes that they lead to.
         let search = self.granted(target, cred, &attr, want::EXECUTE, wait)? != 0;
         let export = target.export.id;
-        let stamp = target.object.stamp(&attr).filter(|_| search && settled(attr.ctime));
+        let stamp = target.object.stamp(&attr).filter(|_| search && is_past_tick(attr.ctime));
         let state = stamp.map(|stamp| State { stamp, export });
         let listings = self.budget.listings();
         let went = self.list_kept(target, state, cookie, wait, &mut visit)?;
@@ -195,18 +195,18 @@ impl Vfs {
             return Sight::passing(self.see_by_descriptor(dir, name));
         }
         let attr = fs.attr_of(&stat);
-        let settled = overlay.as_ref().is_none_or(Overlay::is_settled);
+        let destaged = overlay.as_ref().is_none_or(Overlay::is_destaged);
         let attr = overlay.map_or(attr, |overlay| overlay.over(attr));
         let handle = self.seal(&dir.export, &kernel);
         let version = version.filter(|version| fs.versions.holds(*version));
         // Only announced changes move the backing file's own attributes. Of directories only the names are watched.
-        let own = settled && attr.ctime == attr.backing_ctime && attr.kind != FileType::Directory;
+        let own = destaged && attr.ctime == attr.backing_ctime && attr.kind != FileType::Directory;
         let until = if own && fs.watch.is_some() { CHANGE } else { now() + FRESH };
         let lasting = version.map(|version| Seen { attr, handle, version, until });
         if let (Some(version), Some(stamp)) = (version, stamp)
             && fs.inodes.get(&kernel).is_none()
         {
-            if settled {
+            if destaged {
                 fs.saw(&kernel, &attr, version);
             }
             dir.object.learn_name(stamp, name, Some(fs.child_since(kernel, notices)));

@@ -33,7 +33,7 @@ impl Vfs {
     /// Makes the data durable that a crashed server left in the page cache. Clients are about to see it, and reads
     /// never go back in time. Takes as long as the disks need, and calls `begin` with each export first. Returns the
     /// exports for which it failed.
-    pub fn settle_after_crash(&self, begin: impl Fn(&Export)) -> Vec<(&Export, Error)> {
+    pub fn flush_after_crash(&self, begin: impl Fn(&Export)) -> Vec<(&Export, Error)> {
         let flush = |export: &Export| {
             begin(export);
             self.flush(export).err()
